@@ -58,8 +58,7 @@ async def size(args: argparse.Namespace, folder: str, ledgers: int) -> None:
         ledger_directories=(f"{folder}/ledgers",),
         scrub_interval_ms=0,
     )
-    storage = Storage(config, disk=RealDisk())
-    await storage.start()
+    storage = await Storage.open(config, disk=RealDisk())
     run_entries = max(1, min(64, 6400 // ledgers))
     count = args.size_mib * 2**20 // (run_entries * ENTRY_BYTES)
     window = asyncio.Semaphore(64)

@@ -94,8 +94,7 @@ async def main(args: argparse.Namespace) -> None:
     config = BookieConfig(
         journal_directories=(f"{folder}/journal",), ledger_directories=(f"{folder}/ledgers",)
     )
-    storage = Storage(config, disk=RealDisk())
-    await storage.start()
+    storage = await Storage.open(config, disk=RealDisk())
     feeder = Feeder(storage, args)
     storage.pressure.on_change(lambda paused: None if paused else feeder.feed())
     lags: list[float] = []

@@ -198,13 +198,16 @@ class WriteMetrics:
         self._bytes = _Bytes()
         registry.register(self._bytes)
 
-    def observe(self, stats: WriteStats, disk: Disk) -> None:
-        """Listen to a storage and its disk; before it opens its files."""
+    def observe_disk(self, disk: Disk) -> None:
+        """Listen to a disk; before a storage opens its files."""
+        if isinstance(disk, RealDisk):
+            disk.on_sync = self._sync
+
+    def observe(self, stats: WriteStats) -> None:
+        """Listen to a storage."""
         stats.on_group = self._group
         stats.on_flush = self._flush
         self._bytes.in_storage = lambda: stats.bytes_by_state()
-        if isinstance(disk, RealDisk):
-            disk.on_sync = self._sync
 
     def collected(self, status: CollectorStatus) -> None:
         """Say which bytes of the entry logs are live."""

@@ -16,13 +16,12 @@ import asyncio
 import functools
 import importlib.metadata
 import random
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
 from octavo.bookie.admin import AdminServer
-from octavo.bookie.check.scrub import Scrubber
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.files import Disk, DiskError, File
 from octavo.bookie.gc.collector import Collector
@@ -33,7 +32,7 @@ from octavo.bookie.ledgers.cookies import lock_folders
 from octavo.bookie.ledgers.identity import Identity
 from octavo.bookie.metrics import BookieMetrics
 from octavo.bookie.storage import Storage
-from octavo.bookie.wire.server import BookieServer
+from octavo.bookie.wire.server import BookieServer, Listener
 from octavo.metadata.bookies import BookieInfo, BookieRegistry
 from octavo.metadata.cookie import Cookie
 from octavo.metadata.ledgers import LedgerStore
@@ -45,6 +44,8 @@ from octavo.metadata.store import (
 )
 from octavo.protocol.backoff import Backoff
 from octavo.protocol.codes import OctavoError, Scope
+
+T = TypeVar("T")
 
 log = structlog.get_logger()
 
@@ -59,6 +60,14 @@ class BookieStartTimeout(OctavoError):
     scope = Scope.PROCESS
 
 
+class _Serving(NamedTuple):
+    """What there is of a node once its storage is open."""
+
+    storage: Storage
+    server: BookieServer
+    collector: Collector
+
+
 class BookieNode:
     """One bookie. `store` is started and closed by the caller."""
 
@@ -71,7 +80,9 @@ class BookieNode:
         rng: random.Random,
         clock: Callable[[], int],
         index_opener: Callable[[str], LedgerIndex] | None = None,
+        open_storage: Callable[..., Awaitable[Storage]] = Storage.open,
     ) -> None:
+        """`open_storage` is called as `Storage.open` is: who watches a storage stands there."""
         self.config = config
         self.metrics = BookieMetrics()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -80,6 +91,8 @@ class BookieNode:
         self._store = store
         self._registry = BookieRegistry(store)
         self._disk = disk
+        self._index_opener = index_opener
+        self._open_storage = open_storage
         self._rng = rng
         self._clock = clock
         self._started_ms = 0
@@ -93,23 +106,32 @@ class BookieNode:
         self._total_bytes = 0
         self._stopping = False
         self._version = _version()
-        self.storage = Storage(
-            config, disk=disk, index_opener=index_opener, on_fatal=self._fail, clock=clock
-        )
-        self.metrics.writing.observe(self.storage.write_stats, disk)
-        self.metrics.reads_of(self.storage.read_stats)
-        self.metrics.damages(self.storage.damages.counts)
+        self.metrics.writing.observe_disk(disk)
         self.admin = AdminServer(self.metrics, self._health)
-        self.server = BookieServer(config, self.storage, self.metrics, self.info)
-        self.metrics.memory(self.server.memory)
-        self.admin.route("GET", "/ledgers", functools.partial(ledger_sizes, self.storage.logs))
-        self.admin.route("GET", "/damage", self.storage.damages.listing)
-        self.admin.route("GET", "/scrub", lambda _: self._scrubber.status())
-        self.admin.route("POST", "/scrub", self._start_scrub)
-        self.collector: Collector | None = None
-        """Collects garbage; there once started."""
-        self.admin.route("GET", "/gc", self._gc_status)
-        self.admin.route("POST", "/gc", self._start_gc)
+        self._listener: Listener | None = None
+        self._serving: _Serving | None = None
+
+    # Its parts
+
+    @property
+    def _parts(self) -> _Serving:
+        assert self._serving is not None, "the bookie is not started"
+        return self._serving
+
+    @property
+    def storage(self) -> Storage:
+        """What it keeps; there once started, as are the next two."""
+        return self._parts.storage
+
+    @property
+    def server(self) -> BookieServer:
+        """Its connections."""
+        return self._parts.server
+
+    @property
+    def collector(self) -> Collector:
+        """Collects its garbage."""
+        return self._parts.collector
 
     # Who it is
 
@@ -121,7 +143,7 @@ class BookieNode:
     @property
     def port(self) -> int:
         """The port it listens on, known once started."""
-        return self.server.port
+        return self._listener.port if self._listener is not None else self.config.port
 
     @property
     def address(self) -> str:
@@ -160,43 +182,54 @@ class BookieNode:
         reason = str(self.failed.exception()) if self.failed.done() else None
         return not self._stopping and reason is None, {**self.info(), "failed": reason}
 
-    # Damage
+    # Garbage and damage
 
-    @property
-    def _scrubber(self) -> Scrubber:
-        assert self.storage.scrubber is not None
-        return self.storage.scrubber
-
-    def _start_scrub(self, query: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG002
-        self._scrubber.start_pass()
-        return self._scrubber.status()
-
-    # Garbage
-
-    def _new_collector(self) -> Collector:
-        assert self._cookie is not None
+    def _new_collector(self, storage: Storage, instance_id: str) -> Collector:
         ledgers = LedgerStore(self._store, rng=self._rng)
-        self.storage.control.newcomers.ask(ledgers.list)
-        collector = Collector(
+        storage.control.newcomers.ask(ledgers.list)
+        return Collector(
             self.config,
-            self.storage,
-            DeletionProof(self._store, ledgers, self._cookie.instance_id),
+            storage,
+            DeletionProof(self._store, ledgers, instance_id),
             clock=self._clock,
             short_of_space=lambda: self._short_of_space,
             free_bytes=lambda: self._most_free_bytes,
         )
-        self.metrics.garbage(collector.status)
-        return collector
 
-    def _gc_status(self, query: Mapping[str, str]) -> dict[str, Any]:
-        assert self.collector is not None
-        return self.collector.status_json(int(query.get("limit", "1000")))
+    def _show(self, storage: Storage, server: BookieServer, collector: Collector) -> None:
+        """Let people see and start what they may."""
+        metrics, admin = self.metrics, self.admin
+        metrics.writing.observe(storage.write_stats)
+        metrics.reads_of(storage.read_stats)
+        metrics.damages(storage.damages.counts)
+        metrics.memory(server.memory)
+        metrics.limbo.set(not storage.limbo.is_over)
+        metrics.gauge(
+            "octavo_bookie_queue_bytes",
+            "Adds that wait for the disk",
+            lambda: storage.pending_add_bytes,
+        )
+        metrics.gauge("octavo_bookie_ledgers", "Ledgers known here", lambda: len(storage.ledgers()))
+        metrics.scrubbing(storage.scrubber.progress)
+        metrics.garbage(collector.status)
 
-    def _start_gc(self, query: Mapping[str, str]) -> dict[str, Any]:
-        """`?minor=1` or `?major=1` does the compactions that are not due yet."""
-        assert self.collector is not None
-        self.collector.start_now(minor=query.get("minor") == "1", major=query.get("major") == "1")
-        return self.collector.status_json(0)
+        def start_scrub(query: Mapping[str, str]) -> dict[str, Any]:  # noqa: ARG001
+            storage.scrubber.start_pass()
+            return storage.scrubber.status()
+
+        def start_gc(query: Mapping[str, str]) -> dict[str, Any]:
+            """`?minor=1` or `?major=1` does the compactions that are not due yet."""
+            collector.start_now(minor=query.get("minor") == "1", major=query.get("major") == "1")
+            return collector.status_json(0)
+
+        admin.route("GET", "/ledgers", functools.partial(ledger_sizes, storage.logs))
+        admin.route("GET", "/damage", storage.damages.listing)
+        admin.route("GET", "/scrub", lambda _: storage.scrubber.status())
+        admin.route("POST", "/scrub", start_scrub)
+        admin.route(
+            "GET", "/gc", lambda query: collector.status_json(int(query.get("limit", "1000")))
+        )
+        admin.route("POST", "/gc", start_gc)
 
     # Life
 
@@ -209,14 +242,35 @@ class BookieNode:
             raise
 
     async def _start(self) -> None:
-        await self.server.bind()
+        listener = self._listener = await Listener.bind(self.config.host, self.config.port)
         folders = self.config.directories
         self._locks = await self._blocking(lock_folders, self._disk, folders)
-        await self._within_start("checking the cookie", self._identify())
-        await self._check_space()
-        await self.storage.start()
-        limbo = self.storage.limbo
-        self.metrics.limbo.set(not limbo.is_over)
+        identity = Identity(
+            self.config,
+            self.bookie_id,
+            self._store,
+            self._registry,
+            disk=self._disk,
+            rng=self._rng,
+            clock=self._clock,
+        )
+        cookie = await self._within_start("checking the cookie", identity.establish())
+        self._cookie = cookie
+        room = await self._measure_space()
+        storage = await self._open_storage(
+            self.config,
+            disk=self._disk,
+            index_opener=self._index_opener,
+            on_fatal=self._fail,
+            clock=self._clock,
+            on_loss=identity.data_lost if self.config.accept_data_loss else None,
+        )
+        server = BookieServer(self.config, storage, self.metrics, listener, self.info)
+        collector = self._new_collector(storage, cookie.instance_id)
+        self._serving = _Serving(storage, server, collector)
+        self._judge_space(room, collect=False)
+        self._show(storage, server, collector)
+        limbo = storage.limbo
         if limbo.record is not None and not limbo.is_over:
             log.warning(
                 "bookie_in_limbo",
@@ -225,17 +279,7 @@ class BookieNode:
                 since_ms=limbo.record.since_ms,
                 reason=limbo.record.why,
             )
-        self.metrics.gauge(
-            "octavo_bookie_queue_bytes",
-            "Adds that wait for the disk",
-            lambda: self.storage.pending_add_bytes,
-        )
-        self.metrics.gauge(
-            "octavo_bookie_ledgers", "Ledgers known here", lambda: len(self.storage.ledgers())
-        )
-        self.metrics.scrubbing(self._scrubber.progress)
-        self.collector = self._new_collector()
-        await self.server.start()
+        await server.start()
         if self.config.admin_port is not None:
             await self.admin.start(self.config.host, self.config.admin_port)
         self._store.on_session(self._on_session)
@@ -249,8 +293,8 @@ class BookieNode:
             )
         self._spawn(self._keep_registered(), "registration")
         self._spawn(self._watch_space(), "disk-space")
-        self._spawn(self._scrubber.run(), "scrub")
-        self._spawn(self.collector.run(), "gc")
+        self._spawn(storage.scrubber.run(), "scrub")
+        self._spawn(collector.run(), "gc")
         log.info(
             "bookie_ready",
             bookie=self.bookie_id,
@@ -264,8 +308,8 @@ class BookieNode:
         if self._stopping:
             return
         self._stopping = True
-        if self.collector is not None:
-            await self.collector.stop()
+        if self._serving is not None:
+            await self._serving.collector.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -276,18 +320,22 @@ class BookieNode:
         except (OctavoError, TimeoutError) as error:
             # The record goes with the session, a little later.
             log.warning("bookie_not_unregistered", bookie=self.bookie_id, reason=str(error))
-        if not self.failed.done():
-            await self.server.stop(timeout_s)
+        if self._serving is not None and not self.failed.done():
+            await self._serving.server.stop(timeout_s)
         await self._release()
         log.info("bookie_stopped", bookie=self.bookie_id)
 
     async def _release(self) -> None:
         """Give back whatever is held."""
         self.admin.close()
-        self.server.abort()
-        await self.storage.control.newcomers.close()
+        if self._listener is not None:
+            self._listener.close()
         try:
-            await self.storage.close()
+            if self._serving is not None:
+                storage = self._serving.storage
+                self._serving.server.abort()
+                await storage.control.newcomers.close()
+                await storage.close()
         except OctavoError as error:
             log.warning("storage_not_flushed", bookie=self.bookie_id, reason=str(error))
         finally:
@@ -295,22 +343,7 @@ class BookieNode:
                 lock.close()
             self._locks = []
 
-    # Identity
-
-    async def _identify(self) -> None:
-        """Find out whose folders these are; see `Identity`. Raises `CookieRefused`."""
-        identity = Identity(
-            self.config,
-            self.bookie_id,
-            self._store,
-            self._registry,
-            disk=self._disk,
-            rng=self._rng,
-            clock=self._clock,
-        )
-        self._cookie = await identity.establish()
-        if self.config.accept_data_loss:
-            self.storage.on_loss = identity.data_lost
+    # Limbo
 
     async def end_limbo(self) -> None:
         """Whatever it lost is here again: nothing is unknown any more, and everybody is told."""
@@ -359,7 +392,10 @@ class BookieNode:
             await self._check_space()
 
     async def _check_space(self) -> None:
-        """Measure the folders' file systems and set the mode accordingly."""
+        self._judge_space(await self._measure_space(), collect=True)
+
+    async def _measure_space(self) -> dict[str, tuple[int, int]]:
+        """Free and all bytes of each folder's file system."""
         measured: dict[str, tuple[int, int]] = {}
         for folder in self.config.directories:
             try:
@@ -368,6 +404,10 @@ class BookieNode:
                 log.error("disk_unreadable", folder=folder, reason=str(error))
                 measured[folder] = (0, 0)
             self.metrics.free_bytes.labels(folder).set(measured[folder][0])
+        return measured
+
+    def _judge_space(self, measured: Mapping[str, tuple[int, int]], *, collect: bool) -> None:
+        """Set the mode accordingly; with `collect` make room if there is none any more."""
         ledgers = [measured[folder] for folder in self.config.ledger_directories]
         self._free_bytes = sum(free for free, _ in ledgers)
         self._most_free_bytes = max(free for free, _ in ledgers)
@@ -380,7 +420,7 @@ class BookieNode:
         )
         was_short = self._short_of_space
         self._short_of_space = free < limit or self.storage.disk_full
-        if self._short_of_space and not was_short and self.collector is not None:
+        if self._short_of_space and not was_short and collect:
             self.collector.start_now()
         self.server.takes_recovery_adds = free >= self.config.disk_free_bytes_reserve
         self._apply_mode(free_bytes=free)
@@ -405,7 +445,8 @@ class BookieNode:
         log.critical(
             "bookie_failed", bookie=self.bookie_id, error=type(error).__name__, reason=str(error)
         )
-        self.server.abort()
+        if self._serving is not None:
+            self._serving.server.abort()
         self.failed.set_exception(error)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -418,10 +459,10 @@ class BookieNode:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
 
-    async def _within_start(self, what: str, work: Coroutine[Any, Any, None]) -> None:
+    async def _within_start(self, what: str, work: Coroutine[Any, Any, T]) -> T:
         try:
             async with asyncio.timeout(self.config.start_timeout_ms / 1000):
-                await work
+                return await work
         except TimeoutError as error:
             raise BookieStartTimeout(
                 f"{what} took longer than {self.config.start_timeout_ms} ms: does the metadata "

@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 import structlog
@@ -34,20 +36,20 @@ from octavo.bookie.disk.files import Blocking, Disk, DiskFull
 from octavo.bookie.entrylog.log import EntryLogs
 from octavo.bookie.gc.compaction import Compactor, Pace
 from octavo.bookie.index.index import LedgerIndex
-from octavo.bookie.journal.journal import Journal, Journals, drive
-from octavo.bookie.ledgers.control import LedgerControl
-from octavo.bookie.ledgers.limbo import Limbo, LimboFile
+from octavo.bookie.journal.journal import Journal, JournalWriter, drive
+from octavo.bookie.ledgers.control import LedgerControl, LedgerReplay
+from octavo.bookie.ledgers.limbo import Limbo, LimboFile, read_limbo
 from octavo.bookie.ledgers.state import LedgerStates
 from octavo.bookie.read.cache import ReadCache
 from octavo.bookie.read.path import ReadPath
 from octavo.bookie.read.scheduler import ColdReads
-from octavo.bookie.startup.opening import begin_journals, open_files, replay
+from octavo.bookie.startup.opening import Opened, begin_journals, open_files, replay
 from octavo.bookie.stats import ReadStats, WriteStats
 from octavo.bookie.write.cache import Memtable, WriteCache
 from octavo.bookie.write.checkpoint import Checkpointer
 from octavo.bookie.write.flushing import Flushing
 from octavo.bookie.write.repeats import Done, Repeats, Results
-from octavo.protocol.codes import Code
+from octavo.protocol.codes import Code, OctavoError
 
 _OK = Code.OK
 
@@ -58,129 +60,105 @@ def _ignore(error: BaseException) -> None:
     """For a storage whose owner does not ask."""
 
 
-class Storage:
-    """One bookie's entries and what it promised about their ledgers."""
+class _Threads:
+    """Those of one storage: journals, flushes, reads and garbage wait for none but their own."""
 
-    _journals: Journals
-    _checkpointer: Checkpointer
-    _cold: ColdReads
-    reads: ReadPath
-    """Reads; there once started, as are the next two."""
-    repeats: Repeats
-    """Adds of what may be here already."""
-    compactor: Compactor
-    """Empties and removes entry logs; the collector tells it which."""
+    def __init__(self, config: BookieConfig) -> None:
+        self.journals: list[Executor] = [
+            ThreadPoolExecutor(1, f"octavo-journal-{index}")
+            for index in range(len(config.journal_directories))
+        ]
+        self.flush: Executor = ThreadPoolExecutor(1, "octavo-flush")
+        self.read: Executor = ThreadPoolExecutor(config.read_threads, "octavo-read")
+        self.gc: Executor = ThreadPoolExecutor(1, "octavo-gc")
+
+    @property
+    def all(self) -> list[Executor]:
+        return [*self.journals, self.flush, self.read, self.gc]
+
+    def end(self) -> None:
+        """Take no more calls."""
+        for executor in self.all:
+            executor.shutdown(wait=False)
+
+
+@dataclass(frozen=True)
+class _Restored:
+    """What the disks and the journals said, in memory and flushed; new journal files stand open."""
+
+    states: LedgerStates
+    cache: WriteCache
+    index: LedgerIndex
+    checkpointer: Checkpointer
+    damages: DamageRegistry
+    limbo: Limbo
+    unsure_deletions: dict[int, None]
+    writers: list[JournalWriter]
+
+
+class Storage:
+    """One bookie's entries and what it promised about their ledgers; `open` makes one."""
 
     def __init__(
         self,
         config: BookieConfig,
+        threads: _Threads,
+        logs: EntryLogs,
+        restored: _Restored,
         *,
         disk: Disk,
-        index_opener: Callable[[str], LedgerIndex] | None = None,
-        on_fatal: Callable[[BaseException], None] = _ignore,
-        clock: Callable[[], int] = lambda: 0,
+        on_fatal: Callable[[BaseException], None],
+        clock: Callable[[], int],
     ) -> None:
-        """`clock` gives wall-clock milliseconds, for what people read."""
         self._config = config
-        self._disk = disk
-        self._index_opener = index_opener
-        self.on_fatal = on_fatal
-        """Called once when nothing can be promised any more: the process has to end."""
-        self._journal_executors: list[Executor] = [
-            ThreadPoolExecutor(1, f"octavo-journal-{index}")
-            for index in range(len(config.journal_directories))
-        ]
-        self._flush_executor: Executor = ThreadPoolExecutor(1, "octavo-flush")
-        self._read_executor: Executor = ThreadPoolExecutor(config.read_threads, "octavo-read")
-        self._gc_executor: Executor = ThreadPoolExecutor(1, "octavo-gc")
-        self._flush_call = Blocking(self._flush_executor)
+        self._threads = threads
+        self._on_fatal = on_fatal
+        self._flush_call = Blocking(threads.flush)
         self._clock = clock
-        self._cache = WriteCache(config.write_cache_bytes_max)
+        self._failed: BaseException | None = None
+        self.logs = logs
+        self._states, self._cache = restored.states, restored.cache
+        self._index, self._checkpointer = restored.index, restored.checkpointer
         self.read_stats = ReadStats()
+        self.write_stats = WriteStats()
         self._read_cache = ReadCache(config.read_cache_bytes_max, self.read_stats)
         self.answers = Budget(config.answer_bytes_max)
         """What reads have found and nobody has taken yet."""
-        self._states = LedgerStates()
-        self._index: LedgerIndex | None = None
-        self.logs = EntryLogs(disk, config.ledger_directories, config.entry_log_bytes_max)
-        self.limbo = Limbo()
+        self.limbo = restored.limbo
         """Of which ledgers this bookie may have lost something."""
         self.limbo_file = LimboFile(
             self.limbo, disk, config.ledger_directories, self._flush_call, self._fail
         )
         """Where that stands; for who can say that they are whole again."""
-        unlisted_max = config.unlisted_ledgers_max
-        self.control = LedgerControl(self._states, self._deleted, self.limbo, unlisted_max)
-        """Fences, LACs, and what is known of each ledger."""
-        self._flushing: Flushing | None = None
-        self.damages = DamageRegistry(clock)
+        self.damages = restored.damages
         """What is known to be damaged on the disks."""
-        self.scrubber: Scrubber | None = None
-        """Reads the entry logs back; its owner runs it. There once started."""
-        self.pressure = AddPressure(
-            self._cache, config.journal_queue_bytes_max, config.add_bytes_max
-        )
-        """How far the disk is behind the adds, and who has to wait for it."""
-        self._failed: BaseException | None = None
-        self.on_loss: OnLoss | None = None
-        """Told what a start found lost, if that is accepted; limbo is durable on return."""
-        self.write_stats = WriteStats()
-
-    # Life
-
-    async def start(self) -> None:
-        """Open the files and replay the journal. Raises on damage it cannot vouch for."""
-        config, blocking = self._config, self._flush_call
-        parts = self._states, self.logs, self._index_opener
-        opened = await open_files(config, self._disk, *parts, blocking, self.on_loss)
-        self._index = opened.index
-        await tell_losses(opened.losses, self.damages, self.on_loss)
-        self._begin_reads(opened.index)
-        self._checkpointer = Checkpointer(
-            disk=self._disk,
-            directories=config.ledger_directories,
-            journals=config.journal_directories,
-            executor=self._flush_executor,
-            cache=self._cache,
-            logs=self.logs,
-            index=opened.index,
-            states=self._states,
-            state_file=opened.state_file,
-            mark=opened.mark,
-        )
-        self.compactor = self._new_compactor(opened.index)
-        self.scrubber = Scrubber(
-            disk=self._disk,
-            logs=self.logs,
-            index=opened.index,
-            damages=self.damages,
-            vouched=self._vouched,
-            bytes_per_s=config.scrub_bytes_per_s,
-            interval_s=config.scrub_interval_ms / 1000,
-        )
-        parties = self.control, self._cache, self._checkpointer
-        await replay(opened.journals, *parties, self._flushed, blocking)
-        await self._checkpointer.forget_deleted()
-        if config.consistency_check_on_start:
-            await blocking(
-                check_at_start,
-                self._disk,
-                self.logs,
-                opened.index,
-                self._states,
-                self.damages,
-                self._vouched(),
-                config.ledger_directories[0],
-            )
-        await self.limbo_file.load()
         self._journals = drive(
-            await begin_journals(config, self._disk, opened.journals, blocking),
-            self._journal_executors,
+            restored.writers,
+            threads.journals,
             group_bytes_max=config.journal_group_bytes_max,
             on_fatal=self._fail,
             stats=self.write_stats,
         )
-        self.control.journal_to(self._journals)
+        self.control = LedgerControl(
+            self._states,
+            self._journals,
+            self._deleted,
+            self.limbo,
+            config.unlisted_ledgers_max,
+            restored.unsure_deletions,
+        )
+        """Fences, LACs, and what is known of each ledger."""
+        self._cold = self._new_cold_reads()
+        caches, lookups = (self._cache, self._read_cache), self.read_stats.lookups
+        self.reads = ReadPath(self.control, *caches, self._cold, self.answers, lookups)
+        self.compactor = self._new_compactor()
+        """Empties and removes entry logs; the collector tells it which."""
+        self.scrubber = self._new_scrubber(disk)
+        """Reads the entry logs back; its owner runs it."""
+        self.pressure = AddPressure(
+            self._cache, config.journal_queue_bytes_max, config.add_bytes_max
+        )
+        """How far the disk is behind the adds, and who has to wait for it."""
         self.repeats = Repeats(
             self.reads,
             lambda batch: self.control.admission(batch, read_only=self.disk_full),
@@ -188,75 +166,123 @@ class Storage:
             self._commit,
             self._update_pressure,
         )
-        self._flushing = Flushing(
-            self._checkpointer,
-            self._journals,
-            self._cache,
-            self._states,
-            interval_s=config.flush_interval_ms / 1000,
-            on_flushed=self._flushed,
-            on_fatal=self._fail,
-        )
+        """Adds of what may be here already."""
+        self._flushing = self._new_flushing()
 
-    def _begin_reads(self, index: LedgerIndex) -> None:
-        self._cold = ColdReads(
+    # Life
+
+    @classmethod
+    async def open(
+        cls,
+        config: BookieConfig,
+        *,
+        disk: Disk,
+        index_opener: Callable[[str], LedgerIndex] | None = None,
+        on_fatal: Callable[[BaseException], None] = _ignore,
+        clock: Callable[[], int] = lambda: 0,
+        on_loss: OnLoss | None = None,
+    ) -> Storage:
+        """Open the files and replay the journals. Raises on damage it cannot vouch for, and has
+        given back then what it had opened.
+
+        `on_fatal` is called once when nothing can be promised any more: the process has to end.
+        `clock` gives wall-clock milliseconds, for what people read. With `on_loss` what is found
+        lost is accepted; it is told of that, and limbo is durable when it returns.
+        """
+        threads = _Threads(config)
+        logs = EntryLogs(disk, config.ledger_directories, config.entry_log_bytes_max)
+        blocking = Blocking(threads.flush)
+        damages = DamageRegistry(clock)
+        try:
+            states = LedgerStates()
+            parts = states, logs, index_opener
+            opened = await open_files(config, disk, *parts, blocking, on_loss)
+            try:
+                await tell_losses(opened.losses, damages, on_loss)
+                restored = await _restore(config, disk, blocking, logs, states, damages, opened)
+            except BaseException:
+                with suppress(OctavoError):
+                    await blocking(opened.index.close)
+                raise
+        except BaseException:
+            try:
+                with suppress(OctavoError):
+                    await blocking(logs.close)
+            finally:
+                threads.end()
+            raise
+        return cls(config, threads, logs, restored, disk=disk, on_fatal=on_fatal, clock=clock)
+
+    def _new_cold_reads(self) -> ColdReads:
+        return ColdReads(
             self._config,
-            executor=self._read_executor,
-            index=index,
+            executor=self._threads.read,
+            index=self._index,
             logs=self.logs,
             cache=self._read_cache,
             damages=self.damages,
             stats=self.read_stats,
         )
-        caches = self._cache, self._read_cache
-        lookups = self.read_stats.lookups
-        self.reads = ReadPath(self.control, *caches, self._cold, self.answers, lookups)
 
-    def _new_compactor(self, index: LedgerIndex) -> Compactor:
+    def _new_compactor(self) -> Compactor:
         return Compactor(
             logs=self.logs,
-            index=index,
+            index=self._index,
             checkpointer=self._checkpointer,
-            executor=self._gc_executor,
+            executor=self._threads.gc,
             control=self.control,
             damages=self.damages,
             pace=Pace(self._config.gc_bytes_per_s),
             on_fatal=self._fail,
         )
 
-    def _vouched(self) -> tuple[int, int]:
-        """Up to where the mark vouches for the entry logs."""
-        mark = self._checkpointer.mark
-        return (0, 0) if mark is None else (mark.log_id, mark.log_offset)
+    def _new_scrubber(self, disk: Disk) -> Scrubber:
+        return Scrubber(
+            disk=disk,
+            logs=self.logs,
+            index=self._index,
+            damages=self.damages,
+            vouched=self._checkpointer.vouched,
+            bytes_per_s=self._config.scrub_bytes_per_s,
+            interval_s=self._config.scrub_interval_ms / 1000,
+        )
+
+    def _new_flushing(self) -> Flushing:
+        return Flushing(
+            self._checkpointer,
+            self._journals,
+            self._cache,
+            self._states,
+            interval_s=self._config.flush_interval_ms / 1000,
+            on_flushed=self._flushed,
+            on_fatal=self._fail,
+        )
 
     async def close(self) -> None:
         """Drain the journal, flush, give the files back."""
-        if self.scrubber is not None:
-            await self.scrubber.stop()
-        if self._flushing is not None and await self._flushing.stop():
-            self.control.close()
-            await self.repeats.close()
-            try:
-                if self._failed is None:
-                    await self._journals.drain()
-                    await self.checkpoint()
-            except DiskFull as error:
-                _log.warning("flush_left_to_replay", error=str(error))
-            finally:
-                await self._journals.close()
+        await self.scrubber.stop()
+        if not await self._flushing.stop():
+            return  # closed before
+        self.control.close()
+        await self.repeats.close()
         try:
-            if self._index is not None:
-                await self._flush_call(self._index.close)
+            if self._failed is None:
+                await self._journals.drain()
+                await self.checkpoint()
+        except DiskFull as error:
+            _log.warning("flush_left_to_replay", error=str(error))
+        finally:
+            await self._journals.close()
+        try:
+            await self._flush_call(self._index.close)
         finally:
             await self._flush_call(self.logs.close)
-            for executor in self.executors:
-                executor.shutdown(wait=False)
+            self._threads.end()
 
     @property
     def executors(self) -> list[Executor]:
         """The threads of this storage."""
-        others = self._flush_executor, self._read_executor, self._gc_executor
-        return [*self._journal_executors, *others]
+        return self._threads.all
 
     def _fail(self, error: BaseException) -> None:
         """Nothing can be promised any more."""
@@ -266,7 +292,7 @@ class Storage:
             self._failed = error
             _log.critical("storage_failed", error=str(error), kind=type(error).__name__)
             self._journals.stop(error)
-            self.on_fatal(error)
+            self._on_fatal(error)
 
     # Adding
 
@@ -312,7 +338,6 @@ class Storage:
     ) -> None:
         """The group that holds these batches is durable, or is not."""
         flushing = self._flushing
-        assert flushing is not None
         if error is None:
             for batch, code in results:
                 if code is _OK and self.control.stored(batch):
@@ -367,11 +392,10 @@ class Storage:
     @property
     def disk_full(self) -> bool:
         """Whether ordinary adds are refused with READ_ONLY until space returns, by itself."""
-        return self._flushing is not None and self._flushing.disk_full
+        return self._flushing.disk_full
 
     async def checkpoint(self) -> None:
         """Flush all that is durable in the journals, move the mark, remove old journal files."""
-        assert self._flushing is not None
         await self._flushing.checkpoint()
 
     def _flushed(self, memtable: Memtable) -> None:
@@ -381,3 +405,51 @@ class Storage:
             self._read_cache.drop(ledger_id, held.pieces[0].first, held.pieces[-1].last)
         if self.pressure.level:
             self._update_pressure()
+
+
+async def _restore(
+    config: BookieConfig,
+    disk: Disk,
+    blocking: Blocking,
+    logs: EntryLogs,
+    states: LedgerStates,
+    damages: DamageRegistry,
+    opened: Opened,
+) -> _Restored:
+    """Replay the journals on top of what was opened, and begin new ones."""
+    cache = WriteCache(config.write_cache_bytes_max)
+    checkpointer = Checkpointer(
+        disk=disk,
+        directories=config.ledger_directories,
+        journals=config.journal_directories,
+        executor=blocking.executor,
+        cache=cache,
+        logs=logs,
+        index=opened.index,
+        states=states,
+        state_file=opened.state_file,
+        mark=opened.mark,
+    )
+
+    def deleted(ledger_id: int) -> None:
+        cache.forget(ledger_id)
+        checkpointer.forget_ledger(ledger_id)
+
+    ledgers = LedgerReplay(states, deleted)
+    await replay(opened.journals, ledgers, cache, checkpointer, blocking)
+    await checkpointer.forget_deleted()
+    if config.consistency_check_on_start:
+        await blocking(
+            check_at_start,
+            disk,
+            logs,
+            opened.index,
+            states,
+            damages,
+            checkpointer.vouched(),
+            config.ledger_directories[0],
+        )
+    limbo = Limbo(await blocking(read_limbo, disk, config.ledger_directories))
+    writers = await begin_journals(config, disk, opened.journals, blocking)
+    unsure = ledgers.unsure_deletions
+    return _Restored(states, cache, opened.index, checkpointer, damages, limbo, unsure, writers)

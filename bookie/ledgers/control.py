@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from octavo.bookie.adds import AddBatch
@@ -48,26 +48,25 @@ class LedgerControl:
     def __init__(
         self,
         states: LedgerStates,
+        journals: Journals,
         on_deleted: Callable[[int], None],
         limbo: Limbo | None = None,
         unlisted_max: int = 20_000,
+        unsure_deletions: Iterable[int] = (),
     ) -> None:
+        """`journals` take the changes, each its ledger's; `unsure_deletions`: of `LedgerReplay`."""
         self._states = states
         self.newcomers = Newcomers(states, unlisted_max)
         """Whether a ledger that is new here may begin."""
         self.limbo = limbo or Limbo()
         """Of which ledgers nothing may be denied."""
         self._on_deleted = on_deleted
-        self._journals: Journals | None = None
+        self._journals = journals
         self._fences: dict[int, asyncio.Future[None]] = {}
         self._unsure_fences: set[int] = set()
         self._deletions: dict[int, asyncio.Future[None]] = {}
-        self._unsure_deletions: dict[int, None] = {}
+        self._unsure_deletions: dict[int, None] = dict.fromkeys(unsure_deletions)
         self._watches = LacWatches()
-
-    def journal_to(self, journals: Journals) -> None:
-        """From now on changes are journaled there, each in its ledger's journal."""
-        self._journals = journals
 
     # Adds
 
@@ -106,30 +105,10 @@ class LedgerControl:
         state = self._states.get(ledger_id)
         if state is None or state.deleted:
             return False
-        last = batch.first_entry + batch.count - 1
-        if last > state.last_entry:
-            state.last_entry = last
-            if last > state.reached:
-                state.reached = last
-        lac = _LAC.unpack_from(batch.frames, batch.offsets[-1] + _LAC_AT)[0]
-        if lac > state.lac and (lac := min(lac, last - 1)) > state.lac:  # see `Entry.known_lac`
-            state.lac = lac
+        if _note_stored(state, batch):
             self._watches.moved(ledger_id, state.last_add_confirmed)
         self._states.touch(ledger_id)
         return True
-
-    def replay(self, record: AddBatch | Meta) -> bool:
-        """Repeat a journaled record; twice does no harm. True when it is a batch to store."""
-        state = self._states.get(record.ledger_id)
-        if state is None:
-            state = self._states.create(record.ledger_id, record.key)
-        if isinstance(record, AddBatch):
-            return self.stored(record)
-        self._states.touch(record.ledger_id)
-        ledger_rules.repeat(state, record)
-        if record.op is MetaOp.DELETE:
-            self._forget(record.ledger_id, state, record.value)
-        return False
 
     # What is known
 
@@ -308,7 +287,6 @@ class LedgerControl:
         self, ledger_id: int, record: bytes, take: Callable[[], None] | None = None
     ) -> asyncio.Future[None]:
         """Journal a meta record; `take` is called, then the future ends, when it is durable."""
-        assert self._journals is not None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: BaseException | None) -> None:
@@ -324,6 +302,48 @@ class LedgerControl:
 
         self._journals.of(ledger_id).append([record], len(record), done)
         return future
+
+
+def _note_stored(state: LedgerState, batch: AddBatch) -> bool:
+    """A batch is durable: note last entry and LAC. Whether the LAC went up."""
+    last = batch.first_entry + batch.count - 1
+    if last > state.last_entry:
+        state.last_entry = last
+        if last > state.reached:
+            state.reached = last
+    lac = _LAC.unpack_from(batch.frames, batch.offsets[-1] + _LAC_AT)[0]
+    if lac > state.lac and (lac := min(lac, last - 1)) > state.lac:  # see `Entry.known_lac`
+        state.lac = lac
+        return True
+    return False
+
+
+class LedgerReplay:
+    """Journaled records, repeated into the states at a start, before anybody asks."""
+
+    def __init__(self, states: LedgerStates, on_deleted: Callable[[int], None]) -> None:
+        self._states = states
+        self._on_deleted = on_deleted
+        self.unsure_deletions: dict[int, None] = {}
+        """Ledgers whose deletion was read from a journal: it may be in the page cache alone."""
+
+    def replay(self, record: AddBatch | Meta) -> bool:
+        """Repeat a journaled record; twice does no harm. True when it is a batch to store."""
+        state = self._states.get(record.ledger_id)
+        if state is None:
+            state = self._states.create(record.ledger_id, record.key)
+        if isinstance(record, AddBatch):
+            if state.deleted:
+                return False
+            _note_stored(state, record)
+            self._states.touch(record.ledger_id)
+            return True
+        self._states.touch(record.ledger_id)
+        ledger_rules.repeat(state, record)
+        if record.op is MetaOp.DELETE:
+            self.unsure_deletions[record.ledger_id] = None
+            self._on_deleted(record.ledger_id)
+        return False
 
 
 class LacWatches:

@@ -234,10 +234,6 @@ class LimboFile:
         self._on_fatal = on_fatal
         self._lock = asyncio.Lock()
 
-    async def load(self) -> None:
-        """Take what the file says. Raises `LimboDamaged`."""
-        self._limbo.take(await self._blocking(read_limbo, self._disk, self._directories))
-
     async def vouch(self, ledger_ids: Iterable[int]) -> None:
         """These ledgers are whole here again: they leave limbo, durably.
 

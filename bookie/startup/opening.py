@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -27,13 +28,13 @@ from octavo.bookie.index.index import INDEX_FOLDER, LedgerIndex, RocksIndex
 from octavo.bookie.journal.journal import JournalWriter
 from octavo.bookie.journal.mark import Mark, Position, check_journals
 from octavo.bookie.journal.reader import GoodBlock, JournalReader, records_of
-from octavo.bookie.ledgers.control import LedgerControl
+from octavo.bookie.ledgers.control import LedgerReplay
 from octavo.bookie.ledgers.state import LedgerStates, StateFile
 from octavo.bookie.startup.index_rebuild import fill, make_anew, settle
 from octavo.bookie.startup.repair import load_states, restore_states
 from octavo.bookie.write.cache import Memtable, WriteCache
 from octavo.bookie.write.checkpoint import Checkpointer
-from octavo.protocol.codes import BookieIOError
+from octavo.protocol.codes import BookieIOError, OctavoError
 
 _log = structlog.get_logger()
 
@@ -112,10 +113,9 @@ async def open_files(
 
 async def replay(
     readers: Sequence[JournalReader],
-    control: LedgerControl,
+    ledgers: LedgerReplay,
     cache: WriteCache,
     checkpointer: Checkpointer,
-    on_flushed: Callable[[Memtable], None],
     blocking: Blocking,
 ) -> None:
     """Apply every good block of the journals; flush whenever the cache is full, and at the end.
@@ -126,13 +126,13 @@ async def replay(
     """
     ends = [reader.begins() for reader in readers]
     count = 0
-    flushes = _Flushes(checkpointer, on_flushed)
+    flushes = _Flushes(checkpointer)
     try:
         for index, reader in enumerate(readers):
             blocks = reader.blocks()
             while (block := await blocking(_next_block, blocks)) is not None:
                 for record in records_of(block.body):
-                    if control.replay(record):
+                    if ledgers.replay(record):
                         cache.active.put(cast(AddBatch, record))
                 count, ends[index] = count + 1, Position(block.file_id, block.end)
                 if cache.is_full:
@@ -148,15 +148,14 @@ async def replay(
 class _Flushes:
     """One memtable is flushed while the other is filled from the journal."""
 
-    def __init__(self, checkpointer: Checkpointer, on_flushed: Callable[[Memtable], None]) -> None:
+    def __init__(self, checkpointer: Checkpointer) -> None:
         self._checkpointer = checkpointer
-        self._on_flushed = on_flushed
         self._running: asyncio.Task[Mark] | None = None
 
     async def begin(self, ends: tuple[Position, ...]) -> None:
         """Flush what was put so far, all that stands before `ends`. Raises what `end` raises."""
         await self.end()
-        run = self._checkpointer.run(lambda: ends, self._on_flushed)
+        run = self._checkpointer.run(lambda: ends, _flushed)
         self._running = asyncio.create_task(run, name="replay flush")
         self._running.add_done_callback(_look)  # also when the replay failed, and nobody asks
         await asyncio.sleep(0)  # it has taken its memtable before anything more is put
@@ -176,19 +175,29 @@ class _Flushes:
 async def begin_journals(
     config: BookieConfig, disk: Disk, readers: Sequence[JournalReader], blocking: Blocking
 ) -> list[JournalWriter]:
-    """Seal what was replayed and begin the next file of each."""
+    """Seal what was replayed and begin the next file of each; all or none stand open then."""
     writers: list[JournalWriter] = []
-    for reader in readers:
-        writer = JournalWriter(
-            disk,
-            reader.directory,
-            file_bytes_max=config.journal_file_bytes_max,
-            preallocate_bytes=config.journal_preallocate_bytes,
-            sync=config.journal_sync,
-        )
-        await blocking(writer.open, await blocking(reader.seal) + 1)
-        writers.append(writer)
+    try:
+        for reader in readers:
+            writer = JournalWriter(
+                disk,
+                reader.directory,
+                file_bytes_max=config.journal_file_bytes_max,
+                preallocate_bytes=config.journal_preallocate_bytes,
+                sync=config.journal_sync,
+            )
+            writers.append(writer)
+            await blocking(writer.open, await blocking(reader.seal) + 1)
+    except BaseException:
+        for writer in writers:
+            with suppress(OctavoError):
+                await blocking(writer.close)
+        raise
     return writers
+
+
+def _flushed(_: Memtable) -> None:
+    """Nobody reads yet."""
 
 
 def _look(flush: asyncio.Task[Mark]) -> None:

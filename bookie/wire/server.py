@@ -40,6 +40,50 @@ class ListenFailed(OctavoError):
     scope = Scope.PROCESS
 
 
+class Listener:
+    """A port that is ours; nobody is served there before `serve`."""
+
+    def __init__(self, host: str, port: int, sockets: asyncio.Server, line: _Line) -> None:
+        self._host = host
+        self._sockets = sockets
+        self._line = line
+        self.port = port
+
+    @classmethod
+    async def bind(cls, host: str, port: int) -> Listener:
+        """Take the port; 0: any. Raises `ListenFailed`."""
+        line = _Line()
+        try:
+            sockets = await asyncio.get_running_loop().create_server(
+                line.accept, host, port, backlog=_BACKLOG, start_serving=False
+            )
+        except OSError as error:
+            raise ListenFailed(why_not_listening(error, host, port)) from error
+        return cls(host, int(sockets.sockets[0].getsockname()[1]), sockets, line)
+
+    async def serve(self, protocol: Callable[[], asyncio.BaseProtocol]) -> None:
+        """Give each connection a `protocol`. Raises `ListenFailed`: only now is it surely ours."""
+        self._line.protocol = protocol
+        try:
+            await self._sockets.start_serving()
+        except OSError as error:
+            raise ListenFailed(why_not_listening(error, self._host, self.port)) from error
+
+    def close(self) -> None:
+        """Take no more connections."""
+        self._sockets.close()
+
+
+class _Line:
+    """What a socket hands its connections to, before anybody is there for them and after."""
+
+    def __init__(self) -> None:
+        self.protocol: Callable[[], asyncio.BaseProtocol] = asyncio.Protocol
+
+    def accept(self) -> asyncio.BaseProtocol:
+        return self.protocol()
+
+
 class BookieServer:
     """Serves one storage on one port."""
 
@@ -48,6 +92,7 @@ class BookieServer:
         config: BookieConfig,
         storage: Storage,
         metrics: BookieMetrics,
+        listener: Listener,
         node_info: Callable[[], dict[str, Any]],
     ) -> None:
         self.config = config
@@ -74,36 +119,18 @@ class BookieServer:
         self._lanes = itertools.count(1)
         self._watch: asyncio.TimerHandle | None = None
         self._stopping = False
-        self._listener: asyncio.Server | None = None
-        self.port = config.port
-
-    async def bind(self) -> None:
-        """Take the port without serving yet. Raises `ListenFailed`."""
-        loop = asyncio.get_running_loop()
-        host, port = self.config.host, self.config.port
-        try:
-            self._listener = await loop.create_server(
-                lambda: Connection(self), host, port, backlog=_BACKLOG, start_serving=False
-            )
-        except OSError as error:
-            raise ListenFailed(why_not_listening(error, host, port)) from error
-        self.port = int(self._listener.sockets[0].getsockname()[1])
+        self._listener = listener
 
     async def start(self) -> None:
-        """Serve on the bound port. Raises `ListenFailed`: a port is only surely ours from here."""
-        assert self._listener is not None
+        """Serve on the port. Raises `ListenFailed`."""
         self.storage.pressure.on_change(self._on_pressure)
-        try:
-            await self._listener.start_serving()
-        except OSError as error:
-            raise ListenFailed(why_not_listening(error, self.config.host, self.port)) from error
+        await self._listener.serve(lambda: Connection(self))
         self._look_after()
 
     async def stop(self, timeout_s: float) -> None:
         """Answer what was read, then close; what is not answered in time is cut off."""
         self._stopping = True
-        if self._listener is not None:
-            self._listener.close()
+        self._listener.close()
         self.requests.stop()
         for connection in tuple(self._connections):
             connection.finish()
@@ -120,8 +147,7 @@ class BookieServer:
         self.reads.close()
         if self._watch is not None:
             self._watch.cancel()
-        if self._listener is not None:
-            self._listener.close()
+        self._listener.close()
         for connection in tuple(self._connections):
             connection.abort()
 

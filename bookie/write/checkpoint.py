@@ -90,6 +90,10 @@ class Checkpointer:
         self.mark = None if mark is None else replace(mark, folders=self._journals)
         """The mark on disk."""
 
+    def vouched(self) -> tuple[int, int]:
+        """Up to where, (log id, offset), the mark vouches for the entry logs."""
+        return (0, 0) if self.mark is None else (self.mark.log_id, self.mark.log_offset)
+
     def settled_log_id(self) -> int:
         """Logs below it are vouched for by the mark, and wholly in the index. Blocking."""
         covered = self._index.covered

@@ -100,7 +100,7 @@ async def test_stop_answers_what_was_read_and_ends_connections(tmp_path: Path) -
         client.send(adds_of(1, range(100)))
         await until(lambda: node.storage.pending_add_bytes)
         stopping = asyncio.ensure_future(node.stop())
-        await until(lambda: node.server._listener and not node.server._listener.is_serving())
+        await until(lambda: not node.server._listener._sockets.is_serving())
         gate.set()
         assert len(await client.acked(100)) == 100
         assert await client.is_closed()

@@ -18,7 +18,7 @@ from octavo.bookie.journal.format import decode_block_header
 from octavo.bookie.journal.journal import JournalWriter
 from octavo.bookie.journal.mark import Mark, Position
 from octavo.bookie.journal.reader import JournalReader, records_of
-from octavo.bookie.ledgers.control import LedgerControl
+from octavo.bookie.ledgers.control import LedgerControl, LedgerReplay
 from octavo.bookie.ledgers.state import LedgerStates
 from octavo.bookie.write.cache import WriteCache
 from octavo.bookie.write.checkpoint import Checkpointer
@@ -214,11 +214,11 @@ def log_removed_before_the_index_knows_its_copies(patch: pytest.MonkeyPatch) -> 
 
 def test_a_replay_that_stays_in_the_page_cache_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def replay(
-        readers: Sequence[JournalReader], control: LedgerControl, cache: WriteCache, *_: Any
+        readers: Sequence[JournalReader], ledgers: LedgerReplay, cache: WriteCache, *_: Any
     ) -> None:
         for block in readers[0].blocks():
             for record in records_of(block.body):
-                if control.replay(record) and isinstance(record, AddBatch):
+                if ledgers.replay(record) and isinstance(record, AddBatch):
                     cache.active.put(record)
 
     monkeypatch.setattr(octavo.bookie.storage, "replay", replay)

@@ -69,8 +69,9 @@ class Engine:
         self.do(self._open(), wait=True)
 
     async def _open(self) -> None:
-        self.storage = Storage(CONFIG, disk=self.handle, index_opener=self.handle.open_index)
-        await self.storage.start()
+        self.storage = await Storage.open(
+            CONFIG, disk=self.handle, index_opener=self.handle.open_index
+        )
         records = _Records(self.ledgers)
         self.collector = Collector(CONFIG, self.storage, records, clock=lambda: 10**12)
         self._collecting = None

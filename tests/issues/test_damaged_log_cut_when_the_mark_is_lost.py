@@ -41,8 +41,7 @@ async def lose_the_mark(bench: Bench) -> None:
 async def test_what_the_index_goes_beyond_is_not_cut() -> None:
     async with Bench(CONFIG_OF_ONE) as bench:
         await lose_the_mark(bench)
-        bench.storage = bench._new()
-        await bench.storage.start()
+        await bench.start()
 
         assert (await bench.storage.reads.read(2, 0)).endswith(b"x" * 800)
         assert (await bench.storage.reads.read(3, 2)).endswith(b"y" * 1500)
@@ -60,10 +59,7 @@ async def test_nothing_is_cut_when_the_index_is_damaged_as_well(
         await lose_the_mark(bench)
         with monkeypatch.context() as patched:
             patched.setattr(bench.disk, "open_index", damaged)
-            bench.storage = bench._new()
             with pytest.raises(DamagedRead):
-                await bench.storage.start()
-            await abandon(bench.storage)
-        bench.storage = bench._new()
-        await bench.storage.start()
+                await bench.start()
+        await bench.start()
         assert (await bench.storage.reads.read(2, 0)).endswith(b"x" * 800)

@@ -50,22 +50,20 @@ async def test_an_index_that_cannot_be_closed_says_so_in_our_words(tmp_path: Pat
         index = RocksIndex(path)
         return index
 
-    storage = Storage(config_in(tmp_path), disk=RealDisk(), index_opener=opener)
-    await storage.start()
+    storage = await Storage.open(config_in(tmp_path), disk=RealDisk(), index_opener=opener)
     assert index is not None
     database = index._db
     index._db = Unclosable(database)  # type: ignore[assignment]
     with pytest.raises(BookieIOError, match=r"index .*: close: .*Input/output error"):
         await storage.close()
     database.close()
-    assert storage._read_executor._shutdown  # type: ignore[attr-defined]
+    assert storage._threads.read._shutdown  # type: ignore[attr-defined]
 
 
 async def test_a_failed_sync_names_the_journal_file(tmp_path: Path) -> None:
     disk = TroubledDisk()
     failed: list[BaseException] = []
-    storage = Storage(config_in(tmp_path), disk=disk, on_fatal=failed.append)
-    await storage.start()
+    storage = await Storage.open(config_in(tmp_path), disk=disk, on_fatal=failed.append)
 
     def fail(call: str, path: str) -> None:
         if call == "datasync" and "/journal/" in path:

@@ -15,7 +15,7 @@ import pytest
 from octavo.bookie.entrylog.format import FILE_HEADER_BYTES
 from octavo.metadata.store import MetadataUnavailable
 from octavo.protocol.codes import BookieIOError, Code
-from tests.support.storage_support import CONFIG, Bench, abandon, entry_bytes
+from tests.support.storage_support import CONFIG, Bench, entry_bytes
 
 SMALL = replace(CONFIG, entry_log_bytes_max=4096)
 
@@ -35,28 +35,24 @@ async def test_the_next_start_finds_it_again() -> None:
     async def silent(why: str) -> None:
         raise MetadataUnavailable("no answer")
 
-    bench.storage = bench._new()
-    bench.storage.on_loss = silent
+    bench.on_loss = silent
     with pytest.raises(MetadataUnavailable):
-        await bench.storage.start()
-    await abandon(bench.storage)
+        await bench.start()
 
-    bench.storage = bench._new()
+    bench.on_loss = None
     with pytest.raises(BookieIOError, match="damaged"):
-        await bench.storage.start()
-    await abandon(bench.storage)
+        await bench.start()
 
     told: list[str] = []
 
     async def tell(why: str) -> None:
         told.append(why)
 
-    bench.storage = bench._new()
-    bench.storage.on_loss = tell
+    bench.on_loss = tell
     async with bench:
         assert len(told) == 1
         assert await bench.storage.reads.read(2, 0) == entry_bytes(2, 0, b"x" * 3000)
 
-    bench.storage = bench._new()  # told once, durably: it is for limbo to say so from now on
+    bench.on_loss = None  # told once, durably: it is for limbo to say so from now on
     async with bench:
         assert await bench.storage.reads.read(2, 0) == entry_bytes(2, 0, b"x" * 3000)

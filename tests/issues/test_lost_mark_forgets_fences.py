@@ -30,7 +30,6 @@ async def test_all_states_are_read_when_no_mark_says_which_count() -> None:
         bench.disk = after
         after.open("/l/0000000000000002.state", create=True).close()
         after.flip("/l/journal.mark", 9, 1)
-        bench.storage = bench._new()
-        await bench.storage.start()
+        await bench.start()
         assert (await bench.storage.reads.read(1, 0)).endswith(b"acked")
         assert await bench.add(1, 1, b"late") is Code.FENCED

@@ -28,6 +28,5 @@ async def test_the_rebuild_says_that_records_are_missing(hurt: str) -> None:
         else:
             bench.disk.names[path].resize(1500)
         bench.indexes.clear()
-        bench.storage = bench._new()
         with pytest.raises(BookieIOError, match=r"damaged from byte \d+ on.*re-replicated"):
-            await bench.storage.start()
+            await bench.start()

@@ -48,7 +48,7 @@ async def started_again(bench: Bench) -> Bench:
 
 async def bench_on(disk: Any) -> Bench:
     bench = Bench(disk=disk)
-    await bench.storage.start()
+    await bench.start()
     return bench
 
 

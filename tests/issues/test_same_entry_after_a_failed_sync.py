@@ -55,7 +55,7 @@ def failing(folder: str, gate: Gate | None = None) -> Callable[[str, str], None]
 async def with_an_entry(place: str) -> Bench:
     """One that is here, and durable."""
     bench = Bench(TWO)
-    await bench.storage.start()
+    await bench.start()
     for ledger_id in (LEDGER, NEIGHBOUR):
         assert await bench.add(ledger_id, 0) is Code.OK
     if place == "log":
@@ -135,8 +135,7 @@ async def test_what_could_not_be_synced_is_a_success_once_it_is() -> None:
     assert await bench.add(LEDGER, 1) is Code.IO
     await bench.storage.close()
     bench.disk.hook = lambda call, path: None
-    bench.storage = bench._new()
-    await bench.storage.start()
+    await bench.start()
     assert await bench.storage.reads.entries(LEDGER) == [(0, 1)]
     assert await bench.add(LEDGER, 1) is Code.OK
     await bench.crash()

@@ -142,8 +142,7 @@ class _Journals:
 async def test_a_wrong_key_is_refused_for_good_or_not_at_all(lost: bool) -> None:
     """Recovery takes the refusal for a denial: it rests on a durable key, and nothing was lost."""
     journals = _Journals()
-    control = LedgerControl(LedgerStates(), lambda _: None)
-    control.journal_to(journals)  # type: ignore[arg-type]
+    control = LedgerControl(LedgerStates(), journals, lambda _: None)  # type: ignore[arg-type]
     await control.fence(7, FOREIGN)
     fenced = len(journals.written)
     if lost:

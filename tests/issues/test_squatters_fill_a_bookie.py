@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,7 +87,8 @@ async def test_what_has_a_record_does_not_count() -> None:
 
 async def test_a_fence_waits_as_well() -> None:
     """A denial would be taken for a fence."""
-    control = LedgerControl(LedgerStates(), lambda _: None, unlisted_max=0)
+    unasked: Any = None  # what is refused is not journaled
+    control = LedgerControl(LedgerStates(), unasked, lambda _: None, unlisted_max=0)
 
     async def listing() -> list[int]:
         return []

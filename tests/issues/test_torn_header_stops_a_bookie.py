@@ -36,8 +36,8 @@ async def test_only_a_log_that_holds_nothing_is_removed(holds: bytes) -> None:
     bench = Bench(disk=disk)  # type: ignore[arg-type]
     if holds:
         with pytest.raises(Exception, match="header"):
-            await bench.storage.start()
+            await bench.start()
     else:
-        await bench.storage.start()
-    await bench.storage.close()
+        await bench.start()
+        await bench.storage.close()
     assert disk.exists(path) == bool(holds)

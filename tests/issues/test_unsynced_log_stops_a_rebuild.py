@@ -24,9 +24,7 @@ from tests.support.storage_support import CONFIG, abandon, make_run
 
 
 async def _started(disk: SimDisk) -> Storage:
-    storage = Storage(CONFIG, disk=disk, index_opener=disk.open_index)
-    await storage.start()
-    return storage
+    return await Storage.open(CONFIG, disk=disk, index_opener=disk.open_index)
 
 
 async def _add(storage: Storage, first: int) -> None:

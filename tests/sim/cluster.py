@@ -21,7 +21,6 @@ from octavo.bookie.journal.mark import Mark, MarkRefused, Position, read_mark
 from octavo.bookie.ledgers.cookies import CookieRefused
 from octavo.bookie.ledgers.state import LedgerStateDamaged
 from octavo.bookie.node import BookieNode, BookieStartTimeout
-from octavo.bookie.read.path import ReadPath
 from octavo.bookie.storage import Storage
 from octavo.bookie.write.repeats import Done
 from octavo.ledger.rereplication.keeper import CopyKeeper
@@ -156,7 +155,7 @@ class SimBookie:
             probe("copies.fetched", self.keeper.status.copied_entries)
             probe("copies.adopted", self.keeper.status.adopted)
             self.keeper = None
-        if self.node is not None and self.node.collector is not None:
+        if self.node is not None:
             done = self.node.collector.status.total
             probe("bookie.log_rewritten", done.copied_bytes)
             probe("bookie.collected", done.ledgers_deleted)
@@ -177,8 +176,7 @@ class SimBookie:
         self.cluster.audit.check(
             not rotten or hurt, f"bookie {self.name} calls damaged what is good: {rotten}"
         )
-        if storage.scrubber is not None:
-            self.cluster.trace.probe("bookie.scrubbed", storage.scrubber.passes)
+        self.cluster.trace.probe("bookie.scrubbed", storage.scrubber.passes)
         self.cluster.trace.probe("bookie.found_damage", len(found))
 
     async def _live(self, process: Process) -> None:
@@ -194,8 +192,8 @@ class SimBookie:
                 rng=process.rng,
                 clock=process.clock_ms,
                 index_opener=handle.open_index,
+                open_storage=self._open_storage,
             )
-            self._watch(node.storage)
             self._watch_mode(node)
             await node.start()
         except OctavoError as error:
@@ -268,11 +266,16 @@ class SimBookie:
 
     # What it reports
 
+    async def _open_storage(self, config: BookieConfig, **how: Any) -> Storage:
+        storage = await Storage.open(config, **how)
+        self._watch(storage)
+        return storage
+
     def _watch(self, storage: Storage) -> None:
         """Tell the referee what the storage reports; answer TooManyRequests when told to."""
         name, audit = self.name, self.cluster.audit
         journals = self.cluster.options.journal_directories
-        add, fence, start = storage.add, storage.control.fence, storage.start
+        add, fence, storage_reads = storage.add, storage.control.fence, storage.reads
         set_explicit_lac, delete = storage.control.set_explicit_lac, storage.delete_ledger
 
         def watched_add(runs: Sequence[AddBatch], done: Done, lane: Hashable = 0) -> None:
@@ -343,17 +346,10 @@ class SimBookie:
             if known:
                 audit.forgotten(name, ledger_id)
 
-        async def watched_start() -> None:
-            nonlocal storage_reads
-            await start()
-            storage_reads = storage.reads
-            storage.reads = copy.copy(storage_reads)  # those of clients: repeated adds read unseen
-            put(storage.reads, "read_many", watched_read_many)
-            put(storage.reads, "read_now", watched_read_now)
-
-        storage_reads: ReadPath
         put = setattr
-        put(storage, "start", watched_start)
+        storage.reads = copy.copy(storage_reads)  # those of clients: repeated adds read unseen
+        put(storage.reads, "read_many", watched_read_many)
+        put(storage.reads, "read_now", watched_read_now)
         put(storage, "add", watched_add)
         put(storage.control, "fence", watched_fence)
         put(storage.control, "set_explicit_lac", watched_lac)

@@ -245,11 +245,11 @@ class Judge:
 
     async def _scrubbed(self, bookie: SimBookie, storage: Storage) -> set[str] | None:
         """The files with damage that a whole pass of the scrubber has found; None: without one."""
-        if self.audit_of.damaged.get(bookie.name) != "rotten" or storage.scrubber is None:
+        if self.audit_of.damaged.get(bookie.name) != "rotten":
             return None
         storage.damages._found.clear()  # what readers met; the scrubber has to find it by itself
         passes = storage.scrubber.passes
-        await self._until(lambda: storage.scrubber is None or storage.scrubber.passes > passes + 1)
+        await self._until(lambda: storage.scrubber.passes > passes + 1)
         return {damage.path for damage in storage.damages.current()}
 
     def _check_bytes(

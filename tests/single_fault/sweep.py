@@ -169,9 +169,8 @@ def sweep_cut_short(stride: int, parts: int, part: int) -> Counter[str]:
 
 async def _try(case: Case, fault: Fault, wanted: dict[int, Promised]) -> str:
     disk = fault.hurt(case.image).disk()
-    storage = Storage(case.config, disk=disk, index_opener=disk.open_index)
     try:
-        await storage.start()
+        storage = await Storage.open(case.config, disk=disk, index_opener=disk.open_index)
     except OctavoError as error:
         if fault.path.rpartition("/")[2] not in str(error):
             raise WrongAnswer(f"refuses to start and does not name {fault.path}") from error

@@ -29,10 +29,14 @@ class RealBench(Bench):
         super().__init__(config, RealDisk())  # type: ignore[arg-type]
 
     async def __aexit__(self, *_: object) -> None:
-        await self.storage.close()
+        if self.is_open:
+            await self.storage.close()
 
-    def _new(self) -> Storage:
-        return Storage(self.config, disk=self.disk, on_fatal=self.fatal.append)
+    async def start(self) -> None:
+        self.is_open = False
+        how = {"on_fatal": self.fatal.append, "on_loss": self.on_loss}
+        self.storage = await Storage.open(self.config, disk=self.disk, **how)  # type: ignore[arg-type]
+        self.is_open = True
 
 
 async def filled(folder: Path) -> tuple[BookieConfig, list[IndexedExtent]]:

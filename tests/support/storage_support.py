@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from octavo.bookie.adds import AddBatch
 from octavo.bookie.config import BookieConfig
+from octavo.bookie.disk.damage import OnLoss
 from octavo.bookie.storage import Storage
 from octavo.protocol.codes import Code
 from octavo.protocol.entry import HEADER
@@ -72,27 +73,34 @@ class Bench:
         self.config = config
         self.disk = disk or MemoryDisk()
         self.fatal: list[BaseException] = []
-        self.storage = self._new()
+        self.on_loss: OnLoss | None = None
+        self.storage: Storage
+        """What was started last."""
+        self.is_open = False
 
     @property
     def indexes(self) -> dict[str, KeptIndex]:
         """What the disk has of them; cleared, they are lost."""
         return self.disk.indexes.kept
 
-    def _new(self) -> Storage:
-        return Storage(
+    async def start(self) -> None:
+        """Open the storage, with what is told it now."""
+        self.is_open = False
+        self.storage = await Storage.open(
             self.config,
             disk=self.disk,
             index_opener=self.disk.open_index,
             on_fatal=self.fatal.append,
+            on_loss=self.on_loss,
         )
+        self.is_open = True
 
     async def __aenter__(self) -> Bench:
-        await self.storage.start()
+        await self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if not self.disk.dead:
+        if self.is_open and not self.disk.dead:
             await self.storage.close()
 
     def send(self, *runs: AddBatch) -> asyncio.Future[list[Code]]:
@@ -128,19 +136,16 @@ class Bench:
         await abandon(self.storage)
         self.disk = after
         self.config = replace(self.config, **changed)  # type: ignore[arg-type]
-        self.storage = self._new()
-        await self.storage.start()
+        await self.start()
 
     async def restart(self) -> None:
         await self.storage.close()
-        self.storage = self._new()
-        await self.storage.start()
+        await self.start()
 
 
 async def abandon(storage: Storage) -> None:
     """Stop a storage whose disk is off, without letting it write."""
-    if storage._flushing is not None:
-        storage._flushing.task.cancel()
-        await asyncio.gather(storage._flushing.task, return_exceptions=True)
+    storage._flushing.task.cancel()
+    await asyncio.gather(storage._flushing.task, return_exceptions=True)
     for executor in storage.executors:
         executor.shutdown(wait=True)

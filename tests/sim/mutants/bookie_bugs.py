@@ -318,7 +318,7 @@ MUTANTS = (
         "a disk that fills up and has room again",
         (
             Edit(
-                "octavo.bookie.node:BookieNode._check_space",
+                "octavo.bookie.node:BookieNode._judge_space",
                 "self._short_of_space = free < limit or",
                 "self._short_of_space = was_short or free < limit or",
             ),

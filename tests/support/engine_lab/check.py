@@ -65,9 +65,7 @@ async def check_disk(
 
 
 async def _open(disk: SimDisk, config: BookieConfig) -> Storage:
-    storage = Storage(config, disk=disk, index_opener=disk.open_index)
-    await storage.start()
-    return storage
+    return await Storage.open(config, disk=disk, index_opener=disk.open_index)
 
 
 async def _reopen(storage: Storage, disk: SimDisk, config: BookieConfig) -> Storage:

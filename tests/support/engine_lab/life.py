@@ -113,9 +113,8 @@ def entry_of(ledger_id: int, entry_id: int, size: int) -> bytes:
 
 async def silence(storage: Storage) -> None:
     """Its process is gone."""
-    if storage._flushing is not None:
-        storage._flushing.task.cancel()
-        await asyncio.gather(storage._flushing.task, return_exceptions=True)
+    storage._flushing.task.cancel()
+    await asyncio.gather(storage._flushing.task, return_exceptions=True)
 
 
 Fact = tuple[str, int, int]
@@ -195,13 +194,12 @@ class EngineLife:
 
     async def start(self) -> None:
         self.fatal.clear()
-        self.storage = Storage(
+        self.storage = await Storage.open(
             self.config,
             disk=self.disk,
             index_opener=self.disk.open_index,
             on_fatal=self.fatal.append,
         )
-        await self.storage.start()
 
     async def send(
         self, ledger_id: int, entry_ids: Sequence[int], size: int = PAYLOAD_BYTES

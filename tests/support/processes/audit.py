@@ -85,8 +85,7 @@ async def ledger_problems(folder: Path, metadata_url: str) -> list[str]:
     copies: dict[int, Copies] = {ledger_id: defaultdict(dict) for ledger_id in ledgers}
     for spec_path in sorted((folder / "conf").glob("bookie-*.json")):
         spec = read_spec(spec_path)
-        storage = Storage(spec.config(BookieConfig, "bookie"), disk=RealDisk())
-        await storage.start()
+        storage = await Storage.open(spec.config(BookieConfig, "bookie"), disk=RealDisk())
         try:
             for ledger_id in set(ledgers) & set(storage.ledgers()):
                 await _collect(storage, ledgers[ledger_id], spec.name, copies[ledger_id])

@@ -52,8 +52,8 @@ class World:
         self.now_ms = 10 * WEEK_MS
 
     async def start(self) -> None:
-        self.storage = Storage(self.config, disk=RealDisk(), clock=lambda: self.now_ms)
-        await self.storage.start()
+        clock = lambda: self.now_ms  # noqa: E731
+        self.storage = await Storage.open(self.config, disk=RealDisk(), clock=clock)
         self.collector = Collector(
             self.config,
             self.storage,

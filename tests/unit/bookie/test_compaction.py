@@ -284,7 +284,7 @@ class Life:
 
     async def live(self) -> None:
         bench = self.bench
-        await bench.storage.start()
+        await bench.start()
         self.held = await fill(bench)
         self.armed = True
         self.gone[1] = False

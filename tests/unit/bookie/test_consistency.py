@@ -41,7 +41,7 @@ def checked(bench: Bench) -> list[Damage]:
         index,
         storage._states,
         found,
-        vouched=storage._vouched(),
+        vouched=storage._checkpointer.vouched(),
         index_path="/l/index",
         state_path="/l",
     )
@@ -108,8 +108,7 @@ async def test_a_missing_log_is_named_for_each_of_its_ledgers(bench: Bench) -> N
     gone = [at.record for at in placed if at.path == path]
     await bench.storage.close()
     del bench.disk.names[path]
-    bench.storage = bench._new()
-    await bench.storage.start()
+    await bench.start()
     assert {found[:1] + found[4:7] for found in checked(bench)} == {
         (KINDS.MISSING_FILE, one.ledger_id, one.first_entry, one.last_entry) for one in gone
     }
@@ -128,7 +127,7 @@ async def test_a_hole_in_the_index_is_named_with_its_entries(bench: Bench) -> No
     index.delete_ledger(1)
     index.put(
         [IndexedExtent(1, 0, 0, at.location), IndexedExtent(1, 3, 3, at.location)],
-        bench.storage._vouched(),
+        bench.storage._checkpointer.vouched(),
     )
     assert checked(bench) == [finding(KINDS.NOT_INDEXED, at, first=1, last=1)]
 
@@ -140,16 +139,16 @@ async def test_an_older_copy_counts_only_if_it_holds_the_same(bench: Bench) -> N
     await bench.storage.checkpoint()
     old, new = records_in(bench.disk, bench.config.ledger_directories)
     index = index_of(bench)
-    index.put([IndexedExtent(1, 0, 1, old.location)], bench.storage._vouched())
+    index.put([IndexedExtent(1, 0, 1, old.location)], bench.storage._checkpointer.vouched())
     assert checked(bench) == []
-    index.put([IndexedExtent(1, 0, 2, old.location)], bench.storage._vouched())
+    index.put([IndexedExtent(1, 0, 2, old.location)], bench.storage._checkpointer.vouched())
     assert checked(bench) == [finding(KINDS.NOT_INDEXED, new)]
 
 
 async def test_an_index_that_points_at_another_ledgers_record(bench: Bench) -> None:
     placed = await fill(bench, rounds=1, ledgers=3)
     wrong = IndexedExtent(1, 0, 3, placed[2].location)
-    index_of(bench).put([wrong], bench.storage._vouched())
+    index_of(bench).put([wrong], bench.storage._checkpointer.vouched())
     found = finding(KINDS.WRONG_RECORD, placed[2])._replace(ledger_id=1)
     assert checked(bench) == [found]
 
@@ -158,14 +157,16 @@ async def test_an_index_that_points_between_two_records(bench: Bench) -> None:
     placed = await fill(bench, rounds=1, ledgers=3)
     at = placed[1].location
     aside = Location(at.log_id, at.offset + 1, at.length - 1)
-    index_of(bench).put([run_of(placed[1])._replace(location=aside)], bench.storage._vouched())
+    index_of(bench).put(
+        [run_of(placed[1])._replace(location=aside)], bench.storage._checkpointer.vouched()
+    )
     found = finding(KINDS.RECORD_HEADER, placed[1])
     assert checked(bench) == [found._replace(offset=aside.offset, length=aside.length)]
 
 
 async def test_an_index_that_finds_more_in_a_record_than_it_holds(bench: Bench) -> None:
     placed = await fill(bench, rounds=1, ledgers=3)
-    index_of(bench).put([run_of(placed[1])._replace(last=4)], bench.storage._vouched())
+    index_of(bench).put([run_of(placed[1])._replace(last=4)], bench.storage._checkpointer.vouched())
     state = bench.storage._states.get(2)
     assert state is not None
     state.last_entry = 4

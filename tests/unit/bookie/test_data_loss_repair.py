@@ -41,17 +41,14 @@ class Operator:
 async def start_again(bench: Bench, *, accept: bool) -> list[str]:
     """Start on what the disk kept; what was accepted."""
     operator = Operator(bench)
-    bench.storage = bench._new()
-    if accept:
-        bench.storage.on_loss = operator.accept
-    await bench.storage.start()
+    bench.on_loss = operator.accept if accept else None
+    await bench.start()
     return operator.said
 
 
 async def refused(bench: Bench, kind: type[OctavoError]) -> str:
     with pytest.raises(kind) as error:
         await start_again(bench, accept=False)
-    await bench.storage.close()
     return str(error.value)
 
 
@@ -188,7 +185,6 @@ async def test_a_newer_version_is_no_loss_to_accept(monkeypatch: pytest.MonkeyPa
         with pytest.raises(JournalVersionUnknown):
             await start_again(bench, accept=True)
         monkeypatch.undo()
-        await bench.storage.close()
         await start_again(bench, accept=False)
         assert (await held(bench, 1))[0] == entry_bytes(1, 0, b"a")
 
@@ -309,11 +305,9 @@ async def test_a_loss_is_found_again_until_limbo_is_durable() -> None:
         async def fails(_: str) -> None:
             raise BookieIOError("the disk says no")
 
-        bench.storage = bench._new()
-        bench.storage.on_loss = fails
+        bench.on_loss = fails
         with pytest.raises(BookieIOError):
-            await bench.storage.start()
-        await bench.storage.close()
+            await bench.start()
         await refused(bench, JournalDamaged)
         await start_again(bench, accept=True)
         assert (await held(bench, 1))[1] is UnknownState

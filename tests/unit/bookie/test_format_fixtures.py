@@ -195,8 +195,7 @@ async def test_a_whole_bookie_opens_and_serves(folder: Path, tmp_path: Path) -> 
         flush_interval_ms=3_600_000,
     )
     for _ in range(2):  # as it was killed; then as today's code left it
-        storage = Storage(config, disk=RealDisk())
-        await storage.start()
+        storage = await Storage.open(config, disk=RealDisk())
         try:
             assert storage.ledgers() == sorted(map(int, expected["entries"]))
             for name, count in expected["entries"].items():

@@ -126,7 +126,7 @@ async def test_a_slow_journal_does_not_hold_up_the_other() -> None:
 @pytest.mark.parametrize("broken", ["/j", "/k"])
 async def test_a_sync_that_fails_in_one_stops_all(broken: str) -> None:
     bench = Bench(TWO)
-    await bench.storage.start()
+    await bench.start()
     await bench.add(IN[0], 0)
     await bench.add(IN[1], 0)
 
@@ -208,9 +208,8 @@ async def test_a_power_failure_within_such_a_replay() -> None:
             bench.disk = after
             after.hook = hook
             bench.config = replace(TWO, write_cache_bytes_max=120_000)
-            bench.storage = bench._new()
             try:
-                await bench.storage.start()
+                await bench.start()
             except SyncFailed:
                 await bench.storage.close()
             after.hook = lambda call, path: None
@@ -229,9 +228,8 @@ async def test_the_file_that_the_mark_names_is_gone_from_one_journal() -> None:
         for name in [found for found in after.names if found.startswith("/k/")]:
             del after.names[name]
         bench.disk = after
-        bench.storage = bench._new()
         with pytest.raises(JournalDamaged, match="missing from /k"):
-            await bench.storage.start()
+            await bench.start()
 
 
 async def test_a_crash_between_the_beginnings_of_two_journals() -> None:
@@ -244,22 +242,18 @@ async def test_a_crash_between_the_beginnings_of_two_journals() -> None:
 
     bench.disk.hook = hook
     with pytest.raises(SyncFailed):
-        await bench.storage.start()
-    await bench.storage.close()
+        await bench.start()
     bench.disk = bench.disk.after_crash()
     assert [name for name in bench.disk.names if name.endswith(".journal")] == [FIRST.format("j")]
     # A program that died so, and had been asked to replay the first journal before.
     bench.disk.open(FIRST.format("j"), write=True).pwritev([ONE_FENCE], FILE_HEADER_BYTES)
     bench.disk.hook = hook
-    bench.storage = bench._new()
     with pytest.raises(SyncFailed):
-        await bench.storage.start()
-    await bench.storage.close()
+        await bench.start()
     bench.disk = bench.disk.after_crash()
     mark = read_mark(bench.disk, TWO.ledger_directories)
     assert mark is not None
     assert mark.journals == (Position(1, FILE_HEADER_BYTES + len(ONE_FENCE)), NOWHERE)
-    bench.storage = bench._new()
     async with bench:
         assert bench.storage.control.is_fenced(IN[0])
         await bench.add(IN[1], 0)
@@ -268,10 +262,8 @@ async def test_a_crash_between_the_beginnings_of_two_journals() -> None:
         after = bench.disk.after_crash()
         del after.names[FIRST.format("k")]
     bench.disk = after
-    bench.storage = bench._new()
     with pytest.raises(JournalDamaged, match="missing from /k"):
-        await bench.storage.start()
-    await bench.storage.close()
+        await bench.start()
 
 
 async def test_many_ledgers_under_load_with_crashes_at_any_time() -> None:

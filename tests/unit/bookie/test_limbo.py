@@ -176,8 +176,7 @@ async def in_limbo(bench: Bench, through: int, whole: tuple[int, ...] = ()) -> N
     write_limbo(
         bench.disk, bench.config.ledger_directories, LimboRecord(through, 1, "test", "1", whole)
     )
-    bench.storage = bench._new()
-    await bench.storage.start()
+    await bench.start()
 
 
 async def unknown(call: Awaitable[Any]) -> None:
@@ -280,9 +279,8 @@ async def test_a_damaged_limbo_file_is_refused() -> None:
             file.pwritev([b"?"], 20)
             file.datasync()
             file.close()
-        bench.storage = bench._new()
         with pytest.raises(LimboDamaged):
-            await bench.storage.start()
+            await bench.start()
 
 
 # Which folders may be stamped again

@@ -157,11 +157,9 @@ async def test_other_journal_folders_are_refused(changed: tuple[str, ...]) -> No
         await bench.add(1, 0)
         await bench.storage.checkpoint()
     bench.config = replace(CONFIG, journal_directories=changed)
-    bench.storage = bench._new()
     before = {name: bytes(inode.data) for name, inode in bench.disk.names.items()}
     with pytest.raises(MarkRefused, match="cannot be changed once a bookie has begun"):
-        await bench.storage.start()
-    await bench.storage.close()
+        await bench.start()
     assert before == {name: bytes(inode.data) for name, inode in bench.disk.names.items()}
 
 
@@ -170,10 +168,8 @@ async def test_an_empty_folder_in_the_place_of_a_journal_is_refused() -> None:
     async with bench:
         await bench.add(1, 0)
     bench.config = replace(CONFIG, journal_directories=("/j", "/x"))
-    bench.storage = bench._new()
     with pytest.raises(JournalDamaged, match="missing from /x"):
-        await bench.storage.start()
-    await bench.storage.close()
+        await bench.start()
 
 
 def test_folders_that_were_moved_together_pass() -> None:
@@ -198,8 +194,7 @@ async def test_a_bookie_with_a_mark_of_version_1_goes_on() -> None:
             inode.write(0, old)
             inode.sync()
         bench.disk = after
-        bench.storage = bench._new()
-        await bench.storage.start()
+        await bench.start()
         assert await bench.storage.reads.entries(1) == [(0, 1)]
         assert bench.storage.control.is_fenced(2)
         assert read_mark(bench.disk, CONFIG.ledger_directories).folders == ("/j",)  # type: ignore[union-attr]

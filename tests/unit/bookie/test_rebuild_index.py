@@ -162,10 +162,8 @@ async def test_it_is_not_made_anew_when_the_logs_cannot_vouch_for_it(tmp_path: P
     data[data.index(b"ERUN", 100)] ^= 1
     write(path, data)
     spoiled = [read(path) for path in names_in(folder / "index", "MANIFEST*")]
-    storage = RealBench(config).storage
     with pytest.raises(BookieIOError, match=r"damaged from byte \d+ on"):
-        await storage.start()
-    await storage.close()
+        await RealBench(config).start()
     assert [read(path) for path in names_in(folder / "index", "MANIFEST*")] == spoiled
     with pytest.raises(BookieIOError, match=r"damaged from byte \d+ on"):
         rebuild_index(RealDisk(), config.ledger_directories)

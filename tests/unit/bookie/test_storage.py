@@ -306,9 +306,8 @@ async def test_on_a_real_disk_with_rocksdb(tmp_path: Path) -> None:
         ledger_directories=(str(tmp_path / "a"), str(tmp_path / "b")),
         write_cache_bytes_max=256 * 1024,
     )
-    storage = Storage(config, disk=RealDisk())
     for first in (0, 1000):
-        await storage.start()
+        storage = await Storage.open(config, disk=RealDisk())
         for start in range(first, first + 1000, 100):
             done = asyncio.get_running_loop().create_future()
             run = make_run(5, start, [b"%d" % n * 100 for n in range(start, start + 100)])
@@ -317,4 +316,3 @@ async def test_on_a_real_disk_with_rocksdb(tmp_path: Path) -> None:
         found = await storage.reads.read_many(5, 0, first + 1000, 10**9)
         assert found == [entry_bytes(5, n, b"%d" % n * 100) for n in range(first + 1000)]
         await storage.close()
-        storage = Storage(config, disk=RealDisk())

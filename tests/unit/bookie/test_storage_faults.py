@@ -12,6 +12,7 @@ import pytest
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.files import DiskError, DiskFull, RealDisk, SyncFailed
 from octavo.bookie.journal.format import JournalDamaged, file_name
+from octavo.bookie.ledgers.limbo import NAME, LimboDamaged
 from octavo.bookie.ledgers.state import LedgerStateDamaged
 from octavo.bookie.storage import Storage
 from octavo.protocol.codes import BookieIOError, Code, NoSuchEntry, ReadOnly
@@ -43,7 +44,6 @@ async def test_a_full_disk_does_not_stop_a_stop() -> None:
         await bench.add(1, 0, b"x" * 1000)
         bench.disk.capacity = bench.disk.used
     bench.disk.capacity = 2**40
-    bench.storage = bench._new()
     async with bench:
         assert await bench.storage.reads.entries(1) == [(0, 0)]
 
@@ -55,10 +55,24 @@ async def test_a_start_that_failed_gives_its_files_back(tmp_path: Path) -> None:
     (tmp_path / "j").mkdir()
     (tmp_path / "j" / file_name(1)).write_bytes(b"junk" * 20)
     for _ in range(2):
-        storage = Storage(config, disk=RealDisk())
         with pytest.raises(JournalDamaged, match="junk"):
-            await storage.start()
-        await storage.close()
+            await Storage.open(config, disk=RealDisk())
+
+
+async def test_a_start_that_failed_late_gives_its_index_back(tmp_path: Path) -> None:
+    config = BookieConfig(
+        journal_directories=(f"{tmp_path}/j",), ledger_directories=(f"{tmp_path}/l",)
+    )
+    await (await Storage.open(config, disk=RealDisk())).close()
+    limbo = tmp_path / "l" / NAME
+    limbo.write_bytes(b"junk")
+    kept: list[pytest.ExceptionInfo[LimboDamaged]] = []  # with all that its frames hold
+    for _ in range(2):
+        with pytest.raises(LimboDamaged) as error:
+            await Storage.open(config, disk=RealDisk())
+        kept.append(error)
+    limbo.unlink()
+    await (await Storage.open(config, disk=RealDisk())).close()
 
 
 async def test_a_failed_sync_in_the_background_flush_is_fatal() -> None:
@@ -228,8 +242,7 @@ async def test_a_missing_entry_log_is_an_io_error() -> None:
         first = min(path for path in bench.disk.names if path.endswith(".log"))
         await bench.storage.close()
         bench.disk.unlink(first)
-        bench.storage = bench._new()
-        await bench.storage.start()
+        await bench.start()
         with pytest.raises(BookieIOError, match="missing"):
             await bench.storage.reads.read(1, 0)
         assert await bench.storage.reads.read(2, 0) == entry_bytes(2, 0)
@@ -278,8 +291,7 @@ async def test_a_lost_index_is_rebuilt_from_the_entry_logs() -> None:
         await bench.restart()
         await bench.storage.close()
         bench.indexes.clear()
-        bench.storage = bench._new()
-        await bench.storage.start()
+        await bench.start()
         assert await bench.storage.reads.read(0, 0) == entry_bytes(0, 0, b"newer")
         for number in range(1, 10):
             if number % 3 != 2:

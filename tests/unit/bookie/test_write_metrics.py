@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from octavo.bookie.disk.files import Disk, DiskFull, RealDisk
+from octavo.bookie.disk.files import DiskFull, RealDisk
 from octavo.bookie.gc.rules import Action, Decision, LogFacts
 from octavo.bookie.gc.status import CollectorStatus
 from octavo.bookie.metrics import BookieMetrics
-from octavo.bookie.stats import WriteStats
 from tests.support.storage_support import CONFIG, Bench, make_run
 
 
@@ -23,16 +22,16 @@ def value(metrics: BookieMetrics, name: str, **labels: str) -> float:
     return found
 
 
-def observed(bench: Bench, disk: Disk | None = None) -> BookieMetrics:
+def observed(bench: Bench) -> BookieMetrics:
     metrics = BookieMetrics()
-    metrics.writing.observe(bench.storage.write_stats, disk or bench.disk)
+    metrics.writing.observe(bench.storage.write_stats)
     return metrics
 
 
 async def test_a_group_tells_its_size_its_appends_and_its_wait() -> None:
     bench = Bench()
-    metrics = observed(bench)
     async with bench:
+        metrics = observed(bench)
         runs = [make_run(1, number, [b"x" * 100]) for number in range(3)]
         await asyncio.gather(*(bench.send(run) for run in runs))
         assert value(metrics, "octavo_bookie_group_appends_sum") == 3
@@ -57,9 +56,10 @@ def _dawdle(call: str) -> None:
 
 async def test_bytes_move_from_journal_and_cache_to_the_logs() -> None:
     bench = Bench()
-    metrics = observed(bench)
-    assert metrics.registry.get_sample_value("octavo_bookie_bytes", {"state": "journal"}) is None
+    empty = BookieMetrics()
+    assert empty.registry.get_sample_value("octavo_bookie_bytes", {"state": "journal"}) is None
     async with bench:
+        metrics = observed(bench)
         assert value(metrics, "octavo_bookie_bytes", state="journal") == 0
         await bench.add(1, 0, b"x" * 1000)
         assert value(metrics, "octavo_bookie_bytes", state="journal") > 1000
@@ -75,8 +75,8 @@ async def test_bytes_move_from_journal_and_cache_to_the_logs() -> None:
 
 async def test_a_flush_that_failed_leaves_the_bytes_to_the_journal() -> None:
     bench = Bench(replace(CONFIG, entry_log_bytes_max=10**6))
-    metrics = observed(bench)
     async with bench:
+        metrics = observed(bench)
         await bench.add(1, 0, b"x" * 1000)
         bench.disk.capacity = bench.disk.used
         with pytest.raises(DiskFull):
@@ -111,7 +111,7 @@ def test_entry_logs_are_told_apart_after_a_round() -> None:
 
 def test_syncs_are_told_by_what_was_synced(tmp_path: Path) -> None:
     disk, metrics = RealDisk(), BookieMetrics()
-    metrics.writing.observe(WriteStats(), disk)
+    metrics.writing.observe_disk(disk)
     for name in ("1.journal", "journal.spare", "1.log", "1.state", "journal.mark.new", "VERSION"):
         file = disk.open(str(tmp_path / name), create=True)
         file.datasync()
