@@ -12,7 +12,7 @@ None of it stands in /openapi.json. Nothing is kept: a crash ends nothing here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -74,16 +74,7 @@ class FormerNames:
             if not _rename_headers(call):
                 return await handler(call)
             self._tell(call)
-            try:
-                response = await handler(call)
-            except ConnectionError:
-                raise
-            except Exception as error:
-                problem = problem_of(error)
-                problem.headers[DEPRECATION_HEADER] = "true"
-                raise problem from error
-            response.headers[DEPRECATION_HEADER] = "true"
-            return response
+            return await _marked(handler, call, {})
 
         return answer
 
@@ -94,18 +85,9 @@ class FormerNames:
             self._tell(call)
             _rename_headers(call)
             call.take_body(_renamed(await call.read_body(), _FIELDS_NOW))
-            try:
-                response = await handler(call)
-            except ConnectionError:
-                raise
-            except Exception as error:
-                problem = problem_of(error)
-                problem.code = CODES.get(problem.code, problem.code)
-                problem.headers[DEPRECATION_HEADER] = "true"
-                raise problem from error
+            response = await _marked(handler, call, CODES)
             if isinstance(response, web.Response) and isinstance(response.body, bytes):
                 response.body = _renamed(response.body, FIELDS)
-            response.headers[DEPRECATION_HEADER] = "true"
             return response
 
         return answer
@@ -123,6 +105,23 @@ class FormerNames:
             self._count, self._told_s = 0, now_s
 
 
+async def _marked(handler: Handler, call: Call, codes: Mapping[str, str]) -> web.StreamResponse:
+    """The answer, or the problem by its former code, which says that the call is old."""
+    try:
+        response = await handler(call)
+    except ConnectionError:
+        raise
+    except Exception as error:
+        problem = problem_of(error)
+        problem.code = codes.get(problem.code, problem.code)
+        problem.headers[DEPRECATION_HEADER] = "true"
+        if problem is error:
+            raise
+        raise problem from error
+    response.headers[DEPRECATION_HEADER] = "true"
+    return response
+
+
 def _rename_headers(call: Call) -> bool:
     """Whether there was one to rename. Who gives both means today's."""
     given = [(now, was) for now, was in HEADERS.items() if was in call.headers]
@@ -134,7 +133,7 @@ def _rename_headers(call: Call) -> bool:
     return bool(given)
 
 
-def _renamed(body: bytes, names: dict[str, str]) -> bytes:
+def _renamed(body: bytes, names: Mapping[str, str]) -> bytes:
     """A JSON object with other names. What is none, the handler has to judge."""
     try:
         found = msgspec.json.decode(body)

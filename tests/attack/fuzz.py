@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from octavo.broker.http.call import JSON, NDJSON, RECORD_BATCH
+from octavo.broker.http.former_names import FormerNames
 from octavo.broker.http.router import Route
 from octavo.broker.http.routes import ROUTES
 from octavo.protocol import extension
@@ -65,7 +66,8 @@ HEADERS = (
     "Producer-Id", "Producer-Epoch", "Producer-Seq", "If-Match", "Accept", "Prefer", "Octavo-Key",
     "Octavo-Timestamp", "Octavo-Header-a", "Octavo-Incarnation", "Octavo-Forwarded-By",
     "Octavo-Forwarded-To", "Octavo-Forwarded-Proof", "Octavo-Forwarded-Escaped", "Origin", "Host",
-    "Expect", "Connection", "Sec-Fetch-Site", "Accept-Encoding", "Range", "Upgrade", "Cookie",
+    "Bulk-Load-Token", "Transaction-Token", "Expect", "Connection",
+    "Sec-Fetch-Site", "Accept-Encoding", "Range", "Upgrade", "Cookie",
 )  # fmt: skip
 TEXTS = (
     b"", b"0", b"1", b"-1", b"x", b'"0"', b"W/\"1\"", b"redirect", b"100-continue", b"\xe9\xff",
@@ -82,8 +84,9 @@ WORDS = (
     "partitions", "retention", "time", "size", "rollover", "entries", "ensemble_size",
     "write_quorum", "ack_quorum", "type", "start", "to", "ack_ids", "up_to", "nack", "ack_id",
     "delay", "extend", "parts", "topic", "partition", "ledgers", "id", "bytes", "first_ms",
-    "last_ms", "bulk_load", "batch", "content", "ack_timeout", "compaction",
+    "last_ms", "bulk_load", "transaction", "batch", "content", "ack_timeout", "compaction",
 )  # fmt: skip
+_CALLS = FormerNames().routes(ROUTES)
 KEYS = (master_key(b""), master_key(b"secret"), bytes(20))
 DIGESTS = tuple(digest_for(kind, b"") for kind in (DigestType.CRC32C, DigestType.CRC32))
 
@@ -99,7 +102,7 @@ class Fuzzer:
     def request(self) -> bytes:
         """A request, whole or not."""
         rng = self._rng
-        route = rng.choice(ROUTES)
+        route = rng.choice(_CALLS)
         method = route.method if rng.random() < 0.95 else rng.choice(("HEAD", "PUT", "TRACE", "É"))
         kind = rng.choice([one.media_type for one in route.body] or [""])
         if rng.random() < 0.15:

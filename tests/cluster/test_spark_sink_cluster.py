@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgpack
 import pytest
 
+from octavo.metadata.secret import cluster_secret
 from octavo.pipeline.gc import gc
 from octavo.spark import commit as driver
 from octavo.spark import sink
@@ -50,6 +53,32 @@ async def test_tasks_write_and_the_driver_commits_once(cluster: Cluster) -> None
     assert await messages(cluster) == found
     after = set((await cluster.api.get("/v1/ledgers")).json()["ledgers"])
     assert {one.ledger_id for one in again[0].written} == before - after
+
+
+async def test_what_is_stored_has_the_words_of_0_1(cluster: Cluster) -> None:
+    """Literally, whatever the code calls them: what 0.1 has stored must mean what it meant."""
+    writer = batch_writer(options(cluster, bulkLoadId="n"), SCHEMA, overwrite=False)
+    told = await task(writer, rows(0, 10))
+    await asyncio.to_thread(writer.commit, [told])
+    node = next(iter(cluster.brokers.values()))
+
+    async def stored(path: str) -> dict[str, Any]:
+        found: dict[str, Any] = msgpack.unpackb((await node.store.get(path))[0])
+        return found
+
+    record = await stored("/octavo/transactions/n")
+    secret = await cluster_secret(node.store, rng=node.ledgers.rng)
+    token = secret.key("transaction n").hex()
+    assert record["token_digest"] == hashlib.sha256(token.encode()).hexdigest()
+    for one in told.written:
+        partition = await stored(f"/octavo/{TOPIC.removeprefix('/v1/')}/partitions/{one.partition}")
+        assert partition["transactions"] == {f"n@{record['since_ms']}": 0}
+        spliced = {segment["ledger_id"]: segment["spliced"] for segment in partition["ledgers"]}
+        assert spliced[one.ledger_id] is True
+        assert list(spliced.values()).count(True) == 1
+        custom = (await node.ledgers.metadata(one.ledger_id)).custom
+        assert custom["octavo.kind"] == b"transaction"
+        assert (custom["octavo.transaction"], custom["octavo.batch"]) == (b"n", b"0")
 
 
 async def test_what_is_aborted_is_deleted_and_cannot_be_committed(cluster: Cluster) -> None:

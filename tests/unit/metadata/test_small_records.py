@@ -32,6 +32,30 @@ from octavo.metadata.zookeeper import ZooKeeperStore
 text = st.text(max_size=12)
 path = st.text(st.characters(exclude_characters="\t", exclude_categories=["Cs"]), max_size=12)
 
+# -- names
+
+
+def test_a_field_that_was_renamed_is_read_and_written_by_its_key() -> None:
+    stored = {
+        "ledgers": [{"ledger_id": 7, "base_offset": 0, "count": 2, "spliced": True}],
+        "transactions": {"q@1": 3},
+        "v": 1,
+    }
+    record = decode_record(PartitionRecord, "a record", msgpack.packb(stored))
+    assert [segment.bulk_loaded for segment in record.ledgers] == [True]
+    assert record.bulk_loads == {"q@1": 3}
+    written = msgpack.unpackb(encode_record(record))
+    assert written["transactions"] == stored["transactions"]
+    assert written["ledgers"][0]["spliced"] is True
+    # By its name it is a stranger's, which is kept and means nothing.
+    strange = {**stored, "bulk_loads": {"q@1": 9}, "ledgers": [], "transactions": {}}
+    record = decode_record(PartitionRecord, "a record", msgpack.packb(strange))
+    assert (record.bulk_loads, record.extra) == ({}, {"bulk_loads": {"q@1": 9}})
+    assert msgpack.unpackb(encode_record(record))["bulk_loads"] == {"q@1": 9}
+    with pytest.raises(BadRecord, match="transactions"):
+        decode_record(PartitionRecord, "a record", msgpack.packb({"transactions": 3, "v": 1}))
+
+
 # -- cookies
 
 
