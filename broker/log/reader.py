@@ -144,6 +144,10 @@ class LogReader:
         self._hints: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._ahead: OrderedDict[int, asyncio.Task[list[StoredBatch]]] = OrderedDict()
 
+    def follow(self, last_entry: Callable[[int], int]) -> None:
+        """From now on ask there for the last confirmed entry of an open ledger."""
+        self._last_entry = last_entry
+
     async def close(self) -> None:
         """Let go of readers and of what was read ahead."""
         while self._ahead:

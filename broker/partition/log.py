@@ -12,43 +12,39 @@ from dataclasses import replace
 
 from octavo.broker.errors import MessageNotFound, NotOwner, OffsetBeyondEnd, OffsetTrimmed
 from octavo.broker.log.cache import PartitionTail, TailCache
-from octavo.broker.log.entry_index import EntryIndex
 from octavo.broker.log.ledger_list import end_offset, is_measured, measured
-from octavo.broker.log.reader import LedgerTimes, LogReader, ReadAheadBudget
+from octavo.broker.log.reader import LedgerTimes, LogReader
 from octavo.broker.log.record import PartitionRecordKeeper
 from octavo.broker.partition.publisher import Publisher
 from octavo.broker.types import MessageId, PartitionName, StoredBatch
-from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import LedgerNotFound
-from octavo.ledger.read.open_batch import Opening
 from octavo.metadata.compactions import compacted_ledgers
 from octavo.metadata.offloads import is_only_copy
 from octavo.metadata.topics import PartitionLedger
 
 
 class PartitionLog:
-    """What can be read of a partition. `publisher` says where the end is."""
+    """What can be read of an open partition. `publisher` says where the end is."""
 
     def __init__(
         self,
         name: PartitionName,
-        ledgers: LedgerClient,
         record: PartitionRecordKeeper,
         cache: TailCache,
-        budget: ReadAheadBudget,
-        opening: Opening,
+        tail: PartitionTail,
+        reader: LogReader,
+        publisher: Publisher,
     ) -> None:
+        """`tail` is of `cache`, and what `publisher` fills."""
         self._name = name
         self._record = record
         self._cache = cache
         self._loop = asyncio.get_running_loop()
-        self.index = EntryIndex()
-        self.tail: PartitionTail = cache.partition()
-        self.reader = LogReader(
-            name, ledgers, record, self.index, budget, self._last_entry, opening
-        )
-        self.times = LedgerTimes(self.reader)
-        self._publisher: Publisher | None = None
+        self.tail = tail
+        self.reader = reader
+        reader.follow(self._last_entry)
+        self.times = LedgerTimes(reader)
+        self._publisher = publisher
         self._growth: dict[asyncio.Future[None], None] = {}
         self._closed: NotOwner | None = None
         self._leaving = 0
@@ -70,7 +66,7 @@ class PartitionLog:
     @property
     def end_offset(self) -> int:
         """One past the last confirmed message."""
-        return 0 if self._publisher is None else self._publisher.confirmed_offset
+        return self._publisher.confirmed_offset
 
     def renew_tail(self) -> PartitionTail:
         """An empty tail: the ledger it followed has ended."""
@@ -142,7 +138,7 @@ class PartitionLog:
             # Of an object its footer knows.
             if not is_measured(segment) and not is_only_copy(segment.offload):
                 segment = measured(segment, await self.times.of(segment))
-        elif self._publisher is not None:
+        else:
             contents = self._publisher.contents_of(segment.ledger_id)
             segment = replace(segment, last_ms=contents.last_ms, disorder_ms=contents.disorder_ms)
         if is_measured(segment) and segment.last_ms < time_ms:
@@ -199,7 +195,6 @@ class PartitionLog:
 
     def _last_entry(self, ledger_id: int) -> int:
         """The last confirmed entry of the ledger that is being written."""
-        assert self._publisher is not None
         return self._publisher.last_entry_of(ledger_id)
 
 

@@ -33,7 +33,10 @@ from octavo.broker.errors import (
     SequenceGap,
     TopicNotFound,
 )
+from octavo.broker.log.cache import PartitionTail
+from octavo.broker.log.entry_index import EntryIndex
 from octavo.broker.log.open_batches import ReadableBatch
+from octavo.broker.log.reader import LogReader
 from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper
 from octavo.broker.partition.compacted import CompactedLog
 from octavo.broker.partition.context import PartitionContext
@@ -98,12 +101,13 @@ class PartitionOpening:
         self.on_lost = on_lost
         timeout_ms = context.config.open_timeout_ms
         self.record = PartitionRecordKeeper(context.topics, name, timeout_ms, incarnation)
-        self.log = PartitionLog(
-            name, context.ledgers, self.record, context.tail_cache, context.read_ahead,
+        self.index = EntryIndex()
+        self.reader = LogReader(
+            name, context.ledgers, self.record, self.index, context.read_ahead, _none_is_written,
             context.open_batches.opening,
         )  # fmt: skip
         self.opener = PartitionOpener(
-            name, context.config, context.ledgers, self.record, self.log.reader, settings,
+            name, context.config, context.ledgers, self.record, self.reader, settings,
             context.clock, context.spawn,
         )  # fmt: skip
 
@@ -117,7 +121,11 @@ class PartitionOpening:
 
     async def close(self) -> None:
         """Nobody opens it here any more."""
-        await self.log.close(NotOwner(f"{self.name} is not opened here"))
+        await self.reader.close()
+
+
+def _none_is_written(ledger_id: int) -> int:
+    raise AssertionError(f"ledger {ledger_id} is taken to be open, and nobody writes it yet")
 
 
 class Partition:
@@ -135,10 +143,15 @@ class Partition:
         self._on_lost = opening.on_lost
         self._loop = asyncio.get_running_loop()
         self._record = opening.record
-        self._log = opening.log
+        self._index = opening.index
         self._opener = opening.opener
         self._reopening: asyncio.Task[None] | None = None
         self._gone: NotOwner | None = None
+        tail = context.tail_cache.partition()
+        self._publisher = self._new_publisher(opened, tail)
+        self._log = PartitionLog(
+            name, self._record, context.tail_cache, tail, opening.reader, self._publisher
+        )
         self._compacted = CompactedLog(
             name, context.ledgers, self._record, self._log, context.open_batches.opening
         )
@@ -155,8 +168,7 @@ class Partition:
             context.ledgers, self._record, name, context.config, self._settings, self._snapshot,
             self._lost, opened.state_writer,
         )  # fmt: skip
-        self._publisher, self._rollover = self._pipeline(opened)
-        self._log.follow(self._publisher)
+        self._rollover = self._new_rollover()
 
     # Figures
 
@@ -358,20 +370,22 @@ class Partition:
         """Stop serving this instant: the partition is somebody else's, or may be any moment."""
         self._lost(NotOwner(f"{self.name}: {why}"))
 
-    def _pipeline(self, opened: Opened) -> tuple[Publisher, Rollover]:
-        """What writes the newest ledger, and what replaces that one."""
+    def _new_publisher(self, opened: Opened, tail: PartitionTail) -> Publisher:
+        """What writes the newest ledger."""
         last = self._record.ledgers.last
         assert last is not None
         segment = OpenSegment(opened.writer, last.base_offset, self._context.clock(), released=True)
-        publisher = Publisher(
-            self.name, self._config, segment, opened.producers, self._log.renew_tail(),
-            self._log.index, self._confirmed, self._publisher_failed,
+        return Publisher(
+            self.name, self._config, segment, opened.producers, tail, self._index,
+            self._confirmed, self._publisher_failed,
         )  # fmt: skip
-        rollover = Rollover(
-            self.name, publisher, self._record, self._context.ledgers, self._settings,
+
+    def _new_rollover(self) -> Rollover:
+        """What replaces that ledger."""
+        return Rollover(
+            self.name, self._publisher, self._record, self._context.ledgers, self._settings,
             self._context.clock, self._context.spawn, self._log.renew_tail,
         )  # fmt: skip
-        return publisher, rollover
 
     def tell_opened(self, event: str, opened: Opened, started_s: float) -> None:
         """Log that it was opened by an attempt that began then, by the loop's clock."""
@@ -436,7 +450,8 @@ class Partition:
                 )
                 await asyncio.sleep(pauses.next_s())
             else:
-                self._publisher, self._rollover = self._pipeline(opened)
+                self._publisher = self._new_publisher(opened, self._log.renew_tail())
+                self._rollover = self._new_rollover()
                 self._enter(PartitionState.OPEN)
                 self._log.follow(self._publisher)
                 self._subscriptions.wake()

@@ -39,8 +39,8 @@ MUTANTS = (
         (
             Edit(
                 "octavo.broker.partition.log:PartitionLog.end_offset",
-                "else self._publisher.confirmed_offset",
-                "else self._publisher.next_offset",
+                "return self._publisher.confirmed_offset",
+                "return self._publisher.next_offset",
             ),
         ),
     ),
