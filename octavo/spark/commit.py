@@ -209,8 +209,8 @@ async def _next_in_order(
 ) -> dict[str, Any]:
     """What the broker answers to a batch that is the next one by the query's own log.
 
-    Brokers expect the number after the last. Here numbers may have gaps: versions of a `bulkLoadId`
-    ascend as they like, batches without a task never come, and an id may be forgotten.
+    Brokers expect the number after the last. Here numbers may have gaps: each `bulkLoadBatch` of an
+    id is what the job says, batches without a task never come, and an id may be forgotten.
     """
     path = _path(bulk_load, batch, call)
     try:

@@ -102,7 +102,7 @@ class OctavoWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         """In a task."""
-        return _write(self._options, self._bulk_load, self._options.version, iterator)
+        return _write(self._options, self._bulk_load, self._options.batch, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver, once all tasks are done."""

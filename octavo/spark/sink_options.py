@@ -56,7 +56,7 @@ class SinkOptions:
     topic: str | None
     partition: int | None
     bulk_load: str | None
-    version: int
+    batch: int
     compression: Compression
     batch_bytes: int
     commit_timeout_ms: int
@@ -81,7 +81,7 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         topic=_topic(read.text("topic")),
         partition=_whole(read, "partition"),
         bulk_load=_checked_id(bulk_load),
-        version=_whole(read, "bulkLoadBatch") or 0,
+        batch=_whole(read, "bulkLoadBatch") or 0,
         compression=_compression(read),
         batch_bytes=min(read.size("batchBytes") or BATCH_BYTES, 4 * 2**20),
         commit_timeout_ms=read.time_ms("commitTimeout", COMMIT_TIMEOUT_MS),

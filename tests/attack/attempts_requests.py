@@ -199,7 +199,7 @@ def _bad_bulk_loads() -> list[tuple[str, bytes]]:
     ]  # fmt: skip
 
 
-enter_each("bulk_load", _bad_bulk_loads(), (400, 404, 409, 422))
+enter_each("bulk load", _bad_bulk_loads(), (400, 404, 409, 422))
 
 
 @attempt("header bytes that are no UTF-8 are the same at every broker")

@@ -59,7 +59,7 @@ async def private(
     return PrivateLedger(writer.ledger_id, base, size, time_ms, time_ms + max(counts) - 1)
 
 
-def local(
+def at_owners(
     *cluster: RunningBroker,
 ) -> Callable[[PartitionName, str, int], Awaitable[int | None]]:
     """Asks whichever of these brokers serves the partition, as the HTTP layer does."""
@@ -83,7 +83,7 @@ async def commit(
     running: RunningBroker, bulk_load: str, number: int, offers: list[Offer], *more: RunningBroker
 ) -> Committed:
     return await running.broker.bulk_loads.commit(
-        bulk_load, number, offers, local(running, *more), caller=Caller(after=number - 1)
+        bulk_load, number, offers, at_owners(running, *more), caller=Caller(after=number - 1)
     )
 
 

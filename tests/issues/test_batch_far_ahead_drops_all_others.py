@@ -204,3 +204,4 @@ async def test_orphans_of_a_foreign_id_hold_up_nobody(cluster: Cluster) -> None:
         await writer.close()
     found = await collect_orphans(cluster.store.url, grace_ms=-60_000)
     assert {one.bulk_load: len(one.deleted) for one in found} == {"t": 0, "u": 1}
+    assert [one.transaction for one in found] == ["t", "u"], "by its name of 0.1, until 0.3"

@@ -163,7 +163,7 @@ def test_options_of_0_1_mean_what_todays_mean_and_warn(of_table: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         now = options(NOW)
-    assert (now.bulk_load, now.version, now.commit) == ("n", 3, "bulk-load")
+    assert (now.bulk_load, now.batch, now.commit) == ("n", 3, "bulk-load")
     with pytest.warns(FutureWarning) as told:
         assert options(FORMER) == now
     assert len(told) == len(FORMER), [str(one.message) for one in told]
