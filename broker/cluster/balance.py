@@ -25,6 +25,7 @@ from octavo.broker.cluster.ownership import OwnershipManager
 from octavo.broker.cluster.registry import BrokerRegistry
 from octavo.broker.config import BrokerConfig
 from octavo.broker.types import BrokerInfo, PartitionName
+from octavo.protocol.backoff import Backoff
 from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
@@ -39,7 +40,7 @@ on to it does. Raises what a call to another broker does."""
 class _Silence(NamedTuple):
     """Of a broker that did not take what it should have."""
 
-    pause_s: float
+    pauses: Backoff
     ends_s: float
 
 
@@ -58,8 +59,10 @@ class Patience:
     def took_nothing(self, broker_id: str, now_s: float) -> float:
         """It was given something in vain; for how long nothing is to be tried now, in seconds."""
         before = self._silent.get(broker_id)
-        pause_s = min(self._first_s if before is None else 2 * before.pause_s, _PAUSE_S_MAX)
-        self._silent[broker_id] = _Silence(pause_s, now_s + pause_s)
+        first_s = min(self._first_s, _PAUSE_S_MAX)
+        pauses = Backoff(first_s, _PAUSE_S_MAX, None) if before is None else before.pauses
+        pause_s = pauses.next_s()
+        self._silent[broker_id] = _Silence(pauses, now_s + pause_s)
         return pause_s
 
     def took(self, broker_id: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from octavo.protocol.backoff import Backoff
 from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
@@ -26,7 +27,9 @@ _SAID_EVERY_S = 600.0
 class _Failing(NamedTuple):
     """A piece that failed last time."""
 
+    pauses: Backoff
     pause_s: float
+    """The one under way."""
     not_before_s: float
     said_s: float
     """When it was logged last."""
@@ -93,12 +96,15 @@ class Chores:
         chore, of = piece
         self.failures[chore] += 1
         now_s, before = self._loop.time(), self._failing.get(piece)
-        pause_s, said_s = self._pause_s, now_s
-        if before is not None:
-            pause_s = min(2 * before.pause_s, PAUSE_S_MAX)
-            if pause_s == before.pause_s and now_s - before.said_s < _SAID_EVERY_S:
-                said_s = before.said_s
-        self._failing[piece] = _Failing(pause_s, now_s + pause_s, said_s)
+        pauses = Backoff(self._pause_s, PAUSE_S_MAX, None) if before is None else before.pauses
+        pause_s, said_s = pauses.next_s(), now_s
+        if (
+            before is not None
+            and pause_s == before.pause_s
+            and now_s - before.said_s < _SAID_EVERY_S
+        ):
+            said_s = before.said_s
+        self._failing[piece] = _Failing(pauses, pause_s, now_s + pause_s, said_s)
         if said_s == now_s:
             _log.warning(
                 "chore_failed",

@@ -36,6 +36,7 @@ from octavo.broker.http.problems import Problem
 from octavo.broker.metrics import Metrics
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import BrokerInfo, Owner, PartitionName, TopicInfo
+from octavo.protocol.backoff import Backoff
 
 HELD_ANSWER_BYTES_MAX = 1024 * 1024
 """A longer answer is passed on piece by piece."""
@@ -105,9 +106,13 @@ async def with_owner(
     broker, ownership = services.broker, services.broker.ownership
     loop = asyncio.get_running_loop()
     deadline = loop.time() + services.config.moving_wait_ms / 1000
-    pause = FIRST_PAUSE_S
+    pauses = Backoff(FIRST_PAUSE_S, PAUSE_S_MAX, None)  # a wait that ends with the news
     forwarded = call.forwarded
     looked = False
+
+    def too_late() -> bool:
+        return loop.time() + pauses.pause_s > deadline
+
     while True:
         seen = ownership.owner_changes(name)
         try:
@@ -133,16 +138,15 @@ async def with_owner(
             if error.looked and call.names_incarnation:
                 raise TopicReplaced(str(error)) from error
             broker.topics.forget(name.topic_name)
-            if forwarded or error.looked or loop.time() + pause > deadline or not may_repeat():
+            if forwarded or error.looked or too_late() or not may_repeat():
                 raise
         except (NotOwner, PartitionMoving, OwnerUnreachable) as error:
             gives_up = looked and forwarded and isinstance(error, NotOwner)
-            if gives_up or loop.time() + pause > deadline or not may_repeat():
+            if gives_up or too_late() or not may_repeat():
                 raise
             ownership.doubt_owner(name)  # a watch may be late by any time
             looked = True
-            await ownership.until_owner_changes(name, seen, pause)
-            pause = min(pause * 2, PAUSE_S_MAX)
+            await ownership.until_owner_changes(name, seen, pauses.next_s())
 
 
 async def topic_of(call: Call) -> TopicInfo:

@@ -21,6 +21,7 @@ from octavo.ledger.read.entry_verifier import verifier_for
 from octavo.ledger.read.speculative_read import AllFailed, Answer, SpeculativeRead
 from octavo.ledger.rereplication.copies import Range
 from octavo.metadata.ledgers import Fragment, LedgerMetadata
+from octavo.protocol.backoff import Backoff
 from octavo.protocol.codes import Code, DigestMismatch, OctavoError, ProtocolError, error_for
 from octavo.protocol.entry import DigestType, master_key
 from octavo.protocol.frames import Flag, add_prefix
@@ -196,7 +197,7 @@ class _Answers:
         self.owing = set(range(first, first + count))
         self.refused: set[int] = set()
         self._timeout_s = timeout_s
-        self._pause_s = 0.0
+        self._pauses = Backoff(0.02, 0.5, None)
         self._changed = asyncio.Event()
         self._error: OctavoError | None = None
 
@@ -219,8 +220,7 @@ class _Answers:
         if self._error is not None:
             raise self._error
         if self.refused:
-            self._pause_s = min(2 * self._pause_s + 0.02, 0.5)
-            await asyncio.sleep(self._pause_s)
+            await asyncio.sleep(self._pauses.next_s())
 
     def added(self, bookie_id: str, first: int, last: int) -> None:  # noqa: ARG002
         """Durable."""

@@ -16,6 +16,7 @@ from octavo.ledger.bookies.connection import AddSink, BookieConnection
 from octavo.ledger.options import LedgerOptions
 from octavo.ledger.write.pending import Chunk, Pending
 from octavo.ledger.write.writer_state import WriterState
+from octavo.protocol.backoff import Backoff
 from octavo.protocol.entry import Buffer
 
 _WINDOW_MIN = 16
@@ -45,7 +46,8 @@ class BookieChannel:
         self._next = core.lac + 1
         self._again: list[tuple[int, int]] = []
         self._window: int | None = None
-        self._backoff_ms = 0.0
+        first_ms = min(options.busy_backoff_ms_min, options.busy_backoff_ms_max)
+        self._pauses = Backoff(first_ms / 1000, options.busy_backoff_ms_max / 1000, None)
         self._pause: asyncio.TimerHandle | None = None
         self._connection: BookieConnection | None = None
         self._heard_at = 0.0
@@ -148,7 +150,7 @@ class BookieChannel:
         self._heard_at = now
         if self._window is None:
             return
-        self._backoff_ms = 0.0
+        self._pauses.reset()
         self._window += max(1, count // 4)
         if self._window > _WINDOW_MAX:
             self._window = None
@@ -163,10 +165,8 @@ class BookieChannel:
             return
         in_flight = self._next - self._owed
         self._window = max(_WINDOW_MIN, in_flight // 2)
-        lowest, highest = self._options.busy_backoff_ms_min, self._options.busy_backoff_ms_max
-        self._backoff_ms = min(max(self._backoff_ms * 2, lowest), highest)
         loop = asyncio.get_running_loop()
-        self._pause = loop.call_later(self._backoff_ms / 1000, self._resume)
+        self._pause = loop.call_later(self._pauses.next_s(), self._resume)
 
     def _resume(self) -> None:
         self._pause = None

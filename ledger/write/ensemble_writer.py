@@ -34,6 +34,7 @@ from octavo.ledger.write.bookie_channel import BookieChannel
 from octavo.ledger.write.pending import Pending
 from octavo.ledger.write.writer_state import State, WriterState
 from octavo.metadata.ledgers import LedgerMetadata
+from octavo.protocol.backoff import Backoff
 from octavo.protocol.codes import Code, OctavoError, error_for
 from octavo.protocol.extension import Op
 
@@ -81,7 +82,8 @@ class EnsembleWriter:
         self._announced_lac = -1
         """Every live bookie knows this one, or an add under way tells it."""
         self._announcing_lac = -1
-        self._announce_at = self._announce_pause_s = 0.0
+        self._announce_at = 0.0
+        self._announce_pauses = self._pauses_of_announcing()
         self._told: dict[str, None] = {}
         """Bookies that have confirmed the LAC that is being announced."""
         self._flushed_at = self._loop.time()
@@ -317,7 +319,7 @@ class EnsembleWriter:
         idle_s = self._options.explicit_lac_interval_ms / 1000
         if lac != self._announcing_lac:
             self._announcing_lac, self._told = lac, {}
-            self._announce_at, self._announce_pause_s = now, idle_s
+            self._announce_at, self._announce_pauses = now, self._pauses_of_announcing()
         if now - self._flushed_at < idle_s or now < self._announce_at:
             return True
         live = [self._channels[position].bookie for position in self.core.live]
@@ -326,8 +328,7 @@ class EnsembleWriter:
             if not self.core.down:  # one that is down will have to be told
                 self._announced_lac = lac
             return bool(self.core.down)
-        self._announce_at = now + self._announce_pause_s
-        self._announce_pause_s = min(2 * self._announce_pause_s, _ANNOUNCE_PAUSE_S_MAX)
+        self._announce_at = now + self._announce_pauses.next_s()
         body = {"ledger": self._ledger_id, "key": self.pending.key, "lac": lac}
         for bookie in untold:
             if bookie.is_foreign:
@@ -336,6 +337,10 @@ class EnsembleWriter:
                 done = partial(self._lac_told, bookie.bookie_id, lac)
                 bookie.connection.request(Op.WRITE_LAC, body, done)
         return True
+
+    def _pauses_of_announcing(self) -> Backoff:
+        idle_s = self._options.explicit_lac_interval_ms / 1000
+        return Backoff(idle_s, _ANNOUNCE_PAUSE_S_MAX, None)
 
     def _lac_told(
         self, bookie_id: str, lac: int, error: OctavoError | None, _body: dict[str, Any]

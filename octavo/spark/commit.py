@@ -18,6 +18,7 @@ import msgspec
 from octavo.client.wire import CONNECT_TIMEOUT_S
 from octavo.metadata.secret import cluster_secret
 from octavo.metadata.together import all_of
+from octavo.protocol.backoff import Backoff
 from octavo.protocol.codes import OctavoError
 from octavo.spark.cluster import connected
 from octavo.spark.sink_ledgers import Written
@@ -159,7 +160,7 @@ class _Brokers:
 
     async def ask(self, path: str, data: bytes, content_type: str) -> dict[str, Any]:
         """As `call`; an answer without a body is an empty one."""
-        pause_s = _PAUSE_S
+        pauses = _pauses()
         urls = _own(self._service)
         while True:
             urls = urls or await _urls(self._service)
@@ -167,8 +168,7 @@ class _Brokers:
                 answer = await self._ask_one(f"{urls.pop(0)}/v1/{path}", data, content_type)
                 if answer is not None:
                     return answer
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+            await asyncio.sleep(pauses.next_s())
 
     async def _ask_one(self, url: str, data: bytes, content_type: str) -> dict[str, Any] | None:
         """The answer; None to ask again. Raises `SinkFailed`."""
@@ -225,7 +225,7 @@ async def _next_in_order(
 
 async def _token(brokers: _Brokers, service: str, bulk_load: str) -> str:
     """What proves that an id is of this cluster's jobs: made of its secret, the same every time."""
-    pause_s = _PAUSE_S
+    pauses = _pauses()
     while True:
         try:
             async with connected(service) as cluster:
@@ -236,8 +236,11 @@ async def _token(brokers: _Brokers, service: str, bulk_load: str) -> str:
             if not error.retryable:
                 raise SinkFailed(str(error)) from error
             brokers.why = str(error)
-        await asyncio.sleep(pause_s)
-        pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+        await asyncio.sleep(pauses.next_s())
+
+
+def _pauses() -> Backoff:
+    return Backoff(_PAUSE_S, _PAUSE_S_MAX, None)  # of one driver
 
 
 def _path(bulk_load: str, batch: int, call: str) -> str:

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import random
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -24,6 +25,7 @@ import structlog
 
 from octavo.metadata.together import all_of
 from octavo.process.spec import LOG_BYTES_MAX, LOG_FILES_MAX, ProcessSpec
+from octavo.protocol.backoff import Backoff
 from octavo.protocol.codes import OctavoError, Scope
 from octavo.standalone import ports
 from octavo.standalone.child import Child, ChildFailed, is_child
@@ -268,7 +270,8 @@ class Supervisor:
 
     async def _watch(self, child: Child) -> None:
         """Wait for the child's death; restart it, unless it is held."""
-        pause_s = RESTART_PAUSE_S
+        # What killed one child may have killed them all.
+        pauses = Backoff(RESTART_PAUSE_S, RESTART_PAUSE_S_MAX, random.Random())
         while True:
             started = time.monotonic()
             await child.wait()
@@ -277,10 +280,9 @@ class Supervisor:
             if not self.plan.restart or child.name in self._held:
                 return
             if time.monotonic() - started > STEADY_S:
-                pause_s = RESTART_PAUSE_S
+                pauses.reset()
             while True:
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, RESTART_PAUSE_S_MAX)
+                await asyncio.sleep(pauses.next_s())
                 try:
                     await child.start()
                     break

@@ -14,6 +14,13 @@ def test_pauses_double_up_to_the_bound() -> None:
         assert most_s / 2 <= backoff.next_s() <= most_s
 
 
+def test_without_chance_each_is_as_long_as_it_may_be_and_a_row_may_begin_anew() -> None:
+    backoff = Backoff(0.05, 1.0, None)
+    assert [backoff.next_s() for _ in range(7)] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    backoff.reset()
+    assert backoff.next_s() == 0.05
+
+
 def test_a_longer_pause_may_be_asked_for_within_the_bound() -> None:
     backoff = Backoff(0.05, 1.0, random.Random(1))
     backoff.at_least(0.5)
