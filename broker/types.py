@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from octavo.broker.errors import InvalidAckId, InvalidMessageId, InvalidName, InvalidSettings
+from octavo.protocol.ack_ids import span_of
 from octavo.protocol.batch import BatchHeader
 from octavo.protocol.names import NAME_RULE, is_name
 from octavo.protocol.records import Record
@@ -129,6 +130,25 @@ class AckId(NamedTuple):
         return InvalidAckId(
             f"ack id {text[:_NAME_SHOWN_CHARS]!r} is not one that receive has given out"
         )
+
+
+class AckRange(NamedTuple):
+    """What an ack id in a call names: offsets from `start` on, before `end`."""
+
+    partition: int
+    start: int
+    end: int
+    epoch: int
+    lease: int
+
+    @classmethod
+    def parse(cls, text: str) -> AckRange:
+        """Of one message or of many: see protocol/ack_ids.py. Raises `InvalidAckId`."""
+        try:
+            partition, offsets, epoch, lease = text.split("-")
+            return cls(int(partition), *span_of(offsets), int(epoch), int(lease))
+        except ValueError:
+            raise AckId.invalid(text) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from octavo.broker.http.call import JSON, NDJSON, RECORD_BATCH
 from octavo.broker.http.openapi import openapi
 from octavo.broker.http.router import Answer, Content, Handler, Parameter, Route
 from octavo.broker.http.schemas import NAME, OFFSET, ref
+from octavo.protocol.leased import ENTRIES_HEADER, LEASE_HEADER, LEASED_HEADER, PARTITION_HEADER
 
 _TOPIC = "/v1/topics/{namespace}/{topic}"
 _EXAMPLES: dict[str, Any] = {
@@ -97,6 +98,12 @@ def _both(route: Route, **differs: Any) -> tuple[Route, Route]:
 
 
 _NO_CONTENT = Answer(204, "Done")
+_LEASED = {
+    PARTITION_HEADER: "of batches: their partition",
+    LEASE_HEADER: "of batches: the end of the ack ids, `epoch-number`",
+    LEASED_HEADER: "of batches: which offsets are leased, `41:57,60:61*3` (the third delivery)",
+    ENTRIES_HEADER: "of batches: which entries they are, `ledger:entry+count`",
+}
 _NEXT = {"Next-Offset": "where to go on reading"}
 _PREFER = _header("Prefer", "`redirect`: answer 307 to the owner instead of passing the call on")
 _WAIT = _query(
@@ -326,7 +333,9 @@ _SUBSCRIPTIONS = (
             name="receive", tag="subscriptions", summary="Receive", waits=True,
             description=(
                 "Messages, each leased to the consumer for the subscription's ack timeout. An "
-                "ack_id is good at any broker until then."
+                "ack_id is good at any broker until then. From one partition in record batches as "
+                "they are stored, where that is accepted and not more than JSON: headers say which "
+                "messages of theirs are leased."
             ),
             parameters=(
                 *_SUBSCRIPTION_PATH,
@@ -342,7 +351,15 @@ _SUBSCRIPTIONS = (
                 ),
             ),
             answers=(
-                _ok("Messages; or none, and `held_back` says why", "Received"),
+                Answer(
+                    200, "Messages; or none, and `held_back` says why",
+                    (
+                        *_json("Received"),
+                        Content(NDJSON, {"type": "string"}),
+                        Content(RECORD_BATCH, {"type": "string", "format": "binary"}),
+                    ),
+                    _LEASED,
+                ),
                 Answer(204, "Nothing to receive"),
             ),
             problems=(404, 409),

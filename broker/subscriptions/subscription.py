@@ -8,10 +8,11 @@ memory only: after a take-over they are void and unacked messages are delivered 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
+from typing import NamedTuple, Protocol, TypeVar
 
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import (
@@ -37,6 +38,8 @@ from octavo.broker.types import (
     SubscriptionInfo,
     SubscriptionStats,
 )
+from octavo.protocol.ack_ids import shown, span_of
+from octavo.protocol.leased import Leased, Run, joined, runs_of
 from octavo.protocol.records import record_bytes
 
 _MESSAGES_MAX = 10_000
@@ -47,9 +50,14 @@ _GIVEN_BYTES_MAX = 4 * 1024 * 1024
 six times as much."""
 _READING_S_MAX = 0.5
 """A receive that has a message reads no longer: who asked waits, and does not wait for ever."""
+_STORED_FOR_ONE_MAX = 4
+"""Batches go as they are stored while they hold no more than so many messages for each given."""
+_RUNS_MAX = 64
+"""… and are told in so many runs of offsets, and of entries: headers have a length."""
 _STALE_SHOWN = 10
 _ANSWERS_REMEMBERED = 256
 """Of so many consumers the last dispatched batch is known, should its answer get lost."""
+Given = TypeVar("Given")
 
 
 class SubscribedLog(Protocol):
@@ -81,6 +89,14 @@ class SubscribedLog(Protocol):
 
     async def persist(self, op: Op) -> None:
         """Return when the operation is durable."""
+
+
+class LeasedBatches(NamedTuple):
+    """Batches as they are stored, and which of their messages go to a consumer: `given` of them."""
+
+    leased: Leased
+    batches: list[StoredBatch]
+    given: int
 
 
 class Subscription:
@@ -115,14 +131,38 @@ class Subscription:
     async def receive(
         self, consumer: str, *, messages_max: int, wait_s: float = 0.0, request: str = ""
     ) -> list[Delivery]:
+        """Messages one by one; see `receive_as`."""
+        found = await self.receive_as(self._deliver, consumer, messages_max, wait_s, request)
+        return [] if found is None else found
+
+    async def receive_batches(
+        self, consumer: str, *, messages_max: int, wait_s: float = 0.0, request: str = ""
+    ) -> LeasedBatches | list[Delivery]:
+        """The batches that have them, as they are stored; see `receive_as`.
+
+        One by one all the same where that says more in less: few messages of large batches, or
+        many that do not follow each other.
+        """
+        deliver = self._deliver_batches
+        found = await self.receive_as(deliver, consumer, messages_max, wait_s, request)
+        return [] if found is None else found
+
+    async def receive_as(
+        self,
+        deliver: Callable[[DispatchedBatch], Awaitable[Given]],
+        consumer: str,
+        messages_max: int,
+        wait_s: float,
+        request: str,
+    ) -> Given | None:
         """Up to `messages_max` messages, leased to `consumer` for the subscription's ack timeout.
 
-        Waits up to `wait_s` for the first one; [] when none came, or when the consumers hold too
+        Waits up to `wait_s` for the first one; None when none came, or when the consumers hold too
         many unacked ones already (`held_back` tells). Redeliveries come first. A call that repeats
         the `request` of the consumer's last one gets the same messages again, as far as they are
         unacked: its answer was lost, and what came after them would leave a gap that a cumulative
         ack acks unseen.
-        For the same reason a late copy of an earlier call to an exclusive subscription gets [].
+        For the same reason a late copy of an earlier call to an exclusive subscription gets None.
         Raises `SubscriptionBusy` when the subscription is exclusive and another consumer holds it,
         `NotOwner`.
         """
@@ -131,7 +171,7 @@ class Subscription:
         call = _number_of(request) if self.info.settings.type == "exclusive" else None
         if call is not None and not self._is_late(call):
             if call == self._newest and self._is_spent(consumer, request):
-                return []
+                return None
             self._newest, self._newest_got_none = call, False
         waiting = 1
         self._receiving += waiting
@@ -143,14 +183,14 @@ class Subscription:
                     if found is not None:
                         self._receiving -= waiting
                         waiting = 0
-                        return await self._deliver(found)
+                        return await deliver(found)
                 if self._loop.time() >= until_s:
                     break
                 await self._wait(until_s)
         finally:
             self._receiving -= waiting
         self._newest_got_none = self._newest_got_none or call == self._newest
-        return []
+        return None
 
     async def acknowledge(
         self,
@@ -192,9 +232,9 @@ class Subscription:
         if ranges:
             await self._log.persist(ack_op(self.info.name, ranges))
         if stale:
-            shown = ", ".join(stale[:_STALE_SHOWN]) + (", …" if len(stale) > _STALE_SHOWN else "")
+            some = ", ".join(stale[:_STALE_SHOWN]) + (", …" if len(stale) > _STALE_SHOWN else "")
             raise StaleLease(
-                f"{len(stale)} ack ids have no lease any more ({shown}): those messages were or "
+                f"{len(stale)} ack ids have no lease any more ({some}): those messages were or "
                 "will be delivered again; everything else of the call took effect",
                 stale,
             )
@@ -324,13 +364,40 @@ class Subscription:
             self._waiters.pop(waiter, None)
 
     async def _deliver(self, found: DispatchedBatch) -> list[Delivery]:
+        async def one_by_one() -> tuple[list[Delivery], int]:
+            deliveries = await _delivered(self._log, found, self._loop)
+            return deliveries, len(deliveries)
+
+        return await self._hand_out(found, one_by_one)
+
+    async def _deliver_batches(self, found: DispatchedBatch) -> LeasedBatches | list[Delivery]:
+        async def whole() -> tuple[LeasedBatches | list[Delivery], int]:
+            batches = await _batches(self._log, found, self._loop)
+            if batches is None:
+                deliveries = await _delivered(self._log, found, self._loop)
+                return deliveries, len(deliveries)
+            count = bisect_left(found.offsets, batches[-1].next_offset)
+            leased = Leased(
+                self._log.name.partition,
+                f"{self._log.lease_epoch}-{found.number}",
+                runs_of(found.offsets[:count], found.counts),
+                [(one.ledger_id, one.entry_id) for one in batches],
+            )
+            return LeasedBatches(leased, batches, count), count
+
+        return await self._hand_out(found, whole)
+
+    async def _hand_out(
+        self, found: DispatchedBatch, read: Callable[[], Awaitable[tuple[Given, int]]]
+    ) -> Given:
+        """What `read` gives, and of how many messages: the others are there for whoever asks."""
         self._dispatcher.reading(found)
         try:
-            deliveries = await _delivered(self._log, found, self._loop)
-            if len(deliveries) < len(found.offsets):
-                found = self._shorten(found, len(deliveries))
+            given, count = await read()
+            if count < len(found.offsets):
+                found = self._shorten(found, count)
             self._dispatcher.begin(found, self._now_ms())
-            return deliveries
+            return given
         except BaseException:
             # Also when the consumer went away meanwhile: nobody has seen these messages.
             self._dispatcher.give_back(found)
@@ -369,21 +436,25 @@ class Subscription:
         for text in ack_ids:
             # Taken apart in place: a thousand of these come with every call.
             try:
-                partition, offset_text, epoch, lease = text.split("-")
-                offset, of = int(offset_text), int(epoch) >> 32
-                alive = (partition, epoch) == here and holds(offset, int(lease))
+                partition, offsets_text, epoch, lease_text = text.split("-")
+                start, end = span_of(offsets_text)
+                lease, of = int(lease_text), int(epoch) >> 32
             except ValueError:
                 raise AckId.invalid(text) from None
             if partition != here[0]:
-                raise InvalidAckId(
-                    f"ack id {AckId.parse(text)} belongs to partition {partition}, not {here[0]}"
-                )
-            # An ack that is repeated because its answer was lost is not stale, it is done; one of
-            # an earlier topic of the name is of another message, whatever its offset.
-            if alive or (or_acked and is_acked(offset) and of == topic):
-                offsets.append(offset)
-            else:
-                stale.append(text)
+                raise InvalidAckId(f"ack id {text} belongs to partition {partition}, not {here[0]}")
+            is_ours, may_be_acked = (partition, epoch) == here, or_acked and of == topic
+            gone = []
+            for offset in range(start, end):
+                # An ack that is repeated because its answer was lost is not stale, it is done; one
+                # of an earlier topic of the name is of another message, whatever its offset.
+                if (is_ours and holds(offset, lease)) or (may_be_acked and is_acked(offset)):
+                    offsets.append(offset)
+                else:
+                    gone.append(offset)
+            if gone:
+                told = f"{epoch}-{lease_text}"
+                stale += [shown(int(partition), *part, told) for part in ranges_of(gone)]
         return offsets
 
     def _ack(self, acked: list[int], up_to: int | None) -> tuple[list[Range], int]:
@@ -440,6 +511,46 @@ async def _delivered(
             if len(deliveries) == len(offsets) or room < 0:
                 break
     return deliveries
+
+
+async def _batches(
+    log: SubscribedLog, found: DispatchedBatch, loop: asyncio.AbstractEventLoop
+) -> list[StoredBatch] | None:
+    """The batches that hold the dispatched messages, as far as there is room and time.
+
+    None when one by one they are less to say or to send.
+    """
+    runs = runs_of(found.offsets, found.counts)
+    if len(runs) > _RUNS_MAX:
+        return None
+    batches: list[StoredBatch] = []
+    room = _GIVEN_BYTES_MAX
+    until_s = loop.time() + _READING_S_MAX
+    async with aclosing(_stored(log, runs)) as stored_batches:
+        async for batch in stored_batches:
+            room -= len(batch.data)
+            if batches and (room < 0 or loop.time() > until_s):
+                break
+            batches.append(batch)
+    stored = sum(batch.header.record_count for batch in batches)
+    given = bisect_left(found.offsets, batches[-1].next_offset)
+    entries = joined((one.ledger_id, one.entry_id) for one in batches)
+    if stored > _STORED_FOR_ONE_MAX * given or len(entries) > _RUNS_MAX:
+        return None
+    return batches
+
+
+async def _stored(log: SubscribedLog, runs: Sequence[Run]) -> AsyncGenerator[StoredBatch, None]:
+    """Each batch that holds some of these offsets, once."""
+    offset = 0
+    for start, end, _ in runs:
+        offset = max(offset, start)
+        while offset < end:
+            for batch in await log.read(offset, bytes_max=_READ_BYTES, count_max=end - offset):
+                yield batch
+                offset = batch.next_offset
+                if offset >= end:
+                    break
 
 
 async def _open_and_take(

@@ -26,7 +26,7 @@ from octavo.client.reading import find_offset, pages, read_messages
 from octavo.client.settings import ProducerSettings, TopicChanges, TopicSettings
 from octavo.client.subscription import Subscription
 from octavo.client.transport import Transport
-from octavo.client.types import Headers, Message, Position, Topic, TopicName, Value
+from octavo.client.types import Headers, Message, Position, Topic, TopicName, Value, partitions_in
 from octavo.client.wire import Wire
 from octavo.clock import wall_clock_ms
 from octavo.protocol.compression import Compression
@@ -403,10 +403,7 @@ def _path(name: TopicName) -> str:
 
 
 def _topic(name: TopicName, found: Mapping[str, Any]) -> Topic:
-    settings = found.get("settings", found)
-    count = settings.get("partitions", found.get("partitions", 1))
-    partitions = len(count) if isinstance(count, list) else int(count)
-    return Topic(name, partitions, settings, found)
+    return Topic(name, partitions_in(found), found.get("settings", found), found)
 
 
 def _names(found: Iterable[Any]) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from octavo.client.errors import AcksUnsent, ClientError, Conflict, InvalidCall, TopicReplaced
 from octavo.client.handing import Hand, Handing
 from octavo.client.types import Delivery
+from octavo.protocol.ack_ids import each
 
 WAIT_S_MAX = 60.0
 """A broker holds no call for longer."""
@@ -35,9 +36,16 @@ class Consumer(Protocol):
     def receive(
         self, messages_max: int, *, wait_s: float
     ) -> Coroutine[Any, Any, Sequence[Delivery]]:
-        """Up to so many messages."""
+        """Up to so many messages, of all partitions."""
 
-    def acknowledge(self, body: Mapping[str, Any], retry_s: float | None = None) -> Awaitable[None]:
+    def receive_in_turn(
+        self, messages_max: int, *, wait_s: float
+    ) -> Coroutine[Any, Any, Sequence[Delivery]]:
+        """The same, of one partition after the other."""
+
+    def acknowledge(
+        self, body: Mapping[str, Sequence[str]], retry_s: float | None = None
+    ) -> Awaitable[None]:
         """One call with acks, nacks and extends."""
 
 
@@ -79,14 +87,20 @@ class DeliveryLoop:
             received = await ahead if ahead is not None else ()
             if not received:
                 self._check()
-                received = await self._consumer.receive(handing.want(), wait_s=wait_s)
+                received = await self._receive(wait_s)
                 if not received:
                     return None
             handing.took(received, self._loop.time())
             self._check()
-        if handing.wants_ahead and self._ahead is None:
-            self._ahead = self._loop.create_task(self._consumer.receive(handing.want(), wait_s=0.0))
+        if handing.is_quick and self._ahead is None:
+            self._ahead = self._loop.create_task(self._receive(0.0))
         return hand
+
+    def _receive(self, wait_s: float) -> Coroutine[Any, Any, Sequence[Delivery]]:
+        handing = self._handing
+        if handing.is_quick:
+            return self._consumer.receive_in_turn(handing.want(), wait_s=wait_s)
+        return self._consumer.receive(handing.want(), wait_s=wait_s)
 
     async def between(self) -> None:
         """To be called between two messages by a body on this event loop, which it may block."""
@@ -163,14 +177,14 @@ class DeliveryLoop:
                 self._handing.not_sent(due)
                 raise
 
-    async def _acknowledge(self, body: dict[str, Any], retry_s: float | None = None) -> None:
+    async def _acknowledge(self, body: dict[str, list[str]], retry_s: float | None = None) -> None:
         """A lease that has ended ends no loop: that message comes again, to whomever."""
         try:
             await self._consumer.acknowledge(body, retry_s)
         except Conflict as error:
             if error.code != "stale-lease":
                 raise
-            self._handing.stale(error.problem.get("stale", ()))
+            self._handing.stale(each(error.problem.get("stale", ())))
 
 
 async def hands(loop: DeliveryLoop, idle_s: float | None) -> AsyncIterator[Hand]:

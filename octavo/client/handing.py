@@ -90,10 +90,10 @@ class Handing:
         return len(self._done)
 
     @property
-    def wants_ahead(self) -> bool:
-        """Whether the body will be through so soon that the next messages should be under way."""
+    def is_quick(self) -> bool:
+        """Whether the body is through so soon that the next messages should be under way."""
         given = len(self._hand.deliveries)
-        if self._pace_s is None or self._ahead or given < FIRST_MAX:
+        if self._pace_s is None or given < FIRST_MAX:
             return False
         return given * self._pace_s < min(AHEAD_S, self._lease_s / HELD_SHARE)
 

@@ -12,10 +12,13 @@ from typing import NamedTuple
 
 from octavo.client.incarnation import Incarnation
 from octavo.client.transport import BATCH_TYPE, NEXT_OFFSET, Transport
-from octavo.client.types import Message, TopicName
-from octavo.protocol.batch import InvalidBatch, split_batches
+from octavo.client.types import Message, TopicName, records_of
+from octavo.protocol.batch import split_batches
 from octavo.protocol.entry import Buffer
-from octavo.protocol.records import NOT_RECORDS, open_batch, read_gapped_records
+from octavo.protocol.records import read_gapped_records
+
+AHEAD_FROM = 1_000
+"""Behind a page of so many messages there are more: the next one is fetched at once."""
 
 
 class ReadBatch(NamedTuple):
@@ -80,21 +83,18 @@ async def read_messages(
 
 def messages_of(partition: int, base: int, batch: Buffer) -> list[Message]:
     """All of one batch that `check_batch` has passed. Raises `InvalidBatch`."""
-    try:
-        return [
-            Message(
-                partition,
-                offset,
-                "",
-                record.key,
-                record.value,
-                tuple(headers) if (headers := record.headers) else (),
-                record.timestamp,
-            )
-            for offset, record in enumerate(open_batch(batch), base)
-        ]
-    except NOT_RECORDS as error:
-        raise InvalidBatch(f"the batch at offset {base}: {error}") from error
+    return [
+        Message(
+            partition,
+            offset,
+            "",
+            record.key,
+            record.value,
+            tuple(headers) if (headers := record.headers) else (),
+            record.timestamp,
+        )
+        for offset, record in enumerate(records_of(base, batch), base)
+    ]
 
 
 def _of_gapped(partition: int, base: int, batch: Buffer, first: int) -> list[Message]:
@@ -123,9 +123,10 @@ async def pages(
     follow_s: float,
     compacted: bool,
 ) -> AsyncGenerator[list[Message], None]:
-    """Message after message, as much at a time as one answer has; the next is under way meanwhile.
+    """Messages in order, as many at a time as one answer has.
 
-    To the partition's end, or, with `follow_s`, without end: so long one call waits for more.
+    Behind a long page the next one is under way while the caller works. To the partition's end,
+    or, with `follow_s`, without end: so long one call waits for more.
     """
 
     def reading(place: str | int) -> asyncio.Task[ReadBatch]:
@@ -135,20 +136,21 @@ async def pages(
         return asyncio.create_task(read, name=f"read {topic} {partition} from {place}")
 
     place = start
-    ahead = reading(place)
+    ahead: asyncio.Task[ReadBatch] | None = None
     try:
         while True:
-            page = await ahead
+            page = await (ahead or reading(place))
             if page.next_offset is not None:
                 place = page.next_offset
             if not page.messages and not follow_s:
                 return
-            ahead = reading(place)
+            ahead = reading(place) if len(page.messages) >= AHEAD_FROM else None
             if page.messages:
                 yield page.messages
     finally:
-        ahead.cancel()
-        await asyncio.wait({ahead})
+        if ahead is not None:
+            ahead.cancel()
+            await asyncio.wait({ahead})
 
 
 async def find_offset(

@@ -7,8 +7,9 @@ again (`delivery_count` grows).
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import unquote
@@ -16,11 +17,16 @@ from urllib.parse import unquote
 from octavo.client.deliveries import WAIT_S_MAX, DeliveryLoop, hands
 from octavo.client.doubt import PartitionKey
 from octavo.client.incarnation import Incarnation
-from octavo.client.transport import JSON_TYPE, Transport
-from octavo.client.types import Delivery, TopicName, decode_deliveries
+from octavo.client.transport import BATCH_TYPE, JSON_TYPE, Transport
+from octavo.client.types import Delivery, TopicName, decode_deliveries, partitions_in
+from octavo.protocol.ack_ids import in_ranges
 
 LEASE_S = 30.0
 """Of a subscription that does not say."""
+IN_TURN_MAX = 16
+"""Of a topic with more partitions a loop asks the topic."""
+COUNTED_S = 30.0
+"""So long a count of partitions is good for: they may become more."""
 HAND_MAX = 5_000
 """Messages that a loop receives at a time."""
 Handed = Delivery | str
@@ -56,6 +62,10 @@ class Subscription:
         # A call to receive is repeated under its own number, so that it gets the same messages.
         self._requests = (f"{nonce:016x}-{number}" for number in itertools.count())
         self._path = self._base(None)
+        self._turn = nonce
+        """The partition that was asked last: not the same for all consumers at first."""
+        self._counted = (0, -COUNTED_S)
+        """How many partitions there are, and when that was so."""
 
     async def receive(
         self, messages_max: int = 100, *, wait_s: float = 0.0, partition: int | None = None
@@ -77,13 +87,28 @@ class Subscription:
                 "consumer": self.consumer,
                 "request": next(self._requests),
             },
-            headers={"Accept": JSON_TYPE},
+            headers={"Accept": f"{BATCH_TYPE}, {JSON_TYPE}"},
             partition=self._key(partition),
             wait_s=wait_s,
             of=self._of,
         )
-        found, self.held_back = decode_deliveries(answer.body) if answer.body else ([], None)
+        found, self.held_back = decode_deliveries(answer.headers, answer.body)
         return found
+
+    async def receive_in_turn(self, messages_max: int, *, wait_s: float) -> list[Delivery]:
+        """Whatever is there, from one partition after the other: for who is through in no time.
+
+        Only of one partition an answer can be in batches, which cost next to nothing. When none of
+        them has anything, or there are many, all of them are asked together, and wait together.
+        """
+        partitions = await self._partitions()
+        if partitions <= IN_TURN_MAX:
+            for _ in range(partitions):
+                self._turn = (self._turn + 1) % partitions
+                found = await self.receive(messages_max, partition=self._turn)
+                if found:
+                    return found
+        return await self.receive(messages_max, wait_s=wait_s)
 
     async def ack(self, *handed: Handed | Iterable[Handed]) -> None:
         """Done with these, durably. Raises `Conflict` when a lease had ended (others are acked)."""
@@ -146,15 +171,23 @@ class Subscription:
             finally:
                 self._loops.pop(loop, None)
 
-    async def acknowledge(self, body: Mapping[str, Any], retry_s: float | None = None) -> None:
-        """One call with `ack_ids`, `nack` and `extend`, as the API takes them."""
-        partitions = {
-            (one if isinstance(one, str) else one["ack_id"]).partition("-")[0]
-            for part in ("ack_ids", "nack", "extend")
-            for one in body.get(part, ())
-        }
+    async def acknowledge(
+        self, body: Mapping[str, Sequence[str]], retry_s: float | None = None
+    ) -> None:
+        """One call with `ack_ids`, `nack` and `extend`, of one message each."""
+        ranges = {part: in_ranges(ack_ids) for part, ack_ids in body.items()}
+        partitions = {one.partition("-")[0] for part in ranges.values() for one in part}
         only = int(partitions.pop()) if len(partitions) == 1 else None
-        await self._ack(body, only, retry_s)
+        await self._ack(ranges, only, retry_s)
+
+    async def _partitions(self) -> int:
+        count, since_s = self._counted
+        now_s = asyncio.get_running_loop().time()
+        if now_s - since_s >= COUNTED_S:
+            topic = await self._transport.call("GET", f"/v1/topics/{self.topic}", of=self._of)
+            count = partitions_in(topic.json())
+            self._counted = (count, now_s)
+        return count
 
     async def _lease_s(self) -> float:
         path = f"/v1/topics/{self.topic}/subscriptions"

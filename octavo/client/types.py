@@ -9,8 +9,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from octavo.client.errors import InvalidCall
+from octavo.protocol.batch import InvalidBatch, split_batches
+from octavo.protocol.entry import Buffer
 from octavo.protocol.json_message import JsonHeaders, stored_headers, stored_key, stored_value
+from octavo.protocol.leased import LEASED_HEADER, Leased
 from octavo.protocol.names import NAME_RULE, is_name
+from octavo.protocol.records import NOT_RECORDS, open_batch
 
 Json = dict[str, Any]
 Value = Any
@@ -121,6 +125,12 @@ class Topic:
         return str(self.stats.get("incarnation", ""))
 
 
+def partitions_in(found: Mapping[str, Any]) -> int:
+    """How many partitions a topic has, by what the API says of it."""
+    count = found.get("settings", found).get("partitions", found.get("partitions", 1))
+    return len(count) if isinstance(count, list) else int(count)
+
+
 class _DeliveryIn(msgspec.Struct, gc=False):
     """A delivery as the API writes it."""
 
@@ -146,11 +156,16 @@ class _DeliveriesIn(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_DeliveriesIn)
 
 
-def decode_deliveries(body: bytes) -> tuple[list[Delivery], str | None]:
+def decode_deliveries(headers: Mapping[str, str], body: bytes) -> tuple[list[Delivery], str | None]:
     """The deliveries in an answer to `receive`, each byte as it was published; why there is none.
 
-    There is a reason only where messages are held back.
+    There is a reason only where messages are held back. Raises `InvalidBatch` (damaged on the
+    way).
     """
+    if LEASED_HEADER in headers:
+        return _of_batches(Leased.of(headers), body), None
+    if not body:
+        return [], None
     found = _decoder.decode(body)
     deliveries = [
         Delivery(
@@ -167,3 +182,42 @@ def decode_deliveries(body: bytes) -> tuple[list[Delivery], str | None]:
         for one in found.messages
     ]
     return deliveries, found.held_back
+
+
+def _of_batches(leased: Leased, body: bytes) -> list[Delivery]:
+    """Those messages of the batches that are handed out."""
+    partition, lease, runs, entries = leased
+    deliveries: list[Delivery] = []
+    for (ledger_id, entry_id), (header, batch) in zip(entries, split_batches(body), strict=True):
+        base, behind = header.base_offset, header.next_offset
+        spans = [
+            (max(start, base) - base, min(end, behind) - base, times)
+            for start, end, times in runs
+            if start < behind and end > base
+        ]
+        place = f"{ledger_id}:{entry_id}"
+        records = records_of(base, batch)
+        for start, end, times in spans:
+            deliveries += [
+                Delivery(
+                    partition,
+                    base + index,
+                    f"{place}:{index}",
+                    record.key,
+                    record.value,
+                    tuple(headers) if (headers := record.headers) else (),
+                    record.timestamp,
+                    f"{partition}-{base + index}-{lease}",
+                    times,
+                )
+                for index, record in enumerate(records[start:end], start)
+            ]
+    return deliveries
+
+
+def records_of(base: int, batch: Buffer) -> list[Any]:
+    """aiokafka's record objects of a batch that `check_batch` has passed. Raises `InvalidBatch`."""
+    try:
+        return list(open_batch(batch))
+    except NOT_RECORDS as error:
+        raise InvalidBatch(f"the batch at offset {base}: {error}") from error

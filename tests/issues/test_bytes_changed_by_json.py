@@ -121,7 +121,7 @@ def test_an_answer_in_json_tells_each_byte(record: Record) -> None:
 def test_the_client_reads_it_as_it_was(record: Record) -> None:
     out = message_out(0, 7, MessageId(1, 2, 3), record)
     out.ack_id = "x"
-    (found,), _ = decode_deliveries(encode({"messages": [out]}))
+    (found,), _ = decode_deliveries({}, encode({"messages": [out]}))
     assert (found.key, found.value, list(found.headers)) == (
         record.key, record.value, list(record.headers),
     )  # fmt: skip

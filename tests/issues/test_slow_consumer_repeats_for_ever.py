@@ -122,14 +122,14 @@ def test_a_consumer_that_dies_keeps_little_from_the_others() -> None:
         now_s += 0.065
     assert handing.hand(now_s) is None
     assert handing.want() == int(LEASE_S / 4 / 0.065)
-    assert not handing.wants_ahead
+    assert not handing.is_quick
     handing.took(received, now_s)
     hand = handing.hand(now_s)
     assert hand is not None
     assert len(list(hand)) == 50
     handing.notice(now_s)
     assert handing.want() == 500
-    assert handing.wants_ahead
+    assert handing.is_quick
 
 
 # ---- over real HTTP

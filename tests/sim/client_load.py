@@ -27,6 +27,8 @@ from octavo.client.errors import ApiError, ClientError, ProducerFailed
 from octavo.client.producer import Producer
 from octavo.client.types import Position, decode_deliveries
 from octavo.client.wire import Reply
+from octavo.protocol.ack_ids import each
+from octavo.protocol.leased import LEASED_HEADER
 from octavo.protocol.records import Record
 from tests.sim.brokers import CALL_TIMEOUT_S
 from tests.sim.http_face import EPOCHS, SimWire
@@ -112,7 +114,7 @@ class ClientReferee:
                 found.asked[name] = logs[name].cursors[found.sub].asks()
         elif found.what == "ack":
             offsets = defaultdict(list)
-            for ack_id in msgspec.json.decode(body or b"", type=AckBody).ack_ids:
+            for ack_id in each(msgspec.json.decode(body or b"", type=AckBody).ack_ids):
                 partition, offset = map(int, ack_id.split("-")[:2])
                 offsets[partition].append((ack_id, offset))
             found.offsets = dict(offsets)
@@ -134,7 +136,9 @@ class ClientReferee:
             return
         logs = self._load.audit.logs
         if exchange.what == "receive":
-            found, _ = decode_deliveries(reply.body) if reply.body else ([], None)
+            found, _ = decode_deliveries(reply.headers, reply.body)
+            if LEASED_HEADER in reply.headers:
+                self._load.cluster.trace.probe("client.received_batches")
             for name in self._load.partitions:
                 log, rows = logs[name], []
                 log.cursors[exchange.sub].answered += 1

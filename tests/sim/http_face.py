@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from octavo.broker.http.api.batching import Piece
-from octavo.broker.http.api.deliveries import AckBody, _by_partition, _receive_here
+from octavo.broker.http.api.deliveries import AckBody, _by_partition, _given, _receive_here
 from octavo.broker.http.api.payloads import encode
 from octavo.broker.http.api.publish import summarize
+from octavo.broker.http.call import RECORD_BATCH
 from octavo.broker.http.problems import PROBLEM_TYPE, Problem, problem_of
 from octavo.broker.log.open_batches import Turns
 from octavo.broker.partition.partition import Partition
+from octavo.broker.subscriptions.subscription import LeasedBatches
 from octavo.broker.types import PartitionName, TopicName
 from octavo.client.wire import Reply
 from octavo.protocol.batch import check_batch
@@ -62,7 +64,16 @@ class SimWire:
             reply = await self._load.cluster.network.call(
                 self._process,
                 name,
-                partial(answer, broker, self._load.partitions, method, path, params, body or b""),
+                partial(
+                    answer,
+                    broker,
+                    self._load.partitions,
+                    method,
+                    path,
+                    params,
+                    body or b"",
+                    headers,
+                ),
                 timeout_s,
             )
         except Exception:
@@ -82,10 +93,11 @@ async def answer(
     path: str,
     params: Mapping[str, str],
     body: bytes,
+    headers: Mapping[str, str],
 ) -> Reply:
     """What a broker answers to a call."""
     try:
-        return await _do(_Call(broker, partitions, params, body), method, path.split("/"))
+        return await _do(_Call(broker, partitions, params, body, headers), method, path.split("/"))
     except Problem as problem:
         return _refused(problem)
     except OctavoError as error:
@@ -108,10 +120,12 @@ class _Call(SimpleNamespace):
         partitions: list[PartitionName],
         params: Mapping[str, str],
         body: bytes,
+        headers: Mapping[str, str],
     ) -> None:
         batches = SimpleNamespace(turns=Turns())  # of this call alone; in production of a broker
         super().__init__(
             client_is_gone=False,
+            headers=headers,
             services=SimpleNamespace(broker=SimpleNamespace(open_batches=batches)),
         )
         self.broker, self.partitions, self.params, self.body = broker, partitions, params, body
@@ -205,6 +219,14 @@ async def _receive(call: _Call, only: PartitionName | None, sub: str) -> Reply:
             request,  # type: ignore[arg-type]
         )
 
+    if only is not None and RECORD_BATCH in call.headers.get("Accept", ""):
+        given = await call.at(only, partial(_as_stored, call, sub, most, wait_s), wait_s)
+        if isinstance(given, LeasedBatches):
+            batches = b"".join(bytes(batch.data) for batch in given.batches)
+            told = call.reply(None)
+            return told._replace(headers={**told.headers, **given.leased.headers()}, body=batches)
+        messages = given.messages
+        return call.reply({"messages": messages}) if messages else call.reply(None, 204)
     if only is not None:
         one = await call.at(only, lambda p: work(p, most, wait_s, params["request"]), wait_s)
         found = one.messages
@@ -215,6 +237,19 @@ async def _receive(call: _Call, only: PartitionName | None, sub: str) -> Reply:
                 part = await call.at(name, lambda p, n=share: work(p, n, 0.0, ""))
                 found += part.messages
     return call.reply({"messages": found}) if found else call.reply(None, 204)
+
+
+async def _as_stored(
+    call: _Call, sub: str, most: int, wait_s: float, partition: Partition
+) -> LeasedBatches | Any:
+    subscription = await partition.subscription(sub)
+    params = call.params
+    found = await subscription.receive_batches(
+        params["consumer"], messages_max=most, wait_s=wait_s, request=params["request"]
+    )
+    if isinstance(found, LeasedBatches):
+        return found
+    return await _given(call, partition, sub, found)  # type: ignore[arg-type]
 
 
 async def _acknowledge(call: _Call, only: PartitionName | None, sub: str) -> Reply:

@@ -151,6 +151,10 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "octavo.protocol.windows:STEP_RECORDS": (1, 2),
     "octavo.broker.log.open_batches:RECORDS_A_TURN": (1, 3),
     "octavo.broker.subscriptions.subscription:_READING_S_MAX": (0.0, 0.01),
+    "octavo.broker.subscriptions.subscription:_STORED_FOR_ONE_MAX": (1, 100),
+    "octavo.broker.subscriptions.subscription:_RUNS_MAX": (1, 2),
+    "octavo.client.handing:FIRST_MAX": (1, 2, 3),
+    "octavo.client.handing:AHEAD_S": (0.05, 10.0),
 }
 TOGETHER: Mapping[str, Mapping[str, Any]] = {
     "octavo.broker.state.cursor:_CHUNK_SHIFT": {

@@ -90,7 +90,9 @@ KEPT: Mapping[str, str] = {
     "the simulator draws what stands beside them: batches, windows, leases, what a loop holds": """
         octavo.ledger.write.ensemble_writer:_GIVE_UP_PAUSE_S
         octavo.client.client:* octavo.client.deliveries:* octavo.client.doubt:*
-        octavo.client.encoding:* octavo.client.handing:* octavo.client.partition_queue:*
+        octavo.client.encoding:* octavo.client.partition_queue:*
+        octavo.client.handing:ACK_SHARE octavo.client.handing:ACK_S octavo.client.handing:HELD_SHARE
+        octavo.client.handing:EXTEND_SHARE octavo.client.handing:_PACE_KEPT
         octavo.client.producer:* octavo.client.subscription:* octavo.client.transport:*
     """,
     "nobody in the simulator takes the ids of others: issues/test_squatted_ledger_ids does": """
@@ -109,7 +111,8 @@ KEPT: Mapping[str, str] = {
         octavo.broker.http.held_bytes:* octavo.broker.http.config:* octavo.broker.http.connections:*
         octavo.broker.cluster.in_use:* octavo.broker.http.inflating:* octavo.broker.http.overview:*
         octavo.broker.http.router:* octavo.broker.http.server:* octavo.broker.http.services:*
-        octavo.broker.http.status_page:* octavo.client.sync:* octavo.client.wire:*
+        octavo.broker.http.status_page:* octavo.client.reading:* octavo.client.sync:*
+        octavo.client.wire:*
         octavo.bookie.wire.server:_KEEPALIVE_PROBES octavo.bookie.wire.server:_BACKLOG
         octavo.broker.http.problems:RETRY_AFTER_S
         octavo.broker.http.forwarding:HELD_ANSWER_BYTES_MAX

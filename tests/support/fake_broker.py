@@ -46,6 +46,7 @@ from octavo.broker.types import (
 )
 from octavo.metadata.bulk_loads import BulkLoadPart, BulkLoadRecord
 from octavo.metadata.store import SessionState
+from octavo.protocol.ack_ids import each
 from octavo.protocol.batch import check_batch, read_header, with_base_offset
 from octavo.protocol.records import read_records
 
@@ -82,6 +83,9 @@ class FakeSubscription:
                 return found
             await self.partition.wait(left)
 
+    receive_batches = receive
+    """One by one, as a real one does where batches would be more."""
+
     def _take(self, consumer: str, most: int) -> list[Delivery]:
         found = []
         records = self.partition.all_records()
@@ -115,7 +119,7 @@ class FakeSubscription:
             raise errors.CumulativeAckNotAllowed("shared subscriptions ack one by one")
         before = len(self.acked)
         stale = []
-        for text in ack_ids:
+        for text in each(ack_ids):
             offset, lease = AckId.parse(text).offset, AckId.parse(text).lease
             if offset in self.acked:
                 continue
@@ -124,8 +128,8 @@ class FakeSubscription:
             else:
                 del self.leases[offset]
                 self.acked.add(offset)
-        for nack in nacks:
-            offset = AckId.parse(nack.ack_id).offset
+        for nack_id in each(nack.ack_id for nack in nacks):
+            offset = AckId.parse(nack_id).offset
             if self.leases.pop(offset, None):
                 self.redeliver.append(offset)
         if nacks:

@@ -22,13 +22,15 @@ from msgspec import Meta, Raw
 from octavo.broker.errors import StaleLease
 from octavo.broker.http.api.answers import Acked
 from octavo.broker.http.api.payloads import encode, message_out
-from octavo.broker.http.api.read import Position, answer_type, resolve
+from octavo.broker.http.api.read import ANSWER_TYPES, Position, answer_type, resolve
 from octavo.broker.http.api.topic_body import TIME, time_ms
-from octavo.broker.http.call import JSON, NDJSON, OFFSET_MAX, Call, bad_parameter
+from octavo.broker.http.call import JSON, NDJSON, OFFSET_MAX, RECORD_BATCH, Call, bad_parameter
 from octavo.broker.http.forwarding import ask_all, ask_partition, at_owner, topic_of
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.partition.partition import Partition
-from octavo.broker.types import AckId, Delivery, MessageId, Nack, TopicName
+from octavo.broker.subscriptions.subscription import LeasedBatches
+from octavo.broker.types import AckRange, Delivery, MessageId, Nack, TopicName
+from octavo.protocol.ack_ids import shown
 
 CONSUMER_CHARS_MAX = 249
 REQUEST_CHARS_MAX = 64
@@ -53,7 +55,7 @@ async def receive(call: Call) -> web.StreamResponse:
     config = call.services.config
     most = call.integer("max", config.read_messages, 1, config.read_messages_max)
     wait_s = call.duration_ms("wait", 0, config.wait_ms_max) / 1000
-    answer_type(call, MESSAGE_TYPES)  # refuse before anything is leased
+    answer_type(call, ANSWER_TYPES)  # refuse before anything is leased
     consumer = call.text("consumer", DEFAULT_CONSUMER)
     if not 1 <= len(consumer) <= CONSUMER_CHARS_MAX or not consumer.isprintable():
         raise bad_parameter("consumer", consumer, f"1 to {CONSUMER_CHARS_MAX} printable characters")
@@ -67,12 +69,16 @@ async def receive(call: Call) -> web.StreamResponse:
         if partitions == 1:
             partition = topic.partition(0)
     if partition is not None:
+        as_stored = answer_type(call, ANSWER_TYPES) == RECORD_BATCH
 
         async def here(open_here: Partition) -> web.StreamResponse:
-            found = await _receive_here(call, open_here, name, consumer, most, wait_s, request)
-            return _deliver(call, found)
+            asked = (open_here, name, consumer, most, wait_s, request)
+            if as_stored:
+                return await _receive_as_stored(call, *asked)
+            return _deliver(call, await _receive_here(call, *asked))
 
         return await at_owner(call, partition, here)
+    answer_type(call, MESSAGE_TYPES)  # batches are of one partition
     gathering = _Gathering(call, topic, partitions, name, consumer)
     return _deliver(call, await gathering.receive(most, wait_s))
 
@@ -99,16 +105,57 @@ async def _receive_here(
     )
     if not deliveries:
         return _Received(held_back=subscription.held_back())
+    return await _given(call, partition, name, deliveries)
+
+
+async def _given(
+    call: Call, partition: Partition, name: str, deliveries: list[Delivery]
+) -> _Received:
     given = _Received()
+    if not deliveries:
+        return given
     try:
         given.messages = await _rendered(call, partition.name.partition, deliveries)
     finally:
         if not given.messages or call.client_is_gone:
-            # Nobody will ack these: give them to somebody else now, not after the ack timeout.
             given = _Received()
-            with contextlib.suppress(StaleLease):  # those whose lease is over are given back
-                await subscription.acknowledge(nacks=[Nack(one.ack_id) for one in deliveries])
+            await _give_back(partition, name, [one.ack_id for one in deliveries])
     return given
+
+
+async def _give_back(partition: Partition, name: str, ack_ids: list[str]) -> None:
+    """Nobody will ack these: somebody else gets them now, not after the ack timeout."""
+    subscription = await partition.subscription(name)
+    with contextlib.suppress(StaleLease):  # those whose lease is over are given back
+        await subscription.acknowledge(nacks=[Nack(one) for one in ack_ids])
+
+
+async def _receive_as_stored(
+    call: Call,
+    partition: Partition,
+    name: str,
+    consumer: str,
+    most: int,
+    wait_s: float,
+    request: str,
+) -> web.StreamResponse:
+    """Record batches where they do; JSON where that is less, or nothing is there."""
+    subscription = await partition.subscription(name)
+    found = await subscription.receive_batches(
+        consumer, messages_max=most, wait_s=wait_s, request=request
+    )
+    if not found:
+        return _nothing(call, subscription.held_back())
+    if not isinstance(found, LeasedBatches):
+        return _deliver(call, await _given(call, partition, name, found))
+    leased = found.leased
+    if call.client_is_gone:
+        ranges = [shown(leased.partition, *run[:2], leased.lease) for run in leased.runs]
+        await _give_back(partition, name, ranges)
+        return _nothing(call, None)
+    call.services.metrics.messages_delivered.inc(found.given)
+    body = b"".join(batch.data for batch in found.batches)
+    return web.Response(body=body, content_type=RECORD_BATCH, headers=leased.headers())
 
 
 async def _rendered(call: Call, number: int, deliveries: list[Delivery]) -> list[Raw]:
@@ -132,7 +179,7 @@ def _deliver(call: Call, received: _Received) -> web.StreamResponse:
     if not messages:
         return _nothing(call, received.held_back)
     call.services.metrics.messages_delivered.inc(len(messages))
-    if answer_type(call, MESSAGE_TYPES) == NDJSON:
+    if answer_type(call, ANSWER_TYPES) == NDJSON:
         body = b"\n".join([bytes(message) for message in messages]) + b"\n"
         return web.Response(body=body, content_type=NDJSON)
     return web.Response(body=encode({"messages": messages}) + b"\n", content_type=JSON)
@@ -143,7 +190,7 @@ def _nothing(call: Call, held_back: str | None) -> web.StreamResponse:
     if held_back is None:
         return web.Response(status=204)
     headers = {HELD_BACK_HEADER: held_back}
-    if answer_type(call, MESSAGE_TYPES) == NDJSON:
+    if answer_type(call, ANSWER_TYPES) == NDJSON:
         return web.Response(status=204, headers=headers)
     return call.reply({"messages": [], "held_back": held_back}, headers=headers)
 
@@ -310,8 +357,6 @@ async def acknowledge(call: Call) -> web.StreamResponse:
     name = call.subscription
     topic = call.topic
     body = await call.read_json(AckBody)
-    if len(body.ack_ids) + len(body.nack) + len(body.extend) > ACK_IDS_MAX:
-        raise Problem(422, "too-many-ack-ids", f"one call takes at most {ACK_IDS_MAX} ack ids")
     up_to = None if body.up_to is None else _up_to(body.up_to)
     partition = call.partition
     partitions = (await topic_of(call)).settings.partitions
@@ -408,9 +453,16 @@ class _Share:
 
 def _by_partition(body: AckBody, partitions: int) -> dict[int, _Share]:
     shares: dict[int, _Share] = defaultdict(_Share)
+    room = ACK_IDS_MAX
 
     def share(ack_id: str) -> _Share:
-        number = AckId.parse(ack_id).partition
+        nonlocal room
+        of = AckRange.parse(ack_id)
+        number, room = of.partition, room - (of.end - of.start)
+        if room < 0:
+            raise Problem(
+                422, "too-many-ack-ids", f"one call takes at most {ACK_IDS_MAX} messages' ack ids"
+            )
         if not 0 <= number < partitions:
             raise Problem(
                 400,

@@ -106,10 +106,13 @@ async def test_partitions_that_one_receive_looks_at(
     assert sorted(found) == [0, 1, 2, 3]
 
 
-async def test_ack_ids_of_one_call(one: Running) -> None:
+@pytest.mark.parametrize(
+    "ack_ids", [["0-1-2-3"] * (ACK_IDS_MAX + 1), [f"0-0:{ACK_IDS_MAX}-2-3", "0-7-2-3"]]
+)
+async def test_ack_ids_of_one_call(one: Running, ack_ids: list[str]) -> None:
     await one.api.put(ONE)
     await one.api.put(SUB)
-    body = {"ack_ids": ["0:1:2:3"] * (ACK_IDS_MAX + 1)}
+    body = {"ack_ids": ack_ids}
     answer = await one.api.post(f"{SUB}/ack", json.dumps(body).encode(), JSON)
     assert (answer.status, answer.json()["code"]) == (422, "too-many-ack-ids")
 

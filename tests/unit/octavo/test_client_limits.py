@@ -61,7 +61,7 @@ async def test_one_receives_wait() -> None:
 
     async def call(*_: object, query: dict[str, Any], wait_s: float, **__: object) -> Any:
         waited.append((query["wait"], wait_s))
-        return SimpleNamespace(body=b"")
+        return SimpleNamespace(body=b"", headers={})
 
     transport = SimpleNamespace(call=call)
     subscription = Subscription(

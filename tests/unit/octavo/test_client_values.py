@@ -25,7 +25,7 @@ def test_values(written: str, value: bytes | None) -> None:
         '{"messages": [{"partition": 1, "offset": 2, "id": "3:4:5", "timestamp": 6, '
         f'"ack_id": "x", "delivery_count": 2, {written}}}]}}'
     )
-    (found,), _ = decode_deliveries(body.encode())
+    (found,), _ = decode_deliveries({}, body.encode())
     assert found.value == value
     assert (found.partition, found.offset, found.id, found.timestamp_ms) == (1, 2, "3:4:5", 6)
     assert (found.ack_id, found.delivery_count) == ("x", 2)
@@ -36,7 +36,7 @@ def test_keys_and_headers() -> None:
         b'{"messages": [{"partition": 0, "offset": 0, "id": "", "ack_id": "", "key_base64": "/w==",'
         b' "value": 1, "headers": {"a": ["1", null], "b": {"base64": "/w=="}}}]}'
     )
-    (found,), _ = decode_deliveries(body)
+    (found,), _ = decode_deliveries({}, body)
     assert found.key == b"\xff"
     assert found.headers == (("a", b"1"), ("a", None), ("b", b"\xff"))
     assert found.json() == 1

@@ -1,0 +1,66 @@
+"""Ack ids as they stand in calls: of one delivered message, or of a range under one lease. Pure.
+
+    0-41-8-3         partition 0, offset 41, epoch 8, lease 3
+    0-41:57-8-3      the same of offsets 41 to 56
+
+Whoever worked through what one receive gave says so with one of the second kind in place of
+thousands of the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+
+def one(partition: int, offset: int, lease: str) -> str:
+    """Of one message; `lease` is `epoch-number`."""
+    return f"{partition}-{offset}-{lease}"
+
+
+def span_of(text: str) -> tuple[int, int]:
+    """Start and end (behind the last) of the offsets in an ack id. Raises `ValueError`."""
+    start, is_range, end = text.partition(":")
+    found = int(start), int(end) if is_range else int(start) + 1
+    if not 0 <= found[0] < found[1]:
+        raise ValueError(f"{text[:50]} is no range of offsets")
+    return found
+
+
+def in_ranges(ack_ids: Iterable[str]) -> list[str]:
+    """The same, those that follow each other as one. Each is of one message. `ValueError`."""
+    found: list[str] = []
+    at: tuple[str, str] | None = None
+    start = end = 0
+    for ack_id in ack_ids:
+        partition, offset_text, lease = ack_id.split("-", 2)
+        offset = int(offset_text)
+        if offset == end and at == (partition, lease):
+            end += 1
+            continue
+        if at is not None:
+            found.append(_shown(at[0], start, end, at[1]))
+        at, start, end = (partition, lease), offset, offset + 1
+    if at is not None:
+        found.append(_shown(at[0], start, end, at[1]))
+    return found
+
+
+def each(ack_ids: Iterable[str]) -> Iterator[str]:
+    """The same, ranges as one id for each message. Raises `ValueError`."""
+    for ack_id in ack_ids:
+        if ":" not in ack_id:
+            yield ack_id
+            continue
+        partition, offsets, lease = ack_id.split("-", 2)
+        for offset in range(*span_of(offsets)):
+            yield f"{partition}-{offset}-{lease}"
+
+
+def shown(partition: int, start: int, end: int, lease: str) -> str:
+    """Of a range; of one message where it is no longer."""
+    return _shown(str(partition), start, end, lease)
+
+
+def _shown(partition: str, start: int, end: int, lease: str) -> str:
+    offsets = str(start) if end - start == 1 else f"{start}:{end}"
+    return f"{partition}-{offsets}-{lease}"

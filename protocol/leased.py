@@ -1,0 +1,98 @@
+"""What an answer to `receive` in record batches says beside the batches: who has what. Pure.
+
+The batches are as they are stored, so each may hold more than was handed out. HTTP headers say
+which partition they are of (`Octavo-Partition`), under which lease (`Octavo-Lease: epoch-number`),
+which offsets are handed out (`Octavo-Leased: 41:57,60:61*3`, the third delivery of the last) and
+which entries the batches are (`Octavo-Entries: 12:0+2`, two from entry 0 of ledger 12 on).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+PARTITION_HEADER = "Octavo-Partition"
+LEASE_HEADER = "Octavo-Lease"
+LEASED_HEADER = "Octavo-Leased"
+ENTRIES_HEADER = "Octavo-Entries"
+
+
+class Run(NamedTuple):
+    """Offsets from `start` on, before `end`, each handed out for the `times`-th time."""
+
+    start: int
+    end: int
+    times: int
+
+
+class Leased(NamedTuple):
+    """What was handed out of one partition. `entries` are (ledger, entry), one for each batch."""
+
+    partition: int
+    lease: str
+    runs: list[Run]
+    entries: list[tuple[int, int]]
+
+    def headers(self) -> dict[str, str]:
+        """As HTTP headers."""
+        runs = [
+            f"{start}:{end}" + (f"*{count}" if count > 1 else "") for start, end, count in self.runs
+        ]
+        entries = [f"{ledger}:{first}+{count}" for ledger, first, count in joined(self.entries)]
+        return {
+            PARTITION_HEADER: str(self.partition),
+            LEASE_HEADER: self.lease,
+            LEASED_HEADER: ",".join(runs),
+            ENTRIES_HEADER: ",".join(entries),
+        }
+
+    @classmethod
+    def of(cls, headers: Mapping[str, str]) -> Leased:
+        """What the headers of an answer say. Raises `ValueError` where they make no sense."""
+        try:
+            return cls(
+                int(headers[PARTITION_HEADER]),
+                headers[LEASE_HEADER],
+                [_run(text) for text in headers[LEASED_HEADER].split(",")],
+                [one for text in headers[ENTRIES_HEADER].split(",") for one in _entries(text)],
+            )
+        except KeyError as error:
+            raise ValueError(f"the answer has no header {error.args[0]}") from None
+
+
+def runs_of(offsets: Sequence[int], counts: Mapping[int, int]) -> list[Run]:
+    """Ascending offsets as runs; `counts` has those that were handed out before."""
+    found: list[Run] = []
+    start = end = offsets[0]
+    count = counts.get(start, 1)
+    for offset in offsets:
+        times = counts.get(offset, 1) if counts else 1
+        if offset != end or times != count:
+            found.append(Run(start, end, count))
+            start, count = offset, times
+        end = offset + 1
+    found.append(Run(start, end, count))
+    return [run for run in found if run.start < run.end]
+
+
+def joined(entries: Iterable[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """Entries as (ledger, first entry, count)."""
+    found: list[tuple[int, int, int]] = []
+    for ledger, entry in entries:
+        if found and found[-1][0] == ledger and sum(found[-1][1:]) == entry:
+            found[-1] = (ledger, found[-1][1], found[-1][2] + 1)
+        else:
+            found.append((ledger, entry, 1))
+    return found
+
+
+def _run(text: str) -> Run:
+    offsets, _, count = text.partition("*")
+    start, _, end = offsets.partition(":")
+    return Run(int(start), int(end), int(count or 1))
+
+
+def _entries(text: str) -> list[tuple[int, int]]:
+    ledger, _, rest = text.partition(":")
+    first, _, count = rest.partition("+")
+    return [(int(ledger), int(first) + step) for step in range(int(count))]
