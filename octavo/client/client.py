@@ -21,7 +21,7 @@ from octavo.client.deliveries import DeliveryLoop
 from octavo.client.encoding import BatchEncoding, NdjsonEncoding
 from octavo.client.errors import ClientError, TopicReplaced
 from octavo.client.incarnation import Incarnation
-from octavo.client.producer import Producer, ProducerOptions, Receipt, producer_id_of
+from octavo.client.producer import Opening, Producer, ProducerOptions, Receipt, producer_id_of
 from octavo.client.reading import find_offset, pages, read_messages
 from octavo.client.settings import ProducerSettings, TopicChanges, TopicSettings
 from octavo.client.subscription import Subscription
@@ -224,7 +224,7 @@ class AsyncClient:
                 await producer.close()  # others may wait for answers to what they sent
         return [await receipt for receipt in await send(await self._own_producer(name))]
 
-    async def producer(
+    def producer(
         self,
         topic: str,
         *,
@@ -232,20 +232,28 @@ class AsyncClient:
         encoding: Literal["batch", "ndjson"] = "batch",
         compression: Compression = Compression.NONE,
         **options: Unpack[ProducerSettings],
-    ) -> Producer:
+    ) -> Opening:
         """A producer of a topic; `options` as in `ProducerSettings`. Raises `NotFound`.
 
-        It is of this topic and of no later one of the name: see `TopicReplaced`.
+        It is of this topic and of no later one of the name: see `TopicReplaced`. To be awaited,
+        or entered, which flushes and closes it at the end of the block:
+
+            async with client.producer("orders") as producer:
+                await producer.send({"order": 1}, key="customer-7")
         """
-        found = await self.topic(topic)
-        form = BatchEncoding(compression) if encoding == "batch" else NdjsonEncoding()
-        chosen = ProducerOptions(
-            producer_id=producer_id_of(producer_id, self._rng), encoding=form, **options
-        )
-        return Producer(
-            self.transport, found.name, found.partitions, chosen, rng=self._rng, clock=self._clock,
-            incarnation=found.incarnation,
-        )  # fmt: skip
+
+        async def make() -> Producer:
+            found = await self.topic(topic)
+            form = BatchEncoding(compression) if encoding == "batch" else NdjsonEncoding()
+            chosen = ProducerOptions(
+                producer_id=producer_id_of(producer_id, self._rng), encoding=form, **options
+            )
+            return Producer(
+                self.transport, found.name, found.partitions, chosen, rng=self._rng,
+                clock=self._clock, incarnation=found.incarnation,
+            )  # fmt: skip
+
+        return Opening(make)
 
     # ---- reading
 

@@ -74,7 +74,8 @@ class BatchEncoding:
         self, key: str | bytes | None, value: Value, headers: Headers, timestamp_ms: int
     ) -> tuple[Record | bytes, int]:
         """A record."""
-        data, name = to_bytes(value), key_bytes(key)
+        data = value if type(value) is bytes else to_bytes(value)
+        name = None if key is None else key_bytes(key)
         return Record(name, data, headers, timestamp_ms), _size_of(name, data, headers)
 
     def body(self, items: Sequence[Record | bytes], who: Identity) -> Body:

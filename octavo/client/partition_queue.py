@@ -106,7 +106,8 @@ class PartitionQueue:
         self._options = options
         self._released = released
         self._loop = asyncio.get_running_loop()
-        self._open: Batch | None = None
+        self.open_batch: Batch | None = None
+        """The batch that still takes messages."""
         self._timer: asyncio.Handle | None = None
         self._sealed: deque[Batch] = deque()
         self._window: deque[Batch] = deque()
@@ -121,33 +122,28 @@ class PartitionQueue:
 
     def add(self, item: Record | bytes, size: int) -> tuple[Batch, int]:
         """Put a message into the open batch; return the batch and its place there."""
-        batch = self._open
-        if batch is not None and batch.bytes + size > self._options.batch_bytes:
+        batch, bytes_max = self.open_batch, self._options.batch_bytes
+        if batch is not None and batch.bytes + size > bytes_max:
             self.seal()
             batch = None
         if batch is None:
-            batch = self._open = Batch(self._loop.create_future())
+            batch = self.open_batch = Batch(self._loop.create_future())
             batch.done.add_done_callback(_seen)
             self._timer = self._later()
+        index = len(batch.items)
         batch.items.append(item)
         batch.bytes += size
-        index = len(batch.items) - 1
         # No room for another one like it: do not let this batch wait for the next message.
-        if batch.bytes + size > self._options.batch_bytes or index + 1 >= MESSAGES_PER_BATCH_MAX:
+        if batch.bytes + size > bytes_max or index + 1 >= MESSAGES_PER_BATCH_MAX:
             self.seal()
         return batch, index
-
-    @property
-    def open_batch(self) -> Batch | None:
-        """The batch that still takes messages."""
-        return self._open
 
     def seal(self) -> None:
         """Close the open batch and send what the window allows."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        batch, self._open = self._open, None
+        batch, self.open_batch = self.open_batch, None
         if batch is not None and self._ended is not None:
             self._fail(batch, self._ended)
         elif batch is not None:
@@ -158,7 +154,7 @@ class PartitionQueue:
 
     def pending(self) -> list[asyncio.Future[Stored]]:
         """What is not answered yet."""
-        batches = [*self._window, *self._sealed, *([self._open] if self._open else [])]
+        batches = [*self._window, *self._sealed, *([self.open_batch] if self.open_batch else [])]
         return [batch.done for batch in batches]
 
     async def close(self) -> None:
@@ -193,7 +189,7 @@ class PartitionQueue:
     def _fill_window(self) -> None:
         while self._has_room:
             if not self._sealed:
-                if self._open is None or self._timer is not None:
+                if self.open_batch is None or self._timer is not None:
                     return
                 self.seal()
                 return

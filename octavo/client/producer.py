@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Any
 
 from octavo.client.encoding import BatchEncoding, Encoding
 from octavo.client.errors import InvalidCall, TopicReplaced
 from octavo.client.incarnation import Incarnation
 from octavo.client.partition_queue import Batch, PartitionQueue, Stored
 from octavo.client.transport import Transport
-from octavo.client.types import Headers, Position, TopicName, Value, header_pairs, key_bytes
+from octavo.client.types import Headers, Position, TopicName, Value, header_pairs
 from octavo.protocol.records import Record, partition_for
 
 PRODUCER_ID_MAX = 2**63 - 1
@@ -129,8 +130,10 @@ class Producer:
             PartitionQueue(transport, topic, number, options, self._release, of)
             for number in range(partitions)
         ]
-        self._sticky: int | None = None
+        self._sticky = rng.choice(self._queues)
+        """Where messages without a key go, for as long as the batch there is the open one."""
         self._sticky_batch: Batch | None = None
+        self._pending_bytes_max = options.pending_bytes_max
         self._failed: BaseException | None = None
         self._replaced: TopicReplaced | None = None
         self._closed = False
@@ -201,12 +204,18 @@ class Producer:
         self, item: Record | bytes, size: int, key: str | bytes | None, partition: int | None
     ) -> tuple[Batch, int]:
         """Put a message that `check` has passed into a batch: which one, and its place there."""
-        queue = self._queue_for(key, partition)
         self._pending_bytes += size
-        if self._pending_bytes >= self.options.pending_bytes_max:
+        if self._pending_bytes >= self._pending_bytes_max:
             self._room.clear()
-        batch, index = queue.add(item, size)
-        if key is None and partition is None:
+        if partition is not None:
+            batch, index = self._queues[partition].add(item, size)
+        elif key is not None:
+            number = partition_for(key.encode() if isinstance(key, str) else key, self.partitions)
+            batch, index = self._queues[number].add(item, size)
+        else:
+            if self._sticky.open_batch is not self._sticky_batch:
+                self._sticky = self._rng.choice(self._queues)
+            batch, index = self._sticky.add(item, size)
             self._sticky_batch = batch
         if index == 0:
             batch.done.add_done_callback(self._note)
@@ -259,16 +268,6 @@ class Producer:
         """Flush, unless the block failed."""
         await self.close(flush=kind is None)
 
-    def _queue_for(self, key: str | bytes | None, partition: int | None) -> PartitionQueue:
-        if partition is not None:
-            return self._queues[partition]
-        if key is not None:
-            return self._queues[partition_for(key_bytes(key) or b"", self.partitions)]
-        open_batch = self._queues[self._sticky].open_batch if self._sticky is not None else None
-        if self._sticky is None or open_batch is None or open_batch is not self._sticky_batch:
-            self._sticky = self._rng.randrange(self.partitions)
-        return self._queues[self._sticky]
-
     def _release(self, size: int, stored: int) -> None:
         """A batch of `size` bytes is over; `stored` of its messages are durable."""
         self._pending_bytes -= size
@@ -281,3 +280,37 @@ class Producer:
             if isinstance(error, TopicReplaced):
                 self._replaced = error
             self.note(error)
+
+
+class Opening:
+    """What `AsyncClient.producer` gives: a producer, for who awaits it or enters it.
+
+    `async with` flushes and closes it at its end.
+    """
+
+    def __init__(self, make: Callable[[], Coroutine[Any, Any, Producer]]) -> None:
+        self._make = make
+        self._made: Producer | None = None
+
+    def __await__(self) -> Generator[Any, None, Producer]:
+        """The producer. Raises `NotFound` when there is no such topic."""
+        return self.made().__await__()
+
+    def made(self) -> Coroutine[Any, Any, Producer]:
+        """The same as a coroutine."""
+        return self._make()
+
+    async def __aenter__(self) -> Producer:
+        """Ready for use. Raises `NotFound`."""
+        self._made = await self._make()
+        return self._made
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Flush, unless the block failed, and close."""
+        assert self._made is not None
+        await self._made.__aexit__(kind, error, trace)

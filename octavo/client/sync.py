@@ -11,7 +11,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Literal, NamedTuple, Unpack
+from typing import Literal, Unpack
 
 from octavo.client.client import DEFAULT_URL, AsyncClient
 from octavo.client.deliveries import hands
@@ -22,11 +22,14 @@ from octavo.client.subscription import HAND_MAX
 from octavo.client.subscription import Subscription as AsyncSubscription
 from octavo.client.types import Delivery, Headers, Message, Position, Value
 from octavo.loop_thread import LoopThread, OnLoopThread, blocking
+from octavo.protocol.codes import OctavoError
 from octavo.protocol.compression import Compression
 from octavo.protocol.records import Record
 
 HANDED_OVER_MAX = 10_000
 """Messages on their way from callers' threads to the loop's."""
+Handed = tuple["Receipt", Record | bytes, int, str | bytes | None, int | None]
+"""A message with its size, its key, and the partition that was named."""
 
 
 class Receipt:
@@ -88,23 +91,14 @@ class Receipt:
         return self._batch.done.result().position(self._index)
 
 
-class _Handed(NamedTuple):
-    """One message on its way from the caller's thread to the loop's."""
-
-    receipt: Receipt
-    item: Record | bytes
-    size: int
-    key: str | bytes | None
-    partition: int | None
-
-
 class Producer(OnLoopThread[AsyncProducer]):
     """The synchronous face of a producer. Messages cross to the loop's thread many at a time."""
 
     def __init__(self, inner: AsyncProducer, thread: LoopThread) -> None:
         super().__init__(inner, thread)
         self._lock = threading.Lock()
-        self._handed: list[_Handed] = []
+        self._handed: list[Handed] = []
+        """On their way from the callers' threads to the loop's."""
         self._handed_bytes = 0
 
     def send(
@@ -129,7 +123,7 @@ class Producer(OnLoopThread[AsyncProducer]):
         if len(self._handed) >= HANDED_OVER_MAX or inner.pending_bytes + handed_bytes >= bytes_max:
             self._thread.call(inner.until_room())  # which is after all that was handed over before
         with self._lock:
-            self._handed.append(_Handed(receipt, item, size, key, partition))
+            self._handed.append((receipt, item, size, key, partition))
             self._handed_bytes += size
             is_first = len(self._handed) == 1
         if is_first:
@@ -140,16 +134,16 @@ class Producer(OnLoopThread[AsyncProducer]):
         """On the loop's thread: what was handed over goes into batches."""
         with self._lock:
             handed, self._handed, self._handed_bytes = self._handed, [], 0
-        check, take = self._inner.check, self._inner.take
-        for receipt, item, size, key, partition in handed:
-            try:
-                check(partition)
-                batch, index = take(item, size, key, partition)
-            except Exception as error:
-                self._inner.note(error)
+        take = self._inner.take
+        try:
+            self._inner.check(None)  # it was checked when it was handed over: things may change
+        except OctavoError as error:
+            self._inner.note(error)
+            for receipt, *_ in handed:
                 receipt.refused(error)
-            else:
-                receipt.placed(batch, index)
+            return
+        for receipt, item, size, key, partition in handed:
+            receipt.placed(*take(item, size, key, partition))
 
     flush = blocking(AsyncProducer.flush)
 
@@ -267,7 +261,7 @@ class Client(OnLoopThread[AsyncClient]):
                 encoding=encoding,
                 compression=compression,
                 **options,
-            )
+            ).made()
         )
         return Producer(inner, self._thread)
 

@@ -43,6 +43,24 @@ def values(broker: FakeBroker, partition: int) -> list[bytes]:
     return [record.value for record in broker.log.partitions[partition]]
 
 
+async def test_a_producer_is_entered_or_awaited(broker: FakeBroker) -> None:
+    async with AsyncClient(broker.url) as client:
+        async with client.producer("t", linger_ms=60_000) as producer:
+            receipt = await producer.send("entered", partition=0)
+        assert receipt.done, "it was flushed"
+        with pytest.raises(InvalidCall, match="closed"):
+            await producer.send("late")
+        left = client.producer("t", linger_ms=60_000)
+        lost = await (await left.__aenter__()).send("not flushed", partition=0)
+        await left.__aexit__(ZeroDivisionError, ZeroDivisionError(), None)
+        with pytest.raises(ProducerFailed):
+            await lost
+        awaited = await client.producer("t")
+        await awaited.send("awaited", partition=0)
+        await awaited.close()
+    assert values(broker, 0) == [b"entered", b"awaited"]
+
+
 @pytest.mark.parametrize("encoding", ["batch", "ndjson"])
 @pytest.mark.parametrize("seed", range(6))
 async def test_every_message_once_and_in_order_under_faults(
