@@ -6,10 +6,13 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from octavo.client.errors import InvalidCall
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -24,7 +27,13 @@ class LoopThread:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._stopped = False
+        self._process = os.getpid()
         self._thread.start()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopped
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run on the loop and wait."""
@@ -36,12 +45,27 @@ class LoopThread:
             raise
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run on the loop; do not wait."""
+        """Run on the loop; do not wait. Raises `InvalidCall` where there is no loop any more."""
+        try:
+            self._check()
+        except InvalidCall:
+            coroutine.close()
+            raise
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def soon(self, call: Callable[[], None]) -> None:
-        """Call on the loop; do not wait."""
+        """Call on the loop; do not wait. Raises as `start` does."""
+        self._check()
         self._loop.call_soon_threadsafe(call)
+
+    def _check(self) -> None:
+        if self._stopped:
+            raise InvalidCall("this client is closed: make a new one")
+        if self._process != os.getpid():
+            raise InvalidCall(
+                f"this client is of process {self._process}, and its thread did not come along "
+                f"into {os.getpid()}, which a fork has made: make a new one there"
+            )
 
     def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
         """An asynchronous iterator as an ordinary one."""
@@ -70,6 +94,8 @@ class LoopThread:
 
     def stop(self) -> None:
         """End the thread."""
+        if self._stopped or self._process != os.getpid():
+            return
         self._stopped = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CLOSE_TIMEOUT_S)

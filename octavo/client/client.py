@@ -40,9 +40,26 @@ FOLLOW_WAIT_S = 20.0
 class AsyncClient:
     """A client of one cluster; an async context manager. One instance serves many tasks.
 
-    `urls` are any of the brokers. A call that fails for a reason that passes is repeated for up
-    to `retry_s`; one try takes at most `attempt_s`; `on_retry` hears each reason.
-    `wire`: how calls reach brokers, for tests without a network.
+        async with AsyncClient("http://127.0.0.1:8080") as client:
+            await client.create_topic("orders", partitions=4)
+            async with client.producer("orders") as producer:
+                await producer.send({"order": 1}, key="customer-7")
+            orders = await client.subscribe("orders", "billing", type="shared")
+            async for delivery in orders.deliveries(idle_s=2):
+                print(delivery.offset, delivery.json())
+
+    Arguments:
+        urls: any of the brokers, `http://host:port`; more than one for when one is away.
+        attempt_s: seconds that one try of a call may take.
+        retry_s: seconds for which a call that failed for a reason that passes (a broker that does
+            not answer, 429, 503) is repeated, with growing pauses; 0 tries once.
+        rng, clock: where random numbers and the time (ms since 1970) come from.
+        on_retry: hears why a call is about to be repeated.
+        wire: how calls reach brokers, for tests without a network.
+
+    Every call raises `Unreachable` when no broker answered within `retry_s`, `ApiError` (or one of
+    its kinds, named below) when one refused, and `InvalidCall`, before anything is sent, for
+    arguments that cannot mean anything.
     """
 
     def __init__(
@@ -96,29 +113,35 @@ class AsyncClient:
     # ---- cluster
 
     async def cluster(self) -> Mapping[str, Any]:
-        """`GET /v1/cluster`."""
+        """The cluster at a glance, as `GET /v1/cluster` has it: brokers, bookies, metadata, clock.
+
+        `stale` in it is null, or says what this broker may not know the latest of.
+        """
         return await self._get("/v1/cluster")
 
     async def brokers(self) -> list[Mapping[str, Any]]:
-        """Live brokers, as the API gives them."""
+        """Live brokers: a mapping each, with `id`, `url` and what it owns, as the API gives it."""
         return list((await self._get("/v1/brokers")).get("brokers", []))
 
     async def bookies(self) -> list[Mapping[str, Any]]:
-        """Live bookies, as the API gives them."""
+        """Live bookies: a mapping each, with `id`, `address` and `state`, as the API gives it."""
         return list((await self._get("/v1/bookies")).get("bookies", []))
 
     async def ledger(self, ledger_id: int) -> Mapping[str, Any]:
-        """A ledger's metadata."""
+        """A ledger's metadata: quorums, ensembles, state, last entry. Raises `NotFound`."""
         return await self._get(f"/v1/ledgers/{ledger_id}")
 
     # ---- namespaces and topics
 
     async def create_namespace(self, name: str) -> None:
-        """Create it, or find that it exists."""
+        """Create a namespace, or find that it exists.
+
+        `name`: 1 to 249 letters, digits, `.`, `_`, `-`.
+        """
         await self.transport.call("PUT", f"/v1/namespaces/{quote(name, safe='')}", json_body={})
 
     async def namespaces(self) -> list[str]:
-        """All namespaces."""
+        """The names of all namespaces, in order."""
         return _names((await self._get("/v1/namespaces")).get("namespaces", []))
 
     async def create_topic(
@@ -131,7 +154,19 @@ class AsyncClient:
         ack_quorum: int | None = None,
         **settings: Unpack[TopicSettings],
     ) -> Topic:
-        """Create it, or find that it exists so. Raises `Conflict` when it exists otherwise."""
+        """Create a topic, or find that it exists so.
+
+        Arguments:
+            topic: `name`, in the namespace `public`, or `namespace/name`.
+            partitions: how many; they can become more, never fewer.
+            ensemble_size, write_quorum, ack_quorum: over how many bookies a ledger is spread, how
+                many copies an entry has, and how many of them are on disk before a publish is
+                answered. The cluster's defaults (3, 3, 2) where left away.
+            settings: `retention` and `rollover`, see `TopicSettings`.
+
+        Returns the topic as it is. Raises `Conflict` when it exists with other settings, `NotFound`
+        when there is no such namespace.
+        """
         body = {
             "partitions": partitions,
             "ensemble_size": ensemble_size,
@@ -145,12 +180,15 @@ class AsyncClient:
         return self._look_at(_topic(name, answer.json() or given))
 
     async def topic(self, topic: str) -> Topic:
-        """Settings and live statistics. Raises `NotFound`."""
+        """A topic's settings, and live figures of its partitions. Raises `NotFound`."""
         name = TopicName.of(topic)
         return self._look_at(_topic(name, await self._get(_path(name))))
 
     async def topics(self, namespace: str = "public") -> list[str]:
-        """The names of a namespace's topics, however many calls that takes."""
+        """The names of a namespace's topics, in order, however many calls that takes.
+
+        Raises `NotFound` when there is no such namespace.
+        """
         path, names = f"/v1/topics/{quote(namespace, safe='')}", list[str]()
         query: dict[str, object] = {"limit": TOPICS_AT_ONCE}
         while True:
@@ -161,13 +199,19 @@ class AsyncClient:
             query["after"] = last
 
     async def update_topic(self, topic: str, **settings: Unpack[TopicChanges]) -> Topic:
-        """Change settings."""
+        """Change what may be changed of a topic: see `TopicChanges`. Returns it as it is now.
+
+        Raises `NotFound`, `ApiError` (422: fewer partitions, more copies than bookies).
+        """
         name = TopicName.of(topic)
         answer = await self.transport.call("PATCH", _path(name), json_body=settings)
         return _topic(name, answer.json() or settings)
 
     async def delete_topic(self, topic: str) -> None:
-        """Remove a topic, its messages and its subscriptions."""
+        """Remove a topic, its messages and its subscriptions, for good. Raises `NotFound`.
+
+        Once this has returned nothing is acknowledged into the topic any more, by any broker.
+        """
         await self.transport.call("DELETE", _path(TopicName.of(topic)))
 
     # ---- publishing
@@ -182,7 +226,18 @@ class AsyncClient:
         timestamp_ms: int | None = None,
         partition: int | None = None,
     ) -> Position:
-        """Store one message in the topic that is there now; return where, once it is durable."""
+        """Store one message in the topic that is there now; return where, once it is durable.
+
+        Arguments:
+            value: bytes as they are, text as UTF-8, None for a tombstone, anything else as JSON.
+            key: messages of one key stay in one partition and in order.
+            headers: a mapping, or (name, value) pairs where a name repeats.
+            timestamp_ms: since 1970, UTC; now where left away.
+            partition: where it goes, in place of what the key says.
+
+        It waits for the copies to be on disk: to publish many, use `publish_many` or `producer`.
+        Raises `NotFound`, `MessageTooLong`, `OutcomeUnknown` (stored or not: nobody knows).
+        """
 
         async def send(producer: Producer) -> list[Receipt]:
             receipt = await producer.send(
@@ -195,9 +250,10 @@ class AsyncClient:
     async def publish_many(
         self, topic: str, messages: Iterable[tuple[str | bytes | None, Value]]
     ) -> list[Position]:
-        """Store (key, value) pairs, in order per key; return their positions.
+        """Store (key, value) pairs, in order per key; return their positions in the same order.
 
-        All of them in one topic: in the new one when it is made anew in the midst of it.
+        All of them in one topic: in the new one when it is made anew in the midst of it. Raises as
+        `publish` does, for the first that was not stored; others may be.
         """
         pairs = list(messages)
 
@@ -268,10 +324,18 @@ class AsyncClient:
         compacted: bool = False,
         incarnation: str | None = None,
     ) -> list[Message]:
-        """Messages of one partition from `start`: `earliest`, `latest`, an offset, an id, a time.
+        """Messages of one partition, in order; to read without end use `messages`.
 
-        Empty when nothing came within `wait_s`. Raises `Trimmed` when retention was faster.
-        `compacted`: below the horizon of its compacted view only what that has.
+        Arguments:
+            start: `earliest`, `latest`, an offset, a message id (`ledger:entry:index`), or an
+                RFC 3339 time: the first message at or after it.
+            limit: at most so many messages; there may be fewer though more are stored.
+            wait_s: seconds to wait for the first one, at most 60; empty when none came.
+            compacted: below the horizon of its compacted view only what that has.
+            incarnation: see below.
+
+        Raises `Trimmed` when retention has removed `start`, `NotFound`, `InvalidBatch` (damaged on
+        the way).
 
         An offset is of the topic that this client looked at last, by `topic`, `create_topic`,
         `offset` or a read from anything but an offset; of another one if its `incarnation`
@@ -298,9 +362,13 @@ class AsyncClient:
     ) -> AsyncIterator[Message]:
         """A partition's messages in order, to its end, or without end (`follow`).
 
+            async for message in client.messages("orders", partition=2, start="earliest"):
+                print(message.offset, message.key, message.value)
+
+        To go on later, keep `message.offset + 1` and begin there. `start` as in `read`;
         `compacted`: first its compacted view, then every message behind the view's horizon.
         All are of one topic: raises `TopicReplaced` as `read` does, which also says what
-        `incarnation` is.
+        `incarnation` is; `Trimmed` when retention was faster than the reader.
         """
         found = self.pages(
             topic, partition=partition, start=start, follow=follow, compacted=compacted,
@@ -334,7 +402,11 @@ class AsyncClient:
                 yield page
 
     async def offset(self, topic: str, *, partition: int = 0, at: str | int = "latest") -> int:
-        """The offset of `earliest`, `latest` or a time; `latest` is the next one to be written."""
+        """The offset that `at` means: `earliest`, `latest`, an offset, a message id, or a time.
+
+        `latest` is the next one to be written; a time (RFC 3339) is the first message with that
+        timestamp or a later one, and the end when there is none.
+        """
         name = TopicName.of(topic)
         of = self._of(name, at, None)
         found = await find_offset(self.transport, name, partition, at, of=of)
@@ -353,7 +425,18 @@ class AsyncClient:
         ack_timeout_s: float | None = None,
         consumer: str | None = None,
     ) -> Subscription:
-        """Create the subscription, or find that it exists so; return a consumer of it."""
+        """Create a subscription of a topic, or find that it exists so; return a consumer of it.
+
+        Arguments:
+            name: of the subscription: what is acked is acked for all who use this name.
+            type: `exclusive`, one consumer at a time, in order; `shared`, as many as there are,
+                each message to one of them.
+            start: where a new subscription begins.
+            ack_timeout_s: seconds that a message is leased to a consumer (30 where left away).
+            consumer: this one's name in the figures; drawn where left away.
+
+        Raises `NotFound`, `Conflict` when it exists with other settings.
+        """
         body: dict[str, Any] = {"type": type, "start": start}
         if ack_timeout_s is not None:
             body["ack_timeout"] = ack_timeout_s
@@ -363,7 +446,7 @@ class AsyncClient:
         return self._consumer(topic, name, consumer, of)
 
     def subscription(self, topic: str, name: str, *, consumer: str | None = None) -> Subscription:
-        """A consumer of a subscription that exists."""
+        """A consumer of a subscription that exists: its first call raises `NotFound` if not."""
         return self._consumer(topic, name, consumer, Incarnation())
 
     def _consumer(

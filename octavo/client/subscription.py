@@ -70,9 +70,11 @@ class Subscription:
     async def receive(
         self, messages_max: int = 100, *, wait_s: float = 0.0, partition: int | None = None
     ) -> list[Delivery]:
-        """Up to `messages_max` messages; empty when none came within `wait_s`.
+        """Up to `messages_max` messages, leased to this consumer for the ack timeout.
 
-        `held_back` says afterwards why, where there are messages that nobody has.
+        Empty when none came within `wait_s` (seconds, at most 60); `held_back` says afterwards
+        why, where there are messages that nobody has. Raises `NotFound`, `Conflict` (the
+        subscription is exclusive, and another consumer holds it).
 
         Naming a partition goes straight to its owner: for consumers that share the work by
         partition, and for those that need its order: an answer that gets lost leaves no gap then.
@@ -111,33 +113,51 @@ class Subscription:
         return await self.receive(messages_max, wait_s=wait_s)
 
     async def ack(self, *handed: Handed | Iterable[Handed]) -> None:
-        """Done with these, durably. Raises `Conflict` when a lease had ended (others are acked)."""
+        """Done with these: deliveries, ack ids, or lists of them. Durable once it has returned.
+
+        Raises `Conflict` (`stale-lease`) when a lease had ended, which will be delivered again or
+        were; `error.problem["stale"]` names them, and the others are acked.
+        """
         await self._ack({"ack_ids": _ack_ids(handed)}, _partition_of(handed))
 
     async def ack_up_to(self, delivery: Delivery) -> None:
-        """Done with this and all before it in its partition (exclusive subscriptions)."""
+        """Done with this and all before it in its partition. Durable once it has returned.
+
+        For exclusive subscriptions; raises `Conflict` for a shared one.
+        """
         await self._ack({"up_to": delivery.offset}, delivery.partition)
 
     async def nack(self, *handed: Handed | Iterable[Handed], delay_s: float = 0.0) -> None:
-        """Not done: deliver again, not before `delay_s` from now."""
+        """Not done: deliver again, to anybody, not before `delay_s` seconds from now.
+
+        Raises `Conflict` when a lease had ended, `ApiError` (429) when too many are delayed.
+        """
         await self._ack({"nack": [{"ack_id": one, "delay": delay_s} for one in _ack_ids(handed)]})
 
     async def extend(self, *handed: Handed | Iterable[Handed]) -> None:
-        """Still at it: the lease starts anew."""
+        """Still at it: the lease starts anew. Raises `Conflict` for those that had ended."""
         await self._ack({"extend": _ack_ids(handed)})
 
     async def seek(self, to: str | int) -> None:
-        """Go to `earliest`, `latest`, an offset, a message id or an RFC 3339 time."""
+        """Go to `earliest`, `latest`, an offset, a message id or an RFC 3339 time.
+
+        What is before counts as acked, what is behind as not; all leases end. An offset or an id
+        is of one partition: raises `ApiError` (422) where the topic has several.
+        """
         await self._transport.call("POST", f"{self._path}/seek", json_body={"to": to}, of=self._of)
 
     async def stats(self) -> Mapping[str, Any]:
-        """Backlog, unacked ranges, consumers, as the API gives them."""
+        """Settings and live figures, as the API gives them.
+
+        `backlog` and `leased` in messages, `held_back`, and by partition `committed_offset`,
+        `unacked_ranges` and `consumers`.
+        """
         answer = await self._transport.call("GET", self._path, of=self._of)
         found: Mapping[str, Any] = answer.json()
         return found
 
     async def delete(self) -> None:
-        """Remove the subscription and its cursor."""
+        """Remove the subscription, and what it knows of acks, for all consumers."""
         await self._transport.call("DELETE", self._path, of=self._of)
 
     async def deliveries(

@@ -196,7 +196,26 @@ class Subscription(OnLoopThread[AsyncSubscription]):
 
 
 class Client(OnLoopThread[AsyncClient]):
-    """A client of one cluster, for programs without an event loop; a context manager."""
+    """A client of one cluster, for programs without an event loop; a context manager.
+
+        with Client("http://127.0.0.1:8080") as client:
+            client.create_topic("orders", partitions=4)
+            with client.producer("orders") as producer:
+                producer.send({"order": 1}, key="customer-7")
+            orders = client.subscribe("orders", "billing", type="shared")
+            for delivery in orders.deliveries(idle_s=2):
+                print(delivery.offset, delivery.json())
+
+    Arguments:
+        urls: any of the brokers, `http://host:port`; more than one for when one is away.
+        attempt_s: seconds that one try of a call may take.
+        retry_s: seconds for which a call that failed for a reason that passes is repeated.
+
+    Calls wait for their answers and may be made from any thread. They raise `Unreachable` when no
+    broker answered within `retry_s`, `ApiError` (or one of its kinds) when one refused, and
+    `InvalidCall` for arguments that cannot mean anything. After a `fork`, the child makes a client
+    of its own: the thread that works for this one does not go along.
+    """
 
     cluster = blocking(AsyncClient.cluster)
     brokers = blocking(AsyncClient.brokers)
@@ -238,7 +257,9 @@ class Client(OnLoopThread[AsyncClient]):
         self.close()
 
     def close(self) -> None:
-        """Give the connections back and end the thread."""
+        """Give the connections back and end the thread; once is enough."""
+        if self._thread.is_stopped:
+            return
         try:
             self._thread.call(self._inner.close())
         finally:
@@ -253,7 +274,16 @@ class Client(OnLoopThread[AsyncClient]):
         compression: Compression = Compression.NONE,
         **options: Unpack[ProducerSettings],
     ) -> Producer:
-        """A producer of a topic; `options` as in `ProducerSettings`."""
+        """A producer of a topic; `options` as in `ProducerSettings`. Raises `NotFound`.
+
+        Arguments:
+            producer_id: a name (or number) of its own, so that what it repeats after a restart is
+                known as repeated; drawn where left away.
+            encoding: `batch`, record batches; `ndjson` where the broker is to make them.
+            compression: of record batches.
+
+        A context manager: the end of the block flushes and closes it.
+        """
         inner = self._thread.call(
             self._inner.producer(
                 topic,
@@ -277,6 +307,10 @@ class Client(OnLoopThread[AsyncClient]):
     ) -> Iterator[Message]:
         """A partition's messages in order, to its end, or without end (`follow`).
 
+            for message in client.messages("orders", partition=2):
+                print(message.offset, message.key, message.value)
+
+        To go on later, keep `message.offset + 1` and begin there: `start=`.
         `compacted`: first its compacted view, then every message behind the view's horizon.
         All are of one topic: see `AsyncClient.messages`.
         """
@@ -319,7 +353,10 @@ class Client(OnLoopThread[AsyncClient]):
         ack_timeout_s: float | None = None,
         consumer: str | None = None,
     ) -> Subscription:
-        """Create the subscription, or find that it exists so; return a consumer of it."""
+        """Create a subscription, or find that it exists so; return a consumer of it.
+
+        Arguments and errors as in `AsyncClient.subscribe`.
+        """
         inner = self._thread.call(
             self._inner.subscribe(
                 topic,

@@ -1,9 +1,14 @@
-"""What comes out of an answer to `receive`, byte for byte."""
+"""What comes out of an answer to `receive`, byte for byte; and where a client is of use."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
+from octavo.client.errors import InvalidCall
+from octavo.client.sync import Client
 from octavo.client.types import TopicName, decode_deliveries, to_bytes
 
 
@@ -49,3 +54,34 @@ def test_values_in() -> None:
     assert to_bytes(None) is None
     assert TopicName.of("a/b") == ("a", "b")
     assert TopicName.of("b") == ("public", "b")
+
+
+def test_a_client_that_is_closed_says_so() -> None:
+    client = Client("http://127.0.0.1:9")
+    client.close()
+    client.close()
+    with pytest.raises(InvalidCall, match="is closed: make a new one"):
+        client.topics()
+
+
+def test_a_child_of_fork_has_no_part_of_a_client() -> None:
+    """It would wait for ever for a thread that is not there."""
+    program = """
+import os, sys
+from octavo import Client, InvalidCall
+client = Client("http://127.0.0.1:9", retry_s=0)
+child = os.fork()
+if child == 0:
+    try:
+        client.topics()
+    except InvalidCall as error:
+        print(error, flush=True)
+    client.close()
+    os._exit(0)
+os.waitpid(child, 0)
+client.close()
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "which a fork has made: make a new one there" in run.stdout
