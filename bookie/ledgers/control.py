@@ -148,13 +148,6 @@ class LedgerControl:
         """The highest entry id held; −1 for none. Raises `NoSuchLedger`, `UnknownState`."""
         return self.sure(ledger_id, "has a later entry").last_entry
 
-    def is_fenced(self, ledger_id: int) -> bool:
-        """Whether ordinary adds are refused. Raises `NoSuchLedger`, `UnknownState`."""
-        state = self.known(ledger_id)
-        if not state.fenced:
-            self.deny(ledger_id, "was fenced")
-        return state.fenced
-
     def watch_lac(self, ledger_id: int, after: int) -> asyncio.Future[int]:
         """A future that ends with the LAC once it is above `after`; the ledger may be unknown."""
         future = self._watches.park(ledger_id, after)

@@ -22,6 +22,7 @@ from octavo.protocol.extension import Op
 from tests.cluster.test_wiped_bookie import wipe
 from tests.support.cluster import Cluster, add_many, payload_of
 from tests.support.raw_bookie import KEY, RawClient, add_of, until
+from tests.support.storage_support import is_fenced
 
 
 async def keeper_of(cluster: Cluster, name: str, **how: Any) -> CopyKeeper:
@@ -80,7 +81,7 @@ async def test_a_wiped_bookie_fetches_everything_back_and_its_limbo_ends(
         metadata = await client.metadata(writer.ledger_id)
         assert await short_copies(cluster, metadata) == []
         if "b1" in metadata.fragments[0].bookies:
-            assert node.storage.control.is_fenced(writer.ledger_id), "the fence may have been lost"
+            assert is_fenced(node.storage, writer.ledger_id), "the fence may have been lost"
     assert keeper.status.unfinished == {}
     assert node.storage.limbo.is_over
     async with asyncio.timeout(30):

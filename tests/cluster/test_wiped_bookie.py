@@ -28,6 +28,7 @@ from octavo.protocol.extension import Op
 from octavo.protocol.frames import Flag
 from tests.support.cluster import Cluster, add_many, payload_of
 from tests.support.raw_bookie import RawClient, add_of, config_in, until
+from tests.support.storage_support import is_fenced
 
 FENCE = int(Flag.FENCE | Flag.HIGH_PRIORITY | Flag.UNKNOWN_STATE)
 
@@ -80,7 +81,7 @@ async def test_an_open_ledger_is_recovered_whole(cluster: Cluster, name: str) ->
     # The old writer may still run: nothing that it adds is acked by the new life.
     with pytest.raises(OctavoError):
         await add_many_or_fail(writer)
-    assert node.storage.control.is_fenced(writer.ledger_id)
+    assert is_fenced(node.storage, writer.ledger_id)
 
 
 async def add_many_or_fail(writer: LedgerWriter) -> None:
@@ -177,7 +178,7 @@ async def test_the_answers_of_a_wiped_bookie(cluster: Cluster) -> None:
     assert await raw.add(add_of(ledger_id, 3)) is Code.UNKNOWN_STATE
     assert await raw.add(add_of(ledger_id, 3, flags=0)) is Code.IO
     assert await raw.read(ledger_id, -1, FENCE, b"k" * 20) is Code.UNKNOWN_STATE
-    assert node.storage.control.is_fenced(ledger_id)
+    assert is_fenced(node.storage, ledger_id)
     info = (await raw.call(Op.NODE_INFO)).body
     assert info["unsure_through"] >= ledger_id
     assert await raw.add(add_of(info["unsure_through"] + 1, 0)) is Code.OK

@@ -23,7 +23,7 @@ from tests.sim.loop import SimLoop
 from tests.sim.process import Process
 from tests.sim.trace import Trace
 from tests.support.engine_lab.life import TINY, entry_of, payload, tinier
-from tests.support.storage_support import KEY, make_run
+from tests.support.storage_support import KEY, is_fenced, make_run
 
 CONFIG = replace(TINY, gc_quarantine_ms=1, gc_minor_ratio=0.5, gc_major_ratio=0.95)
 SLOTS, ENTRIES = 3, 12
@@ -216,7 +216,7 @@ class Engine:
             assert found == wanted, f"{len(found)} entries in a row from {ledger_id}:{first}"
 
     def _state(self, ledger_id: int) -> tuple[bool, int]:
-        return self.storage.control.is_fenced(ledger_id), self.storage.control.last_add_confirmed(
+        return is_fenced(self.storage, ledger_id), self.storage.control.last_add_confirmed(
             ledger_id
         )
 

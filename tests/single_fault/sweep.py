@@ -39,7 +39,7 @@ from tests.support.engine_lab.life import (
     silence,
 )
 from tests.support.engine_lab.lives import CrashPoint, points_of
-from tests.support.storage_support import OTHER_KEY, make_run
+from tests.support.storage_support import OTHER_KEY, is_fenced, make_run
 
 ONE_FOLDER = replace(TINY, ledger_directories=("/l",))
 _FENCED = ("add", "delete", "add", "checkpoint", "roll", "fence")
@@ -206,7 +206,7 @@ async def _ledger(storage: Storage, ledger_id: int, one: Promised) -> str:
     if one.deleted or one.delete_tried:
         return max(ends, default="right")
     try:
-        ends.add("right" if storage.control.is_fenced(ledger_id) or not one.fenced else "lost")
+        ends.add("right" if is_fenced(storage, ledger_id) or not one.fenced else "lost")
         ends.add("right" if storage.control.last_add_confirmed(ledger_id) >= one.lac else "lost")
         listed = await storage.reads.entries(ledger_id)
         held = {n for first, last in listed for n in range(first, last + 1)}

@@ -66,6 +66,14 @@ async def eventually(holds: Callable[[], bool], timeout_s: float = 10) -> None:
             await asyncio.sleep(0.002)
 
 
+def is_fenced(storage: Storage, ledger_id: int) -> bool:
+    """Whether ordinary adds are refused. Raises `NoSuchLedger`, `UnknownState`."""
+    state = storage.control.known(ledger_id)
+    if not state.fenced:
+        storage.control.deny(ledger_id, "was fenced")
+    return state.fenced
+
+
 class Bench:
     """A storage on a memory disk: add and wait, crash, start again."""
 

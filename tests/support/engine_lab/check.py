@@ -20,7 +20,7 @@ from tests.sim.index import SimIndexStore
 from tests.support.engine_lab.garbage import collect
 from tests.support.engine_lab.images import Image
 from tests.support.engine_lab.life import TINY, Fact, Promised, entry_of, promises, silence
-from tests.support.storage_support import OTHER_KEY, entry_bytes, make_run
+from tests.support.storage_support import OTHER_KEY, entry_bytes, is_fenced, make_run
 
 PROBE = 99
 """A ledger of the check itself."""
@@ -96,11 +96,11 @@ async def _look(storage: Storage, wanted: dict[int, Promised], sure: bool) -> Se
             continue
         try:
             if not sure:
-                seen[ledger_id] = (entries, storage.control.is_fenced(ledger_id))
+                seen[ledger_id] = (entries, is_fenced(storage, ledger_id))
                 continue
             seen[ledger_id] = (
                 entries,
-                storage.control.is_fenced(ledger_id),
+                is_fenced(storage, ledger_id),
                 storage.control.last_add_confirmed(ledger_id),
                 storage.control.last_entry(ledger_id),
                 await storage.reads.entries(ledger_id),

@@ -31,6 +31,7 @@ from octavo.metadata.cookie import decode_cookie
 from octavo.protocol.codes import Code, NoSuchEntry, NoSuchLedger
 from octavo.protocol.entry import digest_for, unpack_entry
 from tests.fixtures.formats import make
+from tests.support.storage_support import is_fenced
 
 ROOT = Path(__file__).resolve().parents[3]
 FIXTURES = make.HERE
@@ -206,7 +207,7 @@ async def test_a_whole_bookie_opens_and_serves(folder: Path, tmp_path: Path) -> 
                     assert entry_of(data, ledger_id, entry_id) == wanted
                 with pytest.raises(NoSuchEntry):
                     await storage.reads.read(ledger_id, count)
-                assert storage.control.is_fenced(ledger_id) == (ledger_id in expected["fenced"])
+                assert is_fenced(storage, ledger_id) == (ledger_id in expected["fenced"])
             for ledger_id in expected["deleted"]:
                 with pytest.raises(NoSuchLedger):
                     await storage.reads.read(ledger_id, 0)

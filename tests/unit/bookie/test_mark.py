@@ -22,7 +22,7 @@ from octavo.bookie.journal.mark import (
     write_mark,
 )
 from tests.support.memory_disk import MemoryDisk
-from tests.support.storage_support import CONFIG, Bench
+from tests.support.storage_support import CONFIG, Bench, is_fenced
 
 FOLDERS = ("/j", "/k")
 BASE = Mark((Position(3, 100), Position(5, 200)), 7, 70, 2, 20, FOLDERS)
@@ -196,5 +196,5 @@ async def test_a_bookie_with_a_mark_of_version_1_goes_on() -> None:
         bench.disk = after
         await bench.start()
         assert await bench.storage.reads.entries(1) == [(0, 1)]
-        assert bench.storage.control.is_fenced(2)
+        assert is_fenced(bench.storage, 2)
         assert read_mark(bench.disk, CONFIG.ledger_directories).folders == ("/j",)  # type: ignore[union-attr]

@@ -12,7 +12,15 @@ from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.files import RealDisk
 from octavo.bookie.storage import Storage
 from octavo.protocol.codes import Code, NoSuchEntry, NoSuchLedger, Unauthorized
-from tests.support.storage_support import CONFIG, KEY, OTHER_KEY, Bench, entry_bytes, make_run
+from tests.support.storage_support import (
+    CONFIG,
+    KEY,
+    OTHER_KEY,
+    Bench,
+    entry_bytes,
+    is_fenced,
+    make_run,
+)
 
 
 async def test_an_added_entry_is_read_back() -> None:
@@ -155,7 +163,7 @@ async def test_a_fence_with_an_empty_write_cache_outlives_checkpoint_and_crash()
         assert not bench.storage._cache.active.ledgers
         await bench.storage.checkpoint()
         await bench.crash()
-        assert bench.storage.control.is_fenced(1)
+        assert is_fenced(bench.storage, 1)
         assert bench.storage.control.last_add_confirmed(1) == 0
         assert await bench.add(1, 1) is Code.FENCED
 

@@ -17,7 +17,15 @@ from octavo.bookie.ledgers.state import LedgerStateDamaged
 from octavo.bookie.storage import Storage
 from octavo.protocol.codes import BookieIOError, Code, NoSuchEntry, ReadOnly
 from tests.support.memory_disk import MemoryDisk
-from tests.support.storage_support import CONFIG, KEY, Bench, entry_bytes, eventually, make_run
+from tests.support.storage_support import (
+    CONFIG,
+    KEY,
+    Bench,
+    entry_bytes,
+    eventually,
+    is_fenced,
+    make_run,
+)
 
 
 async def test_a_failed_sync_is_fatal_and_nothing_is_acked_after_it() -> None:
@@ -114,7 +122,7 @@ async def test_a_full_disk_refuses_adds_keeps_reads_and_recovers() -> None:
         assert bench.fatal == []
         await bench.crash()
         assert await bench.storage.reads.entries(1) == [(0, acked)]
-        assert bench.storage.control.is_fenced(2)
+        assert is_fenced(bench.storage, 2)
 
 
 async def test_a_full_disk_at_the_end_of_a_journal_file_still_takes_fences() -> None:
@@ -131,7 +139,7 @@ async def test_a_full_disk_at_the_end_of_a_journal_file_still_takes_fences() -> 
         bench.disk.capacity = 2**40
         await bench.crash()
         assert await bench.storage.reads.entries(1) == [(0, number)]
-        assert bench.storage.control.is_fenced(1)
+        assert is_fenced(bench.storage, 1)
 
 
 async def test_a_flush_that_finds_no_space_loses_nothing_and_is_tried_again() -> None:
@@ -150,7 +158,7 @@ async def test_a_flush_that_finds_no_space_loses_nothing_and_is_tried_again() ->
         await bench.storage.checkpoint()
         await bench.crash()
         assert await bench.storage.reads.entries(1) == [(0, 1)]
-        assert bench.storage.control.is_fenced(2)
+        assert is_fenced(bench.storage, 2)
 
 
 async def test_a_fence_that_finds_no_space_says_so_and_holds_in_memory() -> None:
@@ -168,7 +176,7 @@ async def test_a_fence_that_finds_no_space_says_so_and_holds_in_memory() -> None
         bench.disk.hook = lambda call, path: None
         await bench.storage.control.fence(1, KEY)
         await bench.crash()
-        assert bench.storage.control.is_fenced(1)
+        assert is_fenced(bench.storage, 1)
 
 
 async def test_memory_is_bounded_when_the_disk_is_slow() -> None:
@@ -276,7 +284,7 @@ async def test_one_good_copy_of_the_mark_is_enough(spoiled: str) -> None:
         await bench.storage.checkpoint()
         bench.disk.flip(f"{spoiled}/journal.mark", 20, 1)
         await bench.crash()
-        assert bench.storage.control.is_fenced(1)
+        assert is_fenced(bench.storage, 1)
         assert await bench.storage.reads.entries(1) == [(0, 0)]
 
 
