@@ -288,8 +288,9 @@ class SimLoop(asyncio.AbstractEventLoop):
                     else:
                         close_quietly(task.get_coro())
                 process.tasks.clear()
-                process.queue.clear()
                 process.on_crash.clear()
+            for process in self._processes:  # what unwound here has added to it
+                process.queue.clear()
             self._timers.clear()
             self._ready.clear()
             self.executors.close()
@@ -346,8 +347,12 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.Task[Any]:
         process = (PROCESS.get() if context is None else context.get(PROCESS)) or self.world
         if self._discarded:
+            # Closed, and a task that never ends: who makes several at once makes, and so has
+            # closed, all of them. An error here would leave the others to the garbage collector.
             close_quietly(coro)
-            raise RuntimeError("the simulated world is gone")
+            task = SimTask(coro, loop=self, name=name or "task", context=context)
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            return task
         number = self._next_number()
         task = SimTask(coro, loop=self, name=name or "task", context=context)
         task.number = number
