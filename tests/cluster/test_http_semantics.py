@@ -106,7 +106,9 @@ async def test_a_half_stored_stream_is_completed_by_repeating_it(cluster: Cluste
     with pytest.raises(aiohttp.ClientError, match="killed"):
         await cluster.api.post(ONE + "/messages", dying(), NDJSON, headers=producer(0))
     node = next(iter(cluster.brokers.values()))
-    await until(lambda: not node.server._in_hand, 10)
+    server = node.server
+    assert server is not None
+    await until(lambda: not server._in_hand, 10)
     answer = await cluster.api.post(ONE + "/messages", b"".join(lines), NDJSON, headers=producer(0))
     assert answer.status == 200, answer
     assert answer.json()["count"] == 30_000

@@ -267,7 +267,7 @@ async def test_a_bookie_registers_anew_after_its_session(
     a, b = await tree.open(), await tree.open()
     registry, watcher = BookieRegistry(a), BookieRegistry(b)
     await registry.register(BOOKIE)
-    states = []
+    states: list[SessionState] = []
     a.on_session(states.append)
     await tree.expire(a)
     await eventually(lambda: states and states[-1] is SessionState.CONNECTED)
@@ -448,7 +448,7 @@ async def test_one_of_two_owns_until_it_releases(tree: Tree, eventually: Eventua
 async def test_a_lost_session_is_a_lost_ownership(tree: Tree, eventually: Eventually) -> None:
     store = await tree.open()
     a, b = Ownership(store), Ownership(await tree.open())
-    lost = []
+    lost: list[str] = []
     a.on_lost(lost.append)
     await a.claim("/o/1", b"a")
     await a.claim("/o/2", b"a")

@@ -504,7 +504,9 @@ async def test_children_under_a_racing_writer_end_complete(
 
 async def test_an_expired_session_is_told_and_replaced(tree: Tree, eventually: Eventually) -> None:
     a, b = await tree.open(), await tree.open()
-    states, heard, heard_by_b = [], [], []
+    states: list[SessionState] = []
+    heard: list[int] = []
+    heard_by_b: list[int] = []
     a.on_session(states.append)
     await a.create("/e/a", b"", ephemeral=True)
     await b.create("/e/b", b"", ephemeral=True)
@@ -553,7 +555,9 @@ async def test_whoever_lost_the_session_hears_it_before_any_answer(tree: Tree) -
 
 async def test_a_reconnect_raises_a_false_alarm(tree: Tree, eventually: Eventually) -> None:
     a = await tree.open(impatient=True)
-    states, heard, names_heard = [], [], []
+    states: list[SessionState] = []
+    heard: list[int] = []
+    names_heard: list[int] = []
     a.on_session(states.append)
     a.watch("/w", lambda: heard.append(1))
     a.watch_children("/w", lambda: names_heard.append(1))

@@ -268,7 +268,8 @@ async def test_a_server_that_is_killed_and_comes_back(
         pytest.skip(str(error))
     hosts = [f"127.0.0.1:{server.port}"]
     store = ZooKeeperStore(hosts, session_timeout_ms=20_000, connect_timeout_ms=60_000)
-    states, heard = [], []
+    states: list[SessionState] = []
+    heard: list[int] = []
     store.on_session(states.append)
     await store.start()
     await store.create("/stays", b"x")
@@ -332,6 +333,7 @@ async def test_a_stopped_process_learns_that_it_expired_before_it_misses_its_rec
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", CHILD, url, stdin=pipe, stdout=pipe, cwd=Path(__file__).parents[2]
     )
+    assert process.stdout is not None
     try:
         while await process.stdout.readline() != b"ready\n":
             pass
@@ -342,7 +344,7 @@ async def test_a_stopped_process_learns_that_it_expired_before_it_misses_its_rec
 
         await eventually(gone)
         process.send_signal(signal.SIGCONT)
-        said = []
+        said: list[str] = []
         while said[-1:] != ["record-not-found"]:
             said.append((await process.stdout.readline()).decode().strip())
             assert said[-1], f"the child ended after {said}"

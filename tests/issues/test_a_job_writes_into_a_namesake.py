@@ -28,7 +28,7 @@ NAME = TOPIC.partition(0)
 async def test_a_topic_made_anew_between_its_read_and_its_write(cluster: Cluster) -> None:
     broker = (await cluster.start("A")).broker
     topics = TopicStore((await cluster.start("B")).store)
-    versions = []
+    versions: list[int] = []
 
     async def make() -> None:
         await broker.topics.create(TOPIC, TopicSettings())

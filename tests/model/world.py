@@ -246,7 +246,8 @@ class World:
     def _step(self, config: int, message: int, cost: int) -> _Step:
         parts = self._parts[config]
         parts = (int(parts[0]) - cost, *parts[1:])
-        todo, posted = [self._first[message]], []
+        todo = [self._first[message]]
+        posted: list[int] = []
         while todo:
             message = todo.pop(0)
             place = self._place[self._messages[message].to] + 1

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from octavo.broker.errors import OffsetTrimmed
-from octavo.broker.types import MessageId, SubscriptionSettings, TopicSettings
+from octavo.broker.types import Delivery, MessageId, SubscriptionSettings, TopicSettings
 from octavo.clock import wall_clock_ms
 from octavo.ledger.errors import OffloadDamaged, OffloadUnavailable
 from octavo.metadata.offloads import (
@@ -157,7 +157,7 @@ async def test_brokers_and_spark_read_what_only_the_objects_have(
         TOPIC, "s", SubscriptionSettings(start="earliest")
     )
     subscription = await partition.subscribe(info)
-    got = []
+    got: list[Delivery] = []
     while len(got) < len(WHOLE):
         got += await subscription.receive("c", messages_max=50)
         await subscription.acknowledge([one.ack_id for one in got[-50:]])

@@ -87,7 +87,7 @@ class FakeSubscription:
     """One by one, as a real one does where batches would be more."""
 
     def _take(self, consumer: str, most: int) -> list[Delivery]:
-        found = []
+        found: list[Delivery] = []
         records = self.partition.all_records()
         while len(found) < most:
             if self.redeliver:

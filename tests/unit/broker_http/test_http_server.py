@@ -11,6 +11,7 @@ import pytest
 
 from octavo.broker.config import BrokerConfig
 from octavo.broker.http.broker_calls import BrokerProof
+from octavo.broker.http.connections import ConnectionServer
 from octavo.broker.http.server import BrokerServer, CannotListen
 from octavo.protocol.records import Record, build_batch, partition_for
 from octavo.standalone.ports import free_port
@@ -44,6 +45,11 @@ async def send_raw(url: str, data: bytes, *, seconds: float = 5) -> bytes:
 
 
 # ---- names and problems
+
+
+def listening(server: BrokerServer) -> ConnectionServer:
+    assert server._http is not None, "it is started"
+    return server._http
 
 
 @pytest.mark.parametrize(
@@ -639,8 +645,8 @@ async def test_a_client_that_takes_nothing_is_cut_off() -> None:
                 b"Accept: application/vnd.kafka.recordbatch.v2\r\n\r\n"
             )
         server = one.servers[0]
-        await until(lambda: len(server._http.connections) == 2)
-        await until(lambda: len(server._http.connections) == 1, 10)  # the other is `one.api`'s
+        await until(lambda: len(listening(server).connections) == 2)
+        await until(lambda: len(listening(server).connections) == 1, 10)  # the other is `one.api`'s
         writer.close()
         assert (await one.api.get("/healthz")).status == 200
 
@@ -651,7 +657,7 @@ ASK = b"GET %s HTTP/1.1\r\nHost: x\r\n%s\r\n"
 async def connections_of(one: Running, count: int) -> list[asyncio.StreamWriter]:
     port = int(one.api.url.rpartition(":")[2])
     kept = [await asyncio.open_connection("127.0.0.1", port) for _ in range(count)]
-    await until(lambda: len(one.servers[0]._http.connections) >= min(count, 3))
+    await until(lambda: len(listening(one.servers[0]).connections) >= min(count, 3))
     return [writer for _, writer in kept]
 
 
@@ -664,7 +670,7 @@ async def test_too_many_connections() -> None:
         assert b"connection: close" in answer.lower()
         for writer in kept:
             writer.close()
-        await until(lambda: not one.servers[0]._http.connections)
+        await until(lambda: not listening(one.servers[0]).connections)
         assert (await one.api.get("/v1/topics/public")).status == 200
 
 
@@ -687,15 +693,15 @@ async def test_a_flood_of_connections_leaves_nothing_behind() -> None:
     async with running(1, connections_max=3, connections_reserved=2) as one:
         server = one.servers[0]
         kept = await connections_of(one, 300)
-        await until(lambda: len(server._http.connections) == 5)
+        await until(lambda: len(listening(server).connections) == 5)
         health = ASK % (b"/healthz", b"Connection: close\r\n")
         assert (await send_raw(one.api.url, health)).startswith(b"HTTP/1.1 200 ")
         refused = server._services.metrics.connections_refused._value.get()
         assert refused >= 295
         for writer in kept:
             writer.close()
-        await until(lambda: not server._http.connections)
-        assert not server._http._reserved
+        await until(lambda: not listening(server).connections)
+        assert not listening(server)._reserved
         assert (await one.api.get("/v1/topics/public")).status == 200
 
 

@@ -117,7 +117,8 @@ class Topic:
     def receive(self, log: str = "") -> bool:
         """Of the shared subscription, in any order; some acks get lost or are refused."""
         log = log or self.rng.choice(self.names)
-        group, offsets = self._shared[log], []
+        group = self._shared[log]
+        offsets: list[int] = []
         while group.again and len(offsets) < 3:
             offsets.append(group.again.popleft())
         while group.fresh < len(self.logs[log]) and len(offsets) < 5:

@@ -278,7 +278,7 @@ def test_the_end_of_a_session_and_of_its_records_is_one_transaction(path: Any) -
         clock.now_ms += 600
         b.beat()
         clock.now_ms += 600
-        executed = []
+        executed: list[str] = []
         b._db.set_trace_callback(executed.append)
         b.sweep_if_due()
         words = [statement.split()[0] for statement in executed if "records" in statement]
@@ -432,8 +432,9 @@ def child(path):
     finally:
         process.kill()
         process.wait()
-        process.stdin.close()
-        process.stdout.close()
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            pipe.close()
 
 
 async def lines_until(process, last: str) -> list[str]:

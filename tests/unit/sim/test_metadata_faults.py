@@ -23,6 +23,7 @@ from octavo.metadata.store import (
 from tests.sim.loop import SimLoop
 from tests.sim.metadata import Cut, MetadataFaults, SimMetadata
 from tests.sim.metadata_store import SimMetadataStore
+from tests.sim.metadata_tree import Change
 from tests.sim.process import Process
 from tests.sim.trace import Trace
 
@@ -273,7 +274,7 @@ def test_whoever_watches_and_then_reads_ends_with_the_last_value(world: World) -
 def test_the_history_tells_every_change_in_order_and_observers_hear_it_at_once(
     world: World,
 ) -> None:
-    heard = []
+    heard: list[Change] = []
     world.server.observers.append(heard.append)
     a = world.open("a")
     world.run("a", a.create("/p/q", b"x", ephemeral=True))

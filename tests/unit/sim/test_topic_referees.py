@@ -56,7 +56,7 @@ def test_a_good_history_is_left_alone(log: LogHistory, failures: list[str]) -> N
     assert not failures
 
 
-BAD: dict[str, Callable[[LogHistory], None]] = {
+BAD: dict[str, Callable[[LogHistory], object]] = {
     "held": lambda log: (stored(log, "a", at=0), log.sends(["b"], "p", -1, 1), read(log, 0, "b")),
     "was never sent": lambda log: read(log, 0, "x"),
     "twice": lambda log: (stored(log, "a", at=0), read(log, 5, "a")),
