@@ -162,7 +162,7 @@ async def test_what_was_given_up_is_never_committed(cluster: Cluster) -> None:
         await go_on.wait()
         return found
 
-    bulk_loads._checks.parts = slow  # type: ignore[method-assign]
+    bulk_loads._checks.parts = slow  # type: ignore[method-assign, assignment]
     committing = asyncio.create_task(commit(running, "q", 0, [Offer(name, (ledger,))]))
     await checked.wait()
     assert await bulk_loads.abort("q", 0, [ledger.ledger_id]) == [ledger.ledger_id]

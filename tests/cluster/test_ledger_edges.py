@@ -118,7 +118,7 @@ async def test_20_recovery_gets_through_a_busy_bookie(cluster: Cluster) -> None:
                 raise TooManyRequests("busy")
             return await read(ledger_id, entry_id)  # type: ignore[no-any-return]
 
-        node.storage.add = moody_add  # type: ignore[method-assign]
+        node.storage.add = moody_add  # type: ignore[method-assign, assignment]
         node.storage.reads.read = moody_read  # type: ignore[method-assign]
         node.storage.reads.read_now = lambda *_: None  # type: ignore[method-assign]
     assert (await other.recover(writer.ledger_id)).last_entry == 29

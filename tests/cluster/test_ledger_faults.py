@@ -431,7 +431,7 @@ async def test_a_damaged_replica_is_reported_and_another_serves(cluster: Cluster
         return [*entries[:3], *map(flip, entries[3:])]
 
     storage.reads.read = damaged_read  # type: ignore[method-assign]
-    storage.reads.read_many = damaged_read_many  # type: ignore[method-assign]
+    storage.reads.read_many = damaged_read_many  # type: ignore[method-assign, assignment]
     storage.reads.read_now = lambda *_: None  # type: ignore[method-assign]
     damaged = 0
     for _ in range(6):

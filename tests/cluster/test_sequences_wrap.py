@@ -35,7 +35,7 @@ def lose_answers(client: AsyncClient, rng: random.Random) -> list[str]:
             raise aiohttp.ServerDisconnectedError
         return answer
 
-    client.transport._once = some  # type: ignore[method-assign]
+    client.transport._once = some  # type: ignore[method-assign, assignment]
     return lost
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -213,6 +214,7 @@ async def test_random_calls_by_two_agree_with_a_dictionary(tree: Tree, seed: Any
         version = rng.choice([ANY_VERSION, 0, 1, 2])
         value = str(step).encode()
         call = rng.choice(["get", "create", "put", "delete", "children"])
+        given: Awaitable[object]
         match call:
             case "get":
                 given = store.get(path)
@@ -225,7 +227,7 @@ async def test_random_calls_by_two_agree_with_a_dictionary(tree: Tree, seed: Any
             case _:
                 given = store.children(path)
         try:
-            result = await given
+            result: object = await given
         except MetadataError as error:
             result = type(error)
         wanted = apply_to_model(model, call, path, value, version)

@@ -168,7 +168,7 @@ def test_no_batch_is_skipped_that_its_writer_did_not_skip(
         try:
             rules.check_order(record, batch, after)
         except BatchOutOfOrder as error:
-            expected = error.expected
+            expected: int | None = error.expected
         else:
             expected = None
         if expected is not None:

@@ -7,7 +7,7 @@ the referee what each bookie reports as durable, at the moment it does.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from octavo.bookie.adds import AddBatch
@@ -69,7 +69,7 @@ class SimBookie:
         self.rng = cluster.loop.stream(f"bookie {name}")
         self.disk = SimDisk(cluster.options.disk_bytes, name=name)
         self.disk.on_note = cluster.trace.fault
-        self.limits: dict[str, Any] = cluster.options.bookie
+        self.limits: Mapping[str, Any] = cluster.options.bookie
         self.process: Process | None = None
         self.node: BookieNode | None = None
         self.serving = False

@@ -81,7 +81,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._discarded = False
         self.world = Process(self, "world")
         self.executors = SimExecutors(self)
-        self.run_in_executor = self.executors.submit  # type: ignore[method-assign]
+        self.run_in_executor = self.executors.submit  # type: ignore[method-assign, assignment]
         self.create_future = partial(asyncio.Future, loop=self)  # type: ignore[method-assign]
 
     # ------------------------------------------------------------------ the seed's own
@@ -163,8 +163,10 @@ class SimLoop(asyncio.AbstractEventLoop):
                 top = timers[0] if timers else _NEVER
                 if top[WHEN] < self.now + _FAR_S and top[CALL] is not None:
                     handle = heappop(timers)
-                elif (handle := self._next_timer(done, end)) is None:
+                elif (later := self._next_timer(done, end)) is None:
                     return
+                else:
+                    handle = later
                 self.now, _, call, context, process = handle
                 jumped(self.now)
                 if process.listed:  # dead or paused, as nothing is ready
@@ -316,7 +318,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             self._ready.append(process)
         return handle
 
-    call_soon_threadsafe = call_soon
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
     def call_at(  # type: ignore[override]
         self, when: float, *call: Any, context: Context | None = None

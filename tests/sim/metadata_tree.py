@@ -197,7 +197,7 @@ class Tree:
         self._times.append(time_s)
         node.record = record
         node.past.append((self.seq, record))
-        keys = (WatchKey(path, False),)
+        keys: tuple[WatchKey, ...] = (WatchKey(path, False),)
         if was is None or record is None:
             node.owner = None
             node.next_sequence = 0

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 
@@ -350,8 +350,7 @@ class FakePartition:
                     return offset
             raise errors.MessageNotFound(f"no message {at} in {self.name}")
         ends: dict[Any, Any] = {"earliest": self.earliest_offset, "latest": self.next_offset}
-        found: int = ends.get(at, at)
-        return found
+        return cast(int, ends.get(at, at))
 
     async def subscribe(self, info: SubscriptionInfo) -> FakeSubscription:
         return self.subscriptions.setdefault(info.name, FakeSubscription(self, info))

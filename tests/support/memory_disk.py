@@ -58,7 +58,7 @@ class MemoryDisk(SimDisk):
         super().__init__(capacity)
         self.mutex = threading.RLock()
         self.sync_delay_s = 0.0
-        self.hook: Callable[[str, str], None] = lambda call, path: None
+        self.hook: Callable[[str, str], object] = lambda call, path: None
         """Called before each call with its name and path; may raise."""
 
     open = _of_disk("open")

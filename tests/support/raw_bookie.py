@@ -211,7 +211,7 @@ class TroubledDisk(RealDisk):
     """A real disk with a hook before writes and syncs, and an opinion of its free space."""
 
     def __init__(self) -> None:
-        self.hook: Callable[[str, str], None] = lambda call, path: None
+        self.hook: Callable[[str, str], object] = lambda call, path: None
         self.free: int | None = None
 
     def before(self, call: str, path: str) -> None:

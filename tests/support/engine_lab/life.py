@@ -85,7 +85,7 @@ class CheckLoop(SimLoop):
 
     def __init__(self, seed: int = 1, *, trace: Trace | None = None) -> None:
         super().__init__(seed, trace=trace or Trace())
-        self.run_in_executor = self._call_at_once  # type: ignore[method-assign]
+        self.run_in_executor = self._call_at_once  # type: ignore[method-assign, assignment]
 
     def _call_at_once(
         self,

@@ -69,7 +69,7 @@ class Fault(NamedTuple):
     pause_s: float
     kind: str
     names: tuple[str, ...]
-    count: int
+    count: int  # type: ignore[assignment]
     for_s: float
 
 

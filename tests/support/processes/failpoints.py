@@ -29,7 +29,7 @@ class Failpoint(NamedTuple):
 
     step: str
     phase: str
-    count: int = 1
+    count: int = 1  # type: ignore[assignment]
     action: str = "kill"
 
     def __str__(self) -> str:

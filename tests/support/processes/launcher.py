@@ -46,7 +46,7 @@ def wrap_transactions(armed: Armed) -> None:
         log(file, path, names_changed=names_changed)
         armed.pass_by("transaction", "half")
 
-    RecordFile._log = log_as_a_step  # type: ignore[method-assign]
+    RecordFile._log = log_as_a_step  # type: ignore[method-assign, assignment]
 
 
 if __name__ == "__main__":

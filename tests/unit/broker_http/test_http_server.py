@@ -405,7 +405,7 @@ async def test_brokers_that_disagree_do_not_loop(two: Running) -> None:
     async def wrong(asked: object, *, forwarded: bool = False, incarnation: str | None = None):
         return (await real(name))._replace(local=False, url=two.apis[1].url)
 
-    first.owner_of = wrong
+    first.owner_of = wrong  # type: ignore[method-assign, assignment]
     answer = await two.apis[1].post(ONE + "/messages", b"x", "text/plain")
     assert answer.status == 503, answer
     assert answer.json()["retryable"] is True

@@ -63,7 +63,13 @@ class Connection:
             entry_id = int.from_bytes(data[8:16], "big")
             if self.refuses:
                 self.refuses -= 1
-                answer = (self.sink.add_refused, TO, self.refuses_with, entry_id, entry_id)
+                answer: tuple[Any, ...] = (
+                    self.sink.add_refused,
+                    TO,
+                    self.refuses_with,
+                    entry_id,
+                    entry_id,
+                )
             else:
                 self.took.append(data)
                 answer = (self.sink.added, TO, entry_id, entry_id)

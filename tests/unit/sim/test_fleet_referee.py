@@ -119,7 +119,7 @@ def test_a_neglected_partition_is_said_unless_it_is_the_ill_one() -> None:
 
 async def test_what_stays_wrong_fails_the_seed() -> None:
     told = Told({"k1": [0, 1, 2, 3], "k2": []})
-    told.fleet._until_none = _at_once  # type: ignore[method-assign]
+    told.fleet._until_none = _at_once  # type: ignore[method-assign, assignment]
     await told.fleet.check(lambda: True)
     assert not told.said, "a ledger cannot be closed: nothing is expected"
     await told.fleet.check(lambda: False)
