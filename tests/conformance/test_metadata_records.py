@@ -149,7 +149,7 @@ async def test_a_listing_that_cannot_be_whole_is_an_error(tree: Tree) -> None:
             raise MetadataUnavailable("cut off in the middle")
         return await real(path)
 
-    store.children = failing
+    store.children = failing  # type: ignore[method-assign]
     with pytest.raises(MetadataUnavailable):
         await ledgers.list()
 

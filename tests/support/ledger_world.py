@@ -6,6 +6,7 @@ the core; a test chooses the order. Scenarios run here; tests/model visits every
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -73,6 +74,8 @@ class Agent:
     """Who acts in a world, with what it has under way."""
 
     def __init__(self, world: World) -> None:
+        self.on_deliver: Callable[[str], object] = lambda label: None
+        """Tests put their hook here."""
         self.world = world
         self.inbox: list[Envelope] = []
         self.log: list[Any] = []
@@ -80,10 +83,6 @@ class Agent:
     @property
     def labels(self) -> list[str]:
         return [envelope.label for envelope in self.inbox]
-
-    def on_deliver(self, label: str) -> object:
-        """Tests put their hook here."""
-        return None
 
     def deliver(self, index: int = 0) -> None:
         """Let one thing that is under way happen."""

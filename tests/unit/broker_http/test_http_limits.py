@@ -244,7 +244,7 @@ async def test_batches_of_one_request_under_way() -> None:
             going -= 1
             return await publish(*args, **kwargs)
 
-        partition.publish = slowly
+        partition.publish = slowly  # type: ignore[method-assign]
         asking = asyncio.ensure_future(
             one.api.post(f"{ONE}/messages", b'{"value":1}\n' * 8, NDJSON)
         )

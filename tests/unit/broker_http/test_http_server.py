@@ -516,7 +516,7 @@ async def test_a_stream_is_not_kept_in_memory(one: Running) -> None:
         await asyncio.sleep(0.002)
         return await publish(*args, **kwargs)
 
-    partition.publish = slow
+    partition.publish = slow  # type: ignore[method-assign]
     answer = await one.api.post(ONE + "/messages", lines(), NDJSON)
     assert answer.json()["count"] == 40_000
     assert most < 20_000_000, most  # 4 MiB in flight here, the rest in the sockets between
@@ -557,7 +557,7 @@ async def test_a_start_that_fails_leaves_the_port_free() -> None:
     async def start(url: str) -> None:
         raise MetadataUnavailable("zk://nowhere:2181 does not answer: connection refused")
 
-    good, broker.start = broker.start, start
+    good, broker.start = broker.start, start  # type: ignore[method-assign]
     server = BrokerServer(
         broker,  # type: ignore[arg-type]
         store=cluster.store,
@@ -567,7 +567,7 @@ async def test_a_start_that_fails_leaves_the_port_free() -> None:
     )
     with pytest.raises(MetadataUnavailable, match="zk://nowhere"):
         await server.start()
-    broker.start = good
+    broker.start = good  # type: ignore[method-assign]
     server = BrokerServer(
         broker,  # type: ignore[arg-type]
         store=cluster.store,
@@ -594,7 +594,7 @@ async def test_stop_lets_requests_end_and_hands_over() -> None:
             assert not one.cluster.brokers["b0"].closed
             return await publish(*args, **kwargs)
 
-        partition.publish = held
+        partition.publish = held  # type: ignore[method-assign]
         sent = asyncio.ensure_future(one.api.post(ONE + "/messages", b"x", "text/plain"))
         polling = asyncio.ensure_future(one.api.get(ONE + "/messages?from=latest&wait=60"))
         await entered.wait()
