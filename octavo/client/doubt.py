@@ -30,6 +30,7 @@ class Doubts:
         self._ask = ask
         self._waiting: dict[tuple[PartitionKey, str], set[asyncio.Timeout]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     async def unless_moved(
         self,
@@ -55,12 +56,15 @@ class Doubts:
                     waiting.discard(limit)
 
     async def close(self) -> None:
-        """Ask no more."""
+        """Ask no more; calls that are still under way end as they end."""
+        self._closed = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _begin(self, key: tuple[PartitionKey, str], limit: asyncio.Timeout) -> None:
+        if self._closed:
+            return
         if (waiting := self._waiting.get(key)) is not None:
             waiting.add(limit)
             return
