@@ -53,6 +53,7 @@ class Call:
         "forwarded",
         "headers",
         "incarnation",
+        "is_streaming",
         "owner_url",
         "query",
         "request",
@@ -89,6 +90,8 @@ class Call:
         self.query = _parse_query(query_text, route) if query_text else {}
         self.body_is_spent = False
         """Part of the body was taken as a stream: the call cannot be made again from here."""
+        self.is_streaming = False
+        """The head of an answer without end is out: no other answer can be given any more."""
         self._body: bytes | None = None
         self._held_bytes = 0
 

@@ -44,6 +44,8 @@ class HttpConfig:
     """The most messages that may be asked for at once."""
     wait_ms_max: int = 60_000
     """The longest long-poll."""
+    streams_max: int = 2_000
+    """Readers who follow a partition without end, each with a page of its own at the worst."""
 
     body_timeout_ms: int = 60_000
     """A body that is held in memory must have come within this time."""

@@ -18,6 +18,7 @@ from octavo.broker.http.api import subscriptions as api_subscriptions
 from octavo.broker.http.api import topics as api_topics
 from octavo.broker.http.call import JSON, NDJSON, RECORD_BATCH
 from octavo.broker.http.openapi import openapi
+from octavo.broker.http.pages import EVENTS
 from octavo.broker.http.router import Answer, Content, Handler, Parameter, Route
 from octavo.broker.http.schemas import NAME, OFFSET, ref
 from octavo.protocol.leased import ENTRIES_HEADER, LEASE_HEADER, LEASED_HEADER, PARTITION_HEADER
@@ -244,7 +245,8 @@ _MESSAGES = (
             description=(
                 "One partition at a time: a topic with several needs it in the path. Record "
                 "batches come whole, so the first may begin before the offset asked for; those of "
-                "a compacted view have gaps between the offsets of their records."
+                "a compacted view have gaps between the offsets of their records. Server-sent "
+                "events (`id` is the offset) and NDJSON with `follow` do not end."
             ),
             parameters=(
                 *_in_path("namespace", "topic"),
@@ -256,6 +258,12 @@ _MESSAGES = (
                 _query("max_bytes", "of stored batches", {"type": "integer", "minimum": 1}),
                 _COMPACTED,
                 _WAIT,
+                _query(
+                    "follow", "`true`: every message, those to come too, without end: NDJSON, or "
+                    "server-sent events, which need no `follow`",
+                    {"type": "boolean", "default": False},
+                ),
+                _header("Last-Event-ID", "of server-sent events: go on behind this offset"),
                 _PREFER,
             ),
             answers=(
@@ -265,6 +273,7 @@ _MESSAGES = (
                         *_json("Messages"),
                         Content(NDJSON, {"type": "string"}),
                         Content(RECORD_BATCH, {"type": "string", "format": "binary"}),
+                        Content(EVENTS, {"type": "string"}),
                     ),
                     _NEXT,
                 ),

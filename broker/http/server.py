@@ -296,6 +296,8 @@ class BrokerServer:
                     {task, stopping}, timeout=GONE_CHECK_S, return_when=asyncio.FIRST_COMPLETED
                 )
                 if not task.done() and stopping.done():
+                    if call.is_streaming:
+                        return _cut(call.request)
                     raise Problem(
                         503, "stopping", "this broker stops; ask another one", retryable=True
                     )

@@ -18,6 +18,7 @@ from aiohttp import web
 from msgspec import Raw
 
 from octavo.broker.http.api.answers import OffsetsOf
+from octavo.broker.http.api.follow import PAGE_BYTES, PAGE_MESSAGES, follow
 from octavo.broker.http.api.payloads import encode, message_out
 from octavo.broker.http.call import (
     JSON,
@@ -31,6 +32,7 @@ from octavo.broker.http.call import (
     parse_time_ms,
 )
 from octavo.broker.http.forwarding import all_or_raise, ask_all, ask_partition, at_owner, topic_of
+from octavo.broker.http.pages import EVENTS, Page
 from octavo.broker.http.problems import Problem
 from octavo.broker.log.compacted_view import CompactedBatch
 from octavo.broker.log.open_batches import OpenBatches
@@ -50,7 +52,7 @@ ANSWER_TYPES = (JSON, NDJSON, RECORD_BATCH)
 async def read(call: Call) -> web.StreamResponse:
     """`GET …/messages`."""
     name = await one_partition(call, "messages")
-    kind = answer_type(call)
+    kind = answer_type(call, (*ANSWER_TYPES, EVENTS))
     config = call.services.config
     bytes_max = call.integer("max_bytes", config.read_bytes, 1, config.read_bytes_max)
     most = config.read_messages_max  # of batches also by default: they cost nothing per message
@@ -59,6 +61,8 @@ async def read(call: Call) -> web.StreamResponse:
     wait_s = call.duration_ms("wait", 0, config.wait_ms_max) / 1000
     position = parse_position(call, "from", "earliest")
     compacted = wants_compacted(call)
+    if kind == EVENTS or call.choice("follow", "false", "true", "false") == "true":
+        return await _follow(call, name, kind, compacted=compacted)
 
     async def here(partition: Partition) -> web.StreamResponse:
         if compacted:
@@ -86,6 +90,34 @@ async def read(call: Call) -> web.StreamResponse:
         return _as_text(call, kind, page.messages, following)
 
     return await at_owner(call, name, here)
+
+
+async def _follow(
+    call: Call, name: PartitionName, kind: str, *, compacted: bool
+) -> web.StreamResponse:
+    """The messages without end: follow.py has the stream, this the pages."""
+    if kind not in (EVENTS, NDJSON):
+        raise bad_parameter("follow", "true", f"for Accept: {EVENTS} or {NDJSON}")
+    if compacted:
+        raise bad_parameter("compacted", "true", "left away where a partition is followed")
+
+    async def page_of(partition: Partition, start: str, wait_s: float) -> Page:
+        position = position_of(start)
+        assert position is not None
+        offset = await resolve(partition, position)
+        batches = await partition.read(
+            offset, bytes_max=PAGE_BYTES, count_max=PAGE_MESSAGES, wait_s=wait_s
+        )
+        if not batches:
+            return Page([], offset)
+        room = max(PAGE_BYTES, MESSAGE_BYTES_MAX)
+        page = _Page(call.services.broker.open_batches, name.partition, PAGE_MESSAGES, room)
+        await page.fill(batches, offset)
+        call.services.metrics.messages_read.inc(len(page.messages))
+        return Page(page.messages, page.next_offset)
+
+    start = call.text("from", "earliest")
+    return await follow(call, name, kind, start, page_of)
 
 
 async def offsets(call: Call) -> web.StreamResponse:

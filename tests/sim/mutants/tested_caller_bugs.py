@@ -7,6 +7,7 @@ from tests.sim.mutants.tested import TestedBug
 
 _BATCHES = "issues/test_batch_far_ahead_drops_all_others.py"
 _RECOVER = "issues/test_recover_in_a_loop_stops_a_topic.py"
+_FOLLOW = "cluster/test_follow.py"
 _FORGED = "issues/test_forged_calls_between_brokers.py"
 
 BUGS = (
@@ -189,6 +190,50 @@ BUGS = (
                 "octavo.client.handing:Handing.notice",
                 "max(0, self._hand.taken - 1)",
                 "min(self._hand.taken, len(self._hand.deliveries))",
+            ),
+        ),
+    ),
+    TestedBug(
+        "stream-begins-its-page-anew",
+        "a stream whose page could not be fetched goes back to where it began",
+        """While the partition moves a page fails, and is asked for again. Whoever keeps the place
+        in the stream, and not in the last page, repeats what the reader has.""",
+        "offsets of a stream follow each other",
+        _FOLLOW,
+        (
+            Edit(
+                "octavo.broker.http.api.follow:_Stream.run",
+                "page = await self._next(page.next_offset)",
+                "page = await self._next(page.next_offset - len(page.messages[:1]))",
+            ),
+        ),
+    ),
+    TestedBug(
+        "stream-waits-for-a-deleted-topic",
+        "a stream takes another topic of the name for a partition that moves",
+        """That the topic is another one is told as something that passes, for the broker that says
+        so may be the one that has not heard. A reader would wait for ever, without a word.""",
+        "a stream ends with its topic",
+        _FOLLOW,
+        (
+            Edit(
+                "octavo.broker.http.api.follow:_Stream._next",
+                "if error.looked:",
+                "if False:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "each-reader-fetches-for-itself",
+        "streams at the end of a partition each wait for a page of their own",
+        """A thousand readers of one partition read and encode each batch a thousand times.""",
+        "one read and one encoding a batch",
+        _FOLLOW,
+        (
+            Edit(
+                "octavo.broker.http.pages:Pages.at",
+                "self._fetching[place] = task",
+                "self._fetching[place[0], place[1], id(task)] = task",
             ),
         ),
     ),

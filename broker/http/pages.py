@@ -1,0 +1,69 @@
+"""Pages of messages for those who follow a partition: fetched once, written once for each kind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from msgspec import Raw
+
+from octavo.broker.types import PartitionName
+
+EVENTS = "text/event-stream"
+Place = tuple[PartitionName, str, int]
+"""Partition, incarnation of its topic, offset."""
+
+
+class Page:
+    """Messages that follow each other; `next_offset` follows the last one."""
+
+    __slots__ = ("_written", "messages", "next_offset")
+
+    def __init__(self, messages: list[Raw], next_offset: int) -> None:
+        self.messages = messages
+        self.next_offset = next_offset
+        self._written: dict[str, bytes] = {}
+
+    def written(self, kind: str) -> bytes:
+        """The bytes for a reader of this kind; made once for all of them."""
+        found = self._written.get(kind)
+        if found is None:
+            found = self._written[kind] = self._write(kind)
+        return found
+
+    def _write(self, kind: str) -> bytes:
+        if kind != EVENTS:
+            return b"".join([bytes(message) + b"\n" for message in self.messages])
+        first = self.next_offset - len(self.messages)
+        return (
+            b"".join(
+                [
+                    b"id: %d\ndata: %b\n\n" % (offset, bytes(message))
+                    for offset, message in enumerate(self.messages, first)
+                ]
+            )
+            or b": nothing new\n\n"
+        )
+
+
+class Pages:
+    """The pages that are being fetched for all streams of a broker, each once."""
+
+    def __init__(self) -> None:
+        self._fetching: dict[Place, asyncio.Task[Page]] = {}
+        self.streams = 0
+        """Under way."""
+
+    async def at(self, place: Place, fetch: Callable[[], Awaitable[Page]]) -> Page:
+        """The page at (partition, incarnation, offset): what `fetch` gives, or who came before."""
+        task = self._fetching.get(place)
+        if task is None:
+            task = asyncio.ensure_future(fetch())
+            self._fetching[place] = task
+            task.add_done_callback(lambda ended: self._over(place, ended))
+        return await asyncio.shield(task)
+
+    def _over(self, place: Place, task: asyncio.Task[Page]) -> None:
+        del self._fetching[place]
+        if not task.cancelled():
+            task.exception()  # those who wait for it have it; perhaps all of them have left
