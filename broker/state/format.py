@@ -85,12 +85,15 @@ class State:
             case ["d", str(name)]:
                 self.cursors.pop(name, None)
             case ["p", int(upto), list(producers)]:
-                self.producers_upto = upto
+                # Nor may what was queued before a snapshot take a producer back behind it: whatever
+                # comes later says only who has changed since the snapshot.
+                self.producers_upto = max(self.producers_upto, upto)
                 for producer_id, epoch, *batches in producers:
-                    self.producers.pop(producer_id, None)
-                    self.producers[producer_id] = ProducerState(
-                        producer_id, epoch, tuple(Remembered(*batch) for batch in batches)
-                    )
+                    told = tuple(Remembered(*batch) for batch in batches)
+                    known = self.producers.get(producer_id)
+                    if known is None or known.batches[-1].first_offset <= told[-1].first_offset:
+                        self.producers.pop(producer_id, None)
+                        self.producers[producer_id] = ProducerState(producer_id, epoch, told)
             case _:
                 raise ValueError(f"unknown operation {op!r:.60}")
 

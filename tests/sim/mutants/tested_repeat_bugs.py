@@ -97,4 +97,34 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "checkpoint-takes-a-producer-back",
+        "replay takes the last thing said of a producer for the newest",
+        """A checkpoint that waits while the state ledger is replaced stands behind the snapshot that
+        is newer. What the snapshot says beyond it is never said again.""",
+        "a repeat is known after a take-over",
+        "issues/test_old_checkpoint_behind_a_snapshot.py",
+        (
+            Edit(
+                "octavo.broker.state.format:State._apply",
+                "if known is None or known.batches[-1].first_offset <= told[-1].first_offset:",
+                "if told:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "coverage-goes-back",
+        "replay takes the last thing said of what producers cover for the highest",
+        """Behind a snapshot it says less than is known; what it leaves out is scanned again, for as
+        long as its ledgers are there.""",
+        "a repeat is known after a take-over",
+        "issues/test_old_checkpoint_behind_a_snapshot.py",
+        (
+            Edit(
+                "octavo.broker.state.format:State._apply",
+                "max(self.producers_upto, upto)",
+                "upto",
+            ),
+        ),
+    ),
 )
