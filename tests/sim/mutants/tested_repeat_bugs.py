@@ -100,7 +100,7 @@ BUGS = (
     TestedBug(
         "checkpoint-takes-a-producer-back",
         "replay takes the last thing said of a producer for the newest",
-        """A checkpoint that waits while the state ledger is replaced stands behind the snapshot that
+        """A checkpoint that waits while the state ledger is replaced stands behind a snapshot that
         is newer. What the snapshot says beyond it is never said again.""",
         "a repeat is known after a take-over",
         "issues/test_old_checkpoint_behind_a_snapshot.py",
