@@ -108,6 +108,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.http.api.publish:* octavo.broker.http.batch_proofs:*
         octavo.broker.http.api.read:* octavo.broker.http.api.subscriptions:*
         octavo.broker.http.api.topics:* octavo.broker.http.api.bulk_loads:*
+        octavo.broker.http.api.follow:*
         octavo.broker.http.held_bytes:* octavo.broker.http.config:* octavo.broker.http.connections:*
         octavo.broker.cluster.in_use:* octavo.broker.http.inflating:* octavo.broker.http.overview:*
         octavo.broker.http.router:* octavo.broker.http.server:* octavo.broker.http.services:*
