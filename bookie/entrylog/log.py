@@ -82,6 +82,26 @@ class EntryLogs:
                     self._paths[log_id] = f"{directory}/{name}"
         self._current_id = self._last_id = max(self._paths, default=0)
 
+    def goes_behind(self, end: tuple[int, int]) -> bool:
+        """Whether anything lies behind `end`, (log id, offset), that only the journal has as well.
+
+        Damage counts as something.
+        """
+        if any(log_id > end[0] for log_id in self._paths):
+            return True
+        if end[0] not in self._paths:
+            return False
+        try:
+            file = self._disk.open(self._paths[end[0]])
+        except (FileNotFoundError, DiskError):
+            return True
+        try:
+            return not is_blank(file, max(FILE_HEADER_BYTES, end[1]))
+        except DiskError:
+            return True
+        finally:
+            file.close()
+
     def cut_abandoned(
         self, mark: tuple[int, int], journaled: bool, *, missing: bool = False
     ) -> None:

@@ -109,6 +109,14 @@ class JournalReader:
                 pass
         return list(self.lost.values())
 
+    def prove(self) -> None:
+        """Read all of it, before something is cut that stands only here as well.
+
+        Raises `JournalDamaged`.
+        """
+        for _ in self.blocks():
+            pass
+
     def _lose(self, path: str, offset: int, length: int, why: str) -> None:
         """Raises `JournalDamaged`, unless the loss is accepted."""
         if not self._accept_loss:

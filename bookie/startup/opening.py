@@ -1,8 +1,9 @@
 """Starts a storage: opens what is on its disks, replays its journals, begins new journal files.
 
 The order matters. The mark says what the logs, the index and the ledger state vouch for; whatever
-lies behind it is in the journal, so the logs are cut there before the index is opened, and the
-journals are replayed on top, one after another: each ledger stands in one of them, so their order
+lies behind it is in the journal, so the logs are cut there before the index is opened (once the
+journal has been read and found good, if they hold anything there), and the journals are replayed on
+top, one after another: each ledger stands in one of them, so their order
 does not matter. An index that is missing or older than the mark is rebuilt from the entry logs,
 from where it is known to be complete. Raises on damage it cannot vouch for; nothing is passed over
 in silence.
@@ -97,6 +98,9 @@ async def open_files(
         vouched = await blocking(indexed_up_to, disk, directory, index_opener)
     else:
         vouched = 0, 0
+    if not accept_loss and await blocking(logs.goes_behind, vouched):
+        for journal in journals:
+            await blocking(journal.prove)
     await blocking(partial(cut_logs, logs, vouched, accepted, journaled=whole))
     index = await blocking(
         open_index,

@@ -422,4 +422,19 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "cut-before-the-journal-was-read",
+        "a start cuts entry logs because the journal has what they have, and reads it only then",
+        """A journal that is damaged ends the start, and the next one is told to accept the loss: of
+        entries that the logs had, until the start that refused cut them.""",
+        "what is not vouched for is kept",
+        "issues/test_logs_cut_though_the_journal_is_damaged.py",
+        (
+            Edit(
+                "octavo.bookie.startup.opening:open_files",
+                "if not accept_loss and await",
+                "if accept_loss and await",
+            ),
+        ),
+    ),
 )
