@@ -127,13 +127,16 @@ class PartitionRecordKeeper:
                 f"{self._name}: its record could not be changed within {self._timeout_s:g} s"
             ) from error
 
-    async def look(self) -> None:
+    async def look(self, *, newest: bool = False) -> None:
         """Learn where closed ledgers lie by now. Raises `MetadataUnavailable`.
 
+        `newest`: whatever was written before this call; else perhaps what was true a moment ago.
         Any other change is another owner's: whoever writes next finds out.
         """
         with contextlib.suppress(RecordNotFound):
             async with self._turn:
+                if newest:
+                    await self._topics.sync()
                 found, version = await self._topics.read_partition(*self._name)
                 if same_to_owner(found, self.value):
                     self._version = version

@@ -183,7 +183,9 @@ class CompactedReader:
             self._looked_s = self._loop.time()
             with contextlib.suppress(MetadataUnavailable, SessionExpired, TimeoutError):
                 async with asyncio.timeout(_LOOK_S_MAX):
-                    await self._record.look()
+                    # Where a read begins is judged by it: of what retention has removed, the view
+                    # alone may have the newest message, and a server may be behind.
+                    await self._record.look(newest=at_once)
 
     async def close(self, error: NotOwner) -> None:
         """Let go of the readers."""

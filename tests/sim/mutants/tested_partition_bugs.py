@@ -260,4 +260,19 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "view-of-a-server-that-is-behind",
+        "a read of a compacted view begins with what any server of the metadata says",
+        """One that is behind does not know the view that was published a moment ago. Where retention
+        has removed what the view holds, a reader from the beginning misses keys, without a word.""",
+        "X9",
+        "unit/broker/test_compacted_reader.py",
+        (
+            Edit(
+                "octavo.broker.partition.compacted:CompactedReader.learn",
+                "self._record.look(newest=at_once)",
+                "self._record.look()",
+            ),
+        ),
+    ),
 )

@@ -64,16 +64,18 @@ class World:
         self.stored = PartitionRecord()
         self.value = PartitionRecord()
         self.down = False
+        self.behind: PartitionRecord | None = None
+        """What a server says that has not heard the newest."""
         self.open_gate: asyncio.Event | None = None
         self.reads = self.looks = self.open = 0
         self._next = 0
 
-    async def look(self) -> None:
+    async def look(self, *, newest: bool = False) -> None:
         self.looks += 1
         await asyncio.sleep(0)
         if self.down:
             raise MetadataUnavailable("no answer")
-        self.value = self.stored
+        self.value = self.stored if newest or self.behind is None else self.behind
 
     async def open_ledger(self, ledger_id: int) -> Reader:
         await asyncio.sleep(0)
@@ -205,6 +207,16 @@ async def test_a_look_now_or_now_and_then(world: World, reader: CompactedReader)
     world.view(20, [[2, 15]])
     await reader.learn(at_once=True)
     assert await read(reader, 0) == ([1, 5], 9, 9), "without the store by what is known"
+
+
+async def test_a_read_begins_with_the_newest_view(world: World, reader: CompactedReader) -> None:
+    """Of what retention has removed nobody else has the newest message of a key (seed 2200328)."""
+    world.behind = world.stored
+    world.view(9, [[1, 5]])
+    await reader.learn(at_once=False)
+    assert reader.now.horizon == 0
+    await reader.learn(at_once=True)
+    assert reader.now.horizon == 9
 
 
 @pytest.mark.parametrize("how", ["deleted", "given up by bookies"])

@@ -31,6 +31,10 @@ class FakeTopics:
         self.version = 0
         self.faults: list[str] = []
         self.topic: TopicRecord | None = TopicRecord(TopicSettings(), incarnation="i")
+        self.synced = 0
+
+    async def sync(self) -> None:
+        self.synced += 1
 
     def _fault(self) -> str:
         return self.faults.pop(0) if self.faults else "none"
@@ -201,6 +205,9 @@ async def test_an_offload_beside_the_owner_disturbs_neither(faults: list[str]) -
     assert keeper.ledgers.segments[0].offload == OffloadRecord("u", "offloaded", "x")
     await keeper.look()
     assert keeper.ledgers.segments[0].offload == OffloadRecord("u", "dropped", "x")
+    assert topics.synced == 0
+    await keeper.look(newest=True)
+    assert topics.synced == 1
     await keeper.change(lambda record: replace(record, epoch=9))
     assert topics.record == keeper.value
 
