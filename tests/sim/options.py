@@ -151,8 +151,8 @@ def _with_deletions(options: SimOptions, rng: random.Random) -> SimOptions:
     late = {**options.metadata, "watch_delay_ms": rng.choice((2.0, 100.0, 1_000.0))}
     share = rng.choice((0.2, 0.6, 1.0))
     faults = {kind: mean_s for kind, mean_s in options.faults.items() if rng.random() < share}
-    # Longer than any broker is away: by its bookies' memory of deletions an owner that hears nothing
-    # finds out that its ledger is no more (a week in production).
+    # Longer than any broker is away: by what bookies remember of deletions an owner that hears
+    # nothing finds out that its ledger is no more (a week in production).
     bookie = {**options.bookie, "gc_deleted_keep_ms": 1_000_000}
     return replace(
         options, metadata=late, safety_s=rng.choice((1.5, 3.0)), faults=faults, bookie=bookie

@@ -263,8 +263,9 @@ BUGS = (
     TestedBug(
         "view-of-a-server-that-is-behind",
         "a read of a compacted view begins with what any server of the metadata says",
-        """One that is behind does not know the view that was published a moment ago. Where retention
-        has removed what the view holds, a reader from the beginning misses keys, without a word.""",
+        """One that is behind does not know the view that was published a moment ago. Where
+        retention has removed what the view holds, a reader from the beginning misses keys, and no
+        word is said.""",
         "X9",
         "unit/broker/test_compacted_reader.py",
         (
