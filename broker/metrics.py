@@ -61,6 +61,9 @@ class Metrics:
         self.held_bytes = Gauge(
             "octavo_http_held_body_bytes", "Request bodies in memory", registry=self.registry
         )
+        self.streams = Gauge(
+            "octavo_http_streams", "Readers who follow a partition", registry=self.registry
+        )
         self.connections_refused = Counter(
             "octavo_http_connections_refused",
             "Connections beyond `connections_max` that were sent away",

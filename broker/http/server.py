@@ -52,6 +52,7 @@ GONE_CHECK_S = 1.0
 CLIENT_GONE = 499
 """Never seen by anybody but the metrics."""
 UNKNOWN_CALL = "unknown"
+STREAM_CALL = "follow"
 
 log = structlog.get_logger()
 
@@ -230,6 +231,8 @@ class BrokerServer:
             if self._services.stopping.is_set() or headers.get("Connection") == "close":
                 response.force_close()
         name = call.route.name if call else UNKNOWN_CALL
+        if call and call.is_streaming:
+            name = STREAM_CALL  # which lasts as long as its reader likes
         self._services.metrics.answered(name, response.status, loop.time() - started)
         if (
             isinstance(response, web.Response)

@@ -288,9 +288,14 @@ async def test_no_more_streams_than_there_may_be(cluster: Cluster) -> None:
     api = await cluster.start_broker("small", streams_max=1)
     async with Reader(api, **EVENTS) as reader:
         assert reader.status == 200
+        assert b"octavo_http_streams 1.0" in (await api.get("/metrics")).body
         answer = await api.get(MESSAGES, headers=EVENTS)
         assert (answer.status, answer.json()["code"]) == (503, "too-many-streams")
         assert (await api.get(MESSAGES)).status == 204
     await until(lambda: cluster.brokers["small"].server._services.pages.streams == 0)  # type: ignore[union-attr]
+    ended = b'octavo_http_requests_total{call="follow",status="499"} 1.0'
+    figures = (await api.get("/metrics")).body
+    assert ended in figures, "its life is no time that a read took"
+    assert b"octavo_http_streams 0.0" in figures
     async with Reader(api, **EVENTS) as reader:
         assert reader.status == 200

@@ -72,10 +72,12 @@ async def follow(
             retryable=True,
         )
     pages.streams += 1
+    services.metrics.streams.inc()
     try:
         return await _Stream(call, name, kind, read).run(_from(call, start))
     finally:
         pages.streams -= 1
+        services.metrics.streams.dec()
 
 
 class _Stream:
