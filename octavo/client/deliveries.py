@@ -65,7 +65,7 @@ class DeliveryLoop:
         self._failed: Exception | None = None
         self._closed = False
         self._closing = asyncio.Lock()
-        self._ahead: asyncio.Task[Sequence[Delivery]] | None = None
+        self._ahead: asyncio.Task[bool] | None = None
         """Receives while the body works."""
         self._hand_is_done = asyncio.Event()
         self._keeper = self._loop.create_task(self._keep(), name="keep leases")
@@ -84,17 +84,23 @@ class DeliveryLoop:
             self._hand_is_done.set()
         while (hand := handing.hand(self._loop.time())) is None:
             ahead, self._ahead = self._ahead, None
-            received = await ahead if ahead is not None else ()
-            if not received:
+            if ahead is None or not await ahead:
                 self._check()
-                received = await self._receive(wait_s)
-                if not received:
+                if not await self._take(wait_s):
                     return None
-            handing.took(received, self._loop.time())
             self._check()
         if handing.is_quick and self._ahead is None:
-            self._ahead = self._loop.create_task(self._receive(0.0))
+            self._ahead = self._loop.create_task(self._take(0.0))
         return hand
+
+    async def _take(self, wait_s: float) -> bool:
+        """Receive, and hold what came: its leases are kept from now on, also while the body works.
+
+        Whether anything came.
+        """
+        received = await self._receive(wait_s)
+        self._handing.took(received, self._loop.time())
+        return bool(received)
 
     def _receive(self, wait_s: float) -> Coroutine[Any, Any, Sequence[Delivery]]:
         handing = self._handing
@@ -130,8 +136,8 @@ class DeliveryLoop:
         await asyncio.wait({ahead}, timeout=AHEAD_CLOSE_S)
         if ahead.cancel():
             await asyncio.wait({ahead})
-        elif not ahead.cancelled() and ahead.exception() is None:
-            self._handing.took(ahead.result(), self._loop.time())
+        elif not ahead.cancelled():
+            ahead.exception()  # whatever it was: nothing came
 
     async def _send_last(self) -> None:
         done = self._handing.due(self._loop.time()).acks

@@ -12,7 +12,7 @@ import heapq
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import pytest
 from octavo.broker.state.cursor import Cursor
 from octavo.broker.subscriptions.dispatch import Dispatcher
 from octavo.client.client import AsyncClient
+from octavo.client.deliveries import DeliveryLoop
 from octavo.client.errors import AcksUnsent, ApiError, Unreachable
 from octavo.client.handing import Due, Handing
 from octavo.client.subscription import Subscription
@@ -130,6 +131,36 @@ def test_a_consumer_that_dies_keeps_little_from_the_others() -> None:
     handing.notice(now_s)
     assert handing.want() == 500
     assert handing.is_quick
+
+
+async def test_what_was_fetched_ahead_is_kept_while_the_body_is_slow() -> None:
+    """A body that was quick, so that more was fetched, and then is not (seed 2300977)."""
+    extended: set[str] = set()
+    numbers = iter(range(1_000))
+
+    class Quick:
+        async def receive(self, messages_max: int, *, wait_s: float) -> list[Delivery]:
+            taken = [n for _, n in zip(range(min(50, messages_max)), numbers, strict=False)]
+            return [Delivery(0, n, "", None, b"", ack_id=f"0-{n}-1-1") for n in taken]
+
+        receive_in_turn = receive
+
+        async def acknowledge(
+            self, body: Mapping[str, Sequence[str]], retry_s: float | None = None
+        ) -> None:
+            extended.update(body.get("extend", ()))
+
+    loop = DeliveryLoop(Quick(), 0.3, auto_ack=True, batch=50)
+    for _ in range(2):
+        hand = await loop.hand(0)
+        assert hand is not None
+        body = iter(hand)
+        assert next(body).offset in (0, 50)
+        if hand.deliveries[0].offset == 0:
+            assert len(list(body)) == 49
+    await asyncio.sleep(0.25)  # in the midst of the second hand, with a third one there
+    assert "0-100-1-1" in extended
+    await loop.close()
 
 
 # ---- over real HTTP
