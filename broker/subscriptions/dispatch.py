@@ -58,12 +58,14 @@ class _Lease:
 class DispatchedBatch(NamedTuple):
     """What one receive gets: ascending offsets under lease `number`, with delivery counts.
 
-    `counts` holds only the offsets that were delivered before.
+    `counts` holds only the offsets that were delivered before. `is_repeat`: its consumer may have
+    it from an earlier answer, so it is given whole.
     """
 
     number: int
     offsets: list[int]
     counts: dict[int, int]
+    is_repeat: bool = False
 
 
 class Dispatcher:
@@ -188,7 +190,7 @@ class Dispatcher:
         if not left:
             return None
         self.extend(left, now_ms)
-        return DispatchedBatch(found.number, left, found.counts)
+        return DispatchedBatch(found.number, left, found.counts, is_repeat=True)
 
     def holds(self, offset: int, number: int) -> bool:
         """Whether the lease `number` still covers `offset`."""

@@ -8,6 +8,7 @@ memory only: after a take-over they are void and unacked messages are delivered 
 from __future__ import annotations
 
 import asyncio
+import math
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
@@ -399,9 +400,12 @@ class Subscription:
             self._dispatcher.begin(found, self._now_ms())
             return given
         except BaseException:
-            # Also when the consumer went away meanwhile: nobody has seen these messages.
-            self._dispatcher.give_back(found)
-            self.wake()
+            # Also when the consumer went away meanwhile.
+            if found.is_repeat:
+                self._dispatcher.begin(found, self._now_ms())  # it may have them all the same
+            else:
+                self._dispatcher.give_back(found)
+                self.wake()
             raise
 
     def _shorten(self, found: DispatchedBatch, count: int) -> DispatchedBatch:
@@ -498,7 +502,7 @@ async def _delivered(
     offsets = found.offsets
     deliveries: list[Delivery] = []
     room = _GIVEN_BYTES_MAX
-    until_s = loop.time() + _READING_S_MAX
+    until_s = _read_until_s(found, loop)
     while (at := len(deliveries)) < len(offsets) and room >= 0:
         if deliveries and loop.time() > until_s:
             break
@@ -525,7 +529,7 @@ async def _batches(
         return None
     batches: list[StoredBatch] = []
     room = _GIVEN_BYTES_MAX
-    until_s = loop.time() + _READING_S_MAX
+    until_s = _read_until_s(found, loop)
     async with aclosing(_stored(log, runs)) as stored_batches:
         async for batch in stored_batches:
             room -= len(batch.data)
@@ -538,6 +542,13 @@ async def _batches(
     if stored > _STORED_FOR_ONE_MAX * given or len(entries) > _RUNS_MAX:
         return None
     return batches
+
+
+def _read_until_s(found: DispatchedBatch, loop: asyncio.AbstractEventLoop) -> float:
+    """What was given before fitted into an answer once, and its consumer may be at work on it: to
+    take a part of it back because disks are slow now would give that to another one as well.
+    """
+    return math.inf if found.is_repeat else loop.time() + _READING_S_MAX
 
 
 async def _stored(log: SubscribedLog, runs: Sequence[Run]) -> AsyncGenerator[StoredBatch, None]:

@@ -26,8 +26,6 @@ AHEAD_CLOSE_S = 1.0
 LOOKS = 24
 """In one lease, at whether something is due."""
 LOOK_S_MIN, LOOK_S_MAX = 0.005, 0.25
-UNSENT_HANDS_MAX = 4
-"""Acks that have not arrived, in hands: with more the body waits."""
 
 
 class Consumer(Protocol):
@@ -57,7 +55,6 @@ class DeliveryLoop:
             raise InvalidCall(f"batch is {batch}: a loop takes at least one message at a time")
         self._consumer = consumer
         self._handing = Handing(lease_s, batch, auto_ack=auto_ack)
-        self._batch = batch
         self._look_s = max(LOOK_S_MIN, min(LOOK_S_MAX, lease_s / LOOKS))
         self._look_at_s = 0.0
         self._loop = asyncio.get_running_loop()
@@ -78,10 +75,13 @@ class DeliveryLoop:
         handing = self._handing
         self._check()
         handing.notice(self._loop.time())
-        if handing.undone > UNSENT_HANDS_MAX * self._batch:
+        if handing.is_quick:
+            # What was done just now is acked while the next hand is worked on; what was done before
+            # has to have arrived. Whoever takes longer waits: a lease might end meanwhile.
+            async with self._calls:
+                self._hand_is_done.set()
+        else:
             await self._send_due()
-        elif handing.undone:
-            self._hand_is_done.set()
         while (hand := handing.hand(self._loop.time())) is None:
             ahead, self._ahead = self._ahead, None
             if ahead is None or not await ahead:

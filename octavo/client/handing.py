@@ -85,11 +85,6 @@ class Handing:
         """How long a message takes, an average over the latest ones."""
 
     @property
-    def undone(self) -> int:
-        """Acks that are still to be sent."""
-        return len(self._done)
-
-    @property
     def is_quick(self) -> bool:
         """Whether the body is through so soon that the next messages should be under way."""
         given = len(self._hand.deliveries)

@@ -105,6 +105,19 @@ async def test_few_messages_of_a_large_batch_come_alone(cluster: Cluster) -> Non
     assert [one.offset for one in found] == [*range(3, 93)]
 
 
+@pytest.mark.parametrize("broker", [0, 1])
+async def test_one_by_one_they_come_as_the_caller_would_have_them(
+    cluster: Cluster, broker: int
+) -> None:
+    """Batches would say more than was asked for: then the next type that is accepted."""
+    await fill(cluster, numbered(100))
+    for also, given in (("application/x-ndjson",) * 2, ("image/png", "application/json")):
+        answer = await [*cluster.apis.values()][broker].post(
+            f"{SUB}/receive?max=2", headers={"Accept": f"{BATCHES}, {also}"}
+        )
+        assert (answer.status, answer.headers["Content-Type"].partition(";")[0]) == (200, given)
+
+
 async def test_ranges_of_which_some_have_no_lease(cluster: Cluster) -> None:
     await fill(cluster, numbered(10))
     leased, _ = await receive(cluster, 10)

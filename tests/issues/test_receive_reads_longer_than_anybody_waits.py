@@ -18,7 +18,7 @@ from octavo.broker.config import BrokerConfig
 from octavo.broker.log.open_batches import OpenBatches, ReadableBatch
 from octavo.broker.state.cursor import Cursor
 from octavo.broker.subscriptions import subscription
-from octavo.broker.subscriptions.subscription import Subscription
+from octavo.broker.subscriptions.subscription import LeasedBatches, Subscription
 from octavo.broker.types import PartitionName, StoredBatch, SubscriptionInfo, SubscriptionSettings
 from octavo.protocol.batch import read_header
 from octavo.protocol.records import Record, build_batch
@@ -60,4 +60,44 @@ async def test_it_gives_what_it_has_and_the_rest_to_the_next(
     second = await found.receive("a", messages_max=MESSAGES)
     offsets = [one.offset for one in (*first, *second)]
     assert offsets == list(range(len(offsets))), "in order, none twice and none left out"
+    assert await found.acknowledge([one.ack_id for one in first]) == len(first)
+
+
+@pytest.mark.parametrize("form", ["one-by-one", "as-stored"])
+async def test_a_repeat_is_whole_also_when_disks_have_become_slow(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its consumer may be at work on what it was given first, and others got a part of it as well:
+    a late copy of the call took their leases away (seed 2301221).
+    """
+    monkeypatch.setattr(subscription, "_READING_S_MAX", 5 * READ_S)
+    log: Any = SlowLog()
+    settings = SubscriptionSettings(type="shared", ack_timeout_ms=60_000)
+    found = Subscription(log, SubscriptionInfo("s", settings, 1), Cursor(), BrokerConfig())
+    receive = found.receive if form == "one-by-one" else found.receive_batches
+
+    def offsets(given: Any) -> list[int]:
+        if isinstance(given, LeasedBatches):
+            return [one for start, end, _ in given.leased.runs for one in range(start, end)]
+        return [one.offset for one in given]
+
+    first = offsets(await receive("a", messages_max=MESSAGES, request="1"))
+    assert len(first) > 2
+    monkeypatch.setattr(subscription, "_READING_S_MAX", 0.0)
+    assert offsets(await receive("a", messages_max=MESSAGES, request="1")) == first
+    other = offsets(await receive("b", messages_max=MESSAGES))
+    assert other[0] == len(first)
+
+
+async def test_a_repeat_that_cannot_be_read_leaves_its_messages_where_they_are() -> None:
+    log: Any = SlowLog()
+    settings = SubscriptionSettings(type="shared", ack_timeout_ms=60_000)
+    found = Subscription(log, SubscriptionInfo("s", settings, 1), Cursor(), BrokerConfig())
+    first = await found.receive("a", messages_max=2, request="1")
+    copy = asyncio.create_task(found.receive("a", messages_max=2, request="1"))
+    await asyncio.sleep(READ_S / 2)
+    copy.cancel()
+    await asyncio.wait({copy})
+    other = await found.receive("b", messages_max=2)
+    assert [one.offset for one in other] == [2, 3]
     assert await found.acknowledge([one.ack_id for one in first]) == len(first)

@@ -76,7 +76,7 @@ class SimWire:
                 ),
                 timeout_s,
             )
-        except Exception:
+        except BaseException:  # also when the caller gave it up: its partition has moved
             self._load.referee.unanswered(exchange, self._load.loop.now)
             raise
         self._load.referee.ends(exchange, reply, self._load.loop.now)

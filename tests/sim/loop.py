@@ -271,7 +271,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         processes that are ending in good order."""
         for process in ending or self._processes:
             for task in process.tasks:
-                if process.alive and task.done() and task._log_traceback:  # type: ignore[attr-defined]
+                if not (process.alive and task.done() and task._log_traceback):  # type: ignore[attr-defined]
+                    continue
+                if not _about_to_look(process, task):
                     task._log_traceback = False  # type: ignore[attr-defined]
                     self._error(process, f"nobody looked at task {task.get_name()}", error_of(task))
 
@@ -410,3 +412,9 @@ class SimLoop(asyncio.AbstractEventLoop):
 
 def _priority(process: Process) -> float:
     return process.priority
+
+
+def _about_to_look(process: Process, task: asyncio.Task[Any]) -> bool:
+    """Whether a callback of the task is still to run: the seed ended between the two."""
+    calls = (item[CALL] if isinstance(item, SimHandle) else item[1] for item in process.queue)
+    return any(call is not None and any(arg is task for arg in call[1:]) for call in calls)

@@ -179,10 +179,18 @@ def _deliver(call: Call, received: _Received) -> web.StreamResponse:
     if not messages:
         return _nothing(call, received.held_back)
     call.services.metrics.messages_delivered.inc(len(messages))
-    if answer_type(call, ANSWER_TYPES) == NDJSON:
+    if _text_type(call) == NDJSON:
         body = b"\n".join([bytes(message) for message in messages]) + b"\n"
         return web.Response(body=body, content_type=NDJSON)
     return web.Response(body=encode({"messages": messages}) + b"\n", content_type=JSON)
+
+
+def _text_type(call: Call) -> str:
+    """How messages are written one by one, also for who would rather have them as stored."""
+    try:
+        return answer_type(call, MESSAGE_TYPES)
+    except Problem:
+        return JSON  # the door saw that record batches are accepted, and nothing else is
 
 
 def _nothing(call: Call, held_back: str | None) -> web.StreamResponse:
@@ -190,7 +198,7 @@ def _nothing(call: Call, held_back: str | None) -> web.StreamResponse:
     if held_back is None:
         return web.Response(status=204)
     headers = {HELD_BACK_HEADER: held_back}
-    if answer_type(call, ANSWER_TYPES) == NDJSON:
+    if _text_type(call) == NDJSON:
         return web.Response(status=204, headers=headers)
     return call.reply({"messages": [], "held_back": held_back}, headers=headers)
 

@@ -67,8 +67,8 @@ MUTANTS = (
         (
             Edit(
                 "octavo.client.deliveries:DeliveryLoop.hand",
-                "elif handing.undone:",
-                "elif False:",
+                "else:\n        await self._send_due()",
+                "else:\n        pass",
             ),
             Edit(
                 "octavo.client.deliveries:DeliveryLoop._send_last",

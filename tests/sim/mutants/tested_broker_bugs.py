@@ -72,6 +72,36 @@ BUGS = (
         ),
     ),
     TestedBug(
+        "a-repeat-is-cut-short",
+        "a receive that is repeated is cut short when reading takes long, as a first one is",
+        """What is cut off is there for others; the consumer, who has the first answer as well, is
+        at work on it.""",
+        "X12",
+        "issues/test_receive_reads_longer_than_anybody_waits.py",
+        (
+            Edit(
+                "octavo.broker.subscriptions.subscription:_read_until_s",
+                "math.inf if found.is_repeat else ",
+                "",
+            ),
+        ),
+    ),
+    TestedBug(
+        "a-failed-repeat-ends-leases",
+        "a receive that is repeated and cannot be read gives its messages to others",
+        """As a first one does, of which nobody has seen anything. A consumer that has the first
+        answer is at work on them.""",
+        "X12",
+        "issues/test_receive_reads_longer_than_anybody_waits.py",
+        (
+            Edit(
+                "octavo.broker.subscriptions.subscription:Subscription._hand_out",
+                "if found.is_repeat:",
+                "if False:",
+            ),
+        ),
+    ),
+    TestedBug(
         "producers-keep-their-place",
         "a replay leaves a producer where it stood among the silent ones",
         """The table forgets whoever was silent for longest. Setting a key that is there keeps its

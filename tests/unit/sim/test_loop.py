@@ -381,6 +381,29 @@ def test_errors_that_belong_to_life_count_only_when_nobody_looks() -> None:
     assert "nobody looked at task left" in loop.errors[0]
 
 
+def test_who_is_about_to_look_has_not_failed_to() -> None:
+    """The seed may end between the end of a task and its callback (seed 2301706 of `beyond`)."""
+
+    async def fails() -> None:
+        raise ConnectionResetError
+
+    loop = a_loop()
+    process = Process(loop, "p")
+
+    async def leaves_it() -> asyncio.Task[None]:
+        left = loop.create_task(fails(), name="left")
+        left.add_done_callback(lambda task: None)
+        return left
+
+    left = loop.run_until_complete(process.spawn(leaves_it(), "main"))
+    loop.run_until(left, virtual_s_max=5)
+    loop.look_for_unseen_errors()
+    assert loop.errors == []
+    loop.run_until(lambda: not process.queue, virtual_s_max=5)
+    loop.look_for_unseen_errors()
+    assert len(loop.errors) == 1, "it has not looked after all"
+
+
 def test_a_call_that_goes_wrong_counts_although_the_caller_has_gone() -> None:
     loop = a_loop()
     network = SimNetwork(loop)
