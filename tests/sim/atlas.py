@@ -43,10 +43,16 @@ class Atlas:
         return others < self._cluster.options.damage_max
 
     def damaged(self, bookie: SimBookie, how: str) -> None:
-        """This bookie has lost something."""
+        """This bookie has lost something: of a folder or the whole disk ("wiped"), or bytes."""
         self._damaged[bookie.name] = how
         if how == "wiped":
             self._cluster.audit.disk_lost(bookie.name)
+        elif how == "rotten":
+            self._cluster.audit.rotten.add(bookie.name)
+
+    def rot_is_gone(self, bookie: SimBookie) -> None:
+        """Its disk is a new one."""
+        self._cluster.audit.rotten.discard(bookie.name)
 
     def whole_again(self, bookie: SimBookie) -> None:
         """What was taken from it came back."""

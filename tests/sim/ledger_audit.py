@@ -96,6 +96,8 @@ class LedgerAudit:
         """What some bookie holds of an entry: all have to hold the same."""
         self.damaged: dict[str, str] = {}
         """Bookies whose disk lost something that was durable, through no fault of theirs."""
+        self.rotten: set[str] = set()
+        """Of those, the ones on whose disk changed bytes still lie, whatever else it lost since."""
         self.lost: dict[str, dict[int, None]] = {}
         """Bookie → ledgers of which it had promised something when it lost a disk."""
         self.let_go: dict[str, dict[int, None]] = defaultdict(dict)
@@ -362,7 +364,7 @@ class LedgerAudit:
     def must_keep(self, bookie: str, ledger_id: int | None = None) -> bool:
         """Whether a bookie has all it promised; one that lost a disk, of ledgers since then."""
         if self.damaged.get(bookie) == "wiped":
-            return ledger_id not in self.lost[bookie]
+            return ledger_id not in self.lost[bookie] and bookie not in self.rotten
         return bookie not in self.damaged
 
     def is_deleted(self, ledger_id: int) -> bool:

@@ -353,6 +353,8 @@ class Nemesis:
             bookie.disk.wipe(folder)
             if folder:
                 self.cluster.trace.probe("damage.folder_lost")
+            else:
+                self.atlas.rot_is_gone(bookie)
             if self.rng.random() < 0.7:  # who replaces a disk mostly takes longer than a session
                 self.cluster.metadata.expire(bookie.name)
             self._start_again(bookie)
