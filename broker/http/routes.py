@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from octavo.broker.http.api import acks as api_acks
 from octavo.broker.http.api import bulk_loads as api_bulk_loads
 from octavo.broker.http.api import cluster as api_cluster
 from octavo.broker.http.api import deliveries as api_deliveries
@@ -376,7 +377,7 @@ _SUBSCRIPTIONS = (
     ),
     *_both(
         Route(
-            method="POST", path=_SUBSCRIPTION + "/ack", handler=api_deliveries.acknowledge,
+            method="POST", path=_SUBSCRIPTION + "/ack", handler=api_acks.acknowledge,
             name="acknowledge", tag="subscriptions", summary="Acknowledge, give back, or extend",
             parameters=_SUBSCRIPTION_PATH, body=_json("Ack", {"ack_ids": []}),
             answers=(_ok("All of it is durable", "Acked"),), problems=(404, 409, 415, 422, 504),

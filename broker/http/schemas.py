@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from octavo.broker.http.api import answers
+from octavo.broker.http.api.acks import AckBody
 from octavo.broker.http.api.bulk_loads import (
     AbortBody,
     BeginBody,
@@ -22,7 +23,6 @@ from octavo.broker.http.api.bulk_loads import (
     LoadPartBody,
     PartBody,
 )
-from octavo.broker.http.api.deliveries import AckBody
 from octavo.broker.http.api.payloads import MessageIn, MessageOut, MessagesIn
 from octavo.broker.http.api.subscriptions import SeekBody
 from octavo.broker.http.api.topic_body import SubscriptionBody, TopicBody

@@ -148,6 +148,11 @@ class Dispatcher:
             known = self.consumers[consumer] = Consumer(consumer, now_ms)
         known.seen_ms = now_ms
 
+    def held_by(self, consumer: str, now_ms: int) -> int:
+        """How many messages are out at a consumer that has shown itself."""
+        self.expire(now_ms)
+        return self.consumers[consumer].leased
+
     def dispatch(
         self, consumer: str, now_ms: int, end: int, messages_max: int
     ) -> DispatchedBatch | None:

@@ -92,6 +92,15 @@ class SubscribedLog(Protocol):
         """Return when the operation is durable."""
 
 
+class _Asked(NamedTuple):
+    """What one receive is asked for, by whom."""
+
+    consumer: str
+    messages_max: int
+    request: str
+    out_max: int | None
+
+
 class LeasedBatches(NamedTuple):
     """Batches as they are stored, and which of their messages go to a consumer: `given` of them."""
 
@@ -130,34 +139,46 @@ class Subscription:
         self._closed: NotOwner | None = None
 
     async def receive(
-        self, consumer: str, *, messages_max: int, wait_s: float = 0.0, request: str = ""
+        self,
+        consumer: str,
+        *,
+        messages_max: int,
+        wait_s: float = 0.0,
+        request: str = "",
+        out_max: int | None = None,
     ) -> list[Delivery]:
         """Messages one by one; see `receive_as`."""
-        found = await self.receive_as(self._deliver, consumer, messages_max, wait_s, request)
+        asked = _Asked(consumer, messages_max, request, out_max)
+        found = await self.receive_as(self._deliver, asked, wait_s)
         return [] if found is None else found
 
     async def receive_batches(
-        self, consumer: str, *, messages_max: int, wait_s: float = 0.0, request: str = ""
+        self,
+        consumer: str,
+        *,
+        messages_max: int,
+        wait_s: float = 0.0,
+        request: str = "",
+        out_max: int | None = None,
     ) -> LeasedBatches | list[Delivery]:
         """The batches that have them, as they are stored; see `receive_as`.
 
         One by one all the same where that says more in less: few messages of large batches, or
         many that do not follow each other.
         """
-        deliver = self._deliver_batches
-        found = await self.receive_as(deliver, consumer, messages_max, wait_s, request)
+        asked = _Asked(consumer, messages_max, request, out_max)
+        found = await self.receive_as(self._deliver_batches, asked, wait_s)
         return [] if found is None else found
 
     async def receive_as(
         self,
         deliver: Callable[[DispatchedBatch], Awaitable[Given]],
-        consumer: str,
-        messages_max: int,
+        asked: _Asked,
         wait_s: float,
-        request: str,
     ) -> Given | None:
         """Up to `messages_max` messages, leased to `consumer` for the subscription's ack timeout.
 
+        With `out_max` no more than so many are out at this consumer, unacked, of this partition.
         Waits up to `wait_s` for the first one; None when none came, or when the consumers hold too
         many unacked ones already (`held_back` tells). Redeliveries come first. A call that repeats
         the `request` of the consumer's last one gets the same messages again, as far as they are
@@ -168,7 +189,7 @@ class Subscription:
         `NotOwner`.
         """
         until_s = self._loop.time() + wait_s
-        messages_max = min(messages_max, _MESSAGES_MAX)
+        consumer, request = asked.consumer, asked.request
         call = _number_of(request) if self.info.settings.type == "exclusive" else None
         if call is not None and not self._is_late(call):
             if call == self._newest and self._is_spent(consumer, request):
@@ -180,7 +201,7 @@ class Subscription:
             while not self._is_late(call):
                 async with self._in_order:
                     late = self._is_late(call)
-                    found = None if late else self._dispatch(consumer, messages_max, request)
+                    found = None if late else self._dispatch(asked)
                     if found is not None:
                         self._receiving -= waiting
                         waiting = 0
@@ -302,7 +323,8 @@ class Subscription:
     def _now_ms(self) -> int:
         return int(self._loop.time() * 1000)
 
-    def _dispatch(self, consumer: str, messages_max: int, request: str) -> DispatchedBatch | None:
+    def _dispatch(self, asked: _Asked) -> DispatchedBatch | None:
+        consumer, request = asked.consumer, asked.request
         if self._closed is not None:
             raise self._closed
         now_ms = self._now_ms()
@@ -314,7 +336,12 @@ class Subscription:
             if again is not None:
                 return again
         end = self._log.next_offset
-        found = self._dispatcher.dispatch(consumer, now_ms, end, self._share(messages_max, end))
+        most = min(asked.messages_max, _MESSAGES_MAX)
+        if asked.out_max is not None:
+            most = min(most, asked.out_max - self._dispatcher.held_by(consumer, now_ms))
+            if most <= 0:
+                return None
+        found = self._dispatcher.dispatch(consumer, now_ms, end, self._share(most, end))
         if found is not None:
             self._note_answer(consumer, request, found)
         return found

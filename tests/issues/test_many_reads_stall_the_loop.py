@@ -137,7 +137,9 @@ async def test_what_was_not_handed_over_in_its_turn_is_given_back() -> None:
     call = SimpleNamespace(services=SimpleNamespace(broker=broker), client_is_gone=False)
     partition = SimpleNamespace(name=SimpleNamespace(partition=0), subscription=subscription)
     receiving = asyncio.create_task(
-        api_deliveries._receive_here(cast(Any, call), cast(Any, partition), "s", "c", 10, 0)
+        api_deliveries.receive_here(
+            cast(Any, call), cast(Any, partition), api_deliveries.Receive("s", "c", 10)
+        )
     )
     await asyncio.sleep(0)
     receiving.cancel()

@@ -14,8 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from octavo.broker.http.api.acks import AckBody, by_partition
 from octavo.broker.http.api.batching import Piece
-from octavo.broker.http.api.deliveries import AckBody, _by_partition, _given, _receive_here
+from octavo.broker.http.api.deliveries import (
+    Receive,
+    Received,
+    receive_as_stored,
+    receive_here,
+)
 from octavo.broker.http.api.payloads import encode
 from octavo.broker.http.api.publish import summarize
 from octavo.broker.http.call import RECORD_BATCH
@@ -208,54 +214,36 @@ async def _receive(call: _Call, only: PartitionName | None, sub: str) -> Reply:
     most, wait_s = int(params["max"]), float(params["wait"])
     found: list[Any] = []
 
-    async def work(partition: Partition, ask: int, s: float, request: str) -> Any:
-        return await _receive_here(
-            call,  # type: ignore[arg-type]
-            partition,
-            sub,
-            params["consumer"],
-            ask,
-            s,
-            request,  # type: ignore[arg-type]
-        )
+    def asked(ask: int, wait_s: float = 0.0, request: str = "") -> Receive:
+        return Receive(sub, params["consumer"], ask, wait_s, request)
 
-    if only is not None and RECORD_BATCH in call.headers.get("Accept", ""):
-        given = await call.at(only, partial(_as_stored, call, sub, most, wait_s), wait_s)
+    if only is not None:
+        one = asked(most, wait_s, params["request"])
+        as_stored = RECORD_BATCH in call.headers.get("Accept", "")
+        receive: Any = receive_as_stored if as_stored else receive_here
+        given = await call.at(only, lambda partition: receive(call, partition, one), wait_s)
         if isinstance(given, LeasedBatches):
             batches = b"".join(bytes(batch.data) for batch in given.batches)
             told = call.reply(None)
             return told._replace(headers={**told.headers, **given.leased.headers()}, body=batches)
-        messages = given.messages
-        return call.reply({"messages": messages}) if messages else call.reply(None, 204)
-    if only is not None:
-        one = await call.at(only, lambda p: work(p, most, wait_s, params["request"]), wait_s)
-        found = one.messages
+        found = given.messages
     else:
         for number, name in enumerate(call.partitions):
             share = (most - len(found)) // (len(call.partitions) - number)
             if share:
-                part = await call.at(name, lambda p, n=share: work(p, n, 0.0, ""))
+                part = await call.at(name, partial(_share, call, asked(share)))
                 found += part.messages
     return call.reply({"messages": found}) if found else call.reply(None, 204)
 
 
-async def _as_stored(
-    call: _Call, sub: str, most: int, wait_s: float, partition: Partition
-) -> LeasedBatches | Any:
-    subscription = await partition.subscription(sub)
-    params = call.params
-    found = await subscription.receive_batches(
-        params["consumer"], messages_max=most, wait_s=wait_s, request=params["request"]
-    )
-    if isinstance(found, LeasedBatches):
-        return found
-    return await _given(call, partition, sub, found)  # type: ignore[arg-type]
+async def _share(call: Any, asked: Receive, partition: Partition) -> Received:
+    return await receive_here(call, partition, asked)
 
 
 async def _acknowledge(call: _Call, only: PartitionName | None, sub: str) -> Reply:
     body = msgspec.json.decode(call.body, type=AckBody)
     acked, problems = 0, []
-    for number, share in _by_partition(body, len(call.partitions)).items():
+    for number, share in by_partition(body, len(call.partitions)).items():
         name = next(one for one in call.partitions if one.partition == number)
         assert only in (None, name)
         try:

@@ -69,7 +69,13 @@ class FakeSubscription:
         self.leased_max = 50_000
 
     async def receive(
-        self, consumer: str, *, messages_max: int, wait_s: float = 0.0, request: str = ""
+        self,
+        consumer: str,
+        *,
+        messages_max: int,
+        wait_s: float = 0.0,
+        request: str = "",
+        out_max: int | None = None,
     ) -> list[Delivery]:
         if self.info.settings.type == "exclusive":
             if self.holder not in (None, consumer):
