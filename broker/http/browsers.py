@@ -44,8 +44,13 @@ def check_browser(
             f"this broker does not go by the name {host[:100]!r}; if it should, add it to the "
             "setting allowed_hosts (http section), or use its IP address",
         )
-    if method in SAFE_METHODS:
-        return
+    if method not in SAFE_METHODS:
+        check_origin(headers, origins)
+
+
+def check_origin(headers: Mapping[str, str], origins: Collection[str]) -> None:
+    """Raises a 403 when a page of another site asks for what is not its to ask."""
+    host = headers.get("Host")
     origin = headers.get("Origin")
     if origin is not None and origin in origins:
         return

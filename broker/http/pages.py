@@ -51,8 +51,6 @@ class Pages:
 
     def __init__(self) -> None:
         self._fetching: dict[Place, asyncio.Task[Page]] = {}
-        self.streams = 0
-        """Under way."""
 
     async def at(self, place: Place, fetch: Callable[[], Awaitable[Page]]) -> Page:
         """The page at (partition, incarnation, offset): what `fetch` gives, or who came before."""

@@ -14,9 +14,11 @@ from octavo.broker.http.api import bulk_loads as api_bulk_loads
 from octavo.broker.http.api import cluster as api_cluster
 from octavo.broker.http.api import deliveries as api_deliveries
 from octavo.broker.http.api import publish as api_publish
+from octavo.broker.http.api import push as api_push
 from octavo.broker.http.api import read as api_read
 from octavo.broker.http.api import subscriptions as api_subscriptions
 from octavo.broker.http.api import topics as api_topics
+from octavo.broker.http.api.deliveries import CREDITS_MAX
 from octavo.broker.http.call import JSON, NDJSON, RECORD_BATCH
 from octavo.broker.http.openapi import openapi
 from octavo.broker.http.pages import EVENTS
@@ -359,6 +361,11 @@ _SUBSCRIPTIONS = (
                     "copy of an earlier call gets none. Of one partition; several ignore it",
                     {"type": "string", "maxLength": 64}, "7f3a-1",
                 ),
+                _query(
+                    "credits", "no more than so many messages of each partition are out at this "
+                    "consumer, unacked",
+                    {"type": "integer", "minimum": 1, "maximum": CREDITS_MAX}, 100,
+                ),
             ),
             answers=(
                 Answer(
@@ -373,6 +380,47 @@ _SUBSCRIPTIONS = (
                 Answer(204, "Nothing to receive"),
             ),
             problems=(404, 409),
+        )
+    ),
+    *_both(
+        Route(
+            method="GET", path=_SUBSCRIPTION + "/stream", handler=api_push.stream,
+            name="stream", tag="subscriptions", summary="Receive without end", waits=True,
+            description=(
+                "Messages as they come, each leased as by `receive`, through the death of their "
+                "owners: server-sent events, NDJSON, or a WebSocket (`Upgrade: websocket`). Events "
+                "and lines are acked by `ack`. A WebSocket takes what `ack` takes, as text frames "
+                "with a `request` of any kind that the answer repeats, and gives back what is not "
+                "acked when it closes."
+            ),
+            parameters=(
+                *_SUBSCRIPTION_PATH,
+                _query(
+                    "consumer", "who asks; by default each stream is a consumer of its own, but "
+                    "of an exclusive subscription",
+                    {"type": "string"}, "me",
+                ),
+                _query(
+                    "credits", "messages of each partition that may be out, unacked",
+                    {"type": "integer", "minimum": 1, "maximum": CREDITS_MAX, "default": 1000}, 100,
+                ),
+                _query(
+                    "form", "of a WebSocket: `batches` come as they are stored, in binary frames, "
+                    "where that is not more",
+                    {"enum": ["json", "batches"], "default": "json"}, "json",
+                ),
+            ),
+            answers=(
+                Answer(101, "A WebSocket"),
+                Answer(
+                    200, "A stream",
+                    (
+                        Content(EVENTS, {"type": "string"}),
+                        Content(NDJSON, {"type": "string"}),
+                    ),
+                ),
+            ),
+            problems=(400, 403, 404, 406, 409, 422, 503),
         )
     ),
     *_both(

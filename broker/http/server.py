@@ -33,6 +33,7 @@ from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.http.router import Router
 from octavo.broker.http.routes import ROUTES
 from octavo.broker.http.services import Services
+from octavo.broker.http.stream import StreamPlaces, stopping
 from octavo.broker.metrics import Metrics
 from octavo.broker.types import BrokerInfo, Owner, PartitionName, TopicName
 from octavo.metadata.bookies import BookieRegistry
@@ -52,7 +53,8 @@ GONE_CHECK_S = 1.0
 CLIENT_GONE = 499
 """Never seen by anybody but the metrics."""
 UNKNOWN_CALL = "unknown"
-STREAM_CALL = "follow"
+STREAM_CALLS = {"read": "follow", "read_of_partition": "follow"}
+"""Calls that last as long as their reader likes are counted apart from those that do not."""
 
 log = structlog.get_logger()
 
@@ -93,6 +95,7 @@ class BrokerServer:
             overview=Overview(store, BookieRegistry(store), broker, clock),
             config=self._config,
             metrics=metrics,
+            streams=StreamPlaces(self._config.streams_max, metrics.streams.set),
             held=HeldBytes(self._config.bodies_bytes_max, metrics.held_bytes.set),
             peers=Peers(self._config, metrics, proof),
             proof=proof,
@@ -232,7 +235,7 @@ class BrokerServer:
                 response.force_close()
         name = call.route.name if call else UNKNOWN_CALL
         if call and call.is_streaming:
-            name = STREAM_CALL  # which lasts as long as its reader likes
+            name = STREAM_CALLS.get(name, name)
         self._services.metrics.answered(name, response.status, loop.time() - started)
         if (
             isinstance(response, web.Response)
@@ -292,23 +295,23 @@ class BrokerServer:
     async def _run_while_wanted(self, call: Call) -> web.StreamResponse:
         """A call that may wait long ends when its client goes away or this broker stops."""
         task = asyncio.ensure_future(call.route.handler(call))
-        stopping = asyncio.ensure_future(self._services.stopping.wait())
+        stops = asyncio.ensure_future(self._services.stopping.wait())
         try:
             while not task.done():
                 await asyncio.wait(
-                    {task, stopping}, timeout=GONE_CHECK_S, return_when=asyncio.FIRST_COMPLETED
+                    {task, stops}, timeout=GONE_CHECK_S, return_when=asyncio.FIRST_COMPLETED
                 )
-                if not task.done() and stopping.done():
-                    if call.is_streaming:
-                        return _cut(call.request)
-                    raise Problem(
-                        503, "stopping", "this broker stops; ask another one", retryable=True
-                    )
-                if not task.done() and call.client_is_gone:
+                if task.done():
+                    break
+                if stops.done() or call.client_is_gone:
+                    task.cancel()
+                    await asyncio.gather(task, return_exceptions=True)
+                    if stops.done() and not call.is_streaming:
+                        raise stopping()
                     return _cut(call.request)
             return task.result()
         finally:
-            stopping.cancel()
+            stops.cancel()
             if not task.done():
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)

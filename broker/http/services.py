@@ -17,6 +17,7 @@ from octavo.broker.http.forwarding import Peers
 from octavo.broker.http.held_bytes import HeldBytes
 from octavo.broker.http.overview import Overview
 from octavo.broker.http.pages import Pages
+from octavo.broker.http.stream import StreamPlaces
 from octavo.broker.metrics import Metrics
 from octavo.metadata.store import MetadataStore
 
@@ -36,6 +37,7 @@ class Services:
     config: HttpConfig
     metrics: Metrics
     held: HeldBytes
+    streams: StreamPlaces
     pages: Pages = field(default_factory=Pages)
     proofs: BatchProofs = field(default_factory=BatchProofs)
     peers: Peers

@@ -225,8 +225,13 @@ async def test_a_broker_that_stops_ends_its_streams_at_once(cluster: Cluster) ->
         await until(lambda: len(reader.events) == 1)
         began = time.monotonic()
         await cluster.stop_broker(other)
-        await until(lambda: reader.ended is not None)
+        assert reader.task is not None
+        await reader.task
         assert time.monotonic() - began < 2
+        last = json.loads(reader.events[-1]["data"])
+        assert (reader.events[-1]["event"], last["code"], last["retryable"]) == (
+            "problem", "stopping", True,
+        )  # fmt: skip
     async with Reader(cluster.api, **EVENTS, **{"Last-Event-ID": "0"}) as reader:
         await publish(cluster, 1, 1)
         await until(lambda: reader.offsets == [1])
@@ -259,7 +264,7 @@ async def test_readers_at_the_end_share_what_comes(
 async def test_a_quiet_partition_says_that_it_lives(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "WAIT_S", 0.05)
+    monkeypatch.setattr(follow, "LIVES_S", 0.05)
     async with Reader(cluster.api, **EVENTS) as reader:
         await until(lambda: reader.body.count(b": nothing new\n\n") > 3)
         assert reader.events == []
@@ -276,8 +281,8 @@ async def test_a_reader_who_takes_nothing_is_cut_off(cluster: Cluster) -> None:
     writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\n\r\n".encode())
     server = cluster.brokers["impatient"].server
     assert server is not None
-    await until(lambda: server._services.pages.streams == 1)
-    await until(lambda: server._services.pages.streams == 0, 20)
+    await until(lambda: server._services.streams.taken == 1)
+    await until(lambda: server._services.streams.taken == 0, 20)
     with contextlib.suppress(ConnectionError):
         while await reader.read(1 << 20):
             pass
@@ -292,7 +297,7 @@ async def test_no_more_streams_than_there_may_be(cluster: Cluster) -> None:
         answer = await api.get(MESSAGES, headers=EVENTS)
         assert (answer.status, answer.json()["code"]) == (503, "too-many-streams")
         assert (await api.get(MESSAGES)).status == 204
-    await until(lambda: cluster.brokers["small"].server._services.pages.streams == 0)  # type: ignore[union-attr]
+    await until(lambda: cluster.brokers["small"].server._services.streams.taken == 0)  # type: ignore[union-attr]
     ended = b'octavo_http_requests_total{call="follow",status="499"} 1.0'
     figures = (await api.get("/metrics")).body
     assert ended in figures, "its life is no time that a read took"

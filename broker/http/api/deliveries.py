@@ -54,9 +54,7 @@ async def receive(call: Call) -> web.StreamResponse:
     most = call.integer("max", config.read_messages, 1, config.read_messages_max)
     wait_s = call.duration_ms("wait", 0, config.wait_ms_max) / 1000
     answer_type(call, ANSWER_TYPES)  # refuse before anything is leased
-    consumer = call.text("consumer", DEFAULT_CONSUMER)
-    if not 1 <= len(consumer) <= CONSUMER_CHARS_MAX or not consumer.isprintable():
-        raise bad_parameter("consumer", consumer, f"1 to {CONSUMER_CHARS_MAX} printable characters")
+    consumer = consumer_in(call, DEFAULT_CONSUMER)
     request = call.text("request")
     if len(request) > REQUEST_CHARS_MAX or not request.isprintable():
         raise bad_parameter("request", request, f"at most {REQUEST_CHARS_MAX} printable characters")
@@ -85,6 +83,14 @@ async def receive(call: Call) -> web.StreamResponse:
         return await at_owner(call, partition, here)
     answer_type(call, MESSAGE_TYPES)  # batches are of one partition
     return _deliver(call, await _Gathering(call, topic, partitions, asked).receive())
+
+
+def consumer_in(call: Call, default: str) -> str:
+    """Who asks. Raises a 400."""
+    consumer = call.text("consumer", default)
+    if not 1 <= len(consumer) <= CONSUMER_CHARS_MAX or not consumer.isprintable():
+        raise bad_parameter("consumer", consumer, f"1 to {CONSUMER_CHARS_MAX} printable characters")
+    return consumer
 
 
 def _credits(call: Call) -> int | None:

@@ -1,0 +1,265 @@
+"""What the partitions of a topic give to one consumer as it comes: a subscription's stream.
+
+`Feed` asks each partition's owner for messages, one call after another, and hands on what it gets:
+it is a consumer like any other, with leases and all. An owner that dies is a pause. How much may be
+out at once is the consumer's to say: `credits` messages of each partition, and one that is acked,
+given back, or whose lease has ended makes room for the next. What was received and could not be
+sent is given back in the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from octavo.broker.errors import SubscriptionBusy, TopicChanged, TopicReplaced
+from octavo.broker.http.api.acks import AckBody, apply_share, by_partition
+from octavo.broker.http.api.deliveries import (
+    Receive,
+    Received,
+    ack_ids_in,
+    ids_of,
+    receive_as_stored,
+    receive_here,
+)
+from octavo.broker.http.call import JSON, RECORD_BATCH, Call
+from octavo.broker.http.forwarding import with_owner
+from octavo.broker.http.problems import problem_of
+from octavo.broker.http.stream import FIRST_PAUSE_S, LIVES_S, PAUSE_S_MAX
+from octavo.broker.partition.partition import Partition
+from octavo.broker.subscriptions.subscription import LeasedBatches
+from octavo.broker.types import Owner, PartitionName
+from octavo.protocol.backoff import Backoff
+from octavo.protocol.leased import LEASED_HEADER, Leased
+
+AT_ONCE = 500
+"""Messages asked of a partition that has some …"""
+FIRST_OF_ALL = 16
+"""… and of one that is waited for: all partitions are waited for at once."""
+ASKED_AT_ONCE = 2
+"""Partitions that have messages are asked by so many calls at a time, while what they give goes
+out: this bounds what a slow consumer makes a broker hold."""
+FIRST_S = 2.0
+"""So long the first answer of a partition is waited for before the stream begins without it."""
+GIVE_BACK_S = 2.0
+"""So long giving back may take at the end; leases end by themselves."""
+
+
+class Handout(NamedTuple):
+    """What one call brought: messages as they are answered, or batches as they are stored."""
+
+    partition: int
+    messages: Sequence[Raw] = ()
+    leased: Leased | None = None
+    body: bytes = b""
+
+    @property
+    def size(self) -> int:
+        """Messages."""
+        if self.leased is None:
+            return len(self.messages)
+        return sum(run.end - run.start for run in self.leased.runs)
+
+    @property
+    def ack_ids(self) -> list[str]:
+        """Of all of them; of batches as ranges."""
+        return ack_ids_in(self.messages) if self.leased is None else ids_of(self.leased)
+
+
+class Feed:
+    """What the partitions of a topic give to one consumer. An async context."""
+
+    def __init__(
+        self,
+        call: Call,
+        partitions: Sequence[int],
+        asked: Receive,
+        *,
+        topic_partitions: int,
+        as_stored: bool = False,
+    ) -> None:
+        assert asked.out_max is not None
+        self.credits = asked.out_max
+        self.topic_partitions = topic_partitions
+        self._call = call
+        self._topic = call.topic
+        self._partitions = partitions
+        self._asked = asked
+        self._as_stored = as_stored
+        self._id = secrets.token_hex(6)
+        self._turns = asyncio.Semaphore(ASKED_AT_ONCE)
+        self._ready: asyncio.Queue[Handout] = asyncio.Queue(1)
+        self._unsent: deque[Handout] = deque()
+        self._pulls: list[asyncio.Task[None]] = []
+        self._begun = {number: asyncio.Event() for number in partitions}
+
+    async def __aenter__(self) -> Feed:
+        """Raises what a partition refuses for good, before anything was handed out."""
+        self._pulls = [asyncio.ensure_future(self._pull(number)) for number in self._partitions]
+        try:
+            begun = asyncio.ensure_future(self._all_begun())
+            either: set[asyncio.Future[None]] = {*self._pulls, begun}
+            try:
+                await asyncio.wait(either, timeout=FIRST_S, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                begun.cancel()
+            self._raise_what_ended()
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._end()
+
+    async def handouts(self, quiet_s: float) -> AsyncIterator[Handout | None]:
+        """One after the other, without end; None where none came for so long.
+
+        Raises what a partition refuses for good.
+        """
+        while True:
+            ready = asyncio.ensure_future(self._ready.get())
+            either: set[asyncio.Future[Any]] = {ready, *self._pulls}
+            try:
+                await asyncio.wait(either, timeout=quiet_s, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                if ready.done():
+                    self._unsent.append(ready.result())
+                else:
+                    ready.cancel()
+            if self._unsent:
+                yield self._unsent[0]
+                self._unsent.popleft()
+                continue
+            self._raise_what_ended()
+            yield None
+
+    async def _all_begun(self) -> None:
+        for event in self._begun.values():
+            await event.wait()
+
+    def _raise_what_ended(self) -> None:
+        for pull in self._pulls:
+            if pull.done():
+                pull.result()
+
+    async def _end(self) -> None:
+        for pull in self._pulls:
+            pull.cancel()
+        await asyncio.gather(*self._pulls, return_exceptions=True)
+        while not self._ready.empty():
+            self._unsent.append(self._ready.get_nowait())
+        ack_ids = [one for handout in self._unsent for one in handout.ack_ids]
+        self._unsent.clear()
+        await self.give_back(ack_ids)
+
+    async def give_back(self, ack_ids: Sequence[str]) -> None:
+        """Others get these now and not after the ack timeout, as far as that can be done."""
+        if not ack_ids:
+            return
+        shares = by_partition(AckBody(nack=[*ack_ids]), self.topic_partitions)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GIVE_BACK_S):
+                await asyncio.gather(
+                    *[
+                        apply_share(self._call, self._topic, number, self._asked.subscription, one)
+                        for number, one in shares.items()
+                    ],
+                    return_exceptions=True,
+                )
+
+    async def _pull(self, number: int) -> None:
+        """All calls to one partition, for ever. Raises what is for good."""
+        wait_s = min(LIVES_S, self._call.services.config.wait_ms_max / 1000)
+        at_once = self._asked._replace(most=AT_ONCE)
+        waiting = self._asked._replace(most=FIRST_OF_ALL, wait_s=wait_s)
+        turns = itertools.count()
+        has_more = True
+        while True:
+            if has_more:
+                async with self._turns:
+                    found = await self._receive(number, at_once, next(turns))
+                    self._begun[number].set()
+                    if found is not None:
+                        await self._ready_for(found)
+                has_more = found is not None
+            else:
+                found = await self._receive(number, waiting, next(turns))
+                if found is not None:
+                    await self._ready_for(found)
+                    has_more = found.size >= waiting.most
+
+    async def _ready_for(self, found: Handout) -> None:
+        try:
+            await self._ready.put(found)
+        except asyncio.CancelledError:
+            self._unsent.append(found)
+            raise
+
+    async def _receive(self, number: int, asked: Receive, turn: int) -> Handout | None:
+        """What a call brings, made again until it is answered: its number says which one it is."""
+        pauses = Backoff(FIRST_PAUSE_S, PAUSE_S_MAX, None)
+        name = self._topic.partition(number)
+        while True:
+            try:
+                return await self._ask(name, asked._replace(request=f"{self._id}-{turn}"))
+            except TopicChanged as error:
+                if error.looked:
+                    raise TopicReplaced(str(error)) from error
+            except SubscriptionBusy:
+                raise
+            except Exception as error:
+                problem = problem_of(error)
+                if problem.code == SubscriptionBusy.name or not problem.can_retry:
+                    raise
+            await asyncio.sleep(pauses.next_s())
+
+    async def _ask(self, name: PartitionName, asked: Receive) -> Handout | None:
+        call = self._call
+
+        async def here(partition: Partition) -> Handout | None:
+            if not self._as_stored:
+                return _handout(name, await receive_here(call, partition, asked))
+            found = await receive_as_stored(call, partition, asked)
+            if not isinstance(found, LeasedBatches):
+                return _handout(name, found)
+            body = b"".join([batch.data for batch in found.batches])
+            return Handout(name.partition, leased=found.leased, body=body)
+
+        async def there(owner: Owner) -> Handout | None:
+            accepted = f"{RECORD_BATCH}, {JSON}" if self._as_stored else JSON
+            reply = await call.services.peers.ask(
+                call.services.broker.broker_id,
+                owner,
+                "POST",
+                f"/v1/topics/{name.namespace}/{name.topic}/partitions/{name.partition}"
+                f"{asked.path()}",
+                headers={"Accept": accepted},
+                wait_s=asked.wait_s,
+            )
+            if LEASED_HEADER in reply.headers:
+                return Handout(name.partition, leased=Leased.of(reply.headers), body=reply.body)
+            return _handout(name, msgspec.json.decode(reply.body or b"{}", type=Received))
+
+        found = await with_owner(call, name, here, there)
+        if found is not None:
+            call.services.metrics.messages_delivered.inc(found.size)
+        return found
+
+
+def _handout(name: PartitionName, found: Received) -> Handout | None:
+    return Handout(name.partition, found.messages) if found.messages else None

@@ -1,0 +1,119 @@
+"""A subscription's messages over one connection that stays: as events, as lines, as a socket.
+
+Server-sent events and lines of NDJSON are acked by calls of their own, at whichever broker; a
+WebSocket takes acks as well (sockets.py). The broker that was asked keeps the connection, whoever
+owns the partitions (feed.py). What is sent is leased like what `receive` gives, so this is no safe
+call in the sense of HTTP, and pages of other sites may not make it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+
+from aiohttp import web
+from msgspec import Raw
+
+from octavo.broker.http.api.deliveries import (
+    CREDITS_MAX,
+    DEFAULT_CONSUMER,
+    RECEIVE_PARTITIONS_MAX,
+    Receive,
+    consumer_in,
+)
+from octavo.broker.http.api.feed import AT_ONCE, Feed
+from octavo.broker.http.api.read import answer_type
+from octavo.broker.http.api.sockets import Socket, wants_socket
+from octavo.broker.http.browsers import check_origin
+from octavo.broker.http.call import JSON, NDJSON, Call, bad_parameter
+from octavo.broker.http.forwarding import topic_of
+from octavo.broker.http.pages import EVENTS
+from octavo.broker.http.problems import Problem, problem_of
+from octavo.broker.http.stream import LIVES_S, Stream, cut_off
+from octavo.broker.types import SubscriptionInfo
+
+CREDITS = 1_000
+"""Where the consumer says nothing."""
+
+
+async def stream(call: Call) -> web.StreamResponse:
+    """`GET …/subscriptions/{subscription}/stream`."""
+    config = call.services.config
+    check_origin(call.headers, config.allowed_origins)  # what is given is leased
+    info = await topic_of(call)
+    call.incarnation = info.incarnation
+    subscription = await call.services.broker.topics.subscription(call.topic, call.subscription)
+    asked = Receive(
+        call.subscription,
+        consumer_in(call, _unnamed(subscription)),
+        AT_ONCE,
+        out_max=call.integer("credits", CREDITS, 1, CREDITS_MAX),
+    )
+    count = info.settings.partitions
+    form = call.choice("form", "json", "json", "batches")
+    is_socket = wants_socket(call)
+    kind = EVENTS if is_socket else answer_type(call, (EVENTS, NDJSON))
+    feed = Feed(
+        call,
+        _partitions(call, count),
+        asked,
+        topic_partitions=count,
+        as_stored=form == "batches",
+    )
+    with call.services.streams.one():
+        if is_socket:
+            return await Socket(call, feed).run()
+        if form == "batches":
+            raise bad_parameter("form", form, "json, unless the stream is a WebSocket")
+        return await _as_text(call, feed, EVENTS if kind == JSON else kind)
+
+
+def _unnamed(info: SubscriptionInfo) -> str:
+    """Who takes the messages when the caller does not say. Streams share what may be shared; an
+    exclusive subscription has one consumer, so that a stream that begins anew is no other one."""
+    is_exclusive = info.settings.type == "exclusive"
+    return DEFAULT_CONSUMER if is_exclusive else f"stream-{secrets.token_hex(6)}"
+
+
+def _partitions(call: Call, count: int) -> list[int]:
+    """Which ones a stream is of. Raises a 422 where a topic has too many."""
+    if call.partition is not None:
+        return [call.partition.partition]
+    if count > RECEIVE_PARTITIONS_MAX:
+        raise Problem(
+            422,
+            "partition-required",
+            f"{call.topic} has {count} partitions, and one stream takes at most "
+            f"{RECEIVE_PARTITIONS_MAX}: name one, …/partitions/0/subscriptions/…",
+        )
+    return [*range(count)]
+
+
+async def _as_text(call: Call, feed: Feed, kind: str) -> web.StreamResponse:
+    """Server-sent events, or lines, until the connection ends."""
+    stream = Stream(call, kind)
+    async with feed:
+        await stream.begin()
+        try:
+            async for found in feed.handouts(LIVES_S):
+                if found is not None:
+                    await stream.send(_written(found.messages, kind))
+                elif kind == EVENTS:
+                    await stream.send(b": nothing new\n\n")
+        except TimeoutError:
+            cut_off(call)
+        except asyncio.CancelledError:
+            await stream.stops()
+            raise
+        except ConnectionError:
+            raise
+        except Exception as error:
+            await stream.last_word(problem_of(error))
+    return stream.response
+
+
+def _written(messages: Sequence[Raw], kind: str) -> bytes:
+    if kind == NDJSON:
+        return b"".join([bytes(message) + b"\n" for message in messages])
+    return b"".join([b"data: " + bytes(message) + b"\n\n" for message in messages])

@@ -1,0 +1,272 @@
+"""A subscription as a WebSocket: messages one way, acks the other.
+
+    broker → client   {"messages": [{…, "ack_id": "0-41-8-3"}, …]}, as `receive` answers; or, where
+                      batches are asked for, binary: four bytes that say how long the head is, the
+                      head as JSON (the headers of protocol/leased.py), the batches as stored
+    client → broker   {"ack_ids": […], "nack": […], "extend": […], "request": 7}, as `ack` takes it
+    broker → client   {"acked": 2, "request": 7}: durable; or {"problem": {…}, "request": 7}
+
+Whoever closes gives back what is not acked, at once. Several acks may be under way together; no
+more is read while too many are. A frame that makes no sense ends the connection, with its reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import msgspec
+from aiohttp import WSCloseCode, WSMsgType, web
+from msgspec import UNSET, UnsetType
+
+from octavo.broker.http.api.acks import AckBody, apply_all, by_partition
+from octavo.broker.http.api.feed import Feed, Handout
+from octavo.broker.http.call import Call, decode_json
+from octavo.broker.http.problems import Problem, problem_of
+from octavo.broker.http.stream import LAST_WORD_S, LIVES_S, count, stopping, write_head
+from octavo.broker.types import AckRange
+
+FRAME_BYTES_MAX = 1024 * 1024
+"""Of what a client sends."""
+MESSAGES_BYTES = 256 * 1024
+"""A frame of messages has about so many bytes, unless one message alone has more."""
+ACKS_AT_ONCE = 16
+ACKS_END_S = 2.0
+"""So long acks that are under way may take when the client leaves."""
+REASON_BYTES_MAX = 123
+"""Of a close frame, as RFC 6455 has it."""
+REFUSED_FOR_GOOD = 4000
+"""The close code behind the last word, which is a problem."""
+
+
+class Command(AckBody):
+    """What a client may say in one frame."""
+
+    request: Any = UNSET
+
+
+class Said(msgspec.Struct, omit_defaults=True):
+    """The answer to a command, or the last word."""
+
+    acked: int | UnsetType = UNSET
+    problem: dict[str, Any] | UnsetType = UNSET
+    request: Any = UNSET
+
+
+class _Ends(Exception):
+    """The connection is to be closed."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+def wants_socket(call: Call) -> bool:
+    """Whether the caller asks for a WebSocket."""
+    return call.request.headers.get("Upgrade", "").strip().lower() == "websocket"
+
+
+class Socket:
+    """One client's."""
+
+    def __init__(self, call: Call, feed: Feed) -> None:
+        self._call = call
+        self._feed = feed
+        self._out = _Out(feed.credits)
+        self._sending = asyncio.Lock()
+        self._acks: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(ACKS_AT_ONCE)
+        self._socket = web.WebSocketResponse(
+            heartbeat=LIVES_S, max_msg_size=FRAME_BYTES_MAX, compress=False, timeout=LAST_WORD_S
+        )
+
+    async def run(self) -> web.StreamResponse:
+        """Until either side closes it. Raises a 400 for what is no handshake."""
+        request, socket = self._call.request, self._socket
+        if request.method != "GET" or not socket.can_prepare(request).ok:
+            raise Problem(400, "invalid-upgrade", "this is no handshake of a WebSocket (RFC 6455)")
+        try:
+            async with self._feed:
+                write_head(self._call, socket)
+                await socket.prepare(request)
+                await self._until_it_ends()
+        finally:  # nothing is asked for any more: what is given back now goes to others
+            await self._feed.give_back(self._out.ack_ids())
+        return socket
+
+    async def _until_it_ends(self) -> None:
+        ends = _Ends(WSCloseCode.GOING_AWAY, "this broker stops")
+        try:
+            ends = await self._exchange()
+        finally:
+            if self._call.services.stopping.is_set():
+                with contextlib.suppress(ConnectionError, TimeoutError):
+                    await self._say(Said(problem=stopping().body()))
+            await self._close(ends)
+
+    async def _exchange(self) -> _Ends:
+        """Both ways, until one has come to its end."""
+        tasks = [asyncio.ensure_future(self._push()), asyncio.ensure_future(self._listen())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            found = await asyncio.gather(*tasks, return_exceptions=True)
+            await self._end_acks()
+        told = [one for one in found if not isinstance(one, asyncio.CancelledError)]
+        error = told[0] if told else None
+        if error is None:
+            return _Ends(WSCloseCode.OK, "")
+        if isinstance(error, _Ends):
+            return error
+        if isinstance(error, TimeoutError):
+            return _Ends(WSCloseCode.TRY_AGAIN_LATER, "the client takes nothing")
+        if isinstance(error, ConnectionError):
+            return _Ends(WSCloseCode.ABNORMAL_CLOSURE, "")
+        problem = problem_of(error)
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            await self._say(Said(problem=problem.body()))
+        return _Ends(REFUSED_FOR_GOOD, problem.code)
+
+    async def _end_acks(self) -> None:
+        """Those that came before the client left take effect."""
+        if self._acks:
+            await asyncio.wait(self._acks, timeout=ACKS_END_S)
+        for task in self._acks:
+            task.cancel()
+        await asyncio.gather(*self._acks, return_exceptions=True)
+
+    async def _close(self, ends: _Ends) -> None:
+        try:
+            async with asyncio.timeout(LAST_WORD_S):
+                reason = ends.reason.encode()[:REASON_BYTES_MAX]
+                await self._socket.close(code=ends.code, message=reason)
+        except (TimeoutError, ConnectionError, RuntimeError):
+            if (transport := self._call.request.transport) is not None:
+                transport.abort()
+
+    # ---- messages
+
+    async def _push(self) -> None:
+        async for found in self._feed.handouts(LIVES_S):
+            if found is not None:  # else pings say that the connection lives
+                await self._push_one(found)
+
+    async def _push_one(self, found: Handout) -> None:
+        self._out.add(found)
+        if found.leased is None:
+            for frame in _frames(found):
+                await self._send(frame, WSMsgType.TEXT)
+            return
+        head = msgspec.json.encode(found.leased.headers())
+        frame = len(head).to_bytes(4, "big") + head + found.body
+        await self._send(frame, WSMsgType.BINARY)
+
+    async def _say(self, said: Said) -> None:
+        await self._send(msgspec.json.encode(said), WSMsgType.TEXT)
+
+    async def _send(self, frame: bytes, kind: WSMsgType) -> None:
+        """Raises `TimeoutError` when the client takes nothing of it, `ConnectionError`."""
+        async with self._sending:
+            await count(self._call, len(frame))
+            async with asyncio.timeout(self._call.services.config.stall_timeout_ms / 1000):
+                await self._socket.send_frame(frame, kind)
+            await self._call.hold(0)
+
+    # ---- acks
+
+    async def _listen(self) -> None:
+        """Commands, as many at once as may be. Ends when the client closes; raises `_Ends`."""
+        async for frame in self._socket:
+            if frame.type is WSMsgType.ERROR:
+                break
+            if frame.type is not WSMsgType.TEXT:
+                raise _Ends(WSCloseCode.UNSUPPORTED_DATA, "commands are text: JSON")
+            try:
+                command = decode_json(frame.data.encode(), Command)
+            except Problem as problem:
+                raise _Ends(WSCloseCode.INVALID_TEXT, problem.detail) from problem
+            await self._room.acquire()
+            task = asyncio.ensure_future(self._answer(command))
+            self._acks.add(task)
+            task.add_done_callback(self._answered)
+        if (error := self._socket.exception()) is not None:
+            raise _Ends(self._socket.close_code or WSCloseCode.PROTOCOL_ERROR, str(error))
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        self._acks.discard(task)
+        self._room.release()
+        if not task.cancelled():
+            task.exception()  # it could not be said: `_push` meets the same
+
+    async def _answer(self, command: Command) -> None:
+        try:
+            said = Said(acked=await self._acknowledge(command))
+        except Exception as error:
+            said = Said(problem=problem_of(error).body())
+        said.request = command.request
+        await self._say(said)
+
+    async def _acknowledge(self, command: Command) -> int:
+        if command.up_to is not None:
+            raise Problem(
+                422, "invalid-body", "up_to is for the call …/ack; a socket takes ack_ids, ranges"
+            )
+        shares = by_partition(command, self._feed.topic_partitions)
+        acked = await apply_all(self._call, self._call.topic, self._call.subscription, shares)
+        for share in shares.values():
+            self._out.done([*share.ack_ids, *(one.ack_id for one in share.nacks)])
+        return acked
+
+
+class _Out:
+    """What was sent and is not acked: to be given back when the client leaves."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._of: dict[int, dict[int, str]] = {}
+        """Partition → offset → end of its ack id, in the order in which they were sent."""
+
+    def add(self, found: Handout) -> None:
+        """Of those whose leases ended no more is remembered than may be out."""
+        known = self._of.setdefault(found.partition, {})
+        for ack_id in found.ack_ids:
+            of = AckRange.parse(ack_id)
+            for offset in range(of.start, of.end):
+                known.pop(offset, None)
+                known[offset] = f"{of.epoch}-{of.lease}"
+        while len(known) > self._most:
+            del known[next(iter(known))]
+
+    def done(self, ack_ids: list[str]) -> None:
+        """These are acked, or given back."""
+        for ack_id in ack_ids:
+            of = AckRange.parse(ack_id)
+            known = self._of.get(of.partition, {})
+            for offset in range(of.start, of.end):
+                known.pop(offset, None)
+
+    def ack_ids(self) -> list[str]:
+        """Of all that is out."""
+        return [
+            f"{partition}-{offset}-{lease}"
+            for partition, known in self._of.items()
+            for offset, lease in known.items()
+        ]
+
+
+def _frames(found: Handout) -> list[bytes]:
+    frames: list[bytes] = []
+    parts: list[bytes] = []
+    size = 0
+    for message in found.messages:
+        if parts and size + len(bytes(message)) > MESSAGES_BYTES:
+            frames.append(b'{"messages":[' + b",".join(parts) + b"]}")
+            parts, size = [], 0
+        parts.append(bytes(message))
+        size += len(parts[-1])
+    frames.append(b'{"messages":[' + b",".join(parts) + b"]}")
+    return frames

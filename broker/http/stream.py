@@ -1,0 +1,136 @@
+"""An answer without end: begun once, written piece by piece, ended with a last word.
+
+A reader who takes nothing for `stall_timeout_ms` is cut off; a longer piece counts among the bytes
+that this broker holds until it is in the socket. A broker that stops says so as the last word, and
+the reader goes on at another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from octavo.broker.errors import Overloaded
+from octavo.broker.http.broker_calls import INCARNATION_HEADER
+from octavo.broker.http.call import NDJSON, OWNER_HEADER, Call
+from octavo.broker.http.problems import Problem
+from octavo.protocol.backoff import Backoff
+
+LIVES_S = 15.0
+"""Where nothing comes for so long an event stream gets a comment, so that all on the way to the
+reader know that it lives."""
+COUNTED_FROM_BYTES = 16 * 1024
+"""A longer piece counts among the bytes that this broker holds."""
+FIRST_PAUSE_S = 0.05
+PAUSE_S_MAX = 1.0
+LAST_WORD_S = 1.0
+"""So long a stopping broker tries to say so."""
+
+log = structlog.get_logger()
+
+
+class StreamPlaces:
+    """How many streams there are."""
+
+    def __init__(self, most: int, tell: Callable[[float], object]) -> None:
+        self.taken = 0
+        self._most = most
+        self._tell = tell
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """A place, for as long as the block lasts. Raises a 503 when all are taken."""
+        if self.taken >= self._most:
+            raise Problem(
+                503,
+                "too-many-streams",
+                f"this broker has {self._most} streams under way, which is the most: ask another "
+                "broker, or come back later",
+                retryable=True,
+            )
+        self._count(1)
+        try:
+            yield
+        finally:
+            self._count(-1)
+
+    def _count(self, more: int) -> None:
+        self.taken += more
+        self._tell(self.taken)
+
+
+class Stream:
+    """One reader's, of server-sent events or of lines."""
+
+    def __init__(self, call: Call, kind: str) -> None:
+        self.kind = kind
+        self._call = call
+        self.response = web.StreamResponse()
+
+    async def begin(self) -> None:
+        """Send the head: from now on no other answer can be given."""
+        self.response.content_type = self.kind
+        write_head(self._call, self.response)
+        await self.response.prepare(self._call.request)
+
+    async def send(self, data: bytes) -> None:
+        """Raises `TimeoutError` when the reader takes nothing of it, `ConnectionError`."""
+        await count(self._call, len(data))
+        async with asyncio.timeout(self._call.services.config.stall_timeout_ms / 1000):
+            await self.response.write(data)
+        await self._call.hold(0)
+
+    async def last_word(self, problem: Problem) -> None:
+        """Why it ends."""
+        body = msgspec.json.encode(problem.body())
+        if self.kind == NDJSON:
+            await self.send(b'{"problem":' + body + b"}\n")
+        else:
+            await self.send(b"event: problem\ndata: " + body + b"\n\n")
+        await self.response.write_eof()
+
+    async def stops(self) -> None:
+        """The task is cancelled: where that is because the broker stops, its reader hears of it."""
+        if self._call.services.stopping.is_set():
+            async with asyncio.timeout(LAST_WORD_S):
+                await self.last_word(stopping())
+
+
+def write_head(call: Call, response: web.StreamResponse) -> None:
+    """What each answer without end says of itself."""
+    response.headers["Cache-Control"] = "no-store"
+    response.headers[OWNER_HEADER] = call.owner_url
+    response.headers["Server"] = "octavo"
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    if call.served_incarnation:
+        response.headers[INCARNATION_HEADER] = call.served_incarnation
+    call.is_streaming = True
+
+
+async def count(call: Call, size: int) -> None:
+    """What a reader has not taken yet counts as bodies do, and waits for room as they do."""
+    if size <= COUNTED_FROM_BYTES:
+        return None
+    pauses = Backoff(FIRST_PAUSE_S, PAUSE_S_MAX, None)
+    while True:
+        try:
+            return await call.hold(size)
+        except Overloaded:
+            await asyncio.sleep(pauses.next_s())
+
+
+def stopping() -> Problem:
+    """What a broker says that is about to end."""
+    return Problem(503, "stopping", "this broker stops; ask another one", retryable=True)
+
+
+def cut_off(call: Call) -> None:
+    """End the connection of a reader who takes nothing."""
+    log.info("client_too_slow", remote=call.request.remote)
+    if (transport := call.request.transport) is not None:
+        transport.abort()

@@ -1,0 +1,444 @@
+"""A subscription's stream: events, lines and WebSockets, while brokers come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from octavo.client.client import AsyncClient
+from octavo.client.types import decode_deliveries
+from octavo.protocol.records import Record, build_batch
+from tests.support.cluster import Cluster, running_cluster
+from tests.support.fake_broker import Api, until
+
+TOPIC = "/v1/topics/public/t"
+SUB = f"{TOPIC}/subscriptions/s"
+STREAM = f"{SUB}/stream"
+EVENTS = {"Accept": "text/event-stream"}
+LINES = {"Accept": "application/x-ndjson"}
+BATCHES = "application/vnd.kafka.recordbatch.v2"
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path, brokers=2) as found:
+        async with AsyncClient(found.api.url) as client:
+            await client.create_topic("t", partitions=2)
+            await client.subscribe("t", "s", type="shared", ack_timeout_s=60)
+        yield found
+
+
+async def publish(cluster: Cluster, first: int, count: int, partition: int | None = 0) -> None:
+    async with AsyncClient([api.url for api in cluster.apis.values()]) as client:
+        for number in range(first, first + count):
+            await client.publish("t", {"n": number}, partition=partition)
+
+
+async def ack(cluster: Cluster, *ack_ids: str, **body: Any) -> Any:
+    data = json.dumps({"ack_ids": ack_ids, **body}).encode()
+    return await cluster.api.post(f"{SUB}/ack", data, "application/json")
+
+
+async def figures(cluster: Cluster) -> Any:
+    return (await cluster.api.get(SUB)).json()
+
+
+async def owner_and_other(cluster: Cluster) -> tuple[str, str]:
+    owner = await cluster.owner_of(f"{TOPIC}/partitions/0")
+    name = next(one for one, api in cluster.apis.items() if one == owner or api.url == owner)
+    return name, next(one for one in cluster.apis if one != name)
+
+
+async def kill(cluster: Cluster, name: str) -> None:
+    running = cluster.brokers[name]
+    server = running.server
+    assert server is not None
+    await running.vanish()
+    await server._cut_off()
+    cluster.apis.pop(name)
+
+
+class Reader:
+    """A stream of events or lines: what came of it so far."""
+
+    def __init__(self, api: Api, path: str = STREAM, **headers: str) -> None:
+        self.url = api.url + path
+        self.headers = headers
+        self.status = 0
+        self.body = b""
+        self.kind = ""
+        self.task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Reader:
+        self.task = asyncio.create_task(self._read())
+        await until(lambda: self.status or self.task.done())  # type: ignore[union-attr]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self.task is not None
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+    async def _read(self) -> None:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(self.url, headers=self.headers) as response,
+        ):
+            self.kind = response.headers["Content-Type"]
+            self.status = response.status
+            async for piece in response.content.iter_any():
+                self.body += piece
+
+    @property
+    def found(self) -> list[Any]:
+        """Each message, and the last word."""
+        if self.kind == "application/x-ndjson":
+            return [json.loads(line) for line in self.body.split(b"\n")[:-1]]
+        blocks = self.body.decode().split("\n\n")[:-1]
+        return [json.loads(one.rpartition("data: ")[2]) for one in blocks if one[0] != ":"]
+
+    @property
+    def offsets(self) -> list[int]:
+        return [one["offset"] for one in self.found]
+
+
+@asynccontextmanager
+async def connected(
+    api: Api, query: str = "", path: str = STREAM, **how: Any
+) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.ws_connect(api.url + path + query, max_msg_size=0, **how) as found,
+    ):
+        yield found
+
+
+async def messages(ws: aiohttp.ClientWebSocketResponse, count: int) -> list[Any]:
+    """So many, in as many frames as it takes; no other frame comes between."""
+    found: list[Any] = []
+    while len(found) < count:
+        found += (await ws.receive_json(timeout=20))["messages"]
+    return found
+
+
+@pytest.mark.parametrize("at_owner", [True, False])
+@pytest.mark.parametrize("kind", [EVENTS, LINES])
+async def test_what_is_there_and_what_comes(
+    cluster: Cluster, at_owner: bool, kind: dict[str, str]
+) -> None:
+    await publish(cluster, 0, 5)
+    owner, other = await owner_and_other(cluster)
+    async with Reader(cluster.apis[owner if at_owner else other], **kind) as reader:
+        await until(lambda: len(reader.found) == 5)
+        await publish(cluster, 5, 3)
+        await until(lambda: len(reader.found) == 8)
+        assert [one["value"]["n"] for one in reader.found] == [*range(8)]
+        assert {one["delivery_count"] for one in reader.found} == {1}
+        answer = await ack(cluster, *(one["ack_id"] for one in reader.found))
+        assert answer.json() == {"acked": 8}
+        await publish(cluster, 8, 4, partition=1)
+        await until(lambda: len(reader.found) == 12)
+        assert (await figures(cluster))["leased"] == 4
+
+
+async def test_no_more_is_out_than_there_are_credits(cluster: Cluster) -> None:
+    await publish(cluster, 0, 10)
+    async with Reader(cluster.api, f"{STREAM}?credits=3", **LINES) as reader:
+        await until(lambda: len(reader.found) == 3)
+        await asyncio.sleep(0.2)
+        assert reader.offsets == [0, 1, 2]
+        await ack(cluster, reader.found[1]["ack_id"])
+        await until(lambda: reader.offsets == [0, 1, 2, 3])
+        await ack(cluster, nack=[reader.found[0]["ack_id"]])
+        await until(lambda: len(reader.found) == 5)
+        assert (reader.found[4]["offset"], reader.found[4]["delivery_count"]) == (0, 2)
+
+
+async def test_two_streams_share(cluster: Cluster) -> None:
+    async with Reader(cluster.api, **LINES) as one, Reader(cluster.api, **LINES) as other:
+        await publish(cluster, 0, 40)
+        await until(lambda: len(one.found) + len(other.found) == 40)
+        assert sorted(one.offsets + other.offsets) == [*range(40)]
+        consumers = (await figures(cluster))["partitions"][0]["consumers"]
+        assert len({one["name"] for one in consumers}) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status", "code"),
+    [
+        (f"{TOPIC}/subscriptions/none/stream", {}, 404, "subscription-not-found"),
+        ("/v1/topics/public/none/subscriptions/s/stream", {}, 404, "topic-not-found"),
+        (f"{TOPIC}/partitions/7/subscriptions/s/stream", {}, 404, "partition-not-found"),
+        (f"{STREAM}?credits=0", {}, 400, "invalid-parameter"),
+        (f"{STREAM}?credits=10001", {}, 400, "invalid-parameter"),
+        (f"{STREAM}?form=batches", {}, 400, "invalid-parameter"),
+        (STREAM, {"Accept": "image/png"}, 406, "not-acceptable"),
+        (STREAM, {"Origin": "http://elsewhere.example"}, 403, "foreign-origin"),
+        (STREAM, {"Upgrade": "websocket", "Connection": "Upgrade"}, 400, "invalid-upgrade"),
+        (
+            STREAM,
+            {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-Fetch-Site": "cross-site"},
+            403,
+            "foreign-origin",
+        ),
+    ],
+)
+async def test_refused_before_it_begins(
+    cluster: Cluster, path: str, headers: dict[str, str], status: int, code: str
+) -> None:
+    await publish(cluster, 0, 1)
+    answer = await cluster.api.get(path, headers=headers)
+    assert (answer.status, answer.json()["code"]) == (status, code)
+    assert (await figures(cluster))["leased"] == 0
+
+
+async def test_an_exclusive_subscription_has_one_consumer(cluster: Cluster) -> None:
+    path = f"{TOPIC}/partitions/0/subscriptions/mine/stream"
+    async with AsyncClient(cluster.api.url) as client:
+        await client.subscribe("t", "mine", type="exclusive")
+    await publish(cluster, 0, 2)
+    async with Reader(cluster.api, path, **LINES) as reader:
+        await until(lambda: reader.offsets == [0, 1])
+        answer = await cluster.api.get(f"{path}?consumer=another", headers=LINES)
+        assert (answer.status, answer.json()["code"]) == (409, "subscription-busy")
+        async with Reader(cluster.api, path, **LINES) as again:  # of the same consumer
+            await publish(cluster, 2, 1)
+            await until(lambda: sorted(reader.offsets + again.offsets) == [0, 1, 2])
+
+
+@pytest.mark.parametrize("at_owner", [True, False])
+async def test_a_socket(cluster: Cluster, at_owner: bool) -> None:
+    await publish(cluster, 0, 5)
+    owner, other = await owner_and_other(cluster)
+    async with connected(cluster.apis[owner if at_owner else other], "?credits=4") as ws:
+        found = await messages(ws, 4)
+        assert [one["value"]["n"] for one in found] == [0, 1, 2, 3]
+        lease = found[0]["ack_id"].split("-", 2)[2]
+        await ws.send_json({"ack_ids": [f"0-0:2-{lease}"], "request": [1]})
+        told = [await ws.receive_json(timeout=20) for _ in range(2)]
+        assert {"acked": 2, "request": [1]} in told
+        (last,) = next(one["messages"] for one in told if "messages" in one)
+        assert last["offset"] == 4
+        nack = {"nack": [found[2]["ack_id"]], "extend": [found[3]["ack_id"]]}
+        await ws.send_json(nack)
+        told = [await ws.receive_json(timeout=20) for _ in range(2)]
+        assert {"acked": 0} in told
+        (again,) = next(one["messages"] for one in told if "messages" in one)
+        assert (again["offset"], again["delivery_count"]) == (2, 2)
+        await ws.send_json({"ack_ids": [found[2]["ack_id"]], "request": 2})
+        refused = await ws.receive_json(timeout=20)
+        assert (refused["request"], refused["problem"]["code"]) == (2, "stale-lease")
+        assert refused["problem"]["stale"] == [found[2]["ack_id"]]
+    await until_acked(cluster, 2)
+
+
+async def test_acks_that_came_before_the_end_take_effect(cluster: Cluster) -> None:
+    await publish(cluster, 0, 100)
+    async with connected(cluster.api) as ws:
+        for one in await messages(ws, 100):
+            await ws.send_json({"ack_ids": [one["ack_id"]]})
+    await until_acked(cluster, 100)
+
+
+async def until_acked(cluster: Cluster, count: int) -> None:
+    """So many are acked, and all others given back, long before their leases end."""
+    for _ in range(100):
+        found = (await figures(cluster))["partitions"][0]
+        if (found["committed_offset"], found["leased"]) == (count, 0):
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(found)
+
+
+@pytest.mark.parametrize("at_owner", [True, False])
+async def test_batches_as_stored(cluster: Cluster, at_owner: bool) -> None:
+    odd = [Record(b"k", b"\xff", [("h", None)], 5), Record(None, None, (), 6)]
+    path = f"{TOPIC}/partitions/0/messages"
+    for _ in range(2):
+        await cluster.api.post(path, build_batch(odd), BATCHES)
+    owner, other = await owner_and_other(cluster)
+    api = cluster.apis[owner if at_owner else other]
+    async with connected(api, "?form=batches") as ws:
+        frame = await ws.receive_bytes(timeout=20)
+        length = int.from_bytes(frame[:4], "big")
+        head = json.loads(frame[4 : 4 + length])
+        found, _ = decode_deliveries(head, frame[4 + length :])
+        assert [(one.offset, one.key, one.value) for one in found] == [
+            (0, b"k", b"\xff"), (1, None, None), (2, b"k", b"\xff"), (3, None, None),
+        ]  # fmt: skip
+        await ws.send_json({"ack_ids": [f"0-0:4-{head['Octavo-Lease']}"]})
+        assert await ws.receive_json(timeout=20) == {"acked": 4}
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [
+        (b"\x00\x01", aiohttp.WSCloseCode.UNSUPPORTED_DATA),
+        ("{", aiohttp.WSCloseCode.INVALID_TEXT),
+        ("[]", aiohttp.WSCloseCode.INVALID_TEXT),
+        ('{"acks": []}', aiohttp.WSCloseCode.INVALID_TEXT),
+        ("[" * 100_000, aiohttp.WSCloseCode.INVALID_TEXT),
+        ('"' + "x" * 2_000_000 + '"', aiohttp.WSCloseCode.MESSAGE_TOO_BIG),
+    ],
+)
+async def test_rubbish_ends_a_socket(cluster: Cluster, frame: Any, code: int) -> None:
+    await publish(cluster, 0, 3)
+    async with connected(cluster.api) as ws:
+        await messages(ws, 3)
+        await (ws.send_bytes(frame) if isinstance(frame, bytes) else ws.send_str(frame))
+        end = await ws.receive(timeout=20)
+        assert end.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED), end
+        assert ws.close_code == code
+    await until_acked(cluster, 0)
+
+
+async def test_what_makes_no_sense_is_said_and_ends_nothing(cluster: Cluster) -> None:
+    async with connected(cluster.api) as ws:
+        for body, code in (
+            ({"ack_ids": ["x"]}, "invalid-ack-id"),
+            ({"ack_ids": ["9-0-1-1"]}, "invalid-ack-id"),
+            ({"ack_ids": ["0-0-1-1"]}, "stale-lease"),
+            ({"up_to": 3}, "invalid-body"),
+        ):
+            await ws.send_json({**body, "request": code})
+            said = await ws.receive_json(timeout=20)
+            assert (said["request"], said["problem"]["code"]) == (code, code)
+
+
+@pytest.mark.parametrize("form", ["json", "batches"])
+async def test_a_socket_goes_on_through_a_killed_owner(cluster: Cluster, form: str) -> None:
+    await publish(cluster, 0, 3)
+    owner, other = await owner_and_other(cluster)
+    seen: list[int] = []
+    async with connected(cluster.apis[other], f"?form={form}&credits=5") as ws:
+
+        async def work() -> None:
+            async for frame in ws:
+                if frame.type is aiohttp.WSMsgType.BINARY:
+                    at = 4 + int.from_bytes(frame.data[:4], "big")
+                    found, _ = decode_deliveries(json.loads(frame.data[4:at]), frame.data[at:])
+                    told = [(one.offset, one.ack_id) for one in found]
+                else:
+                    given = json.loads(frame.data).get("messages", ())
+                    told = [(one["offset"], one["ack_id"]) for one in given]
+                for offset, ack_id in told:
+                    seen.append(offset)
+                    await ws.send_json({"ack_ids": [ack_id]})
+
+        task = asyncio.create_task(work())
+        await until(lambda: len(seen) == 3)
+        await until_acked(cluster, 3)
+        await kill(cluster, owner)
+        await publish(cluster, 3, 20)
+        await until(lambda: set(seen) == set(range(23)), 20)
+        assert seen == [*range(23)], "what was acked came once, in order"
+        task.cancel()
+
+
+async def test_events_go_on_through_a_killed_owner(cluster: Cluster) -> None:
+    await publish(cluster, 0, 3)
+    owner, other = await owner_and_other(cluster)
+    async with Reader(cluster.apis[other], **EVENTS) as reader:
+        await until(lambda: len(reader.found) == 3)
+        await ack(cluster, *(one["ack_id"] for one in reader.found))
+        await kill(cluster, owner)
+        await publish(cluster, 3, 5)
+        await until(lambda: len(reader.found) == 8, 20)
+        assert [one["value"]["n"] for one in reader.found] == [*range(8)]
+
+
+async def test_a_deleted_topic_is_the_last_word(cluster: Cluster) -> None:
+    await publish(cluster, 0, 1)
+    async with (
+        Reader(cluster.api, **EVENTS) as events,
+        connected(cluster.api) as ws,
+    ):
+        await until(lambda: len(events.found) == 1)
+        async with AsyncClient(cluster.api.url) as client:
+            await client.delete_topic("t")
+        assert events.task is not None
+        await events.task
+        assert events.found[1]["status"] in (404, 409)
+        problem = (await ws.receive_json(timeout=20))["problem"]
+        assert problem["status"] in (404, 409)
+        await ws.receive(timeout=20)
+        assert ws.close_code == 4000
+
+
+async def test_a_broker_that_stops_says_so_and_gives_back(cluster: Cluster) -> None:
+    await publish(cluster, 0, 4)
+    _, other = await owner_and_other(cluster)
+    async with (
+        Reader(cluster.apis[other], f"{STREAM}?credits=2", **EVENTS) as events,
+        connected(cluster.apis[other]) as ws,
+    ):
+        await until(lambda: len(events.found) == 2)
+        await messages(ws, 2)
+        await cluster.stop_broker(other)
+        assert (await ws.receive_json(timeout=5))["problem"]["code"] == "stopping"
+        end = await ws.receive(timeout=5)
+        assert (end.data, end.extra) == (aiohttp.WSCloseCode.GOING_AWAY, "this broker stops")
+        assert events.task is not None
+        await events.task
+        assert events.found[-1]["code"] == "stopping"
+    found = (await figures(cluster))["partitions"][0]
+    assert found["leased"] == 2, "those of the events may still be acked"
+
+
+async def test_leases_end_also_in_a_stream(cluster: Cluster) -> None:
+    async with AsyncClient(cluster.api.url) as client:
+        await client.subscribe("t", "short", type="shared", ack_timeout_s=1)
+    await publish(cluster, 0, 1)
+    path = f"{TOPIC}/subscriptions/short/stream?credits=1"
+    async with Reader(cluster.api, path, **LINES) as reader:
+        await until(lambda: len(reader.found) == 2, 20)
+        assert [one["delivery_count"] for one in reader.found] == [1, 2]
+
+
+@pytest.mark.parametrize("upgraded", [True, False])
+async def test_who_takes_nothing_is_cut_off(cluster: Cluster, upgraded: bool) -> None:
+    await cluster.start_broker("impatient", stall_timeout_ms=300)
+    async with AsyncClient(cluster.api.url) as client:
+        await client.publish_many("t", [(None, b"x" * 500_000) for _ in range(60)])
+    host, port = cluster.apis["impatient"].url.removeprefix("http://").split(":")
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
+    _, writer = await asyncio.open_connection(sock=sock, limit=1024)
+    writer.transport.pause_reading()  # type: ignore[attr-defined]
+    upgrade = (
+        "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    )
+    head = f"GET {STREAM} HTTP/1.1\r\nHost: x\r\n{upgrade if upgraded else ''}\r\n"
+    writer.write(head.encode())
+    server = cluster.brokers["impatient"].server
+    assert server is not None
+    places = server._services.streams
+    await until(lambda: places.taken == 1)
+    await until(lambda: places.taken == 0, 20)
+    assert server._services.held._held == 0
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+async def test_no_more_streams_than_there_may_be(cluster: Cluster) -> None:
+    api = await cluster.start_broker("small", streams_max=1)
+    async with connected(api):
+        assert b"octavo_http_streams 1.0" in (await api.get("/metrics")).body
+        answer = await api.get(STREAM)
+        assert (answer.status, answer.json()["code"]) == (503, "too-many-streams")
+    await until(lambda: cluster.brokers["small"].server._services.streams.taken == 0)  # type: ignore[union-attr]
+    ended = b'octavo_http_requests_total{call="stream",status="101"} 1.0'
+    assert ended in (await api.get("/metrics")).body
