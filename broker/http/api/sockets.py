@@ -20,12 +20,21 @@ import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
 from msgspec import UNSET, UnsetType
 
-from octavo.broker.http.api.acks import AckBody, apply_all, by_partition
+from octavo.broker.http.api.acks import AckBody, Share, apply_all, by_partition
 from octavo.broker.http.api.feed import Feed, Handout
 from octavo.broker.http.call import Call, decode_json
 from octavo.broker.http.problems import Problem, problem_of
-from octavo.broker.http.stream import LAST_WORD_S, LIVES_S, count, stopping, write_head
+from octavo.broker.http.stream import (
+    FIRST_PAUSE_S,
+    LAST_WORD_S,
+    LIVES_S,
+    PAUSE_S_MAX,
+    count,
+    stopping,
+    write_head,
+)
 from octavo.broker.types import AckRange
+from octavo.protocol.backoff import Backoff
 
 FRAME_BYTES_MAX = 1024 * 1024
 """Of what a client sends."""
@@ -34,6 +43,8 @@ MESSAGES_BYTES = 256 * 1024
 ACKS_AT_ONCE = 16
 ACKS_END_S = 2.0
 """So long acks that are under way may take when the client leaves."""
+ACK_TRIES_S = 20.0
+"""So long an ack is tried again while partitions move."""
 REASON_BYTES_MAX = 123
 """Of a close frame, as RFC 6455 has it."""
 REFUSED_FOR_GOOD = 4000
@@ -216,10 +227,25 @@ class Socket:
                 422, "invalid-body", "up_to is for the call …/ack; a socket takes ack_ids, ranges"
             )
         shares = by_partition(command, self._feed.topic_partitions)
-        acked = await apply_all(self._call, self._call.topic, self._call.subscription, shares)
+        acked = await self._apply(shares)
         for share in shares.values():
             self._out.done([*share.ack_ids, *(one.ack_id for one in share.nacks)])
         return acked
+
+    async def _apply(self, shares: dict[int, Share]) -> int:
+        """Where an owner dies meanwhile its heir is asked: to ack what is acked is no error."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + ACK_TRIES_S
+        pauses = Backoff(FIRST_PAUSE_S, PAUSE_S_MAX, None)
+        call = self._call
+        while True:
+            try:
+                return await apply_all(call, call.topic, call.subscription, shares)
+            except Exception as error:
+                late = loop.time() + pauses.pause_s > deadline
+                if late or not problem_of(error).can_retry:
+                    raise
+            await asyncio.sleep(pauses.next_s())
 
 
 class _Out:
