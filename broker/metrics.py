@@ -62,7 +62,7 @@ class Metrics:
             "octavo_http_held_body_bytes", "Request bodies in memory", registry=self.registry
         )
         self.streams = Gauge(
-            "octavo_http_streams", "Readers who follow a partition", registry=self.registry
+            "octavo_http_streams", "Streams of partitions and subscriptions", registry=self.registry
         )
         self.connections_refused = Counter(
             "octavo_http_connections_refused",

@@ -45,7 +45,7 @@ class HttpConfig:
     wait_ms_max: int = 60_000
     """The longest long-poll."""
     streams_max: int = 2_000
-    """Readers who follow a partition without end, each with a page of its own at the worst."""
+    """Streams of partitions or subscriptions, each with a page of its own at the worst."""
 
     body_timeout_ms: int = 60_000
     """A body that is held in memory must have come within this time."""

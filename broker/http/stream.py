@@ -27,7 +27,7 @@ reader know that it lives."""
 COUNTED_FROM_BYTES = 16 * 1024
 """A longer piece counts among the bytes that this broker holds."""
 FIRST_PAUSE_S = 0.05
-PAUSE_S_MAX = 1.0
+LONGEST_PAUSE_S = 1.0
 LAST_WORD_S = 1.0
 """So long a stopping broker tries to say so."""
 
@@ -116,7 +116,7 @@ async def count(call: Call, size: int) -> None:
     """What a reader has not taken yet counts as bodies do, and waits for room as they do."""
     if size <= COUNTED_FROM_BYTES:
         return None
-    pauses = Backoff(FIRST_PAUSE_S, PAUSE_S_MAX, None)
+    pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, None)
     while True:
         try:
             return await call.hold(size)

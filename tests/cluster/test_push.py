@@ -14,6 +14,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from octavo.broker.errors import OwnerUnreachable, PartitionMoving
+from octavo.broker.http.api import acks, sockets
+from octavo.broker.http.api.feed import Feed
 from octavo.client.client import AsyncClient
 from octavo.client.types import decode_deliveries
 from octavo.protocol.records import Record, build_batch
@@ -344,6 +347,45 @@ async def test_a_socket_goes_on_through_a_killed_owner(cluster: Cluster, form: s
         task.cancel()
 
 
+async def test_an_answer_that_was_lost_is_asked_for_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await publish(cluster, 0, 3)
+    lost: list[Any] = []
+
+    async def ask(self: Feed, *given: Any) -> Any:
+        found = await _ask(self, *given)
+        if found is not None and not lost:
+            lost.append(found)
+            raise OwnerUnreachable("its answer was lost")
+        return found
+
+    _ask = Feed._ask
+    monkeypatch.setattr(Feed, "_ask", ask)
+    async with Reader(cluster.api, **LINES) as reader:
+        await until(lambda: len(reader.found) == 3)
+        assert len(lost) == 1
+        assert {one["delivery_count"] for one in reader.found} == {1}
+
+
+async def test_acks_over_a_socket_wait_for_a_partition_that_moves(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await publish(cluster, 0, 3)
+    faults = iter([OwnerUnreachable("gone"), PartitionMoving("not yet")])
+
+    async def apply_all(*given: Any) -> int:
+        if (fault := next(faults, None)) is not None:
+            raise fault
+        return await acks.apply_all(*given)
+
+    monkeypatch.setattr(sockets, "apply_all", apply_all)
+    async with connected(cluster.api) as ws:
+        ack_ids = [one["ack_id"] for one in await messages(ws, 3)]
+        await ws.send_json({"ack_ids": ack_ids})
+        assert await ws.receive_json(timeout=20) == {"acked": 3}
+
+
 async def test_events_go_on_through_a_killed_owner(cluster: Cluster) -> None:
     await publish(cluster, 0, 3)
     owner, other = await owner_and_other(cluster)
@@ -428,6 +470,9 @@ async def test_who_takes_nothing_is_cut_off(cluster: Cluster, upgraded: bool) ->
     await until(lambda: places.taken == 1)
     await until(lambda: places.taken == 0, 20)
     assert server._services.held._held == 0
+    found = await figures(cluster)
+    assert found["redelivering"] > 0, "what was not sent"
+    assert found["leased"] == 0 or not upgraded
     writer.close()
     with contextlib.suppress(ConnectionError):
         await writer.wait_closed()

@@ -34,7 +34,7 @@ from octavo.broker.http.api.deliveries import (
 from octavo.broker.http.call import JSON, RECORD_BATCH, Call
 from octavo.broker.http.forwarding import with_owner
 from octavo.broker.http.problems import problem_of
-from octavo.broker.http.stream import FIRST_PAUSE_S, LIVES_S, PAUSE_S_MAX
+from octavo.broker.http.stream import FIRST_PAUSE_S, LIVES_S, LONGEST_PAUSE_S
 from octavo.broker.partition.partition import Partition
 from octavo.broker.subscriptions.subscription import LeasedBatches
 from octavo.broker.types import Owner, PartitionName
@@ -212,7 +212,7 @@ class Feed:
 
     async def _receive(self, number: int, asked: Receive, turn: int) -> Handout | None:
         """What a call brings, made again until it is answered: its number says which one it is."""
-        pauses = Backoff(FIRST_PAUSE_S, PAUSE_S_MAX, None)
+        pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, None)
         name = self._topic.partition(number)
         while True:
             try:

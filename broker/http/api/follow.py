@@ -25,7 +25,7 @@ from octavo.broker.http.call import JSON, NEXT_OFFSET_HEADER, OFFSET_MAX, Call
 from octavo.broker.http.forwarding import with_owner
 from octavo.broker.http.pages import EVENTS, Page
 from octavo.broker.http.problems import Problem, problem_of
-from octavo.broker.http.stream import FIRST_PAUSE_S, LIVES_S, PAUSE_S_MAX, Stream, cut_off
+from octavo.broker.http.stream import FIRST_PAUSE_S, LIVES_S, LONGEST_PAUSE_S, Stream, cut_off
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import Owner, PartitionName
 from octavo.protocol.backoff import Backoff
@@ -97,7 +97,7 @@ class _Following:
         services = self._call.services
         place = (self._name, self._call.incarnation or "", offset)
         wait_s = min(LIVES_S, services.config.wait_ms_max / 1000)
-        pauses = Backoff(FIRST_PAUSE_S, PAUSE_S_MAX, None)
+        pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, None)
         while True:
             try:
                 return await services.pages.at(place, lambda: self._fetch(str(offset), wait_s))

@@ -28,7 +28,7 @@ from octavo.broker.http.stream import (
     FIRST_PAUSE_S,
     LAST_WORD_S,
     LIVES_S,
-    PAUSE_S_MAX,
+    LONGEST_PAUSE_S,
     count,
     stopping,
     write_head,
@@ -45,7 +45,7 @@ ACKS_END_S = 2.0
 """So long acks that are under way may take when the client leaves."""
 ACK_TRIES_S = 20.0
 """So long an ack is tried again while partitions move."""
-REASON_BYTES_MAX = 123
+REASON_BYTES = 123
 """Of a close frame, as RFC 6455 has it."""
 REFUSED_FOR_GOOD = 4000
 """The close code behind the last word, which is a problem."""
@@ -153,7 +153,7 @@ class Socket:
     async def _close(self, ends: _Ends) -> None:
         try:
             async with asyncio.timeout(LAST_WORD_S):
-                reason = ends.reason.encode()[:REASON_BYTES_MAX]
+                reason = ends.reason.encode()[:REASON_BYTES]
                 await self._socket.close(code=ends.code, message=reason)
         except (TimeoutError, ConnectionError, RuntimeError):
             if (transport := self._call.request.transport) is not None:
@@ -236,7 +236,7 @@ class Socket:
         """Where an owner dies meanwhile its heir is asked: to ack what is acked is no error."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + ACK_TRIES_S
-        pauses = Backoff(FIRST_PAUSE_S, PAUSE_S_MAX, None)
+        pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, None)
         call = self._call
         while True:
             try:

@@ -8,6 +8,7 @@ from tests.sim.mutants.tested import TestedBug
 _BATCHES = "issues/test_batch_far_ahead_drops_all_others.py"
 _RECOVER = "issues/test_recover_in_a_loop_stops_a_topic.py"
 _FOLLOW = "cluster/test_follow.py"
+_PUSH = "cluster/test_push.py"
 _FORGED = "issues/test_forged_calls_between_brokers.py"
 
 BUGS = (
@@ -202,7 +203,7 @@ BUGS = (
         _FOLLOW,
         (
             Edit(
-                "octavo.broker.http.api.follow:_Stream.run",
+                "octavo.broker.http.api.follow:_Following.run",
                 "page = await self._next(page.next_offset)",
                 "page = await self._next(page.next_offset - len(page.messages[:1]))",
             ),
@@ -217,7 +218,7 @@ BUGS = (
         _FOLLOW,
         (
             Edit(
-                "octavo.broker.http.api.follow:_Stream._next",
+                "octavo.broker.http.api.follow:_Following._next",
                 "if error.looked:",
                 "if False:",
             ),
@@ -234,6 +235,78 @@ BUGS = (
                 "octavo.broker.http.pages:Pages.at",
                 "self._fetching[place] = task",
                 "self._fetching[place[0], place[1], id(task)] = task",
+            ),
+        ),
+    ),
+    TestedBug(
+        "a-socket-keeps-what-is-out",
+        "a WebSocket that closes leaves its messages to the ends of their leases",
+        """As a consumer does that calls and goes away. But one that closes has said that it is
+        through, and the others wait half a minute for what it had.""",
+        "closing gives back",
+        _PUSH,
+        (
+            Edit(
+                "octavo.broker.http.api.sockets:Socket.run",
+                "await self._feed.give_back(self._out.ack_ids())",
+                "pass",
+            ),
+        ),
+    ),
+    TestedBug(
+        "the-unsent-stays-leased",
+        "what a stream had received and not sent stays leased when it ends",
+        """It is in a queue that nobody reads any more, and its leases end some time.""",
+        "what is not sent is given back",
+        _PUSH,
+        (
+            Edit(
+                "octavo.broker.http.api.feed:Feed._end",
+                "await self.give_back(ack_ids)",
+                "pass",
+            ),
+        ),
+    ),
+    TestedBug(
+        "credits-for-each-call",
+        "a stream's credits bound each of its calls and not what is out",
+        """A consumer that takes and never acks is given all that there is.""",
+        "no more is out than there are credits",
+        _PUSH,
+        (
+            Edit(
+                "octavo.broker.subscriptions.subscription:Subscription._dispatch",
+                "asked.out_max - self._dispatcher.held_by(consumer, now_ms)",
+                "asked.out_max",
+            ),
+        ),
+    ),
+    TestedBug(
+        "each-try-is-another-call",
+        "a stream that asks again, for an answer was lost, asks for what comes next",
+        """What the lost answer had is leased to nobody who knows of it, until its leases end.""",
+        "the same call again gets the same",
+        _PUSH,
+        (
+            Edit(
+                "octavo.broker.http.api.feed:Feed._receive",
+                'f"{self._id}-{turn}"',
+                "secrets.token_hex(6)",
+            ),
+        ),
+    ),
+    TestedBug(
+        "a-sockets-acks-are-tried-once",
+        "an ack over a WebSocket is refused while its partition moves",
+        """By HTTP the caller tries again. Over a socket the broker in front follows the owner, and
+        what it was told has to follow as well.""",
+        "a stream goes on through its owner's death",
+        _PUSH,
+        (
+            Edit(
+                "octavo.broker.http.api.sockets:Socket._apply",
+                "if late or not problem_of(error).can_retry:",
+                "if True:",
             ),
         ),
     ),
