@@ -148,7 +148,9 @@ def bookie_reads(cluster: ClusterFile) -> float:
     """Requests to read that all bookies have had."""
     total = 0.0
     for member in cluster.of_kind("bookie"):
-        with urllib.request.urlopen(f"http://127.0.0.1:{member.admin_port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{member.admin_port}/metrics", timeout=5
+        ) as answer:
             for line in answer.read().decode().splitlines():
                 if line.startswith("octavo_bookie_reads_total{"):
                     total += float(line.rpartition(" ")[2])
