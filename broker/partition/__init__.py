@@ -1,7 +1,8 @@
 """One owned partition: opened, published to, rolled over, looked after.
 
 `partition` is the whole, `PartitionOpening` there how it comes to be; `opening` takes it over from
-the last owner, `publisher` assigns offsets and answers, `log` is what its readers see and
+the last owner, `publisher` assigns offsets and answers, `gathering` has single messages share
+batches, `log` is what its readers see and
 `compacted` the compacted part of it, `rollover` begins the next ledger, `part_loader` takes in bulk
 loads, `maintenance` trims and saves, `context` is what all partitions of a broker share.
 

@@ -21,6 +21,7 @@ import contextlib
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 import structlog
 
@@ -40,6 +41,7 @@ from octavo.broker.log.reader import LogReader
 from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper
 from octavo.broker.partition.compacted import CompactedLog
 from octavo.broker.partition.context import PartitionContext
+from octavo.broker.partition.gathering import Gathering, Placed
 from octavo.broker.partition.log import PartitionLog
 from octavo.broker.partition.maintenance import Maintenance
 from octavo.broker.partition.opening import Opened, PartitionOpener
@@ -69,6 +71,7 @@ from octavo.protocol.batch import (
     read_header,
 )
 from octavo.protocol.codes import OctavoError
+from octavo.protocol.records import Record
 
 _log = structlog.get_logger()
 
@@ -169,6 +172,7 @@ class Partition:
             self._lost, opened.state_writer,
         )  # fmt: skip
         self._rollover = self._new_rollover()
+        self._gathering = Gathering(partial(self.publish, checked=True))
 
     # Figures
 
@@ -260,6 +264,13 @@ class Partition:
                 first = await self.read(published.first_offset, bytes_max=1, count_max=1)
                 return published._replace(ledger_id=first[0].ledger_id, entry_id=first[0].entry_id)
         return published
+
+    async def publish_single(self, record: Record) -> Placed:
+        """Store one message of nobody who numbers them, perhaps in a batch with others.
+
+        Raises as `publish` does.
+        """
+        return await self._gathering.publish(record)
 
     async def prove(self) -> None:
         """Return when it is certain that the partition was ours when this was called.

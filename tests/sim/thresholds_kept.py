@@ -103,6 +103,9 @@ KEPT: Mapping[str, str] = {
         octavo.bookie.wire.requests:_COMPARED_MAX octavo.ledger.rereplication.comparing:*
         octavo.ledger.read.doubts:*
     """,
+    "simulated clients send batches; unit/broker/test_gathering draws them": """
+        octavo.broker.partition.gathering:*
+    """,
     "HTTP and sockets are outside of the simulator": """
         octavo.bookie.admin:* octavo.broker.http.api.cluster:* octavo.broker.http.api.deliveries:*
         octavo.broker.http.api.acks:* octavo.broker.http.stream:* octavo.broker.http.api.push:*

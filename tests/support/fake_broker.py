@@ -26,6 +26,7 @@ from octavo.broker.http.server import BrokerServer
 from octavo.broker.log.open_batches import OpenBatches
 from octavo.broker.metrics import Duties
 from octavo.broker.partition.compacted import CompactedPage
+from octavo.broker.partition.gathering import Placed
 from octavo.broker.types import (
     AckId,
     BrokerInfo,
@@ -48,7 +49,7 @@ from octavo.metadata.bulk_loads import BulkLoadPart, BulkLoadRecord
 from octavo.metadata.store import SessionState
 from octavo.protocol.ack_ids import each
 from octavo.protocol.batch import check_batch, read_header, with_base_offset
-from octavo.protocol.records import read_records
+from octavo.protocol.records import Record, build_batch, read_records
 
 NOW_MS = 1_700_000_000_000
 CALL_KEY = b"the brokers' own key"
@@ -261,6 +262,10 @@ class FakePartition:
         assert bulk_load
         assert batch >= 0
         return self.next_offset
+
+    async def publish_single(self, record: Record) -> Placed:
+        batch = build_batch([record])
+        return Placed(await self.publish(batch), 0, len(batch))
 
     async def publish(
         self, batch: bytes, *, expected_offset: int | None = None, checked: bool = False

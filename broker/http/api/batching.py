@@ -51,7 +51,9 @@ class Producer(NamedTuple):
 class Piece:
     """One batch of a request and what became of it."""
 
-    __slots__ = ("batch", "count", "error", "expected", "first", "last", "partition", "published")
+    __slots__ = (
+        "batch", "count", "error", "expected", "first", "index", "last", "partition", "published",
+    )  # fmt: skip
 
     def __init__(self, partition: int, first: int) -> None:
         self.partition = partition
@@ -60,6 +62,8 @@ class Piece:
         self.last = first
         """… and of its last."""
         self.count = 0
+        self.index = 0
+        """Which message of its batch the first is: other requests may have some in it, too."""
         self.batch = b""
         self.expected: int | None = None
         self.published: Published | None = None
@@ -71,7 +75,8 @@ class Piece:
         first, _, ledger_id, entry_id, _, _ = self.published
         if first < 0:
             return Place(self.partition)  # a duplicate too old to be remembered
-        return Place(self.partition, first + index, str(MessageId(ledger_id, entry_id, index)))
+        at = str(MessageId(ledger_id, entry_id, self.index + index))
+        return Place(self.partition, first + index, at)
 
 
 class _PartitionQueue:
@@ -129,16 +134,7 @@ class Publishing:
 
     def size_of(self, record: Record) -> int:
         """What a message takes in a batch. Raises a 413 `Problem` when that is too much."""
-        size = record_bytes(record[0], record[1], record[2])
-        if size > self._config.line_bytes_max:
-            raise Problem(
-                413,
-                "message-too-long",
-                f"a message may have {self._config.line_bytes_max} bytes of key, value and "
-                f"headers, this one has {size}",
-                extra={"bytes_max": self._config.line_bytes_max},
-            )
-        return size + RECORD_OVERHEAD_BYTES
+        return size_of(record, self._config.line_bytes_max)
 
     def add(self, record: Record) -> None:
         """Take one message."""
@@ -384,6 +380,19 @@ class Publishing:
         piece.batch = b""
         if self._in_flight < self._config.inflight_bytes_max:
             self._has_room.set()
+
+
+def size_of(record: Record, bytes_max: int) -> int:
+    """What a message takes in a batch. Raises a 413 `Problem` when that is too much."""
+    size = record_bytes(record[0], record[1], record[2])
+    if size > bytes_max:
+        raise Problem(
+            413,
+            "message-too-long",
+            f"a message may have {bytes_max} bytes of key, value and headers, this one has {size}",
+            extra={"bytes_max": bytes_max},
+        )
+    return size + RECORD_OVERHEAD_BYTES
 
 
 class RemoteError(msgspec.Struct):

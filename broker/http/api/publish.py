@@ -18,13 +18,13 @@ from aiohttp import web
 from msgspec import UNSET
 
 from octavo.broker.http.api import answers
-from octavo.broker.http.api.batching import Piece, Producer, Publishing
+from octavo.broker.http.api.batching import Piece, Producer, Publishing, size_of
 from octavo.broker.http.api.payloads import decode_message, decode_messages, raw_record, record_of
 from octavo.broker.http.call import JSON, NDJSON, NEXT_OFFSET_HEADER, RECORD_BATCH, Call
-from octavo.broker.http.forwarding import at_owner, topic_of
+from octavo.broker.http.forwarding import at_owner, topic_of, with_owner
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.partition.partition import Partition
-from octavo.broker.types import TopicName
+from octavo.broker.types import Owner, TopicName
 from octavo.protocol.batch import (
     ATTRIBUTE_COMPRESSION,
     ATTRIBUTE_CONTROL,
@@ -37,7 +37,7 @@ from octavo.protocol.batch import (
 )
 from octavo.protocol.compression import compression_of
 from octavo.protocol.limits import json_line_bytes_max
-from octavo.protocol.records import partition_for
+from octavo.protocol.records import Record, partition_for
 
 BLANK_LINES_MAX = 10_000
 """Of one body: they cost time and say nothing."""
@@ -69,6 +69,8 @@ async def publish(call: Call) -> web.StreamResponse:
             header = check_batch(body)
             if header.total_bytes == len(body):
                 return await _publish_one_batch(call, partition, number, body, header)
+        elif (record := await _single(call)) is not None:
+            return await _publish_single(call, partition, record)
         return await _publish_into(call, topic, partitions, number)
 
     return await at_owner(call, name, here)
@@ -91,6 +93,43 @@ async def _publish_one_batch(
         metrics = call.services.metrics
         metrics.messages_published.inc(count)
         metrics.bytes_published.inc(len(body))
+    return _answer(call, [piece], None)
+
+
+async def _single(call: Call) -> Record | None:
+    """The one message of a request that nobody numbers; None when it is no such request."""
+    kind = call.content_type
+    if kind in (RECORD_BATCH, NDJSON) or "results" in call.query:
+        return None
+    headers = call.headers
+    if "If-Match" in headers or any(name in headers for name in _PRODUCER_HEADERS):
+        return None
+    bytes_max = call.services.config.line_bytes_max
+    try:
+        if kind == JSON:
+            messages = decode_messages(await call.read_body())
+            if len(messages) != 1:
+                return None
+            record = record_of(messages[0], call.services.clock())
+        else:
+            record = raw_record(await call.read_body(bytes_max), headers, call.services.clock())
+        size_of(record, bytes_max)
+    except Problem as problem:
+        raise _with_stored(problem, []) from None
+    return record
+
+
+async def _publish_single(call: Call, partition: Partition, record: Record) -> web.StreamResponse:
+    """The short way of one message, which may share its batch with those of other requests."""
+    placed = await partition.publish_single(record)
+    piece = Piece(partition.name.partition, 0)
+    piece.count = 1
+    piece.index = placed.number
+    piece.published = placed.published
+    metrics = call.services.metrics
+    metrics.messages_published.inc(1)
+    if not placed.number:
+        metrics.bytes_published.inc(placed.batch_bytes)
     return _answer(call, [piece], None)
 
 
@@ -132,8 +171,21 @@ async def _publish_spread(call: Call, topic: TopicName, partitions: int) -> web.
             topic.partition(number),
             lambda _: _publish_into(call, topic, partitions, number),
         )
-    publishing = Publishing(call, topic, partitions, keep_places=_wants_places(call))
-    return await _feed_and_answer(call, publishing)
+    record = await _single(call)
+    if record is None:
+        publishing = Publishing(call, topic, partitions, keep_places=_wants_places(call))
+        return await _feed_and_answer(call, publishing)
+    key = record.key
+    turn = next(call.services.turn) % partitions
+    number = turn if key is None else partition_for(key, partitions)
+
+    async def here(partition: Partition) -> web.StreamResponse:
+        return await _publish_single(call, partition, record)
+
+    async def there(_: Owner) -> web.StreamResponse:
+        return await _publish_into(call, topic, partitions, number)
+
+    return await with_owner(call, topic.partition(number), here, there)
 
 
 async def _one_partition(call: Call, topic: TopicName, partitions: int) -> int:

@@ -9,6 +9,7 @@ _BATCHES = "issues/test_batch_far_ahead_drops_all_others.py"
 _RECOVER = "issues/test_recover_in_a_loop_stops_a_topic.py"
 _FOLLOW = "cluster/test_follow.py"
 _PUSH = "cluster/test_push.py"
+_GATHERING = "unit/broker/test_gathering.py"
 _FORGED = "issues/test_forged_calls_between_brokers.py"
 
 BUGS = (
@@ -307,6 +308,50 @@ BUGS = (
                 "octavo.broker.http.api.sockets:Socket._apply",
                 "if late or not problem_of(error).can_retry:",
                 "if True:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "shared-batch-one-offset",
+        "messages that share a batch are all answered with its first offset",
+        """Of a batch of one message, which is what each test of a single publish makes, it is the
+        right one.""",
+        "each message has its own place",
+        _GATHERING,
+        (
+            Edit(
+                "octavo.broker.partition.gathering:Gathering.publish",
+                "offset = published.first_offset + index",
+                "offset = published.first_offset",
+            ),
+        ),
+    ),
+    TestedBug(
+        "who-leaves-takes-the-batch-along",
+        "a caller that goes away cancels what the others of its batch wait for",
+        """Awaiting the future itself looks the same, and cancels it.""",
+        "each message has its own place",
+        _GATHERING,
+        (
+            Edit(
+                "octavo.broker.partition.gathering:Gathering.publish",
+                "await asyncio.shield(shared.done)",
+                "await shared.done",
+            ),
+        ),
+    ),
+    TestedBug(
+        "an-open-batch-is-forgotten",
+        "an open batch is not sent when the one under way has failed",
+        """It goes when one of those under way is stored; where that fails, nobody sends it, and
+        its callers wait for ever.""",
+        "a publish is answered",
+        _GATHERING,
+        (
+            Edit(
+                "octavo.broker.partition.gathering:Gathering._store",
+                "    self._under_way -= 1\n        self._send()",
+                "    self._under_way -= 1\n        shared.done.exception() or self._send()",
             ),
         ),
     ),

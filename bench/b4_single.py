@@ -1,0 +1,193 @@
+"""B4: single small publishes at a fixed rate: how long each takes, from when it was due.
+
+    python -m bench.b4_single                            # 1,000, 2,000 and 4,000 a second
+    python -m bench.b4_single --rates 1000,5000 --seconds 20 --rounds 3
+
+`octavo standalone` is started in a fresh folder: three bookies, two brokers, three copies, synced
+before an ack. One process keeps connections to the partition's owner and sends messages of 100 B as
+`POST …/messages` when they are due, whatever became of the ones before; one that finds all
+connections busy waits, and its time runs. Prints a line per rate and round, and last one JSON
+document.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import psutil
+import uvloop
+
+from bench.standalone import standalone
+from octavo import Client
+
+TOPIC = "b4"
+VALUE = b"x" * 100
+WARM_S = 3.0
+
+
+class Connection(asyncio.Protocol):
+    """One request at a time."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._transport: Any = None
+        self._due_s = 0.0
+        self._got = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Ready."""
+        self._transport = transport
+        self._load.idle.append(self)
+
+    def send(self, due_s: float) -> None:
+        """Publish what was due then."""
+        self._due_s = due_s
+        self._transport.write(self._load.request)
+
+    def data_received(self, data: bytes) -> None:
+        """The answer is there when its body is."""
+        self._got += data
+        head, found, body = self._got.partition(b"\r\n\r\n")
+        if not found:
+            return
+        at = head.lower().index(b"content-length: ") + 16
+        if len(body) < int(head[at:].split(b"\r\n", 1)[0]):
+            return
+        assert head.startswith(b"HTTP/1.1 200"), self._got
+        self._got = b""
+        self._load.answered(self, self._due_s)
+
+
+class Load:
+    """Messages that are due, and connections that are idle."""
+
+    def __init__(self, host: str) -> None:
+        self.idle: list[Connection] = []
+        self.late: deque[float] = deque()
+        self.took_s: list[float] = []
+        path = f"/v1/topics/public/{TOPIC}/partitions/0/messages"
+        self.request = (
+            f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: text/plain\r\n"
+            f"Content-Length: {len(VALUE)}\r\n\r\n"
+        ).encode() + VALUE
+
+    def due(self, due_s: float) -> None:
+        """Send it, or have it wait for a connection."""
+        if self.idle:
+            self.idle.pop().send(due_s)
+        else:
+            self.late.append(due_s)
+
+    def answered(self, connection: Connection, due_s: float) -> None:
+        """The next that waits has its turn."""
+        self.took_s.append(time.perf_counter() - due_s)
+        if self.late:
+            connection.send(self.late.popleft())
+        else:
+            self.idle.append(connection)
+
+
+async def run(job: dict[str, Any]) -> dict[str, Any]:
+    """One rate, for so long."""
+    loop = asyncio.get_running_loop()
+    host, _, port = job["url"].removeprefix("http://").rpartition(":")
+    load = Load(f"{host}:{port}")
+    for _ in range(job["connections"]):
+        await loop.create_connection(lambda: Connection(load), host, int(port))
+    rate, seconds = job["rate"], job["seconds"]
+    for phase_s in (WARM_S, seconds):
+        load.took_s.clear()
+        begin, sent, total = time.perf_counter(), 0, int(rate * phase_s)
+        while sent < total:
+            now = time.perf_counter()
+            while sent < total and begin + sent / rate <= now:
+                load.due(begin + sent / rate)
+                sent += 1
+            await asyncio.sleep(max(0.0002, begin + sent / rate - time.perf_counter()))
+        while len(load.took_s) < total:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        took_s = time.perf_counter() - begin
+    took = sorted(load.took_s)
+
+    def at(share: float) -> float:
+        return round(took[min(len(took) - 1, int(len(took) * share))] * 1000, 2)
+
+    return {
+        "rate": rate, "held": round(total / took_s),
+        "p50_ms": at(0.5), "p99_ms": at(0.99), "p999_ms": at(0.999), "max_ms": at(1.0),
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--job", help=argparse.SUPPRESS)
+    parser.add_argument("--rates", default="1000,2000,4000")
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--connections", type=int, default=256)
+    options = parser.parse_args()
+    if options.job:
+        print(json.dumps(uvloop.run(run(json.loads(options.job)))))
+        return
+    found: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder, standalone(Path(folder)) as cluster:
+        with Client(cluster.urls[0]) as client:
+            client.create_topic(TOPIC)
+            client.publish(TOPIC, "first")
+        path = f"{cluster.urls[0]}/v1/topics/public/{TOPIC}/partitions/0"
+        with urllib.request.urlopen(path, timeout=10) as answer:
+            url = answer.headers["Octavo-Owner"]
+        for number in range(options.rounds):
+            for rate in map(float, options.rates.split(",")):
+                job = {
+                    "url": url, "rate": rate, "seconds": options.seconds,
+                    "connections": options.connections,
+                }  # fmt: skip
+                before = used_s(cluster.members)
+                command = [sys.executable, "-m", "bench.b4_single", "--job", json.dumps(job)]
+                done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+                spent = {k: s - before[k] for k, s in used_s(cluster.members).items()}
+                messages = rate * (options.seconds + WARM_S)
+                one = json.loads(done.stdout)
+                for kind in ("broker", "bookie"):
+                    used = sum(s for name, s in spent.items() if name.startswith(kind))
+                    one[f"{kind}_us"] = round(used / messages * 1e6)
+                found.append(one)
+                print(
+                    f"round {number + 1}  {rate:>6,.0f}/s  p50 {one['p50_ms']:>8} p99 "
+                    f"{one['p99_ms']:>8} p99.9 {one['p999_ms']:>8} ms, {one['held']:,}/s held; "
+                    f"brokers {one['broker_us']}, bookies {one['bookie_us']} µs a message",
+                    flush=True,
+                )
+    medians = {
+        rate: {
+            key: statistics.median([one[key] for one in found if one["rate"] == rate])
+            for key in ("p50_ms", "p99_ms", "held", "broker_us", "bookie_us")
+        }
+        for rate in sorted({one["rate"] for one in found})
+    }
+    machine = {"python": platform.python_version(), "cores": os.cpu_count()}
+    print(json.dumps({"bench": "b4_single", **machine, "medians": medians, "rounds": found}))
+
+
+def used_s(members: Any) -> dict[str, float]:
+    """Processor time of each process of the cluster."""
+    return {one.name: sum(psutil.Process(one.pid).cpu_times()[:2]) for one in members}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Messages that came one by one share batches: those that arrive while adds are under way.
+
+A batch is an entry, and an entry costs its bookies the same whether it holds one message or fifty.
+While fewer than `UNDER_WAY_MAX` batches of single messages are under way, a message goes at once in
+a batch of its own; else it joins the open one, which goes as soon as one of them is stored, or is
+full. So nobody waits for company, and the more there is to do the more goes together.
+
+Promises: a message is answered when its batch is durable, with its own offset and number; messages
+are stored in the order of the calls, all of a batch or none. Not for producers that number their
+messages: their batches must not depend on time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from octavo.broker.types import Published
+from octavo.protocol.records import RECORD_OVERHEAD_BYTES, Record, build_batch, record_bytes
+
+UNDER_WAY_MAX = 4
+"""Measured with 1, 2, 4 and 8: of 7,000 messages a second 5,600, 5,300, 6,900 and 5,800 are held,
+and 1,000 take no longer with 4 than without sharing."""
+SHARED_BYTES = 64 * 1024
+"""A batch that holds so much, or a message that does not fit, goes whatever is under way."""
+SHARED_MESSAGES = 1000
+
+
+class Placed(NamedTuple):
+    """One message's place, and what its batch took."""
+
+    published: Published
+    number: int
+    """Which message of its batch it is."""
+    batch_bytes: int
+
+
+class _Shared:
+    """A batch that takes messages, and then is under way."""
+
+    __slots__ = ("bytes", "done", "records")
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.bytes = 0
+        self.done: asyncio.Future[tuple[Published, int]] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self.done.add_done_callback(_look)
+
+    @property
+    def is_full(self) -> bool:
+        """It takes no more."""
+        return self.bytes >= SHARED_BYTES or len(self.records) >= SHARED_MESSAGES
+
+
+class Gathering:
+    """Of one owned partition. `publish` stores a checked batch."""
+
+    def __init__(self, publish: Callable[[bytes], Awaitable[Published]]) -> None:
+        self._publish = publish
+        self._open: _Shared | None = None
+        self._under_way = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def publish(self, record: Record) -> Placed:
+        """Store one message. Raises what storing its batch raises."""
+        size = record_bytes(record[0], record[1], record[2]) + RECORD_OVERHEAD_BYTES
+        shared = self._open
+        if shared is not None and shared.bytes + size > SHARED_BYTES:
+            self._send()
+            shared = None
+        if shared is None:
+            shared = self._open = _Shared()
+        index = len(shared.records)
+        shared.records.append(record)
+        shared.bytes += size
+        if self._under_way < UNDER_WAY_MAX or shared.is_full:
+            self._send()
+        # Who goes away takes nothing from the others.
+        published, batch_bytes = await asyncio.shield(shared.done)
+        offset = published.first_offset + index
+        one = published._replace(first_offset=offset, last_offset=offset, count=1)
+        return Placed(one, index, batch_bytes)
+
+    def _send(self) -> None:
+        shared, self._open = self._open, None
+        if shared is None:
+            return
+        self._under_way += 1
+        task = asyncio.ensure_future(self._store(shared))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _store(self, shared: _Shared) -> None:
+        try:
+            batch = build_batch(shared.records)
+            published = await self._publish(batch)
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError):
+                shared.done.cancel()
+                raise
+            shared.done.set_exception(error)
+        else:
+            shared.done.set_result((published, len(batch)))
+        finally:
+            self._under_way -= 1
+            self._send()
+
+
+def _look(done: asyncio.Future[tuple[Published, int]]) -> None:
+    """All who waited may have gone."""
+    if not done.cancelled():
+        done.exception()
