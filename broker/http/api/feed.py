@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import itertools
 import secrets
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Raw
 
 from octavo.broker.errors import SubscriptionBusy, TopicChanged, TopicReplaced
-from octavo.broker.http.api.acks import AckBody, apply_share, by_partition
+from octavo.broker.http.api.acks import Share, apply_share
 from octavo.broker.http.api.deliveries import (
     Receive,
     Received,
@@ -37,7 +37,7 @@ from octavo.broker.http.problems import problem_of
 from octavo.broker.http.stream import FIRST_PAUSE_S, LIVES_S, LONGEST_PAUSE_S
 from octavo.broker.partition.partition import Partition
 from octavo.broker.subscriptions.subscription import LeasedBatches
-from octavo.broker.types import Owner, PartitionName
+from octavo.broker.types import AckRange, Nack, Owner, PartitionName
 from octavo.protocol.backoff import Backoff
 from octavo.protocol.leased import LEASED_HEADER, Leased
 
@@ -171,7 +171,9 @@ class Feed:
         """Others get these now and not after the ack timeout, as far as that can be done."""
         if not ack_ids:
             return
-        shares = by_partition(AckBody(nack=[*ack_ids]), self.topic_partitions)
+        shares: dict[int, Share] = defaultdict(Share)
+        for ack_id in ack_ids:
+            shares[AckRange.parse(ack_id).partition].nacks.append(Nack(ack_id))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GIVE_BACK_S):
                 await asyncio.gather(

@@ -34,6 +34,7 @@ from octavo.broker.http.stream import (
     write_head,
 )
 from octavo.broker.types import AckRange
+from octavo.protocol.ack_ids import in_ranges
 from octavo.protocol.backoff import Backoff
 
 FRAME_BYTES_MAX = 1024 * 1024
@@ -271,17 +272,18 @@ class _Out:
         """These are acked, or given back."""
         for ack_id in ack_ids:
             of = AckRange.parse(ack_id)
-            known = self._of.get(of.partition, {})
+            known, lease = self._of.get(of.partition, {}), f"{of.epoch}-{of.lease}"
             for offset in range(of.start, of.end):
-                known.pop(offset, None)
+                if known.get(offset) == lease:  # it may have been given out again by now
+                    del known[offset]
 
     def ack_ids(self) -> list[str]:
-        """Of all that is out."""
-        return [
+        """Of all that is out; ranges of what follows each other."""
+        return in_ranges(
             f"{partition}-{offset}-{lease}"
             for partition, known in self._of.items()
             for offset, lease in known.items()
-        ]
+        )
 
 
 def _frames(found: Handout) -> list[bytes]:
