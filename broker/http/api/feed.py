@@ -149,7 +149,7 @@ class Feed:
             yield None
 
     async def _all_begun(self) -> None:
-        for event in self._begun.values():
+        for event in tuple(self._begun.values()):
             await event.wait()
 
     def _raise_what_ended(self) -> None:

@@ -192,7 +192,8 @@ class Socket:
 
     async def _listen(self) -> None:
         """Commands, as many at once as may be. Ends when the client closes; raises `_Ends`."""
-        async for frame in self._socket:
+        socket = self._socket
+        async for frame in socket:
             if frame.type is WSMsgType.ERROR:
                 break
             if frame.type is not WSMsgType.TEXT:
@@ -205,8 +206,8 @@ class Socket:
             task = asyncio.ensure_future(self._answer(command))
             self._acks.add(task)
             task.add_done_callback(self._answered)
-        if (error := self._socket.exception()) is not None:
-            raise _Ends(self._socket.close_code or WSCloseCode.PROTOCOL_ERROR, str(error))
+        if (error := socket.exception()) is not None:
+            raise _Ends(socket.close_code or WSCloseCode.PROTOCOL_ERROR, str(error))
 
     def _answered(self, task: asyncio.Task[None]) -> None:
         self._acks.discard(task)
