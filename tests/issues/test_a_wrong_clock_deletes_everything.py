@@ -151,6 +151,17 @@ def test_a_doubted_time_dates_nothing() -> None:
     assert dated.trimming(policy, 1_101).earliest_offset == 1
 
 
+def test_what_was_stamped_since_its_date_is_no_older_than_its_stamp() -> None:
+    """Pure: dated by a clock that never knew the truth, or by a version that believed any clock."""
+    week_ms, now_ms = 7 * DAY_MS, 1_700_000_000_000
+    closed = LedgerList().appending(1).closing_last(Contents(1, 1, now_ms, now_ms), 5).appending(2)
+    policy = RetentionPolicy(week_ms, None)
+    dated = closed.dating(now_ms - 8 * DAY_MS)
+    assert dated is not closed, "from the future, by that clock"
+    assert dated.trimming(policy, now_ms) is dated
+    assert dated.trimming(policy, now_ms + week_ms + 1).earliest_offset == 1
+
+
 async def test_the_first_time_is_not_one_clocks_word(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store had told its time, then was away for so long that this was no witness any more.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import gzip
 import random
 import time
 import tracemalloc
@@ -410,6 +411,22 @@ async def test_windows_give_what_reading_at_once_gives(
     assert len(some) == 1 or sum(len(one.value or b"") for one in some) <= WINDOW_BYTES
     for number in range(windows.windows):
         windows.prove(number)
+
+
+async def test_damage_behind_the_first_window_is_refused() -> None:
+    """Lengths fit, so the batch can be walked over; its last record speaks of a header."""
+    count = 3 * WINDOW_RECORDS
+    body = bytearray(many(count, Compression.NONE)[HEADER_BYTES:])
+    assert body[-1] == 0
+    body[-1] = 2
+    batch = batch_of(gzip.compress(bytes(body)), count, Compression.GZIP)
+
+    async def hold(size: int) -> None:
+        pass
+
+    check_batch(batch)
+    with pytest.raises(InvalidBatch):
+        await BatchProofs().prove(read_header(batch), batch, "p", hold)
 
 
 @given(st.integers(0, 2**32))

@@ -221,7 +221,7 @@ BUGS = (
         """Lengths that fit look like records that can be read. What is damaged behind comes to
         light when it is delivered.""",
         "a packed batch holds what it says",
-        "issues/test_batches_are_proved_at_the_door.py::test_corrupted_batches_are_refused_or_whole",
+        "issues/test_batches_are_proved_at_the_door.py::test_damage_behind_the_first_window_is_refused",
         (
             Edit(
                 "octavo.broker.http.batch_proofs:_prove",
