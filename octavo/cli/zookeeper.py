@@ -12,7 +12,7 @@ from typing import IO
 from octavo.cli.output import out, say
 from octavo.metadata.zookeeper_server import server_command, write_config
 from octavo.protocol.codes import OctavoError, Scope
-from octavo.standalone.ports import check_port, free_port
+from octavo.standalone.ports import check_ports, free_port
 
 HOST = "127.0.0.1"
 READY_TIMEOUT_S = 30.0
@@ -30,7 +30,7 @@ async def run_zookeeper(data: Path, port: int) -> None:
 
     Raises `PortInUse`, `ZooKeeperNotInstalled`, `ZooKeeperFailed`.
     """
-    check_port(HOST, port, "zookeeper")
+    check_ports(HOST, {"zookeeper": port})
     port = port or free_port(HOST)
     command = server_command(write_config(str(data), port=port))
     loop = asyncio.get_running_loop()

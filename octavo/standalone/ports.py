@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 from octavo.protocol.codes import OctavoError, Scope
@@ -44,22 +45,30 @@ def port_of(kind: str, number: int, port_base: int | None) -> int:
     return first + number - 1
 
 
-def check_port(host: str, port: int, name: str) -> None:
-    """Raises `PortInUse` when `name` could not listen on `port`."""
-    if port == FREE:
-        return
+def check_ports(host: str, wanted: Mapping[str, int]) -> None:
+    """Raises `PortInUse` with every port of `wanted` (by the name of its process) that is taken."""
+    refused = [
+        f"port {port} for {name} is not free: {reason}"
+        for name, port in wanted.items()
+        if port != FREE and (reason := _why_not_free(host, port))
+    ]
+    if refused:
+        what = "that process" if len(refused) == 1 else "those processes"
+        raise PortInUse(
+            "; ".join(refused)
+            + f"; stop {what}, or use --port-base N (other ports) or --port-base 0 (any free ports)"
+        )
+
+
+def _why_not_free(host: str, port: int) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
             holder = _holder_of(port)
-            raise PortInUse(
-                f"port {port} for {name} is not free: {error.strerror}"
-                + (f", held by {holder}" if holder else "")
-                + "; stop that process, or use --port-base N (other ports) "
-                "or --port-base 0 (any free ports)"
-            ) from None
+            return f"{error.strerror}" + (f", held by {holder}" if holder else "")
+    return ""
 
 
 def free_port(host: str = "127.0.0.1") -> int:

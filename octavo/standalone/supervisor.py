@@ -16,7 +16,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -104,6 +104,7 @@ class Supervisor:
             await self._until_orphans_gone()
             members = [("bookie", n) for n in range(1, self.plan.bookies + 1)]
             members += [("broker", n) for n in range(1, self.plan.brokers + 1)]
+            ports.check_ports(self.plan.host, self._fixed_ports(members))
             children = [self._plan_child(kind, number) for kind, number in members]
             await self._prepare_metadata()
             await all_of(self._start_child(child) for child in children)
@@ -113,8 +114,9 @@ class Supervisor:
         self._note(replace(self.cluster, ready=True))
 
     async def add_bookie(self) -> Member:
-        """Start one more bookie than there are. Raises `ChildFailed`."""
+        """Start one more bookie than there are. Raises `ChildFailed`, `PortInUse`."""
         number = len(self.cluster.of_kind("bookie")) + 1
+        ports.check_ports(self.plan.host, self._fixed_ports([("bookie", number)]))
         child = self._plan_child("bookie", number)
         await self._start_child(child)
         return self._member(child.name)
@@ -235,16 +237,26 @@ class Supervisor:
         self._change(Member(name=name, kind=kind, port=port, admin_port=admin_port, log=log))
         return child
 
+    def _fixed_ports(self, members: Iterable[tuple[str, int]]) -> dict[str, int]:
+        """The plan's ports by who listens on them; none where any free one will do."""
+        base = self.plan.port_base
+        found = {f"{kind}-{n}": ports.port_of(kind, n, base) for kind, n in members}
+        found |= {
+            f"the admin port of bookie-{n}": ports.port_of("admin", n, base)
+            for kind, n in members
+            if kind == "bookie"
+        }
+        return {who: port for who, port in found.items() if port != ports.FREE}
+
     def _port(self, kind: str, number: int, name: str, former: int) -> int:
         """The plan's port; among free ones the former one, so that URLs survive a restart."""
         host = self.plan.host
         port = ports.port_of(kind, number, self.plan.port_base)
         if port != ports.FREE:
-            ports.check_port(host, port, name)
             return port
         if former != ports.FREE:
             with contextlib.suppress(ports.PortInUse):
-                ports.check_port(host, former, name)
+                ports.check_ports(host, {name: former})
                 return former
         return ports.free_port(host)
 

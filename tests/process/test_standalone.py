@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from octavo import Client
+from octavo.standalone.ports import free_port
 from tests.support.processes.standalone import (
     OCTAVO,
     Standalone,
@@ -168,9 +169,9 @@ def test_the_folder_has_one_supervisor(running: Standalone) -> None:
 
 def test_port_in_use(tmp_path: Path) -> None:
     with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
+        port = free_port()
+        holder.bind(("127.0.0.1", port))
         holder.listen()
-        port = holder.getsockname()[1]
         found = octavo("standalone", "--data", str(tmp_path / "d"), "--port-base", str(port))
     assert found.returncode == 1
     assert f"port {port} for broker-1 is not free" in found.stderr

@@ -49,15 +49,28 @@ def test_a_port_in_use_says_by_whom() -> None:
         holder.listen()
         port = holder.getsockname()[1]
         with pytest.raises(ports.PortInUse) as caught:
-            ports.check_port("127.0.0.1", port, "broker-1")
+            ports.check_ports("127.0.0.1", {"broker-1": port})
         said = str(caught.value)
         assert str(port) in said
         assert "broker-1" in said
         assert f"(pid {os.getpid()})" in said
         assert "--port-base" in said
-    ports.check_port("127.0.0.1", port, "broker-1")
-    ports.check_port("127.0.0.1", ports.FREE, "broker-1")
-    ports.check_port("127.0.0.1", ports.free_port("127.0.0.1"), "broker-1")
+    ports.check_ports("127.0.0.1", {"broker-1": port})
+    ports.check_ports("127.0.0.1", {"broker-1": ports.FREE})
+    ports.check_ports("127.0.0.1", {"broker-1": ports.free_port("127.0.0.1")})
+
+
+def test_all_ports_in_use_are_named_at_once() -> None:
+    with socket.socket() as one, socket.socket() as other:
+        for holder in (one, other):
+            holder.bind(("127.0.0.1", 0))
+            holder.listen()
+        taken = {"broker-1": one.getsockname()[1], "bookie-2": other.getsockname()[1]}
+        with pytest.raises(ports.PortInUse) as caught:
+            ports.check_ports("127.0.0.1", taken | {"broker-2": ports.FREE})
+    for name, port in taken.items():
+        assert f"port {port} for {name} is not free" in str(caught.value)
+    assert "broker-2" not in str(caught.value)
 
 
 def test_no_connection_is_given_a_free_port() -> None:
@@ -67,7 +80,7 @@ def test_no_connection_is_given_a_free_port() -> None:
     first, last = ports._outgoing()
     assert not any(first <= port <= last for port in found)
     for port in found:
-        ports.check_port("127.0.0.1", port, "broker-1")
+        ports.check_ports("127.0.0.1", {"broker-1": port})
 
 
 @pytest.mark.parametrize(
