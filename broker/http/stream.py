@@ -8,17 +8,18 @@ the reader goes on at another one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import TypeVar
 
 import msgspec
 import structlog
 from aiohttp import web
 
-from octavo.broker.errors import Overloaded
+from octavo.broker.errors import Overloaded, TopicChanged, TopicReplaced
 from octavo.broker.http.broker_calls import INCARNATION_HEADER
 from octavo.broker.http.call import NDJSON, OWNER_HEADER, Call
-from octavo.broker.http.problems import Problem
+from octavo.broker.http.problems import Problem, problem_of
 from octavo.protocol.backoff import Backoff
 
 LIVES_S = 15.0
@@ -30,6 +31,8 @@ FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
 LAST_WORD_S = 1.0
 """So long a stopping broker tries to say so."""
+
+Result = TypeVar("Result")
 
 log = structlog.get_logger()
 
@@ -85,20 +88,33 @@ class Stream:
             await self.response.write(data)
         await self._call.hold(0)
 
-    async def last_word(self, problem: Problem) -> None:
-        """Why it ends."""
+    @asynccontextmanager
+    async def lasting(self) -> AsyncIterator[None]:
+        """While the block sends. However that ends, the reader hears of it, as far as it can."""
+        try:
+            yield
+        except TimeoutError:
+            log.info("client_too_slow", remote=self._call.request.remote)
+            if (transport := self._call.request.transport) is not None:
+                transport.abort()
+        except asyncio.CancelledError:
+            if self._call.services.stopping.is_set():
+                with suppress(ConnectionError, TimeoutError):
+                    async with asyncio.timeout(LAST_WORD_S):
+                        await self._last_word(stopping())
+            raise
+        except ConnectionError:
+            raise
+        except Exception as error:
+            await self._last_word(problem_of(error))
+
+    async def _last_word(self, problem: Problem) -> None:
         body = msgspec.json.encode(problem.body())
         if self.kind == NDJSON:
             await self.send(b'{"problem":' + body + b"}\n")
         else:
             await self.send(b"event: problem\ndata: " + body + b"\n\n")
         await self.response.write_eof()
-
-    async def stops(self) -> None:
-        """The task is cancelled: where that is because the broker stops, its reader hears of it."""
-        if self._call.services.stopping.is_set():
-            async with asyncio.timeout(LAST_WORD_S):
-                await self.last_word(stopping())
 
 
 def write_head(call: Call, response: web.StreamResponse) -> None:
@@ -129,8 +145,20 @@ def stopping() -> Problem:
     return Problem(503, "stopping", "this broker stops; ask another one", retryable=True)
 
 
-def cut_off(call: Call) -> None:
-    """End the connection of a reader who takes nothing."""
-    log.info("client_too_slow", remote=call.request.remote)
-    if (transport := call.request.transport) is not None:
-        transport.abort()
+async def through_moves(ask: Callable[[], Awaitable[Result]], final: str = "") -> Result:
+    """What `ask` gives, asked again while partitions move, however long that takes.
+
+    Raises what is for good, and the problem with the code `final` though that may pass.
+    """
+    pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, None)
+    while True:
+        try:
+            return await ask()
+        except TopicChanged as error:
+            if error.looked:
+                raise TopicReplaced(str(error)) from error
+        except Exception as error:
+            problem = problem_of(error)
+            if problem.code == final or not problem.can_retry:
+                raise
+        await asyncio.sleep(pauses.next_s())

@@ -213,6 +213,33 @@ async def test_an_older_fragment_moves_under_a_writer_that_goes_on(cluster: Clus
     await all_is_there(client, writer.ledger_id, closed.last_entry)
 
 
+async def test_a_bookie_that_lacks_an_older_stretch_does_not_vouch_for_the_ledger(
+    cluster: Cluster,
+) -> None:
+    client = await cluster.client(1)
+    writer = await client.create(ensemble_size=2, write_quorum=2, ack_quorum=2)
+    while "b1" not in writer.metadata.fragments[0].bookies:
+        writer = await client.create(ensemble_size=2, write_quorum=2, ack_quorum=2)
+    await add_many(writer, 10)
+    (other,) = set(writer.metadata.fragments[0].bookies) - {"b1"}
+    await cluster.stop_bookie(other)
+    await add_many(writer, 10)
+    await writer.close()
+    older, newer = (await client.metadata(writer.ledger_id)).fragments
+    assert "b1" in older.bookies
+    assert "b1" in newer.bookies
+    node = await wipe(cluster, "b1")
+    keeper = await keeper_of(cluster, "b1", lost_bookie_s=3600.0)
+    await keeper.walk()
+    assert await node.storage.reads.held(writer.ledger_id) == [(10, 19)], "the newer one is here"
+    assert keeper._own.is_unsure(writer.ledger_id)
+    assert not node.storage.limbo.is_over
+    await cluster.start_bookie(other)
+    await until(lambda: other in client.bookies.available)
+    await keeper.walk()
+    assert not keeper._own.is_unsure(writer.ledger_id)
+
+
 async def test_what_nobody_has_is_told_and_the_record_stays(cluster: Cluster) -> None:
     client = await cluster.client(1)
     writer = await written(client, 10, ensemble_size=2, write_quorum=1, ack_quorum=1)

@@ -138,6 +138,17 @@ async def test_repeats_of_tasks_batches_and_commits_add_nothing(
     assert numbers(await messages(cluster)) == list(range(80))
 
 
+async def test_a_committed_batch_that_has_other_rows_by_now_adds_nothing(
+    cluster: Cluster, running: Task
+) -> None:
+    """Nothing else holds these rows back: their partitions know no such producer yet."""
+    writer = stream_writer(options(cluster, commit="producer"), SCHEMA)
+    await commit(writer, 0, await written(running, writer, 0, rows(0, 1)))
+    first = await messages(cluster)
+    await commit(writer, 0, await written(running, writer, 0, rows(0, 40)))
+    assert await messages(cluster) == first
+
+
 @pytest.mark.parametrize("call", range(4), ids=["begin", "publish", "publish-2", "commit"])
 async def test_a_driver_killed_at_any_call_is_gone_on_with(
     cluster: Cluster, running: Task, dying: dict[str, int], call: int

@@ -17,32 +17,53 @@ from octavo.ledger.read.open_batch import opening
 from octavo.metadata.topics import PartitionLedger
 
 
-class ClosedReader:
-    ledger_id, is_closed, last_add_confirmed = 1, True, 3
+class OneReader:
+    """Of ledger 1, as it is when it is opened."""
+
+    def __init__(self, last_add_confirmed: int, *, is_closed: bool) -> None:
+        self.ledger_id = 1
+        self.is_closed = is_closed
+        self.last_add_confirmed = last_add_confirmed
 
     async def close(self) -> None:
         pass
 
 
-async def test_the_end_of_a_ledger_that_was_closed_meanwhile() -> None:
-    opened: list[int] = []
+def log_reader(record: Any, written: dict[int, int], *openings: OneReader) -> LogReader:
+    """What opens ledger 1 gets `openings`, one after the other; `written`: its last entry here."""
+    left = list(openings)
 
-    async def open_ledger(ledger_id: int) -> ClosedReader:
-        opened.append(ledger_id)
-        return ClosedReader()
+    async def open_ledger(ledger_id: int) -> OneReader:
+        assert ledger_id == 1
+        return left.pop(0)
 
-    record: Any = SimpleNamespace(ledgers=LedgerList((PartitionLedger(1, 0),)))
     ledgers: Any = SimpleNamespace(open=open_ledger)
-    written = {1: 7}
-    reader = LogReader(
+    return LogReader(
         PartitionName("public", "t", 0), ledgers, record, EntryIndex(), ReadAheadBudget(1),
         lambda ledger_id: written.get(ledger_id, -1), opening,
     )  # fmt: skip
+
+
+async def test_the_end_of_a_ledger_that_was_closed_meanwhile() -> None:
+    record: Any = SimpleNamespace(ledgers=LedgerList((PartitionLedger(1, 0),)))
+    written = {1: 7}
+    reader = log_reader(record, written, OneReader(3, is_closed=True))
     link = record.ledgers.find(0)
     assert await reader._last_entry_of(link) == 7
-    written = {3: 0}
+    del written[1]
+    written[3] = 0
     record.ledgers = LedgerList(
         (PartitionLedger(1, 0, 4), PartitionLedger(2, 4, 2), PartitionLedger(3, 6))
     )
     assert await reader._last_entry_of(link) == 3, "what the record says now, not what it said"
-    assert opened == [1]
+
+
+async def test_a_reader_that_was_opened_while_its_ledger_grew_is_opened_again() -> None:
+    """Where the ledger ended then is not its end."""
+    record: Any = SimpleNamespace(ledgers=LedgerList((PartitionLedger(1, 0),)))
+    growing, closed = OneReader(3, is_closed=False), OneReader(6, is_closed=True)
+    reader = log_reader(record, {}, growing, closed)
+    assert await reader._reader(record.ledgers.find(0)) is growing
+    record.ledgers = LedgerList((PartitionLedger(1, 0, 7), PartitionLedger(2, 7)))
+    for _ in range(2):
+        assert await reader._last_entry_of(record.ledgers.find(0)) == 6

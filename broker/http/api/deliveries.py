@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -30,6 +30,8 @@ from octavo.broker.subscriptions.subscription import LeasedBatches
 from octavo.broker.types import Delivery, Nack, TopicName
 from octavo.protocol.ack_ids import shown
 from octavo.protocol.leased import Leased
+
+Given = TypeVar("Given")
 
 CONSUMER_CHARS_MAX = 249
 REQUEST_CHARS_MAX = 64
@@ -110,6 +112,16 @@ class Receive(NamedTuple):
     out_max: int | None = None
     """Messages of the partition that may be out at this consumer, unacked."""
 
+    async def of(self, receive: Callable[..., Awaitable[Given]]) -> Given:
+        """What `receive` of the open subscription, in either form, gives."""
+        return await receive(
+            self.consumer,
+            messages_max=self.most,
+            wait_s=self.wait_s,
+            request=self.request,
+            out_max=self.out_max,
+        )
+
     def path(self) -> str:
         """The same as a call, behind the name of a partition."""
         path = (
@@ -131,13 +143,7 @@ class Received(msgspec.Struct):
 async def receive_here(call: Call, partition: Partition, asked: Receive) -> Received:
     """Messages one by one, of a partition that is served here."""
     subscription = await partition.subscription(asked.subscription)
-    deliveries = await subscription.receive(
-        asked.consumer,
-        messages_max=asked.most,
-        wait_s=asked.wait_s,
-        request=asked.request,
-        out_max=asked.out_max,
-    )
+    deliveries = await asked.of(subscription.receive)
     return await _given(call, partition, asked.subscription, deliveries)
 
 
@@ -146,13 +152,7 @@ async def receive_as_stored(
 ) -> LeasedBatches | Received:
     """Record batches where they do; one by one where that is less, or nothing is there."""
     subscription = await partition.subscription(asked.subscription)
-    found = await subscription.receive_batches(
-        asked.consumer,
-        messages_max=asked.most,
-        wait_s=asked.wait_s,
-        request=asked.request,
-        out_max=asked.out_max,
-    )
+    found = await asked.of(subscription.receive_batches)
     if not isinstance(found, LeasedBatches):
         return await _given(call, partition, asked.subscription, found)
     if call.client_is_gone:

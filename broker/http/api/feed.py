@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from octavo.broker.errors import SubscriptionBusy, TopicChanged, TopicReplaced
+from octavo.broker.errors import SubscriptionBusy
 from octavo.broker.http.api.acks import Share, apply_share
 from octavo.broker.http.api.deliveries import (
     Receive,
@@ -33,12 +33,10 @@ from octavo.broker.http.api.deliveries import (
 )
 from octavo.broker.http.call import JSON, RECORD_BATCH, Call
 from octavo.broker.http.forwarding import with_owner
-from octavo.broker.http.problems import problem_of
-from octavo.broker.http.stream import FIRST_PAUSE_S, LIVES_S, LONGEST_PAUSE_S
+from octavo.broker.http.stream import LIVES_S, through_moves
 from octavo.broker.partition.partition import Partition
 from octavo.broker.subscriptions.subscription import LeasedBatches
 from octavo.broker.types import AckRange, Nack, Owner, PartitionName
-from octavo.protocol.backoff import Backoff
 from octavo.protocol.leased import LEASED_HEADER, Leased
 
 AT_ONCE = 500
@@ -214,21 +212,9 @@ class Feed:
 
     async def _receive(self, number: int, asked: Receive, turn: int) -> Handout | None:
         """What a call brings, made again until it is answered: its number says which one it is."""
-        pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, None)
         name = self._topic.partition(number)
-        while True:
-            try:
-                return await self._ask(name, asked._replace(request=f"{self._id}-{turn}"))
-            except TopicChanged as error:
-                if error.looked:
-                    raise TopicReplaced(str(error)) from error
-            except SubscriptionBusy:
-                raise
-            except Exception as error:
-                problem = problem_of(error)
-                if problem.code == SubscriptionBusy.name or not problem.can_retry:
-                    raise
-            await asyncio.sleep(pauses.next_s())
+        one = asked._replace(request=f"{self._id}-{turn}")
+        return await through_moves(lambda: self._ask(name, one), SubscriptionBusy.name)
 
     async def _ask(self, name: PartitionName, asked: Receive) -> Handout | None:
         call = self._call

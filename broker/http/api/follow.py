@@ -13,22 +13,19 @@ last word: an event named `problem`, or the line `{"problem": …}`.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 import msgspec
 from aiohttp import web
 from msgspec import Raw
 
-from octavo.broker.errors import TopicChanged, TopicReplaced
 from octavo.broker.http.call import JSON, NEXT_OFFSET_HEADER, OFFSET_MAX, Call
 from octavo.broker.http.forwarding import with_owner
 from octavo.broker.http.pages import EVENTS, Page
-from octavo.broker.http.problems import Problem, problem_of
-from octavo.broker.http.stream import FIRST_PAUSE_S, LIVES_S, LONGEST_PAUSE_S, Stream, cut_off
+from octavo.broker.http.problems import Problem
+from octavo.broker.http.stream import LIVES_S, Stream, through_moves
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import Owner, PartitionName
-from octavo.protocol.backoff import Backoff
 
 LAST_EVENT_HEADER = "Last-Event-ID"
 PAGE_BYTES = 64 * 1024
@@ -76,20 +73,11 @@ class _Following:
         self._call.incarnation = self._call.served_incarnation or None  # of no other one from now
         stream = self._stream
         await stream.begin()
-        try:
+        async with stream.lasting():
             while True:
                 if page.messages or stream.kind == EVENTS:
                     await stream.send(page.written(stream.kind))
                 page = await self._next(page.next_offset)
-        except TimeoutError:
-            cut_off(self._call)
-        except asyncio.CancelledError:
-            await stream.stops()
-            raise
-        except ConnectionError:
-            raise
-        except Exception as error:
-            await stream.last_word(problem_of(error))
         return stream.response
 
     async def _next(self, offset: int) -> Page:
@@ -97,17 +85,9 @@ class _Following:
         services = self._call.services
         place = (self._name, self._call.incarnation or "", offset)
         wait_s = min(LIVES_S, services.config.wait_ms_max / 1000)
-        pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, None)
-        while True:
-            try:
-                return await services.pages.at(place, lambda: self._fetch(str(offset), wait_s))
-            except TopicChanged as error:
-                if error.looked:
-                    raise TopicReplaced(str(error)) from error
-            except Exception as error:
-                if not problem_of(error).can_retry:
-                    raise
-            await asyncio.sleep(pauses.next_s())
+        return await through_moves(
+            lambda: services.pages.at(place, lambda: self._fetch(str(offset), wait_s))
+        )
 
     async def _fetch(self, start: str, wait_s: float) -> Page:
         call, name = self._call, self._name

@@ -8,7 +8,6 @@ call in the sense of HTTP, and pages of other sites may not make it.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Sequence
 
@@ -29,8 +28,8 @@ from octavo.broker.http.browsers import check_origin
 from octavo.broker.http.call import JSON, NDJSON, Call, bad_parameter
 from octavo.broker.http.forwarding import topic_of
 from octavo.broker.http.pages import EVENTS
-from octavo.broker.http.problems import Problem, problem_of
-from octavo.broker.http.stream import LIVES_S, Stream, cut_off
+from octavo.broker.http.problems import Problem
+from octavo.broker.http.stream import LIVES_S, Stream
 from octavo.broker.types import SubscriptionInfo
 
 CREDITS = 1_000
@@ -95,21 +94,12 @@ async def _as_text(call: Call, feed: Feed, kind: str) -> web.StreamResponse:
     stream = Stream(call, kind)
     async with feed:
         await stream.begin()
-        try:
+        async with stream.lasting():
             async for found in feed.handouts(LIVES_S):
                 if found is not None:
                     await stream.send(_written(found.messages, kind))
                 elif kind == EVENTS:
                     await stream.send(b": nothing new\n\n")
-        except TimeoutError:
-            cut_off(call)
-        except asyncio.CancelledError:
-            await stream.stops()
-            raise
-        except ConnectionError:
-            raise
-        except Exception as error:
-            await stream.last_word(problem_of(error))
     return stream.response
 
 

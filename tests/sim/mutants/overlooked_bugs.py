@@ -6,24 +6,6 @@ from tests.sim.mutants.planting import Edit, Mutant
 
 MUTANTS = (
     Mutant(
-        "growing-reader-taken-for-closed",
-        0,
-        "log_reader.py",
-        "a reader that was opened while its ledger grew is taken for one of the closed ledger",
-        """Its end is where the ledger ended then. The edit asks whether it has entries and not
-        whether it is closed: the last entries of a ledger are not there.""",
-        "S9",
-        "a roll-over while somebody reads",
-        (
-            Edit(
-                "octavo.broker.log.reader:LogReader._closed_reader",
-                "if reader.is_closed:",
-                "if reader.last_add_confirmed >= 0:",
-            ),
-        ),
-        "topic",
-    ),
-    Mutant(
         "duplicate-answered-before-it-is-durable",
         0,
         "publisher.py",
@@ -114,24 +96,6 @@ MUTANTS = (
             ),
         ),
         "topic",
-    ),
-    Mutant(
-        "last-stretch-counts",
-        0,
-        "keeper.py",
-        "a ledger is vouched for when the last of its stretches is whole",
-        """An `&=` that became `=`: what could not be fetched of an earlier fragment is forgotten
-        when the last one is complete.""",
-        "P42 (who vouches for a ledger has all of it)",
-        "a wiped bookie, a ledger of several fragments, other holders away",
-        (
-            Edit(
-                "octavo.ledger.rereplication.keeper:CopyKeeper._look_after",
-                "whole &= await self._fetch(",
-                "whole = await self._fetch(",
-            ),
-        ),
-        "copies",
     ),
     Mutant(
         "stale-record-after-a-repair",

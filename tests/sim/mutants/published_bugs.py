@@ -52,16 +52,4 @@ MUTANTS = (
         "two batches of one query",
         (Edit("octavo.spark.sink_producer:producer_of", "batch % _EPOCHS)", "0)"),),
     ),
-    Mutant(
-        "published-after-it-was-committed",
-        0,
-        "commit.py (publish)",
-        "a batch that is run again after its commit is published again",
-        """Brokers remember so many producers only, and not for ever; the record of the bulk load
-        knows a committed batch longer. The edit does not heed its answer, so a driver that is
-        behind, or has other rows by now, publishes once more.""",
-        "X10, S9 (each row once)",
-        "a repeat whose rows differ, or a second driver that is behind",
-        (Edit("octavo.spark.commit:publish", 'if began["repeated"]:', "if False:"),),
-    ),
 )

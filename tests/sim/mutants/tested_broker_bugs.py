@@ -137,7 +137,7 @@ BUGS = (
         """What is left afterwards has to hold the bytes to keep; the edit looks at what was there
         before.""",
         "retention",
-        "unit/broker/test_ledger_list.py",
+        "issues/test_a_wrong_clock_deletes_everything.py",
         (
             Edit(
                 "octavo.broker.log.ledger_list:LedgerList._covered_from",
@@ -495,6 +495,36 @@ BUGS = (
                 "octavo.broker.http.forwarding:with_owner",
                 "await partition.prove()",
                 "pass",
+            ),
+        ),
+    ),
+    TestedBug(
+        "growing-reader-taken-for-closed",
+        "a reader that was opened while its ledger grew is taken for one of the closed ledger",
+        """Its end is where the ledger ended then. The edit asks whether it has entries and not
+        whether it is closed: the last entries of a ledger are not there.""",
+        "S9",
+        "issues/test_open_ledger_closed_twice_over_while_it_is_read.py",
+        (
+            Edit(
+                "octavo.broker.log.reader:LogReader._closed_reader",
+                "if reader.is_closed:",
+                "if reader.last_add_confirmed >= 0:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "no-time-is-long-ago",
+        "a message without a timestamp is older than any retention",
+        """Its timestamp is -1, and now less -1 is more than any retention. The edit takes the
+        number for a time.""",
+        "P60",
+        "issues/test_a_wrong_clock_deletes_everything.py",
+        (
+            Edit(
+                "octavo.broker.log.ledger_list:is_older",
+                "is_measured(segment) and segment.first_ms >= 0 and now_ms",
+                "is_measured(segment) and now_ms",
             ),
         ),
     ),

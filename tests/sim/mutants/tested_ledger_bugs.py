@@ -476,4 +476,19 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "last-stretch-counts",
+        "a ledger is vouched for when the last of its stretches is whole",
+        """An `&=` that became `=`: what could not be fetched of an earlier fragment is forgotten
+        when the last one is complete.""",
+        "P42 (who vouches for a ledger has all of it)",
+        "cluster/test_copies.py",
+        (
+            Edit(
+                "octavo.ledger.rereplication.keeper:CopyKeeper._look_after",
+                "whole &= await self._fetch(",
+                "whole = await self._fetch(",
+            ),
+        ),
+    ),
 )

@@ -62,24 +62,6 @@ MUTANTS = (
         profile="topic",
     ),
     Mutant(
-        "no-time-is-long-ago",
-        0,
-        "issue 13",
-        "a message without a timestamp is older than any retention",
-        """Its timestamp is -1, and now less -1 is more than any retention. The edit takes the
-        number for a time.""",
-        "P60",
-        "messages without timestamps, retention by time",
-        (
-            Edit(
-                "octavo.broker.log.ledger_list:is_older",
-                "is_measured(segment) and segment.first_ms >= 0 and now_ms",
-                "is_measured(segment) and now_ms",
-            ),
-        ),
-        profile="topic",
-    ),
-    Mutant(
         "halved-as-if-times-ascended",
         0,
         "issue 13",
