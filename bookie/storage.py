@@ -37,6 +37,7 @@ from octavo.bookie.entrylog.log import EntryLogs
 from octavo.bookie.gc.compaction import Compactor, Pace
 from octavo.bookie.index.index import LedgerIndex
 from octavo.bookie.journal.journal import Journal, JournalWriter, drive
+from octavo.bookie.journal.thread import JournalThread
 from octavo.bookie.ledgers.control import LedgerControl, LedgerReplay
 from octavo.bookie.ledgers.limbo import Limbo, LimboFile, read_limbo
 from octavo.bookie.ledgers.state import LedgerStates
@@ -65,7 +66,7 @@ class _Threads:
 
     def __init__(self, config: BookieConfig) -> None:
         self.journals: list[Executor] = [
-            ThreadPoolExecutor(1, f"octavo-journal-{index}")
+            JournalThread(f"octavo-journal-{index}")
             for index in range(len(config.journal_directories))
         ]
         self.flush: Executor = ThreadPoolExecutor(1, "octavo-flush")

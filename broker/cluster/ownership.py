@@ -422,11 +422,12 @@ class OwnershipManager:
         self._lookups.note(name, self._registry.own)
 
     async def _wait_until_open(self, name: PartitionName, local: _Local) -> Owner:
-        try:
-            async with asyncio.timeout(self._config.claim_wait_ms / 1000):
-                await local.opened.wait()
-        except TimeoutError:
-            raise PartitionMoving(f"{name} is being opened by this broker; ask again") from None
+        if not local.opened.is_set():  # else each call of a served partition would set a timer
+            try:
+                async with asyncio.timeout(self._config.claim_wait_ms / 1000):
+                    await local.opened.wait()
+            except TimeoutError:
+                raise PartitionMoving(f"{name} is being opened by this broker; ask again") from None
         if isinstance(local.error, NotOwner):
             raise PartitionMoving(f"{local.error}; ask again")
         if local.error is not None:

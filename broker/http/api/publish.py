@@ -122,15 +122,15 @@ async def _single(call: Call) -> Record | None:
 async def _publish_single(call: Call, partition: Partition, record: Record) -> web.StreamResponse:
     """The short way of one message, which may share its batch with those of other requests."""
     placed = await partition.publish_single(record)
-    piece = Piece(partition.name.partition, 0)
-    piece.count = 1
-    piece.index = placed.number
-    piece.published = placed.published
     metrics = call.services.metrics
     metrics.messages_published.inc(1)
     if not placed.number:
         metrics.bytes_published.inc(placed.batch_bytes)
-    return _answer(call, [piece], None)
+    piece = Piece(partition.name.partition, 0)
+    piece.index = placed.number
+    piece.published = placed.published
+    at = piece.place(0)
+    return call.reply(answers.Published(1, at, at))
 
 
 async def _publish_into(

@@ -1,0 +1,89 @@
+"""The thread of a journal: one commit after another, and a short way back to the loop.
+
+A pool's answer passes through a future of its own, a condition and two callbacks before the loop
+hears of it. Where a commit is a single entry that is a sixth of its time, so here the thread tells
+the loop itself (docs/performance.md, B4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_Job = tuple[asyncio.AbstractEventLoop, asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]
+
+
+class JournalThread(Executor):
+    """One thread that makes calls in order, for `loop.run_in_executor`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._max_workers = 1
+        self._shutdown = False
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._thread: Thread | None = None
+
+    def submit(  # type: ignore[override]
+        self, call: Callable[..., T], /, *args: Any
+    ) -> asyncio.Future[T]:
+        """Have `call` made; the future is the running loop's, which `run_in_executor` passes on.
+
+        Cancelled before its turn, it is not made. Raises `RuntimeError` after `shutdown`.
+        """
+        if self._shutdown:
+            raise RuntimeError(f"{self._name} takes no more calls")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        if self._thread is None:
+            # A daemon: what nobody waited for when the process ends was never acked.
+            self._thread = Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        self._jobs.put((loop, future, call, args))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
+        """Take no more calls; those that were taken are still made."""
+        self._shutdown = True
+        self._jobs.put(None)
+        if wait and self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            loop, future, call, args = job
+            if not future.cancelled():
+                _make(loop, future, call, args)
+            del job, loop, future, call, args  # nothing is kept alive while it waits
+
+
+def _make(
+    loop: asyncio.AbstractEventLoop,
+    future: asyncio.Future[Any],
+    call: Callable[..., Any],
+    args: tuple[Any, ...],
+) -> None:
+    result, error = None, None
+    try:
+        result = call(*args)
+    except BaseException as raised:
+        error = raised
+    try:
+        loop.call_soon_threadsafe(_settle, future, result, error)
+    except RuntimeError:
+        if not loop.is_closed():  # else nobody waits any more
+            raise
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():  # cancelled meanwhile
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
