@@ -141,10 +141,11 @@ async def send(job: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def standalone(settings: list[str]) -> Iterator[tuple[str, int]]:
+def standalone(brokers: int, settings: list[str]) -> Iterator[tuple[str, int]]:
     """`octavo standalone` in a fresh folder: a broker's URL and the supervisor's pid."""
     with tempfile.TemporaryDirectory(prefix="octavo-b3-") as folder:
         command = [sys.executable, "-m", "octavo.cli.main", "standalone", "--json"]
+        command += ["--brokers", str(brokers)]
         command += ["--data", f"{folder}/data", "--port-base", "0"]
         for setting in settings:
             command += ["--set", setting]
@@ -257,6 +258,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--brokers", type=int, default=2, help="of the cluster that is started")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--client", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -267,7 +269,8 @@ def main() -> None:
         name: value for name, value in vars(options).items() if name not in ("client", "url")
     }
     results: dict[str, Any] = {}
-    where = contextlib.nullcontext((options.url, None)) if options.url else standalone(options.set)
+    started = standalone(options.brokers, options.set)
+    where = contextlib.nullcontext((options.url, None)) if options.url else started
     with where as (url, pid):
         to = targets(url, options.partitions)
         for mode in options.modes:

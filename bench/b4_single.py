@@ -2,6 +2,7 @@
 
     python -m bench.b4_single                            # 1,000, 2,000 and 4,000 a second
     python -m bench.b4_single --rates 1000,5000 --seconds 20 --rounds 3
+    python -m bench.b4_single --passed-on     # through the other broker, which passes them on
 
 `octavo standalone` is started in a fresh folder: three bookies, two brokers, three copies, synced
 before an ack. One process keeps connections to the partition's owner and sends messages of 100 B as
@@ -139,6 +140,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--connections", type=int, default=256)
+    parser.add_argument(
+        "--passed-on", action="store_true", help="ask a broker that is not the partition's owner"
+    )
     options = parser.parse_args()
     if options.job:
         print(json.dumps(uvloop.run(run(json.loads(options.job)))))
@@ -151,6 +155,8 @@ def main() -> None:
         path = f"{cluster.urls[0]}/v1/topics/public/{TOPIC}/partitions/0"
         with urllib.request.urlopen(path, timeout=10) as answer:
             url = answer.headers["Octavo-Owner"]
+        if options.passed_on:
+            url = next(one for one in cluster.urls if one != url)
         for number in range(options.rounds):
             for rate in map(float, options.rates.split(",")):
                 job = {

@@ -1,0 +1,138 @@
+"""What a message may cost, counted and not timed: calls of functions, the same on every machine.
+
+A whole cluster (three bookies, a broker, the client) runs in this thread; counted is every call
+that Python makes in it, its own functions and those in C, while messages go through. What is done
+per message, where once per batch would do, shows here at once. A budget is a sixth above what was
+counted when it was written; whoever makes it dearer on purpose raises it, and says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from octavo import AsyncClient
+from octavo.protocol.records import Record, build_batch
+from tests.support.cluster import Cluster, add_many, running_cluster
+
+TOPIC = "/v1/topics/public/t"
+VALUE = b"x" * 100
+
+
+class Counted:
+    """Calls made within `counting`."""
+
+    calls = 0
+
+
+@contextmanager
+def counting() -> Iterator[Counted]:
+    """Count the calls of this thread. Those of a debugger or of coverage are not told apart."""
+    if sys.getprofile() is not None:
+        pytest.skip("something else counts calls already")
+    found = Counted()
+    count = 0
+
+    def called(_frame: object, event: str, _what: object) -> None:
+        nonlocal count
+        if event in ("call", "c_call"):
+            count += 1
+
+    sys.setprofile(called)
+    try:
+        yield found
+    finally:
+        sys.setprofile(None)
+        found.calls = count
+
+
+def within(calls: float, budget: float, what: str) -> None:
+    """A budget that is far too large guards nothing, so that is an error too."""
+    assert calls <= budget, f"{what}: {calls:.2f} calls, {budget} is the budget"
+    assert calls > budget / 3, f"{what}: only {calls:.2f} calls: lower the budget of {budget}"
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """With a broker, and a topic that was written to."""
+    async with running_cluster(tmp_path, brokers=1) as found:
+        assert (await found.api.put(TOPIC, json={"partitions": 1})).status == 201
+        assert (await found.api.post(f"{TOPIC}/messages", VALUE, "text/plain")).status == 200
+        yield found
+
+
+async def test_an_entry_among_many(cluster: Cluster) -> None:
+    writer = await (await cluster.client()).create()
+    await add_many(writer, 1_000)
+    with counting() as counted:
+        await add_many(writer, 20_000)
+    within(counted.calls / 20_000, 32, "an entry, its writer and three bookies")
+
+
+async def test_a_single_message(cluster: Cluster) -> None:
+    """The call as a client sends it, by a client that is nothing but a socket."""
+    host, port = cluster.api.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = f"POST {TOPIC}/messages HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: text/plain\r\n"
+    request = f"{head}Content-Length: {len(VALUE)}\r\n\r\n".encode() + VALUE
+
+    async def publish(count: int) -> None:
+        for _ in range(count):
+            writer.write(request)
+            answer = await reader.readuntil(b"}}\n")
+            assert answer.startswith(b"HTTP/1.1 200")
+
+    await publish(50)
+    with counting() as counted:
+        await publish(200)
+    writer.close()
+    within(counted.calls / 200, 2_600, "a single message, from its socket through three bookies")
+
+
+async def test_a_message_in_a_record_batch(cluster: Cluster) -> None:
+    body = build_batch([Record(None, VALUE, timestamp_ms=1)] * 600)
+    kind = "application/vnd.kafka.recordbatch.v2"
+    path = f"{TOPIC}/partitions/0/messages"
+
+    async def publish(count: int) -> None:
+        for _ in range(count):
+            assert (await cluster.api.post(path, body, kind)).status == 200
+
+    await publish(5)
+    with counting() as counted:
+        await publish(50)
+    within(counted.calls / 50 / 600, 4.7, "a message in a batch of 600")
+
+
+async def test_what_a_python_program_sends_and_gets(cluster: Cluster) -> None:
+    count = 20_000
+    async with AsyncClient(cluster.api.url) as client:
+        subscription = await client.subscribe("t", "s", start="earliest")
+        async with client.producer("t") as producer:
+            for _ in range(1_000):
+                await producer.send(VALUE)
+            await producer.flush()
+            with counting() as counted:
+                for _ in range(count):
+                    await producer.send(VALUE)
+                await producer.flush()
+        within(counted.calls / count, 24, "a message of a producer")
+        got = 0
+        with counting() as counted:
+            async for _ in subscription.deliveries():
+                got += 1
+                if got == count:
+                    break
+        within(counted.calls / count, 17, "a delivery with its ack")
+        got = 0
+        with counting() as counted:
+            async for _ in client.messages("t"):
+                got += 1
+                if got == count:
+                    break
+        within(counted.calls / count, 7.7, "a message that is read")
