@@ -58,7 +58,7 @@ test: install check
 	$(PYTEST) -m 'not long'
 
 test-all: test
-	$(PYTEST) -m long
+	$(PYTEST) -m long --durations 20
 
 check: install
 	$(BIN)/ruff format --check .
