@@ -67,7 +67,8 @@ class Connection(asyncio.Protocol):
         at = head.lower().index(b"content-length: ") + 16
         if len(body) < int(head[at:].split(b"\r\n", 1)[0]):
             return
-        assert head.startswith(b"HTTP/1.1 200"), self._got
+        if not head.startswith(b"HTTP/1.1 200"):
+            self._load.refused = self._got
         self._got = b""
         self._load.answered(self, self._due_s)
 
@@ -75,11 +76,13 @@ class Connection(asyncio.Protocol):
 class Load:
     """Messages that are due, and connections that are idle."""
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, topic: str) -> None:
         self.idle: list[Connection] = []
+        self.refused = b""
+        """An answer that is no 200: it ends the measurement."""
         self.late: deque[float] = deque()
         self.took_s: list[float] = []
-        path = f"/v1/topics/public/{TOPIC}/partitions/0/messages"
+        path = f"/v1/topics/public/{topic}/partitions/0/messages"
         self.request = (
             f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: text/plain\r\n"
             f"Content-Length: {len(VALUE)}\r\n\r\n"
@@ -105,7 +108,7 @@ async def run(job: dict[str, Any]) -> dict[str, Any]:
     """One rate, for so long."""
     loop = asyncio.get_running_loop()
     host, _, port = job["url"].removeprefix("http://").rpartition(":")
-    load = Load(f"{host}:{port}")
+    load = Load(f"{host}:{port}", job.get("topic", TOPIC))
     for _ in range(job["connections"]):
         await loop.create_connection(lambda: Connection(load), host, int(port))
     rate, seconds = job["rate"], job["seconds"]
@@ -118,8 +121,10 @@ async def run(job: dict[str, Any]) -> dict[str, Any]:
                 load.due(begin + sent / rate)
                 sent += 1
             await asyncio.sleep(max(0.0002, begin + sent / rate - time.perf_counter()))
-        while len(load.took_s) < total:  # noqa: ASYNC110
+        while len(load.took_s) < total:
             await asyncio.sleep(0.01)
+            if load.refused:
+                raise SystemExit(f"a publish was refused: {load.refused.decode(errors='replace')}")
         took_s = time.perf_counter() - begin
     took = sorted(load.took_s)
 
@@ -161,7 +166,7 @@ def main() -> None:
             for rate in map(float, options.rates.split(",")):
                 job = {
                     "url": url, "rate": rate, "seconds": options.seconds,
-                    "connections": options.connections,
+                    "connections": options.connections, "topic": TOPIC,
                 }  # fmt: skip
                 before = used_s(cluster.members)
                 command = [sys.executable, "-m", "bench.b4_single", "--job", json.dumps(job)]

@@ -1,0 +1,103 @@
+"""B11: one of three bookies syncs slowly: what publishers see of it, and what it costs in memory.
+
+    python -m bench.b11_slow_bookie                        # 500 ms a sync, 1,000 messages/s
+    python -m bench.b11_slow_bookie --sync-s 2 --rate 500 --seconds 20
+
+`octavo standalone` in a fresh folder; the third bookie's `fdatasync` is made to sleep first, in the
+middle one of three phases. All the time single messages of 100 B are published at a fixed rate, as
+in b4_single.py. Two of three copies are enough for an ack, so the slow one should not be felt; what
+it has not stored yet is held for it, and that must have a bound. Prints a line per phase, with what
+each process has in memory, and last one JSON document.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.standalone import standalone
+from octavo import Client
+from octavo.process.spec import ProcessSpec
+from octavo.standalone.child import Child
+
+TOPIC = "b11"
+SLOW = "bookie-3"
+PHASES = ("before", "slow", "after")
+
+
+def child_of(flag: Path, sync_s: float) -> Any:
+    """What makes the cluster's children: the third bookie is the one that can be slow."""
+
+    class OneIsSlow(Child):
+        @property
+        def command(self) -> list[str]:
+            """What is run."""
+            if self.name != SLOW:
+                return super().command
+            return [sys.executable, "-m", "bench.slow_bookie", str(flag), str(sync_s)]
+
+    def make(kind: str, spec: ProcessSpec, folder: Path) -> Child:
+        return OneIsSlow(kind, spec, folder)
+
+    return make
+
+
+def memory(members: Any) -> dict[str, int]:
+    """Resident MiB of each process."""
+    return {m.name: psutil.Process(m.pid).memory_info().rss >> 20 for m in members}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--sync-s", type=float, default=0.5)
+    parser.add_argument("--rate", type=float, default=1000.0)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each phase")
+    parser.add_argument("--connections", type=int, default=256)
+    options = parser.parse_args()
+    found: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as name:
+        flag = Path(name) / "slow"
+        with standalone(Path(name) / "data", child_of(flag, options.sync_s)) as cluster:
+            with Client(cluster.urls[0]) as client:
+                client.create_topic(TOPIC)
+                client.publish(TOPIC, "first")
+            path = f"{cluster.urls[0]}/v1/topics/public/{TOPIC}/partitions/0"
+            with urllib.request.urlopen(path, timeout=10) as answer:
+                url = answer.headers["Octavo-Owner"]
+            job = {
+                "url": url, "rate": options.rate, "seconds": options.seconds,
+                "connections": options.connections, "topic": TOPIC,
+            }  # fmt: skip
+            for phase in PHASES:
+                if phase == "slow":
+                    flag.touch()
+                else:
+                    flag.unlink(missing_ok=True)
+                command = [sys.executable, "-m", "bench.b4_single", "--job", json.dumps(job)]
+                done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+                one = {"phase": phase, **json.loads(done.stdout), "mib": memory(cluster.members)}
+                found.append(one)
+                print(
+                    f"{phase:7} p50 {one['p50_ms']:>8} p99 {one['p99_ms']:>8} "
+                    f"p99.9 {one['p999_ms']:>8} max {one['max_ms']:>8} ms, {one['held']:,}/s held; "
+                    f"MiB {one['mib']}",
+                    flush=True,
+                )
+    machine = {"python": platform.python_version(), "cores": os.cpu_count()}
+    settings = vars(options)
+    print(json.dumps({"bench": "b11", **machine, "settings": settings, "phases": found}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""B7: `octavo standalone`: how long until it is ready, what it takes idle and after a load.
+
+    python -m bench.b7_standalone                   # five starts, a load of 10 s after the last
+    python -m bench.b7_standalone --starts 3 --seconds 5
+
+Each start is the command as a person types it, in a fresh folder, from the start of the process to
+the line that says ready; then once more in the folder of the last. Memory is what the supervisor,
+three bookies and two brokers have resident together, pages that they share counted in each, and
+beside it their proportional share (`PSS`), which adds up to what the machine has less. The load is
+that of b3_publish.py, record batches. Prints lines for people, and last one JSON document.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+IDLE_S = 10.0
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[tuple[float, str, psutil.Process]]:
+    """Seconds until it said ready, a broker's URL, and the supervisor."""
+    command = [sys.executable, "-m", "octavo.cli.main", "standalone", "--json"]
+    command += ["--data", str(folder), "--port-base", "0"]
+    began = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        said = json.loads(process.stdout.readline())
+        took_s = time.monotonic() - began
+        url = next(one["address"] for one in said["members"] if one["kind"] == "broker")
+        yield took_s, url, psutil.Process(process.pid)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
+def memory_mib(supervisor: psutil.Process) -> dict[str, int]:
+    """Resident and proportional, of all its processes."""
+    family = [supervisor, *supervisor.children(recursive=True)]
+    infos = [one.memory_full_info() for one in family]
+    return {
+        "rss": sum(info.rss for info in infos) >> 20,
+        "pss": sum(info.pss for info in infos) >> 20,
+    }
+
+
+def cpu_s(supervisor: psutil.Process) -> float:
+    """Processor time of all its processes."""
+    family = [supervisor, *supervisor.children(recursive=True)]
+    return float(sum(sum(one.cpu_times()[:2]) for one in family))
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--starts", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=10.0, help="of load")
+    options = parser.parse_args()
+    found: dict[str, Any] = {"fresh_s": []}
+    with tempfile.TemporaryDirectory() as name:
+        for number in range(options.starts):
+            with started(Path(name) / str(number)) as (took_s, url, supervisor):
+                found["fresh_s"].append(round(took_s, 2))
+                if number < options.starts - 1:
+                    continue
+                before_s = cpu_s(supervisor)
+                time.sleep(IDLE_S)
+                found["idle_mib"] = memory_mib(supervisor)
+                found["idle_cores"] = round((cpu_s(supervisor) - before_s) / IDLE_S, 3)
+                load = [sys.executable, "bench/b3_publish.py", "--url", url, "--rounds", "1"]
+                load += ["--modes", "batch", "--seconds", str(options.seconds)]
+                subprocess.run(load, stdout=subprocess.DEVNULL, check=True)
+                found["loaded_mib"] = memory_mib(supervisor)
+        with started(Path(name) / str(options.starts - 1)) as (took_s, _, _):
+            found["again_s"] = round(took_s, 2)
+    print(f"ready after {statistics.median(found["fresh_s"]):.2f} s (of {found['fresh_s']})")
+    print(f"ready in its folder again after {found['again_s']} s")
+    print(f"idle: {found['idle_mib']} MiB, {found['idle_cores']} of a core")
+    print(f"after {options.seconds:g} s of load: {found['loaded_mib']} MiB")
+    machine = {"python": platform.python_version(), "cores": os.cpu_count()}
+    print(json.dumps({"bench": "b7", **machine, **found}))
+
+
+if __name__ == "__main__":
+    main()
