@@ -89,7 +89,8 @@ def main() -> None:
                 found["loaded_mib"] = memory_mib(supervisor)
         with started(Path(name) / str(options.starts - 1)) as (took_s, _, _):
             found["again_s"] = round(took_s, 2)
-    print(f"ready after {statistics.median(found["fresh_s"]):.2f} s (of {found['fresh_s']})")
+    typical_s = statistics.median(found["fresh_s"])
+    print(f"ready after {typical_s:.2f} s (median of {found['fresh_s']})")
     print(f"ready in its folder again after {found['again_s']} s")
     print(f"idle: {found['idle_mib']} MiB, {found['idle_cores']} of a core")
     print(f"after {options.seconds:g} s of load: {found['loaded_mib']} MiB")
