@@ -45,14 +45,29 @@ async def test_an_idle_writer_tells_its_last_entry_until_it_is_known(tmp_path: P
 
 
 async def test_bookies_that_were_away_are_told_when_they_come_back(tmp_path: Path) -> None:
+    async def refuse(ledger_id: int, key: bytes, lac: int) -> None:
+        raise TooManyRequests("busy")
+
     async with running_cluster(tmp_path) as cluster:
-        client = await cluster.client(explicit_lac_interval_ms=300.0, stall_timeout_s=30.0)
+        for node in cluster.nodes.values():  # until they are away; else one may know it by then
+            node.storage.control.set_explicit_lac = refuse  # type: ignore[method-assign]
+        client = await cluster.client(explicit_lac_interval_ms=20.0, stall_timeout_s=30.0)
         writer = await client.create()
         await writer.append(b"the only one")
+        ensemble_writer = writer._ensemble_writer
         for name in ("b1", "b2", "b3"):
             await cluster.stop_bookie(name)
+        looks = 0
+        look = ensemble_writer._announce_lac
+
+        def counted(now: float) -> bool:
+            nonlocal looks
+            looks += not ensemble_writer.core.live
+            return look(now)
+
+        ensemble_writer._announce_lac = counted  # type: ignore[method-assign]
         async with asyncio.timeout(15):
-            while writer._ensemble_writer._announcing_lac < 0:  # noqa: ASYNC110
+            while looks < 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         for name in ("b1", "b2", "b3"):
             await cluster.start_bookie(name)
