@@ -1,0 +1,191 @@
+"""Three Kafka brokers in KRaft mode, each its own controller, for topics with and without flush."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from bench.peers import fetch
+from bench.peers.contract import RATES, Cluster, Load, job
+from bench.peers.figures import Failed, steady_rate
+from bench.peers.servers import Server, run
+from octavo.standalone.ports import free_port
+
+NODES = (1, 2, 3)
+HEAP = "-Xmx768m"
+GROUP = "peers"
+_CALL_S = 30
+_FORMAT_S = 60
+BATCHES_PER_S = 150_000
+"""Records that the Java tool is given for each second that `batches` is to take; it takes no time.
+
+A third as many more come first, uncounted.
+"""
+
+# The collector's flags are those of Kafka's own start script.
+JVM = (
+    "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true",
+)  # fmt: skip
+
+LOG4J = """status = error
+rootLogger.level = warn
+rootLogger.appenderRef.out.ref = out
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d %p %c{1} - %m%n%throwable
+"""
+
+# A group's first member would wait 3 s for others; it has none.
+BROKER = """process.roles=broker,controller
+node.id={node}
+controller.quorum.voters={voters}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+log.dirs={folder}/data-{node}
+auto.create.topics.enable=false
+default.replication.factor=3
+min.insync.replicas=2
+offsets.topic.replication.factor=3
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=3
+transaction.state.log.min.isr=2
+group.initial.rebalance.delay.ms=0
+"""
+
+
+class Kafka(Cluster):
+    """Three brokers, and how to ask them."""
+
+    name = "kafka"
+    version = fetch.KAFKA_VERSION
+
+    def __init__(self, lib: Path, folder: Path) -> None:
+        self._lib = lib
+        self._folder = folder
+        self._ports = {node: free_port() for node in NODES}
+        self._servers: list[Server] = []
+        self._log4j = folder / "log4j2.properties"
+        self._log4j.write_text(LOG4J)
+
+    @property
+    def _bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
+
+    def start(self) -> None:
+        """Format the storage, start the brokers and wait until all three serve. Raises `Failed`."""
+        controllers = {node: free_port() for node in NODES}
+        voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in controllers.items())
+        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        for node in NODES:
+            conf = self._folder / f"broker-{node}.properties"
+            conf.write_text(
+                BROKER.format(
+                    node=node, voters=voters, port=self._ports[node], folder=self._folder,
+                    controller_port=controllers[node],
+                )
+            )  # fmt: skip
+            words = ["format", f"--cluster-id={cluster_id}", "--config", str(conf)]
+            run(self._java("kafka.tools.StorageTool", *words), _FORMAT_S, self._folder)
+        for node in NODES:
+            conf = self._folder / f"broker-{node}.properties"
+            command = self._java("kafka.Kafka", str(conf))
+            self._servers.append(Server(f"kafka-{node}", command, self._folder))
+        for server, port in zip(self._servers, self._ports.values(), strict=True):
+            server.wait_until_listening(port)
+        self._servers[0].wait_until(self._all_serve, "cluster of three")
+
+    def stop(self) -> None:
+        """End the brokers."""
+        for server in self._servers:
+            server.kill()
+
+    def pids(self) -> list[int]:
+        """The three brokers."""
+        return [server.pid for server in self._servers]
+
+    def create(self, system: str, topic: str, partitions: int) -> None:
+        """Three copies of it; synced one by one for `kafka-flush`."""
+        config = {"min.insync.replicas": "2"}
+        if system == "kafka-flush":
+            config["flush.messages"] = "1"
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=3, config=config)
+        admin = self._admin()  # kept, for with it go the calls that it has begun
+        _wait(admin.create_topics([new], operation_timeout=_CALL_S), f"create {topic}")
+
+    def drop(self, topic: str) -> None:
+        """Its data go a minute later."""
+        admin = self._admin()
+        _wait(admin.delete_topics([topic], operation_timeout=_CALL_S), f"delete {topic}")
+
+    def command(self, workload: str, topic: str, load: Load) -> list[str]:
+        """The Java tool for `batches`, else our Python program."""
+        if workload == "batches":
+            warm, records = _records(load)
+            return self._java(
+                "org.apache.kafka.tools.ProducerPerformance",
+                *("--topic", topic, "--bootstrap-server", self._bootstrap),
+                *("--record-size", "100", "--throughput", "-1"),
+                *("--warmup-records", str(warm)),
+                *("--num-records", str(warm + records)),
+                *("--command-property", "acks=all", "batch.size=65536", "linger.ms=5"),
+            )
+        return job(
+            "kafka_client", workload, servers=self._bootstrap, topic=topic, group=GROUP,
+            messages=load.messages, seconds=load.seconds, rate=RATES.get(workload, 0),
+        )  # fmt: skip
+
+    def result(self, workload: str, said: str, load: Load) -> dict[str, Any]:
+        """The rate that the Java tool measured after its warm-up."""
+        if workload != "batches":
+            return super().result(workload, said, load)
+        return {"per_s": steady_rate(said), "acked": sum(_records(load))}
+
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 0})
+
+    def _all_serve(self) -> bool:
+        with contextlib.suppress(Exception):
+            return len(self._admin().list_topics(timeout=5).brokers) == len(NODES)
+        return False
+
+    def _java(self, main: str, *words: str) -> list[str]:
+        logs = f"-Dlog4j2.configurationFile={self._log4j}"
+        return ["java", HEAP, *JVM, logs, "-cp", f"{self._lib}/*", main, *words]
+
+
+def _records(load: Load) -> tuple[int, int]:
+    """What the Java tool sends to warm up, and what is counted."""
+    records = round(load.seconds * BATCHES_PER_S)
+    return records // 3, records
+
+
+def _wait(calls: dict[str, Future[None]], what: str) -> None:
+    """Return when all are answered. Raises `Failed`."""
+    try:
+        for call in calls.values():
+            call.result(_CALL_S)
+    except (KafkaException, TimeoutError) as error:
+        raise Failed(f"Kafka could not {what}: {error}") from error
+
+
+@contextlib.contextmanager
+def running(folder: Path) -> Iterator[Cluster]:
+    """The brokers, while the block runs. Raises `Missing` and `Failed`."""
+    cluster = Kafka(fetch.kafka_jars(), folder)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()

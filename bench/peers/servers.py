@@ -1,0 +1,111 @@
+"""Child processes: servers that run to the end, clients that are waited for.
+
+Each is the head of a process group of its own. So Ctrl-C in a terminal reaches only the program
+that started them, which then ends them all, and their children with them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.peers.contract import ROOT
+from bench.peers.figures import Failed
+
+START_S = 90
+_LAST_WORDS = 1_500
+
+
+class Server:
+    """One process. What it says goes to `<name>.log` in `folder`."""
+
+    def __init__(self, name: str, command: list[str], folder: Path) -> None:
+        self.name = name
+        self._log = folder / f"{name}.log"
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Of the process, also when it has ended."""
+        return self._process.pid
+
+    def kill(self) -> None:
+        """kill −9, with its children. Their data are thrown away, so nothing is lost."""
+        _kill_group(self._process)
+
+    def wait_until(self, holds: Callable[[], bool], what: str) -> None:
+        """Return when it holds. Raises `Failed` with the log's end after `START_S` or a death."""
+        deadline = time.monotonic() + START_S
+        while not holds():
+            code = self._process.poll()
+            if code is not None:
+                raise Failed(f"{self.name} ended with {code}:\n{self._last_words()}")
+            if time.monotonic() > deadline:
+                raise Failed(f"{self.name}: no {what} after {START_S} s:\n{self._last_words()}")
+            time.sleep(0.1)
+
+    def wait_until_listening(self, port: int) -> None:
+        """Return when `port` takes connections. Raises `Failed`."""
+        self.wait_until(lambda: _connects(port), f"listener on port {port}")
+
+    def _last_words(self) -> str:
+        return self._log.read_text(errors="replace")[-_LAST_WORDS:].strip()
+
+
+def run(command: list[str], timeout_s: float, folder: Path = ROOT) -> str:
+    """What the command says on its standard output.
+
+    Raises `Failed` with the last line of its errors, or when it takes longer than `timeout_s`.
+    """
+    code, said, complaints = finish(command, timeout_s, folder)
+    if code:
+        words = (complaints.strip() or said.strip() or "nothing said").rpartition("\n")[2]
+        raise Failed(f"ended with {code}: {words[:500]}")
+    return said
+
+
+def finish(command: list[str], timeout_s: float, folder: Path) -> tuple[int, str, str]:
+    """The command's exit code, its output and its errors. Raises `Failed` after `timeout_s`."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        start_new_session=True,
+    )
+    try:
+        said, complaints = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        raise Failed(f"not done after {timeout_s:.0f} s") from None
+    finally:
+        _kill_group(process)
+    return process.returncode, said, complaints
+
+
+def _kill_group(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
+    """End the process, if it still runs, and whatever else is in its group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _connects(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
