@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: attack containers docs help demo demo-pipeline test test-all check install fmt interop bench bench-spark bench-storage sim sim-digest sim-many mutants kills spark-kills model crash-states fault-sweep io-errors engine-model network-matrix take-over
+.PHONY: attack containers docs help demo demo-pipeline test test-all check install fmt interop bench bench-peers bench-spark bench-storage sim sim-digest sim-many mutants kills spark-kills model crash-states fault-sweep io-errors engine-model network-matrix take-over
 
 help:
 	@echo 'make demo      a cluster on real data, a bookie and a broker killed; then fencing explained'
@@ -14,6 +14,7 @@ help:
 	@echo 'make docs      a page for every module, made from its docstrings, in dist/api'
 	@echo 'make fmt       format and mend what can be mended'
 	@echo 'make bench     B1 to B4, B7, B10 and B11 of docs/performance.md on this machine'
+	@echo 'make bench-peers    beside Kafka and NATS in one run; 15 minutes: [SYSTEMS=octavo,kafka-flush] [ROUNDS=3] (needs Java, Maven, Go)'
 	@echo 'make bench-spark    B9: what the Spark source reads from closed ledgers, what the sink writes'
 	@echo 'make bench-storage  the storage engine: busy, restarts, index; 15 minutes, 25 GB of disk'
 	@echo 'make interop   beside a real Apache BookKeeper (needs a JDK and Maven)'
@@ -85,6 +86,14 @@ bench: install
 	$(BIN)/python -m bench.b7_standalone --starts 3
 	$(BIN)/python -m bench.b10_fan_out --kinds events
 	$(BIN)/python -m bench.b11_slow_bookie
+
+# Kafka and NATS are fetched; without a network, or Java, or Go, it goes on with those that are there.
+bench-peers: install
+	@$(BIN)/pip install --quiet --editable '.[dev,peers]' \
+	    || echo 'the clients of Kafka and NATS could not be installed' >&2
+	$(BIN)/python -m bench.peers $(if $(SYSTEMS),--systems $(SYSTEMS)) \
+	    $(if $(WORKLOADS),--workloads $(WORKLOADS)) $(if $(ROUNDS),--rounds $(ROUNDS)) \
+	    $(if $(MESSAGES),--messages $(MESSAGES)) $(if $(SECONDS),--seconds $(SECONDS))
 
 bench-spark: install
 	$(BIN)/python -m bench.b9_source --megabytes 100
