@@ -6,6 +6,7 @@ Nothing of them is kept in this repository. What was fetched once is not asked f
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from pathlib import Path
 
@@ -17,6 +18,7 @@ KAFKA_VERSION = "4.3.1"
 NATS_VERSION = "2.15.2"
 CACHE = ROOT / ".cache/peers"
 FETCH_S = 900
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 # kafka-tools has ProducerPerformance. The binding lets the brokers say why they do not start.
 POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -77,7 +79,7 @@ def nats_server() -> Path:
             return Path(installed)
         raise Missing(
             "neither `go` nor `nats-server` is on the path: NATS needs one of the two "
-            "(Go 1.24 or newer)"
+            "(Go 1.26, or one since 1.21, which fetches it)"
         )
     folder.mkdir(parents=True, exist_ok=True)
     module = f"github.com/nats-io/nats-server/v2@v{NATS_VERSION}"
@@ -101,6 +103,7 @@ def _fetch(what: str, command: list[str], folder: Path) -> None:
     except Failed as error:
         raise Missing(f"{what} could not be fetched: {error}") from None
     if code:
-        words = [line for line in (said + complaints).splitlines() if line.strip()]
+        plain = _COLOUR.sub("", said + complaints)
+        words = [line for line in plain.splitlines() if line.strip()]
         why = words[0][:300] if words else f"exit code {code}"
         raise Missing(f"{what} could not be fetched (is there a network?): {why}")
