@@ -5,10 +5,11 @@
 
 The servers of all systems are started once and stay up to the end, on free ports of the loopback
 interface, with their data in a temporary folder. So whichever is measured, the others idle beside
-it. Every workload is run once by every system unmeasured and shorter, to warm both sides, and what
-the idle servers then use of a core together is printed. Then, in each round, the systems take turns
-at each workload, another one first in every round. Every client is a process of its own. After each
-run what is still unwritten is written out (`sync`), so that nobody waits for another one's data.
+it. Every workload is run twice by every system unmeasured and shorter, to warm both sides, and
+what the idle servers then use of a core together is printed. Then, in each round, the systems take
+turns at each workload, another one first in every round. Every client is a process of its own.
+After each run what is still unwritten is written out (`sync`), so that nobody waits for another
+one's data.
 
 | system | copies | an acknowledgement says |
 |---|---|---|

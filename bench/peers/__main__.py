@@ -36,6 +36,8 @@ from bench.peers.servers import run
 IDLE_S = 5.0
 CLIENT_S = 180
 """How long a client may take beyond the seconds that it is to go on."""
+WARM_ROUNDS = 2
+"""The Java virtual machines of Kafka become faster during the first one, and the second."""
 WARM_SHARE = 2
 WARM_SECONDS_MAX = 3.0
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -116,7 +118,8 @@ def _measure(options: argparse.Namespace) -> int:
         systems = [name for name in options.systems if name in clusters]
         load = Load(options.messages, options.seconds)
         turns = Turns(clusters, systems, options.workloads)
-        turns.go("warm", 0, _shorter(load), [])
+        for number in range(WARM_ROUNDS):
+            turns.go(f"warm-up {number + 1}", number, _shorter(load), [])
         idle = _idle(clusters)
         runs: list[dict[str, Any]] = []
         for number in range(options.rounds):
@@ -200,7 +203,7 @@ class Turns:
             held: dict[str, str] = {}
             for workload in self._workloads:
                 for system in order:
-                    found = self._turn(topics, held, system, workload, load, f"{number}-{name[:1]}")
+                    found = self._turn(topics, held, system, workload, load, f"{number}-{name[0]}")
                     if found is None:
                         continue
                     runs.append({"round": name, "system": system, "workload": workload, **found})

@@ -12,7 +12,7 @@ from typing import Any
 import nats
 import uvloop
 from nats.aio.client import Client as Connection
-from nats.js.api import StorageType, StreamConfig
+from nats.js.api import AckPolicy, ConsumerConfig, StorageType, StreamConfig
 
 from bench.peers.contract import VALUE, WARM_S
 from bench.peers.figures import Failed, Stopwatch, latencies
@@ -65,6 +65,20 @@ async def leader(urls: list[str], topic: str) -> str:
         return found.leader
 
 
+async def add_consumer(urls: list[str], topic: str) -> None:
+    """A durable one of three copies; returns when it has a leader and can be asked.
+
+    A fetch before that is answered with 503, and raises.
+    """
+    async with connected(urls) as connection:
+        stream = connection.jetstream()
+        config = ConsumerConfig(durable_name=CONSUMER, ack_policy=AckPolicy.EXPLICIT)
+        found = await stream.add_consumer(topic, config)
+        while found.cluster is None or not found.cluster.leader:
+            await asyncio.sleep(0.05)
+            found = await stream.consumer_info(topic, CONSUMER)
+
+
 def produce(job: dict[str, Any]) -> dict[str, Any]:
     """All of them, up to `WINDOW` of them not acked yet."""
     return uvloop.run(_produce(job))
@@ -97,9 +111,9 @@ async def _consume(job: dict[str, Any]) -> dict[str, Any]:
     watch, count = Stopwatch(), 0
     async with connected([job["url"]]) as connection:
         stream = connection.jetstream()
-        subscription = await stream.pull_subscribe(job["topic"], CONSUMER)
+        subscription = await stream.pull_subscribe_bind(CONSUMER, job["topic"])
         while count < job["messages"]:
-            page = await subscription.fetch(_PAGE, timeout=_ANSWER_S)
+            page = await subscription.fetch(min(_PAGE, job["messages"] - count), timeout=_ANSWER_S)
             if not count:
                 watch.first()
             for message in page:

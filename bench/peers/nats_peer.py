@@ -87,6 +87,8 @@ class Nats(Cluster):
         """Our Python program, which asks the server that leads the stream."""
         if workload == "batches":
             return None
+        if workload == "consume":
+            _wait(nats_client.add_consumer(self._urls, topic))
         leader = _wait(nats_client.leader(self._urls, topic))
         url = f"nats://127.0.0.1:{self._ports[int(leader.removeprefix('n'))]}"
         return job(
