@@ -32,6 +32,8 @@ What differs, and cannot be made the same: NATS knows no partitions (one stream)
 path, and is given a sixth of the messages in `produce` and `consume`. In `consume`, Octavo's and
 NATS's programs acknowledge every message, Kafka's commits its offsets once at the end. In `single`
 Octavo's client speaks HTTP to the partition's owner, Kafka's and NATS's are their libraries.
+In `produce` batches are as large as each library makes them by itself, and wait for 5 ms at most:
+256 KB for Octavo, 1 MB for Kafka; NATS sends message by message, up to 1,000 of them not acked yet.
 
 A time of `produce` and `consume` is from the making of the client to the last ack. `first_ms` is
 how long of it passed until the first message came (Kafka's consumer joins a group first). Server

@@ -21,7 +21,10 @@ _POLL_EVERY = 1_000
 
 
 def produce(job: dict[str, Any]) -> dict[str, Any]:
-    """All of them in batches of up to 64 KB. Only what fails is called back for."""
+    """All of them, in batches of the library's own size. Only what fails is called back for.
+
+    With `batch.size` at 64 KB it is but a third to a half as fast.
+    """
     watch = Stopwatch()
     producer = Producer(
         {
@@ -29,7 +32,6 @@ def produce(job: dict[str, Any]) -> dict[str, Any]:
             "acks": "all",
             "enable.idempotence": True,
             "linger.ms": 5,
-            "batch.size": 65_536,
             "delivery.report.only.error": True,
         }
     )
