@@ -34,6 +34,8 @@ NATS's programs acknowledge every message, Kafka's commits its offsets once at t
 Octavo's client speaks HTTP to the partition's owner, Kafka's and NATS's are their libraries.
 In `produce` batches are as large as each library makes them by itself, and wait for 5 ms at most:
 256 KB for Octavo, 1 MB for Kafka; NATS sends message by message, up to 1,000 of them not acked yet.
+One setting of Kafka's consumer is not its default (`fetch.queue.backoff.ms`, 10 instead of 1,000):
+with the default it rests for a second of every run of 300,000 messages, and makes 226,000/s.
 
 A time of `produce` and `consume` is from the making of the client to the last ack. `first_ms` is
 how long of it passed until the first message came (Kafka's consumer joins a group first). Server
