@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -22,33 +21,32 @@ from tests.support.cluster import Cluster, add_many, running_cluster
 
 TOPIC = "/v1/topics/public/t"
 VALUE = b"x" * 100
+ROUNDS = 3
 
 
-class Counted:
-    """Calls made within `counting`."""
+async def least_calls(work: Callable[[], Awaitable[object]]) -> int:
+    """Calls of this thread while `work` is awaited, in the round that had the fewest.
 
-    calls = 0
-
-
-@contextmanager
-def counting() -> Iterator[Counted]:
-    """Count the calls of this thread. Those of a debugger or of coverage are not told apart."""
+    What a busy machine adds, a timer that fires or a page that is cut short, is not in all rounds.
+    """
     if sys.getprofile() is not None:
-        pytest.skip("something else counts calls already")
-    found = Counted()
-    count = 0
+        pytest.skip("something else, a debugger or coverage, counts calls already")
+    found = []
+    for _ in range(ROUNDS):
+        calls = 0
 
-    def called(_frame: object, event: str, _what: object) -> None:
-        nonlocal count
-        if event in ("call", "c_call"):
-            count += 1
+        def called(_frame: object, event: str, _what: object) -> None:
+            nonlocal calls
+            if event in ("call", "c_call"):
+                calls += 1
 
-    sys.setprofile(called)
-    try:
-        yield found
-    finally:
-        sys.setprofile(None)
-        found.calls = count
+        sys.setprofile(called)
+        try:
+            await work()
+        finally:
+            sys.setprofile(None)
+        found.append(calls)
+    return min(found)
 
 
 def within(calls: float, budget: float, what: str) -> None:
@@ -69,9 +67,8 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 async def test_an_entry_among_many(cluster: Cluster) -> None:
     writer = await (await cluster.client()).create()
     await add_many(writer, 1_000)
-    with counting() as counted:
-        await add_many(writer, 20_000)
-    within(counted.calls / 20_000, 32, "an entry, its writer and three bookies")
+    calls = await least_calls(lambda: add_many(writer, 10_000))
+    within(calls / 10_000, 32, "an entry, its writer and three bookies")
 
 
 async def test_a_single_message(cluster: Cluster) -> None:
@@ -88,10 +85,9 @@ async def test_a_single_message(cluster: Cluster) -> None:
             assert answer.startswith(b"HTTP/1.1 200")
 
     await publish(50)
-    with counting() as counted:
-        await publish(200)
+    calls = await least_calls(lambda: publish(100))
     writer.close()
-    within(counted.calls / 200, 2_600, "a single message, from its socket through three bookies")
+    within(calls / 100, 2_600, "a single message, from its socket through three bookies")
 
 
 async def test_a_message_in_a_record_batch(cluster: Cluster) -> None:
@@ -104,35 +100,41 @@ async def test_a_message_in_a_record_batch(cluster: Cluster) -> None:
             assert (await cluster.api.post(path, body, kind)).status == 200
 
     await publish(5)
-    with counting() as counted:
-        await publish(50)
-    within(counted.calls / 50 / 600, 4.7, "a message in a batch of 600")
+    calls = await least_calls(lambda: publish(30))
+    within(calls / 30 / 600, 4.7, "a message in a batch of 600")
 
 
 async def test_what_a_python_program_sends_and_gets(cluster: Cluster) -> None:
-    count = 20_000
+    count = 10_000
     async with AsyncClient(cluster.api.url) as client:
         subscription = await client.subscribe("t", "s", start="earliest")
         async with client.producer("t") as producer:
-            for _ in range(1_000):
-                await producer.send(VALUE)
-            await producer.flush()
-            with counting() as counted:
+
+            async def produce() -> None:
                 for _ in range(count):
                     await producer.send(VALUE)
                 await producer.flush()
-        within(counted.calls / count, 24, "a message of a producer")
-        got = 0
-        with counting() as counted:
+
+            await produce()
+            calls = await least_calls(produce)
+        within(calls / count, 24, "a message of a producer")
+
+        async def consume() -> None:
+            got = 0
             async for _ in subscription.deliveries():
                 got += 1
                 if got == count:
-                    break
-        within(counted.calls / count, 17, "a delivery with its ack")
-        got = 0
-        with counting() as counted:
+                    return
+
+        calls = await least_calls(consume)
+        within(calls / count, 17, "a delivery with its ack")
+
+        async def read() -> None:
+            got = 0
             async for _ in client.messages("t"):
                 got += 1
                 if got == count:
-                    break
-        within(counted.calls / count, 7.7, "a message that is read")
+                    return
+
+        calls = await least_calls(read)
+        within(calls / count, 1.7, "a message that is read, from the broker's memory")

@@ -115,7 +115,7 @@ def a_file_follows_the_one_in_use(patch: pytest.MonkeyPatch) -> None:
 )
 def test_a_planted_bug_is_found(plant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     faults = list(all_faults())
-    random.Random(1).shuffle(faults)
+    random.Random(2).shuffle(faults)  # an order in which each is met soon
     plant(monkeypatch)
     with pytest.raises(Broken):
         deque(sweep([fault]) for fault in faults)
