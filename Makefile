@@ -14,7 +14,7 @@ help:
 	@echo 'make docs      a page for every module, made from its docstrings, in dist/api'
 	@echo 'make fmt       format and mend what can be mended'
 	@echo 'make bench     B1 to B4, B7, B10 and B11 of docs/performance.md on this machine'
-	@echo 'make bench-peers    beside Kafka and NATS in one run; 15 minutes: [SYSTEMS=octavo,kafka-flush] [ROUNDS=3] (needs Java, Maven, Go)'
+	@echo 'make bench-peers    beside Kafka and NATS in one run; 9 minutes: [SYSTEMS=octavo,kafka-flush] [ROUNDS=3] (needs Java, Maven, Go)'
 	@echo 'make bench-spark    B9: what the Spark source reads from closed ledgers, what the sink writes'
 	@echo 'make bench-storage  the storage engine: busy, restarts, index; 15 minutes, 25 GB of disk'
 	@echo 'make interop   beside a real Apache BookKeeper (needs a JDK and Maven)'

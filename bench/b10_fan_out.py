@@ -28,7 +28,7 @@ from typing import Any
 
 import psutil
 
-from bench.standalone import standalone
+from bench.standalone import owner_of, standalone
 from octavo import AsyncClient, Client
 from octavo.standalone.cluster_file import ClusterFile
 
@@ -159,7 +159,7 @@ def bookie_reads(cluster: ClusterFile) -> float:
 
 def measure(cluster: ClusterFile, kind: str, options: argparse.Namespace) -> dict[str, Any]:
     """One kind of reader."""
-    url = owner_of(cluster.urls[0])
+    url = owner_of(cluster.urls[0], TOPIC)
     job = {
         "url": url, "kind": kind, "readers": options.readers,
         "rate": options.rate, "seconds": options.seconds,
@@ -186,13 +186,6 @@ def measure(cluster: ClusterFile, kind: str, options: argparse.Namespace) -> dic
         "broker_us_a_delivery": round(broker_s / sent / options.readers * 1e6, 1),
         "bookie_reads_a_message": round(read_requests / sent, 3),
     }
-
-
-def owner_of(url: str) -> str:
-    """Where the partition is served."""
-    path = f"{url}/v1/topics/public/{TOPIC}/partitions/0"
-    with urllib.request.urlopen(path, timeout=10) as answer:
-        return str(answer.headers["Octavo-Owner"])
 
 
 def main() -> None:

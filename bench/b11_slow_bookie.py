@@ -16,16 +16,15 @@ import argparse
 import json
 import os
 import platform
-import subprocess
 import sys
 import tempfile
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from bench.standalone import standalone
+from bench import b4_single
+from bench.standalone import owner_of, standalone
 from octavo import Client
 from octavo.process.spec import ProcessSpec
 from octavo.standalone.child import Child
@@ -72,21 +71,16 @@ def main() -> None:
             with Client(cluster.urls[0]) as client:
                 client.create_topic(TOPIC)
                 client.publish(TOPIC, "first")
-            path = f"{cluster.urls[0]}/v1/topics/public/{TOPIC}/partitions/0"
-            with urllib.request.urlopen(path, timeout=10) as answer:
-                url = answer.headers["Octavo-Owner"]
             job = {
-                "url": url, "rate": options.rate, "seconds": options.seconds,
-                "connections": options.connections, "topic": TOPIC,
+                "url": owner_of(cluster.urls[0], TOPIC), "topic": TOPIC, "rate": options.rate,
+                "seconds": options.seconds, "connections": options.connections,
             }  # fmt: skip
             for phase in PHASES:
                 if phase == "slow":
                     flag.touch()
                 else:
                     flag.unlink(missing_ok=True)
-                command = [sys.executable, "-m", "bench.b4_single", "--job", json.dumps(job)]
-                done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-                one = {"phase": phase, **json.loads(done.stdout), "mib": memory(cluster.members)}
+                one = {"phase": phase, **b4_single.measured(job), "mib": memory(cluster.members)}
                 found.append(one)
                 print(
                     f"{phase:7} p50 {one['p50_ms']:>8} p99 {one['p99_ms']:>8} "

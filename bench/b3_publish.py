@@ -19,7 +19,6 @@ import contextlib
 import json
 import os
 import platform
-import signal
 import statistics
 import subprocess
 import sys
@@ -34,6 +33,7 @@ from urllib.parse import urlsplit
 import psutil
 import uvloop
 
+from bench.standalone import as_typed
 from octavo.protocol.records import Record, build_batch
 
 TOPIC = "/v1/topics/public/b3"
@@ -141,41 +141,16 @@ async def send(job: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def standalone(brokers: int, settings: list[str]) -> Iterator[tuple[str, int]]:
+def started(brokers: int, settings: list[str]) -> Iterator[tuple[str, int]]:
     """`octavo standalone` in a fresh folder: a broker's URL and the supervisor's pid."""
-    with tempfile.TemporaryDirectory(prefix="octavo-b3-") as folder:
-        command = [sys.executable, "-m", "octavo.cli.main", "standalone", "--json"]
-        command += ["--brokers", str(brokers)]
-        command += ["--data", f"{folder}/data", "--port-base", "0"]
-        for setting in settings:
-            command += ["--set", setting]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        try:
-            assert process.stdout is not None
-            ready = json.loads(process.stdout.readline())
-            yield find_url(ready), process.pid
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(30)
-
-
-def find_url(ready: Any) -> str:
-    """The first broker's URL anywhere in the ready line."""
-    found = [text for text in _texts(ready) if text.startswith("http://")]
-    if not found:
-        raise SystemExit(f"standalone said {ready}: no broker URL in it")
-    return found[0].rstrip("/")
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for one in value.values():
-            yield from _texts(one)
-    elif isinstance(value, list):
-        for one in value:
-            yield from _texts(one)
+    options = ["--brokers", str(brokers)]
+    for setting in settings:
+        options += ["--set", setting]
+    with (
+        tempfile.TemporaryDirectory(prefix="octavo-b3-") as folder,
+        as_typed(Path(folder) / "data", *options) as cluster,
+    ):
+        yield cluster.url, cluster.supervisor.pid
 
 
 def call(method: str, url: str, body: bytes | None = None) -> Any:
@@ -269,8 +244,8 @@ def main() -> None:
         name: value for name, value in vars(options).items() if name not in ("client", "url")
     }
     results: dict[str, Any] = {}
-    started = standalone(options.brokers, options.set)
-    where = contextlib.nullcontext((options.url, None)) if options.url else started
+    own = started(options.brokers, options.set)
+    where = contextlib.nullcontext((options.url, None)) if options.url else own
     with where as (url, pid):
         to = targets(url, options.partitions)
         for mode in options.modes:

@@ -23,7 +23,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from typing import Any
 import psutil
 import uvloop
 
-from bench.standalone import standalone
+from bench.standalone import owner_of, standalone
 from octavo import Client
 
 TOPIC = "b4"
@@ -108,7 +107,7 @@ async def run(job: dict[str, Any]) -> dict[str, Any]:
     """One rate, for so long."""
     loop = asyncio.get_running_loop()
     host, _, port = job["url"].removeprefix("http://").rpartition(":")
-    load = Load(f"{host}:{port}", job.get("topic", TOPIC))
+    load = Load(f"{host}:{port}", job["topic"])
     for _ in range(job["connections"]):
         await loop.create_connection(lambda: Connection(load), host, int(port))
     rate, seconds = job["rate"], job["seconds"]
@@ -137,6 +136,18 @@ async def run(job: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def command(job: dict[str, Any]) -> list[str]:
+    """A client process for `run(job)`, which prints what that returns."""
+    return [sys.executable, "-m", "bench.b4_single", "--job", json.dumps(job)]
+
+
+def measured(job: dict[str, Any]) -> dict[str, Any]:
+    """What `run(job)` returns in a process of its own."""
+    done = subprocess.run(command(job), stdout=subprocess.PIPE, check=True, text=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -157,9 +168,7 @@ def main() -> None:
         with Client(cluster.urls[0]) as client:
             client.create_topic(TOPIC)
             client.publish(TOPIC, "first")
-        path = f"{cluster.urls[0]}/v1/topics/public/{TOPIC}/partitions/0"
-        with urllib.request.urlopen(path, timeout=10) as answer:
-            url = answer.headers["Octavo-Owner"]
+        url = owner_of(cluster.urls[0], TOPIC)
         if options.passed_on:
             url = next(one for one in cluster.urls if one != url)
         for number in range(options.rounds):
@@ -169,11 +178,9 @@ def main() -> None:
                     "connections": options.connections, "topic": TOPIC,
                 }  # fmt: skip
                 before = used_s(cluster.members)
-                command = [sys.executable, "-m", "bench.b4_single", "--job", json.dumps(job)]
-                done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+                one = measured(job)
                 spent = {k: s - before[k] for k, s in used_s(cluster.members).items()}
                 messages = rate * (options.seconds + WARM_S)
-                one = json.loads(done.stdout)
                 for kind in ("broker", "bookie"):
                     used = sum(s for name, s in spent.items() if name.startswith(kind))
                     one[f"{kind}_us"] = round(used / messages * 1e6)

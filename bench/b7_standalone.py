@@ -16,38 +16,19 @@ import argparse
 import json
 import os
 import platform
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from bench.standalone import as_typed
+
 IDLE_S = 10.0
-
-
-@contextmanager
-def started(folder: Path) -> Iterator[tuple[float, str, psutil.Process]]:
-    """Seconds until it said ready, a broker's URL, and the supervisor."""
-    command = [sys.executable, "-m", "octavo.cli.main", "standalone", "--json"]
-    command += ["--data", str(folder), "--port-base", "0"]
-    began = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        said = json.loads(process.stdout.readline())
-        took_s = time.monotonic() - began
-        url = next(one["address"] for one in said["members"] if one["kind"] == "broker")
-        yield took_s, url, psutil.Process(process.pid)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(30)
 
 
 def memory_mib(supervisor: psutil.Process) -> dict[str, int]:
@@ -75,20 +56,21 @@ def main() -> None:
     found: dict[str, Any] = {"fresh_s": []}
     with tempfile.TemporaryDirectory() as name:
         for number in range(options.starts):
-            with started(Path(name) / str(number)) as (took_s, url, supervisor):
-                found["fresh_s"].append(round(took_s, 2))
+            with as_typed(Path(name) / str(number)) as cluster:
+                found["fresh_s"].append(round(cluster.took_s, 2))
                 if number < options.starts - 1:
                     continue
+                supervisor = cluster.supervisor
                 before_s = cpu_s(supervisor)
                 time.sleep(IDLE_S)
                 found["idle_mib"] = memory_mib(supervisor)
                 found["idle_cores"] = round((cpu_s(supervisor) - before_s) / IDLE_S, 3)
-                load = [sys.executable, "bench/b3_publish.py", "--url", url, "--rounds", "1"]
-                load += ["--modes", "batch", "--seconds", str(options.seconds)]
+                load = [sys.executable, "-m", "bench.b3_publish", "--url", cluster.url]
+                load += ["--rounds", "1", "--modes", "batch", "--seconds", str(options.seconds)]
                 subprocess.run(load, stdout=subprocess.DEVNULL, check=True)
                 found["loaded_mib"] = memory_mib(supervisor)
-        with started(Path(name) / str(options.starts - 1)) as (took_s, _, _):
-            found["again_s"] = round(took_s, 2)
+        with as_typed(Path(name) / str(options.starts - 1)) as cluster:
+            found["again_s"] = round(cluster.took_s, 2)
     typical_s = statistics.median(found["fresh_s"])
     print(f"ready after {typical_s:.2f} s (median of {found['fresh_s']})")
     print(f"ready in its folder again after {found['again_s']} s")

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
+
+import psutil
 
 from octavo.loop_thread import LoopThread
 from octavo.process.spec import ProcessSpec
 from octavo.standalone.child import Child
 from octavo.standalone.cluster_file import ClusterFile
 from octavo.standalone.supervisor import Plan, Supervisor
+
+_STOP_S = 30
 
 
 @contextlib.contextmanager
@@ -26,3 +37,38 @@ def standalone(
     finally:
         thread.call(supervisor.stop())
         thread.stop()
+
+
+class Typed(NamedTuple):
+    """A cluster that the command started."""
+
+    url: str
+    """Of its first broker."""
+    supervisor: psutil.Process
+    took_s: float
+    """From the start of the process to the line that says ready."""
+
+
+@contextlib.contextmanager
+def as_typed(folder: Path, *options: str) -> Iterator[Typed]:
+    """The command `octavo standalone` as a person types it; it is stopped with the block."""
+    command = [sys.executable, "-m", "octavo.cli.main", "standalone", "--json"]
+    command += ["--data", str(folder), "--port-base", "0", *options]
+    began = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        said = json.loads(process.stdout.readline())
+        took_s = time.monotonic() - began
+        url = next(one["address"] for one in said["members"] if one["kind"] == "broker")
+        yield Typed(url, psutil.Process(process.pid), took_s)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(_STOP_S)
+
+
+def owner_of(url: str, topic: str) -> str:
+    """Where partition 0 of a topic of namespace `public` is served, by the word of any broker."""
+    path = f"{url}/v1/topics/public/{topic}/partitions/0"
+    with urllib.request.urlopen(path, timeout=10) as answer:
+        return str(answer.headers["Octavo-Owner"])

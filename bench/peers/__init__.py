@@ -1,6 +1,6 @@
 """B-peers: Octavo beside Kafka and NATS JetStream, on one machine and in one run.
 
-    make bench-peers                                  # everything, in some 12 minutes
+    make bench-peers                                  # everything, in some 9 minutes
     python -m bench.peers --systems octavo,kafka-flush --rounds 1 --messages 20000 --seconds 3
 
 The servers of all systems are started once and stay up to the end, on free ports of the loopback

@@ -16,10 +16,9 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from bench.peers import fetch
 from bench.peers.contract import RATES, Cluster, Load, job
 from bench.peers.figures import Failed, steady_rate
-from bench.peers.servers import Server, run
+from bench.peers.servers import NODES, ThreeServers, run
 from octavo.standalone.ports import free_port
 
-NODES = (1, 2, 3)
 HEAP = "-Xmx768m"
 GROUP = "peers"
 _CALL_S = 30
@@ -65,17 +64,15 @@ group.initial.rebalance.delay.ms=0
 """
 
 
-class Kafka(Cluster):
+class Kafka(ThreeServers):
     """Three brokers, and how to ask them."""
 
     name = "kafka"
     version = fetch.KAFKA_VERSION
 
     def __init__(self, lib: Path, folder: Path) -> None:
+        super().__init__(folder)
         self._lib = lib
-        self._folder = folder
-        self._ports = {node: free_port() for node in NODES}
-        self._servers: list[Server] = []
         self._log4j = folder / "log4j2.properties"
         self._log4j.write_text(LOG4J)
 
@@ -87,6 +84,7 @@ class Kafka(Cluster):
         """Format the storage, start the brokers and wait until all three serve. Raises `Failed`."""
         controllers = {node: free_port() for node in NODES}
         voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in controllers.items())
+        commands: dict[int, list[str]] = {}
         cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         for node in NODES:
             conf = self._folder / f"broker-{node}.properties"
@@ -98,22 +96,8 @@ class Kafka(Cluster):
             )  # fmt: skip
             words = ["format", f"--cluster-id={cluster_id}", "--config", str(conf)]
             run(self._java("kafka.tools.StorageTool", *words), _FORMAT_S, self._folder)
-        for node in NODES:
-            conf = self._folder / f"broker-{node}.properties"
-            command = self._java("kafka.Kafka", str(conf))
-            self._servers.append(Server(f"kafka-{node}", command, self._folder))
-        for server, port in zip(self._servers, self._ports.values(), strict=True):
-            server.wait_until_listening(port)
-        self._servers[0].wait_until(self._all_serve, "cluster of three")
-
-    def stop(self) -> None:
-        """End the brokers."""
-        for server in self._servers:
-            server.kill()
-
-    def pids(self) -> list[int]:
-        """The three brokers."""
-        return [server.pid for server in self._servers]
+            commands[node] = self._java("kafka.Kafka", str(conf))
+        self._start(commands)
 
     def create(self, system: str, topic: str, partitions: int) -> None:
         """Three copies of it; synced one by one for `kafka-flush`."""

@@ -14,10 +14,9 @@ from nats.errors import Error
 from bench.peers import fetch, nats_client
 from bench.peers.contract import RATES, Cluster, Load, job
 from bench.peers.figures import Failed
-from bench.peers.servers import Server
+from bench.peers.servers import NODES, ThreeServers
 from octavo.standalone.ports import free_port
 
-NODES = (1, 2, 3)
 _SHARE = 6
 _CALL_S = 30
 
@@ -28,16 +27,14 @@ cluster {{ name: peers, listen: 127.0.0.1:{route_port}, routes: [{routes}] }}
 """
 
 
-class Nats(Cluster):
+class Nats(ThreeServers):
     """Three servers, and how to ask them."""
 
     name = "nats"
 
     def __init__(self, binary: Path, folder: Path) -> None:
+        super().__init__(folder)
         self._binary = binary
-        self._folder = folder
-        self._ports = {node: free_port() for node in NODES}
-        self._servers: list[Server] = []
         said = subprocess.run(
             [str(binary), "--version"], capture_output=True, text=True, check=True
         )
@@ -49,6 +46,7 @@ class Nats(Cluster):
 
     def start(self) -> None:
         """Start the servers and wait until streams of three copies can be made. Raises `Failed`."""
+        commands: dict[int, list[str]] = {}
         route_ports = {node: free_port() for node in NODES}
         routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in route_ports.values())
         for node in NODES:
@@ -59,20 +57,8 @@ class Nats(Cluster):
                     route_port=route_ports[node],
                 )
             )  # fmt: skip
-            command = [str(self._binary), "-c", str(conf)]
-            self._servers.append(Server(f"nats-{node}", command, self._folder))
-        for server, port in zip(self._servers, self._ports.values(), strict=True):
-            server.wait_until_listening(port)
-        self._servers[0].wait_until(self._all_serve, "cluster of three")
-
-    def stop(self) -> None:
-        """End the servers."""
-        for server in self._servers:
-            server.kill()
-
-    def pids(self) -> list[int]:
-        """The three servers."""
-        return [server.pid for server in self._servers]
+            commands[node] = [str(self._binary), "-c", str(conf)]
+        self._start(commands)
 
     def create(self, system: str, topic: str, partitions: int) -> None:
         """A stream of three copies on files; it has no partitions."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ import bench.b4_single
 import octavo
 from bench.peers.contract import PARTITIONS, RATES, Cluster, Load, job
 from bench.peers.figures import Failed, last_json
-from bench.standalone import standalone
+from bench.standalone import owner_of, standalone
 from octavo import Client
 from octavo.protocol.codes import OctavoError
 from octavo.standalone.cluster_file import ClusterFile
@@ -62,11 +60,14 @@ class Octavo(Cluster):
                 *("--seconds", str(load.seconds)),
             ]
         if workload in RATES:
+            single = bench.b4_single.TOPIC
+            with _failing("name an owner"):
+                owner = owner_of(self._url, single)
             words = {
-                "url": self._owner(), "rate": RATES[workload], "seconds": load.seconds,
-                "connections": _CONNECTIONS,
+                "url": owner, "rate": RATES[workload], "seconds": load.seconds,
+                "connections": _CONNECTIONS, "topic": single,
             }  # fmt: skip
-            return [sys.executable, "-m", "bench.b4_single", "--job", json.dumps(words)]
+            return bench.b4_single.command(words)
         return job(
             "octavo_client", workload, url=self._url, topic=topic, messages=load.messages,
             group=GROUP,
@@ -84,12 +85,6 @@ class Octavo(Cluster):
         if workload in RATES:
             found["acked"] = round(RATES[workload] * (load.seconds + bench.b4_single.WARM_S))
         return found
-
-    def _owner(self) -> str:
-        """Who serves the one partition of `bench.b4_single`."""
-        path = f"{self._url}/v1/topics/public/{bench.b4_single.TOPIC}/partitions/0"
-        with _failing("name an owner"), urllib.request.urlopen(path, timeout=10) as answer:
-            return str(answer.headers["Octavo-Owner"])
 
 
 @contextlib.contextmanager

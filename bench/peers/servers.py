@@ -12,11 +12,15 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bench.peers.contract import ROOT
+from bench.peers.contract import ROOT, Cluster
 from bench.peers.figures import Failed
+from octavo.standalone.ports import free_port
+
+NODES = (1, 2, 3)
 
 START_S = 90
 _LAST_WORDS = 1_500
@@ -64,6 +68,36 @@ class Server:
 
     def _last_words(self) -> str:
         return self._log.read_text(errors="replace")[-_LAST_WORDS:].strip()
+
+
+class ThreeServers(Cluster):
+    """A cluster of three servers on free ports, by their numbers."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ports = {node: free_port() for node in NODES}
+        self._servers: list[Server] = []
+
+    @abstractmethod
+    def _all_serve(self) -> bool:
+        """Whether the three are one cluster that can be asked."""
+
+    def _start(self, commands: Mapping[int, list[str]]) -> None:
+        """Start the servers and wait until the cluster can be asked. Raises `Failed`."""
+        for node, command in commands.items():
+            self._servers.append(Server(f"{self.name}-{node}", command, self._folder))
+        for server, port in zip(self._servers, self._ports.values(), strict=True):
+            server.wait_until_listening(port)
+        self._servers[0].wait_until(self._all_serve, "cluster of three")
+
+    def stop(self) -> None:
+        """End the servers."""
+        for server in self._servers:
+            server.kill()
+
+    def pids(self) -> list[int]:
+        """The three servers."""
+        return [server.pid for server in self._servers]
 
 
 def run(command: list[str], timeout_s: float, folder: Path = ROOT) -> str:

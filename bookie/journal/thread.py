@@ -1,8 +1,8 @@
 """The thread of a journal: one commit after another, and a short way back to the loop.
 
 A pool's answer passes through a future of its own, a condition and two callbacks before the loop
-hears of it. Where a commit is a single entry that is a sixth of its time, so here the thread tells
-the loop itself (docs/performance.md, B4).
+hears of it: 25 of the 290 µs of processor time that a bookie takes for a commit of a single entry.
+Here the thread tells the loop itself (docs/performance.md, B4).
 """
 
 from __future__ import annotations

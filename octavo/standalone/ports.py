@@ -46,7 +46,10 @@ def port_of(kind: str, number: int, port_base: int | None) -> int:
 
 
 def check_ports(host: str, wanted: Mapping[str, int]) -> None:
-    """Raises `PortInUse` with every port of `wanted` (by the name of its process) that is taken."""
+    """Raises `PortInUse` with every port of `wanted` that is taken; `FREE` ones are not.
+
+    `wanted`: ports by who wants to listen on them.
+    """
     refused = [
         f"port {port} for {name} is not free: {reason}"
         for name, port in wanted.items()
@@ -67,7 +70,7 @@ def _why_not_free(host: str, port: int) -> str:
             probe.bind((host, port))
         except OSError as error:
             holder = _holder_of(port)
-            return f"{error.strerror}" + (f", held by {holder}" if holder else "")
+            return f"{error.strerror}, held by {holder}" if holder else str(error.strerror)
     return ""
 
 

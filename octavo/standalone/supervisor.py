@@ -238,15 +238,15 @@ class Supervisor:
         return child
 
     def _fixed_ports(self, members: Iterable[tuple[str, int]]) -> dict[str, int]:
-        """The plan's ports by who listens on them; none where any free one will do."""
+        """The plan's ports by who listens on them."""
         base = self.plan.port_base
-        found = {f"{kind}-{n}": ports.port_of(kind, n, base) for kind, n in members}
-        found |= {
-            f"the admin port of bookie-{n}": ports.port_of("admin", n, base)
-            for kind, n in members
-            if kind == "bookie"
-        }
-        return {who: port for who, port in found.items() if port != ports.FREE}
+        found: dict[str, int] = {}
+        for kind, number in members:
+            name = f"{kind}-{number}"
+            found[name] = ports.port_of(kind, number, base)
+            if kind == "bookie":
+                found[f"the admin port of {name}"] = ports.port_of("admin", number, base)
+        return found
 
     def _port(self, kind: str, number: int, name: str, former: int) -> int:
         """The plan's port; among free ones the former one, so that URLs survive a restart."""

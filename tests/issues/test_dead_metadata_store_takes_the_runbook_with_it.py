@@ -29,8 +29,17 @@ TOPIC = "/v1/topics/public/orders"
 async def dead_store(node: RunningBroker) -> AsyncIterator[None]:
     """Nothing that this broker asks of its store is answered, and its session is in doubt."""
     store: Any = node.store
-    alive = threading.Event()
-    store._executor.submit(alive.wait)
+    dead, alive = threading.Event(), threading.Event()
+
+    def die() -> None:
+        dead.set()
+        alive.wait()
+
+    store._executor.submit(die)
+    while not dead.is_set():
+        await asyncio.sleep(0.001)
+    # A poll that was answered just before tells of a store that lives: let it tell first.
+    await asyncio.sleep(0.01)
     store._set_state(SessionState.SUSPENDED)
     store._watches.notify_all()  # what was known is in doubt as well
     try:

@@ -17,7 +17,7 @@ from tests.sim.__main__ import explain
 from tests.sim.options import PROFILES
 from tests.sim.run import run_seed
 
-SEEDS = int(os.environ.get("SIM_SEEDS", "900"))
+SEEDS = int(os.environ.get("SIM_SEEDS", "1200"))
 PROFILE_SEEDS = int(os.environ.get("SIM_PROFILE_SEEDS", "48"))
 """Of each profile: the same seeds, which are another story in each."""
 SHORT_SEEDS = 90
