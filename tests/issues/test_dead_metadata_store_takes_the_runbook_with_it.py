@@ -36,8 +36,7 @@ async def dead_store(node: RunningBroker) -> AsyncIterator[None]:
         alive.wait()
 
     store._executor.submit(die)
-    while not dead.is_set():
-        await asyncio.sleep(0.001)
+    await asyncio.to_thread(dead.wait)
     # A poll that was answered just before tells of a store that lives: let it tell first.
     await asyncio.sleep(0.01)
     store._set_state(SessionState.SUSPENDED)
