@@ -211,12 +211,19 @@ class LedgerClient:
         """
         if recover:
             await self.recover(ledger_id, password=password)
-        metadata, version = await read_record(
-            self.records, ledger_id, self.options.metadata_timeout_s
-        )
-        check_password(metadata, password)
-        reader = LedgerReader(self, metadata, version)
+        changed = asyncio.Event()
+        watch = self.records.watch(ledger_id, changed.set)  # before the record is read
+        try:
+            metadata, version = await read_record(
+                self.records, ledger_id, self.options.metadata_timeout_s
+            )
+            check_password(metadata, password)
+            reader = LedgerReader(self, metadata, version)  # watches from here on
+        finally:
+            watch.cancel()
         if metadata.state is not LedgerState.CLOSED:
+            if changed.is_set():
+                reader.look_again()
             with contextlib.suppress(ReadFailed):
                 await reader.refresh()
         return reader

@@ -68,7 +68,7 @@ class LedgerReader(EntrySource):
         """Copies whose digest did not hold, so far."""
         self._watch: Watch | None = None
         if metadata.state is not LedgerState.CLOSED:
-            self._watch = client.records.watch(metadata.ledger_id, self._record_changed)
+            self._watch = client.records.watch(metadata.ledger_id, self.look_again)
         self._take_metadata(metadata, version)
 
     # ------------------------------------------------------------------ what a caller sees
@@ -309,18 +309,24 @@ class LedgerReader(EntrySource):
         if not changed.done():
             changed.set_result(None)
 
-    def _record_changed(self) -> None:
+    def look_again(self) -> None:
+        """The record has changed since it was read, or may have."""
         self._stale = True
         if self._following is None:
             self._following = self._client.spawn(self._follow_on())
 
     async def _follow_on(self) -> None:
+        pauses = self._client.bookies.pauses()
         try:
             while self._stale:
                 self._stale = False
                 try:
                     await self._follow()
-                except (MetadataError, LedgerError) as error:
+                except MetadataError as error:  # no second alarm needs to come: ask again
+                    log.warning("record_not_read", ledger=self.ledger_id, reason=str(error))
+                    self._stale = True
+                    await asyncio.sleep(pauses.next_s())
+                except LedgerError as error:
                     log.warning("record_not_read", ledger=self.ledger_id, reason=str(error))
         finally:
             self._following = None

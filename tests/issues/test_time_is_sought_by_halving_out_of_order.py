@@ -174,7 +174,9 @@ async def test_over_http_by_every_way_in(tmp_path: Path) -> None:
         for seconds in (5, 10, 31, 100, 101, 111):
             expected = model([list(TIMES)], seconds)
             at = f"1970-01-01T00:{seconds // 60:02}:{seconds % 60:02}Z"
-            (found,) = (await api.get(f"{path}/offsets?at={at}")).json()["offsets"]
+            answer = await api.get(f"{path}/offsets?at={at}")
+            assert answer.status == 200, answer.json()
+            (found,) = answer.json()["offsets"]
             assert found["offset"] == expected, at
             read = (await api.get(f"{path}/messages?from={at}&limit=1")).json()["messages"]
             assert read[0]["offset"] == expected, at

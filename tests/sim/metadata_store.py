@@ -25,6 +25,7 @@ Answer = Coroutine[Any, Any, T]
 
 
 _RESENT_S = 0.02
+_PLACED_LATE = 0.5
 LATE_S_MAX = 8.0
 """No watch is later: well below the time after which all must be well again (fleet.py)."""
 
@@ -159,9 +160,12 @@ class SimMetadataStore:
 
     def _watch(self, key: WatchKey, on_change: Callable[[], None]) -> Watch:
         watch = self._watches.add(key, on_change)
-        # The server that keeps the watch may not have seen the last changes yet.
+        # The server that keeps the watch may not have seen the last changes yet, or may: then who
+        # read before them is never told.
         behind = self._server.tree.last_change(key) > self.line.view
-        if behind or self._server.rng.random() < self._server.faults.false_alarms:
+        if (
+            behind and self._server.rng.random() < _PLACED_LATE
+        ) or self._server.rng.random() < self._server.faults.false_alarms:
             self.maybe_alarm((key,), self._server.tree.seq)
         return watch
 
