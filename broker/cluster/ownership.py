@@ -296,6 +296,13 @@ class OwnershipManager:
             raise NotOwner(f"{name} is not served by this broker")
         return local.partition
 
+    def at_hand(self, name: PartitionName, incarnation: str) -> Partition | None:
+        """The partition of this incarnation of its topic, if it is local and open, and no wait."""
+        local = self._local.get(name)
+        if local is None or local.error is not None or local.opening.incarnation != incarnation:
+            return None
+        return local.partition
+
     def reconcile(self) -> None:
         """Brokers went or came: take what nobody owns and we are preferred for, watch the rest."""
         self._reconcile_again = True

@@ -179,8 +179,7 @@ class Topics:
 
         With an `incarnation` no other topic of that name will do: raises `TopicChanged`.
         """
-        known = self._known.get(name)
-        info = None if known is None else known.info.fresh
+        info = self.fresh(name)
         if info is None:
             info = await self._found(name, newest=False)
         if incarnation and info.incarnation != incarnation:
@@ -191,6 +190,11 @@ class Topics:
                     looked=True,
                 )
         return info
+
+    def fresh(self, name: TopicName) -> TopicInfo | None:
+        """What `get` gives, if nothing has to be read or awaited for it."""
+        known = self._known.get(name)
+        return None if known is None else known.info.fresh
 
     async def _found(self, name: TopicName, *, newest: bool) -> TopicInfo:
         info = self._watch(name).info

@@ -20,6 +20,7 @@ import structlog
 from aiohttp import web
 
 from octavo.broker.http.problems import Problem
+from octavo.broker.http.request_edges import RequestEdges
 
 REFUSALS_TOLD_S = 60.0
 """Refused connections are counted one by one, and told in the log once in so long."""
@@ -27,20 +28,114 @@ REFUSALS_TOLD_S = 60.0
 log = structlog.get_logger()
 
 
+TakeShortWay = Callable[[bytes, bytes, "Connection"], bool]
+"""Whether a request, of a head and a body, will be answered without aiohttp (short_way.py)."""
+
+
 class Connection(web.RequestHandler):
-    """aiohttp's connection; bytes that are not HTTP get a problem and one quiet line in the log."""
+    """aiohttp's connection; bytes that are not HTTP get a problem and one quiet line in the log.
 
-    __slots__ = ("reserved",)
+    A whole request that comes while none is being answered is shown to the short way first. What
+    that does not take, aiohttp gets, and then nothing else has happened.
+    """
 
-    def __init__(self, manager: web.Server, **options: Any) -> None:
+    __slots__ = (
+        "_edges", "_later", "_short_way", "_taken", "head", "peer", "reserved", "verdict",
+    )  # fmt: skip
+
+    def __init__(self, manager: web.Server, short_way: TakeShortWay, **options: Any) -> None:
         super().__init__(manager, **options)
         self.reserved = False
         """It came when all ordinary places were taken."""
+        self.peer = "unknown"
+        """The address that it came from."""
+        self.head = b""
+        """Of the request that aiohttp has now, if that is plain."""
+        self.verdict: BaseException | None = None
+        """What has become of that request already."""
+        self._short_way = short_way
+        self._edges = RequestEdges()
+        self._taken = b""
+        """The request that is on the short way."""
+        self._later: list[bytes] = []
+        """What has come since."""
 
     @property
     def idle(self) -> bool:
         """Whether no request of it is being answered."""
-        return self._current_request is None
+        return self._current_request is None and not self._taken
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Somebody is there."""
+        super().connection_made(transport)
+        if peer := transport.get_extra_info("peername"):
+            self.peer = str(peer[0])
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of requests, in order; one request after another."""
+        if not data:  # aiohttp has its parser go on
+            super().data_received(data)
+            return
+        if self._taken:
+            self._later.append(data)
+            self._pause_transport_reading()
+            return
+        head = self._edges.follow(data)
+        waits = self._waiter is not None and not (self._messages or self._close)
+        self.head = head if waits and not self._force_close else b""
+        if self.head and not self.reserved and self._short_way(head, data[len(head) :], self):
+            self._taken = data
+        else:
+            super().data_received(data)
+
+    def answer(self, answer: bytes) -> None:
+        """Send the whole answer to the request on the short way; the next one may come."""
+        self._taken = b""
+        if self.transport is None or self.transport.is_closing():
+            return
+        self.transport.write(answer)
+        if self._close:
+            self.transport.close()
+            return
+        self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
+        if self._keepalive_handle is None:
+            self._keepalive_handle = self._loop.call_at(
+                self._next_keepalive_close_time, self._process_keepalive
+            )
+        self._go_on()
+
+    def take_long_way(self, verdict: BaseException | None) -> None:
+        """The short way ends here for this request: aiohttp gets it, from its first byte."""
+        taken, self._taken = self._taken, b""
+        if self.transport is not None:
+            self.verdict = verdict
+            super().data_received(taken)
+            self._go_on()
+
+    def take_verdict(self) -> BaseException:
+        """The verdict, which is of one request only."""
+        verdict, self.verdict = self.verdict, None
+        assert verdict is not None
+        return verdict
+
+    def cut(self) -> None:
+        """What came of the request on the short way cannot be said."""
+        self._taken = b""
+        self._later.clear()
+        self.force_close()
+
+    def _go_on(self) -> None:
+        if self._later:
+            later = b"".join(self._later)
+            self._later.clear()
+            self._resume_transport_reading()
+            self.data_received(later)
+
+    def _process_keepalive(self) -> None:
+        if self._taken:
+            self._keepalive_handle = None  # made again with the answer
+        else:
+            super()._process_keepalive()
 
     def handle_error(
         self,
@@ -69,12 +164,14 @@ class ConnectionServer(web.Server):
         connections_max: int,
         connections_reserved: int,
         on_refused: Callable[[], object],
+        short_way: TakeShortWay,
         **options: Any,
     ) -> None:
         super().__init__(answer, **options)
         self._connections_max = connections_max
         self._reserved_max = connections_reserved
         self._on_refused = on_refused
+        self._short_way = short_way
         self._reserved: dict[Connection, None] = {}
         """In the order in which they came."""
         self._refused = 0
@@ -83,7 +180,7 @@ class ConnectionServer(web.Server):
 
     def __call__(self) -> web.RequestHandler:
         """One connection."""
-        return Connection(self, loop=self._loop, **self._kwargs)
+        return Connection(self, self._short_way, loop=self._loop, **self._kwargs)
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         """Keep count; above the bound it gets a reserved place, for as long as that lasts."""

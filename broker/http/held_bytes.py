@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable
 
 from octavo.broker.errors import Overloaded
 
@@ -21,13 +20,17 @@ ROOM_WAIT_S = 2.0
 class HeldBytes:
     """The count of one broker."""
 
-    def __init__(self, bytes_max: int, on_change: Callable[[int], None]) -> None:
+    def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._peer_bytes_max = bytes_max - bytes_max // 4
         self._held = 0
         self._by_peer: Counter[str] = Counter()
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._on_change = on_change
+
+    @property
+    def total(self) -> int:
+        """Bytes in memory now."""
+        return self._held
 
     @property
     def pressed(self) -> bool:
@@ -36,11 +39,18 @@ class HeldBytes:
 
     async def take(self, peer: str, size: int) -> None:
         """Count `size` more bytes; waits a moment for room. Raises `Overloaded`."""
-        if not self._has_room(peer, size):
+        if not self.try_take(peer, size):
             await self._wait_for_room(peer, size)
+            self._held += size
+            self._by_peer[peer] += size
+
+    def try_take(self, peer: str, size: int) -> bool:
+        """The same without a wait: whether there was room."""
+        if not self._has_room(peer, size):
+            return False
         self._held += size
         self._by_peer[peer] += size
-        self._on_change(self._held)
+        return True
 
     def give_back(self, peer: str, size: int) -> None:
         """These bytes are free again."""
@@ -50,7 +60,6 @@ class HeldBytes:
         assert self._by_peer[peer] >= 0
         if not self._by_peer[peer]:
             del self._by_peer[peer]
-        self._on_change(self._held)
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():

@@ -20,6 +20,7 @@ from aiohttp import web
 from octavo.broker.broker import Broker
 from octavo.broker.errors import BrokerError
 from octavo.broker.http.api.answers import LetGo
+from octavo.broker.http.api.short_way import ShortWay
 from octavo.broker.http.broker_calls import INCARNATION_HEADER, BrokerProof
 from octavo.broker.http.browsers import check_browser
 from octavo.broker.http.call import OWNER_HEADER, Call
@@ -96,21 +97,20 @@ class BrokerServer:
             config=self._config,
             metrics=metrics,
             streams=StreamPlaces(self._config.streams_max, metrics.streams.set),
-            held=HeldBytes(self._config.bodies_bytes_max, metrics.held_bytes.set),
+            held=HeldBytes(self._config.bodies_bytes_max),
             peers=Peers(self._config, metrics, proof),
             proof=proof,
             clock=clock,
             routes=ROUTES,
         )
+        metrics.held_bytes.set_function(lambda: self._services.held.total)
+        self._short_way = ShortWay(self._services)
         broker.tell_peer = self._tell_peer
         broker.ask_peer = self._ask_peer
         self._router = Router(FormerNames().routes(ROUTES))
         self._listener: asyncio.Server | None = None
         self._http: ConnectionServer | None = None
         self._hosts: frozenset[str] = frozenset()
-        self._in_hand = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     @property
     def url(self) -> str:
@@ -127,6 +127,7 @@ class BrokerServer:
             connections_max=config.connections_max,
             connections_reserved=config.connections_reserved,
             on_refused=self._services.metrics.connections_refused.inc,
+            short_way=self._short_way.take,
             access_log=None,
             keepalive_timeout=config.keepalive_timeout_ms / 1000,
             max_line_size=config.header_bytes_max,
@@ -166,9 +167,9 @@ class BrokerServer:
         self._http.pre_shutdown()
         try:
             async with asyncio.timeout(self._config.stop_timeout_ms / 1000):
-                await self._idle.wait()
+                await self._services.in_hand.idle.wait()
         except TimeoutError:
-            log.warning("requests_cut_off", count=self._in_hand)
+            log.warning("requests_cut_off", count=self._services.in_hand.count)
         try:
             await self._broker.close()
         finally:
@@ -203,15 +204,20 @@ class BrokerServer:
         started = loop.time()
         call: Call | None = None
         path, _, query = request.raw_path.partition("?")
-        self._in_hand += 1
-        self._idle.clear()
+        connection = request.protocol
+        assert isinstance(connection, Connection)
+        self._services.in_hand.enter()
         try:
             check_browser(
                 request.method, request.headers, self._hosts, self._config.allowed_origins
             )
             route, variables = self._router.find(request.method, path)
             call = Call(request, route, variables, query, self._services)
-            response = await self._run(call)
+            if connection.verdict is not None:
+                raise connection.take_verdict()
+            response = await self._run(call, connection)
+            if connection.head and response.status == 200:
+                self._short_way.learn(connection.head, call)
         except asyncio.CancelledError:
             raise
         except ConnectionError:  # aiohttp's own has no name: the client is gone
@@ -221,9 +227,7 @@ class BrokerServer:
         finally:
             if call is not None:
                 call.release()
-            self._in_hand -= 1
-            if not self._in_hand:
-                self._idle.set()
+            self._services.in_hand.leave()
         if not response.prepared:
             headers = response.headers
             headers.setdefault(OWNER_HEADER, call.owner_url if call else self.url)
@@ -268,9 +272,7 @@ class BrokerServer:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
 
-    async def _run(self, call: Call) -> web.StreamResponse:
-        connection = call.request.protocol
-        assert isinstance(connection, Connection)
+    async def _run(self, call: Call, connection: Connection) -> web.StreamResponse:
         if connection.reserved and not (call.forwarded or call.route.tag == "health"):
             assert self._http is not None
             raise self._http.refused()

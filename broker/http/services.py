@@ -26,6 +26,26 @@ if TYPE_CHECKING:
     from octavo.ledger.client import LedgerClient
 
 
+class InHand:
+    """How many requests are being answered, and when none is."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    def enter(self) -> None:
+        """One more."""
+        self.count += 1
+        self.idle.clear()
+
+    def leave(self) -> None:
+        """One is answered, or nobody is there any more who wants that."""
+        self.count -= 1
+        if not self.count:
+            self.idle.set()
+
+
 @dataclass(slots=True, kw_only=True)
 class Services:
     """What a handler works with. Made by the server, shared by all calls."""
@@ -37,6 +57,7 @@ class Services:
     config: HttpConfig
     metrics: Metrics
     held: HeldBytes
+    in_hand: InHand = field(default_factory=InHand)
     streams: StreamPlaces
     pages: Pages = field(default_factory=Pages)
     proofs: BatchProofs = field(default_factory=BatchProofs)

@@ -36,6 +36,25 @@ class Placed(NamedTuple):
     batch_bytes: int
 
 
+Stored = asyncio.Future[tuple[Published, int]]
+"""Where a shared batch is, and its bytes."""
+
+
+class Joined(NamedTuple):
+    """A message in a batch that is not stored yet."""
+
+    stored: Stored
+    """Of the whole batch: who waits for it must not cancel it."""
+    number: int
+
+    def placed(self) -> Placed:
+        """Where it is, once `stored` is done. Raises what storing raised."""
+        published, batch_bytes = self.stored.result()
+        offset = published.first_offset + self.number
+        one = published._replace(first_offset=offset, last_offset=offset, count=1)
+        return Placed(one, self.number, batch_bytes)
+
+
 class _Shared:
     """A batch that takes messages, and then is under way."""
 
@@ -44,9 +63,7 @@ class _Shared:
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.bytes = 0
-        self.done: asyncio.Future[tuple[Published, int]] = (
-            asyncio.get_running_loop().create_future()
-        )
+        self.done: Stored = asyncio.get_running_loop().create_future()
         self.done.add_done_callback(_look)
 
     @property
@@ -66,6 +83,12 @@ class Gathering:
 
     async def publish(self, record: Record) -> Placed:
         """Store one message. Raises what storing its batch raises."""
+        joined = self.join(record)
+        await asyncio.shield(joined.stored)  # who goes away takes nothing from the others
+        return joined.placed()
+
+    def join(self, record: Record) -> Joined:
+        """Put a message into a batch, which goes now or as soon as another one is stored."""
         size = record_bytes(record[0], record[1], record[2]) + RECORD_OVERHEAD_BYTES
         shared = self._open
         if shared is not None and shared.bytes + size > SHARED_BYTES:
@@ -78,11 +101,7 @@ class Gathering:
         shared.bytes += size
         if self._under_way < UNDER_WAY_MAX or shared.is_full:
             self._send()
-        # Who goes away takes nothing from the others.
-        published, batch_bytes = await asyncio.shield(shared.done)
-        offset = published.first_offset + index
-        one = published._replace(first_offset=offset, last_offset=offset, count=1)
-        return Placed(one, index, batch_bytes)
+        return Joined(shared.done, index)
 
     def _send(self) -> None:
         shared, self._open = self._open, None
@@ -109,7 +128,7 @@ class Gathering:
             self._send()
 
 
-def _look(done: asyncio.Future[tuple[Published, int]]) -> None:
+def _look(done: Stored) -> None:
     """All who waited may have gone."""
     if not done.cancelled():
         done.exception()

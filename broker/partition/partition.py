@@ -41,7 +41,7 @@ from octavo.broker.log.reader import LogReader
 from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper
 from octavo.broker.partition.compacted import CompactedLog
 from octavo.broker.partition.context import PartitionContext
-from octavo.broker.partition.gathering import Gathering, Placed
+from octavo.broker.partition.gathering import Gathering, Joined, Placed
 from octavo.broker.partition.log import PartitionLog
 from octavo.broker.partition.maintenance import Maintenance
 from octavo.broker.partition.opening import Opened, PartitionOpener
@@ -271,6 +271,10 @@ class Partition:
         Raises as `publish` does.
         """
         return await self._gathering.publish(record)
+
+    def join_single(self, record: Record) -> Joined:
+        """What `publish_single` does, for who has no task that could wait."""
+        return self._gathering.join(record)
 
     async def prove(self) -> None:
         """Return when it is certain that the partition was ours when this was called.

@@ -87,7 +87,7 @@ async def test_a_single_message(cluster: Cluster) -> None:
     await publish(50)
     calls = await least_calls(lambda: publish(100))
     writer.close()
-    within(calls / 100, 2_600, "a single message, from its socket through three bookies")
+    within(calls / 100, 2_175, "a single message, from its socket through three bookies")
 
 
 async def test_a_message_in_a_record_batch(cluster: Cluster) -> None:

@@ -108,7 +108,7 @@ async def test_a_half_stored_stream_is_completed_by_repeating_it(cluster: Cluste
     node = next(iter(cluster.brokers.values()))
     server = node.server
     assert server is not None
-    await until(lambda: not server._in_hand, 10)
+    await until(lambda: not server._services.in_hand.count, 10)
     answer = await cluster.api.post(ONE + "/messages", b"".join(lines), NDJSON, headers=producer(0))
     assert answer.status == 200, answer
     assert answer.json()["count"] == 30_000

@@ -23,7 +23,7 @@ async def senders(one: Running, count: int, announced: int, sent: int) -> AsyncI
         writer.write(head.encode() + bytes(sent))
         writers.append(writer)
     server = one.servers[0]
-    await until(lambda: server._in_hand >= count)
+    await until(lambda: server._services.in_hand.count >= count)
     await until(lambda: server._services.held._held >= sent * count * 9 // 10)
     try:
         yield
@@ -62,7 +62,7 @@ async def test_another_peer_has_room_while_one_takes_all_it_can() -> None:
     from octavo.broker.errors import Overloaded
     from octavo.broker.http.held_bytes import HeldBytes
 
-    held = HeldBytes(1_000, lambda now: None)
+    held = HeldBytes(1_000)
     await held.take("a", 750)
     taking = asyncio.ensure_future(held.take("a", 1))
     await held.take("b", 250)

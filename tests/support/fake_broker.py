@@ -26,7 +26,7 @@ from octavo.broker.http.server import BrokerServer
 from octavo.broker.log.open_batches import OpenBatches
 from octavo.broker.metrics import Duties
 from octavo.broker.partition.compacted import CompactedPage
-from octavo.broker.partition.gathering import Placed
+from octavo.broker.partition.gathering import Joined, Placed
 from octavo.broker.types import (
     AckId,
     BrokerInfo,
@@ -266,6 +266,14 @@ class FakePartition:
     async def publish_single(self, record: Record) -> Placed:
         batch = build_batch([record])
         return Placed(await self.publish(batch), 0, len(batch))
+
+    def join_single(self, record: Record) -> Joined:
+        batch = build_batch([record])
+
+        async def stored() -> tuple[Published, int]:
+            return await self.publish(batch), len(batch)
+
+        return Joined(asyncio.ensure_future(stored()), 0)
 
     async def publish(
         self, batch: bytes, *, expected_offset: int | None = None, checked: bool = False
@@ -552,6 +560,17 @@ class FakeBroker:
         if self.cluster.owners.get(name) != self.broker_id:
             raise errors.NotOwner(f"{name} is not served here")
         return self.cluster.partitions[name]
+
+    def fresh(self, name: TopicName) -> TopicInfo | None:
+        return self.cluster.topics.get(name)
+
+    def at_hand(self, name: PartitionName, incarnation: str) -> FakePartition | None:
+        topic = self.fresh(name.topic_name)
+        if topic is None or topic.incarnation != incarnation:
+            return None
+        return (
+            self.cluster.partitions[name] if self.cluster.owners[name] == self.broker_id else None
+        )
 
     def open_partitions(self) -> list[FakePartition]:
         return [

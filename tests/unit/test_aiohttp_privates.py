@@ -19,6 +19,16 @@ from octavo.broker.http.connections import Connection, ConnectionServer
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("bookie", "broker", "ledger", "metadata", "octavo", "protocol", "pyspark_octavo")
 PRIVATES = {
+    # Of web.RequestHandler: whether it waits for a request, has some, is being closed; the time at
+    # which a connection that rests is closed; and what stops the transport's reading.
+    ("broker/http/connections.py", "_waiter"),
+    ("broker/http/connections.py", "_messages"),
+    ("broker/http/connections.py", "_close"),
+    ("broker/http/connections.py", "_force_close"),
+    ("broker/http/connections.py", "_keepalive_timeout"),
+    ("broker/http/connections.py", "_process_keepalive"),
+    ("broker/http/connections.py", "_pause_transport_reading"),
+    ("broker/http/connections.py", "_resume_transport_reading"),
     ("broker/http/connections.py", "_connections"),  # of web.Server: all open ones, counted
     ("broker/http/connections.py", "_current_request"),  # of web.RequestHandler: what it answers
     ("broker/http/connections.py", "_kwargs"),  # of web.Server: what connections are made with
@@ -66,9 +76,19 @@ async def test_they_are_there_and_mean_what_we_take_them_for() -> None:
         seen.append((request.protocol.idle, len(server._connections)))
         return web.Response()
 
+    def take(head: bytes, body: bytes, connection: Connection) -> bool:
+        waits.append((connection._waiter is not None, len(connection._messages)))
+        return False
+
     seen: list[tuple[bool, int]] = []
+    waits: list[tuple[bool, int]] = []
     server = ConnectionServer(
-        answer, connections_max=9, connections_reserved=1, on_refused=list, max_headers=17
+        answer,
+        connections_max=9,
+        connections_reserved=1,
+        on_refused=list,
+        short_way=take,
+        max_headers=17,
     )
     loop = asyncio.get_running_loop()
     assert server._loop is loop
@@ -76,15 +96,24 @@ async def test_they_are_there_and_mean_what_we_take_them_for() -> None:
     listener = await loop.create_server(server, "127.0.0.1", 0)
     host, port = listener.sockets[0].getsockname()
     async with aiohttp.ClientSession() as session:
-        async with session.get(f"http://{host}:{port}/") as response:
-            assert response.status == 200
+        for _ in range(2):
+            async with session.get(f"http://{host}:{port}/") as response:
+                assert response.status == 200
         (connection,) = server._connections
         assert isinstance(connection, Connection)
         assert connection.idle  # kept alive, and nothing of it is being answered
         assert connection.max_headers == 17
+        assert not connection._close
+        assert not connection._force_close
+        assert connection._keepalive_handle is not None
+        left_s = connection._next_keepalive_close_time - loop.time()
+        assert 0 < left_s <= connection._keepalive_timeout
+        connection.close()
+        assert connection._close
     listener.close()
     await server.shutdown(timeout=1)
-    assert seen == [(False, 1)]
+    assert seen == [(False, 1)] * 2
+    assert waits == [(True, 0)] * 2  # a request that comes alone finds nothing before it
 
 
 async def test_the_client_session_repeats_calls_only_while_that_is_on() -> None:

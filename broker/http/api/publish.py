@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+from collections.abc import Mapping
 from typing import Any, cast
 
 from aiohttp import web
@@ -23,6 +24,8 @@ from octavo.broker.http.api.payloads import decode_message, decode_messages, raw
 from octavo.broker.http.call import JSON, NDJSON, NEXT_OFFSET_HEADER, RECORD_BATCH, Call
 from octavo.broker.http.forwarding import at_owner, topic_of, with_owner
 from octavo.broker.http.problems import Problem, problem_of
+from octavo.broker.http.services import Services
+from octavo.broker.partition.gathering import Placed
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import Owner, TopicName
 from octavo.protocol.batch import (
@@ -98,39 +101,68 @@ async def _publish_one_batch(
 
 async def _single(call: Call) -> Record | None:
     """The one message of a request that nobody numbers; None when it is no such request."""
-    kind = call.content_type
-    if kind in (RECORD_BATCH, NDJSON) or "results" in call.query:
+    if not may_be_single(call):
         return None
-    headers = call.headers
-    if "If-Match" in headers or any(name in headers for name in _PRODUCER_HEADERS):
-        return None
-    bytes_max = call.services.config.line_bytes_max
+    services, kind = call.services, call.content_type
+    bytes_max = None if kind == JSON else services.config.line_bytes_max
     try:
-        if kind == JSON:
-            messages = decode_messages(await call.read_body())
-            if len(messages) != 1:
-                return None
-            record = record_of(messages[0], call.services.clock())
-        else:
-            record = raw_record(await call.read_body(bytes_max), headers, call.services.clock())
-        size_of(record, bytes_max)
+        return single_record(kind, call.headers, await call.read_body(bytes_max), services)
     except Problem as problem:
         raise _with_stored(problem, []) from None
+
+
+def may_be_single(call: Call) -> bool:
+    """Whether the head is one of a request with a message that nobody numbers."""
+    headers = call.headers
+    return not (
+        call.content_type in (RECORD_BATCH, NDJSON)
+        or "results" in call.query
+        or "If-Match" in headers
+        or any(name in headers for name in _PRODUCER_HEADERS)
+    )
+
+
+def single_record(
+    kind: str, headers: Mapping[str, str], body: bytes, services: Services
+) -> Record | None:
+    """The one message of this body; None when it has several. Raises `Problem`."""
+    now_ms = services.clock()
+    if kind == JSON:
+        messages = decode_messages(body)
+        if len(messages) != 1:
+            return None
+        record = record_of(messages[0], now_ms)
+    else:
+        record = raw_record(body, headers, now_ms)
+    size_of(record, services.config.line_bytes_max)
     return record
 
 
-async def _publish_single(call: Call, partition: Partition, record: Record) -> web.StreamResponse:
-    """The short way of one message, which may share its batch with those of other requests."""
-    placed = await partition.publish_single(record)
-    metrics = call.services.metrics
+def partition_of_single(record: Record, partitions: int, services: Services) -> int:
+    """Where a message goes that came for the whole topic: by its key, or by turns."""
+    if partitions == 1:
+        return 0
+    turn = next(services.turn) % partitions
+    return turn if record.key is None else partition_for(record.key, partitions)
+
+
+def single_answer(number: int, placed: Placed, services: Services) -> answers.Published:
+    """What is said of a message that is stored in partition `number`; counts it."""
+    metrics = services.metrics
     metrics.messages_published.inc(1)
     if not placed.number:
         metrics.bytes_published.inc(placed.batch_bytes)
-    piece = Piece(partition.name.partition, 0)
+    piece = Piece(number, 0)
     piece.index = placed.number
     piece.published = placed.published
     at = piece.place(0)
-    return call.reply(answers.Published(1, at, at))
+    return answers.Published(1, at, at)
+
+
+async def _publish_single(call: Call, partition: Partition, record: Record) -> web.StreamResponse:
+    """One message, which may share its batch with those of other requests."""
+    placed = await partition.publish_single(record)
+    return call.reply(single_answer(partition.name.partition, placed, call.services))
 
 
 async def _publish_into(
@@ -175,9 +207,7 @@ async def _publish_spread(call: Call, topic: TopicName, partitions: int) -> web.
     if record is None:
         publishing = Publishing(call, topic, partitions, keep_places=_wants_places(call))
         return await _feed_and_answer(call, publishing)
-    key = record.key
-    turn = next(call.services.turn) % partitions
-    number = turn if key is None else partition_for(key, partitions)
+    number = partition_of_single(record, partitions, call.services)
 
     async def here(partition: Partition) -> web.StreamResponse:
         return await _publish_single(call, partition, record)

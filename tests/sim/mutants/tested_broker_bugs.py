@@ -57,6 +57,67 @@ BUGS = (
         ),
     ),
     TestedBug(
+        "short-way-into-a-namesake",
+        "the short way stores what was meant for the topic's namesake",
+        """A head that names an incarnation is remembered with it. Who made the topic anew is not
+        the one whom the producer means, though name and partition are the same.""",
+        "X13 (nothing is acked into a topic that is gone)",
+        "unit/broker_http/test_short_way.py",
+        (
+            Edit(
+                "octavo.broker.http.api.short_way:ShortWay.take",
+                "if topic is None or known.incarnation not in (None, topic.incarnation):",
+                "if topic is None:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "short-way-repeats-itself",
+        "what failed on the short way, with an outcome unknown, is done again on the long one",
+        """Where nothing was done, the long way begins anew; an add whose end nobody knows may have
+        been stored, and then it is stored twice.""",
+        "S9 (unknown is told, and never repeated by us)",
+        "unit/broker_http/test_short_way.py",
+        (
+            Edit(
+                "octavo.broker.http.api.short_way:_ShortCall.__call__",
+                "None if isinstance(error, _NOTHING_DONE) else error",
+                "None",
+            ),
+        ),
+    ),
+    TestedBug(
+        "short-way-in-the-midst-of-a-body",
+        "bytes of a body are taken for a request",
+        """A request with `Transfer-Encoding` has no length that its head says. Who takes it for
+        one without a body sees a new request begin where chunks go on: what one caller sends as
+        the content of a message is then a call of its own.""",
+        "bytes of a request are of that request alone",
+        "unit/broker_http/test_request_edges.py",
+        (
+            Edit(
+                "octavo.broker.http.request_edges:_body_bytes_of",
+                "if len(lengths) > 1 or _OTHER_FRAMING.search(lower):",
+                "if len(lengths) > 1:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "short-way-holds-on",
+        "the memory of a message on the short way is never given back",
+        """It is counted when it is taken. After some million messages the broker says that it is
+        full, with nothing in its hands.""",
+        "bodies are bounded, and only those that are there count",
+        "unit/broker_http/test_short_way.py",
+        (
+            Edit(
+                "octavo.broker.http.api.short_way:_ShortCall.__call__",
+                "    services.held.give_back(caller.peer, self._body_bytes)\n",
+                "",
+            ),
+        ),
+    ),
+    TestedBug(
         "extended-lease-ends",
         "a lease that was extended ends when the one that it was part of would have",
         """Both have one number, so `holds`, which is there already, looks like the right question.

@@ -320,8 +320,8 @@ BUGS = (
         _GATHERING,
         (
             Edit(
-                "octavo.broker.partition.gathering:Gathering.publish",
-                "offset = published.first_offset + index",
+                "octavo.broker.partition.gathering:Joined.placed",
+                "offset = published.first_offset + self.number",
                 "offset = published.first_offset",
             ),
         ),
@@ -335,8 +335,8 @@ BUGS = (
         (
             Edit(
                 "octavo.broker.partition.gathering:Gathering.publish",
-                "await asyncio.shield(shared.done)",
-                "await shared.done",
+                "await asyncio.shield(joined.stored)",
+                "await joined.stored",
             ),
         ),
     ),

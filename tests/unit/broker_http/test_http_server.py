@@ -492,7 +492,7 @@ async def test_a_client_that_breaks_off_leaves_nothing_running(one: Running) -> 
 
     with suppress(Exception):
         await one.api.post(ONE + "/messages", lines(), NDJSON)
-    await until(lambda: not one.servers[0]._in_hand)
+    await until(lambda: not one.servers[0]._services.in_hand.count)
     assert one.partition("one").next_offset % 1000 == 0
 
 

@@ -1,0 +1,342 @@
+"""The short way beside the long one: two worlds get the same bytes, one of them remembers no heads.
+
+What they answer must be the same, byte for byte, and so must what is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from octavo.broker import errors
+from octavo.broker.http.api import short_way
+from octavo.broker.http.api.short_way import ShortWay
+from octavo.broker.types import TopicName
+from tests.support.fake_broker import Running, running, until
+
+TOPIC = "/v1/topics/public/one"
+WIDE = "/v1/topics/public/wide"
+
+
+class Wire:
+    """A connection, kept alive."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def to(cls, one: Running) -> Wire:
+        host, _, port = one.servers[0].url.removeprefix("http://").partition(":")
+        return cls(*await asyncio.open_connection(host, int(port)))
+
+    async def answer(self) -> bytes:
+        """The next whole answer, without what differs by the world or the moment."""
+        async with asyncio.timeout(20):
+            head = await self.reader.readuntil(b"\r\n\r\n")
+            found = re.search(rb"(?i)content-length: (\d+)", head)
+            body = await self.reader.readexactly(int(found[1])) if found else b""
+        head = re.sub(rb"Date: [^\r]*", b"Date: now", head)
+        return re.sub(rb"http://127.0.0.1:\d+", b"http://here", head) + body
+
+    async def ask(self, *pieces: bytes) -> bytes:
+        for piece in pieces:
+            self.writer.write(piece)
+            await asyncio.sleep(0)
+        return await self.answer()
+
+
+def post(body: bytes, path: str = TOPIC, *lines: bytes, kind: bytes = b"text/plain") -> bytes:
+    head = [b"POST %s/messages HTTP/1.1" % path.encode(), b"Host: x", b"Content-Type: " + kind]
+    head += [*lines, b"Content-Length: %d" % len(body)]
+    return b"\r\n".join(head) + b"\r\n\r\n" + body
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each request that was shown to the short way, whether it took it."""
+    found: list[bool] = []
+    take = ShortWay.take
+
+    def noted(self: ShortWay, *request: Any) -> bool:
+        answered = take(self, *request)
+        if request[0].startswith(b"POST"):
+            found.append(answered)
+        return answered
+
+    monkeypatch.setattr(ShortWay, "take", noted)
+    return found
+
+
+@pytest.fixture
+async def one(taken: list[bool]) -> AsyncIterator[Running]:
+    async with running(1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def two(taken: list[bool]) -> AsyncIterator[Running]:
+    async with running(2) as cluster:
+        yield cluster
+
+
+def stored(one: Running) -> dict[str, list[bytes]]:
+    return {
+        str(name): [batch.data for batch in partition.batches]
+        for name, partition in one.cluster.partitions.items()
+    }
+
+
+def forgetful(one: Running) -> None:
+    one.servers[0]._short_way.learn = lambda head, call: None  # type: ignore[method-assign]
+
+
+def request(rng: random.Random) -> bytes:
+    paths = [TOPIC, TOPIC, f"{TOPIC}/partitions/0", f"{TOPIC}/partitions/7", WIDE,
+             f"{WIDE}/partitions/1", "/v1/topics/public/none"]  # fmt: skip
+    lines = [
+        [], [], [], [b"Octavo-Key: k"], [b"Octavo-Header-A: \xff"], [b"If-Match: \"0\""],
+        [b"Octavo-Incarnation: i0"], [b"Octavo-Incarnation: other"], [b"Content-Encoding: gzip"],
+        [b"Producer-Id: 7", b"Producer-Epoch: 0", b"Producer-Seq: 0"], [b"Octavo-Timestamp: x"],
+        [b"Sec-Fetch-Site: cross-site"], [b"Host: evil.example"], [b"Accept: text/html"],
+    ]  # fmt: skip
+    bodies = [
+        (b"text/plain", b"raw"), (b"text/plain", b"war"), (b"text/plain", b""),
+        (b"application/json", b'{"value": 1}'), (b"application/json", b'{"value":[2]}'),
+        (b"application/json", b'{"value": 1,'), (b"application/json", b'{"key":"k","value":1}'),
+        (b"application/json", b'{"messages":[{"value":1},{"value":2}]}'),
+        (b"application/x-ndjson", b'{"value":1}\n{"value":2}\n'), (b"multipart/mixed", b"raw"),
+        (b"text/plain", b"x" * 3000),
+    ]  # fmt: skip
+    kind, body = rng.choice(bodies)
+    query = rng.choice(["", "", "", "?results=all", "?odd=1"])
+    one = post(body, rng.choice(paths), *rng.choice(lines), kind=kind)
+    return one.replace(b"/messages ", b"/messages%s " % query.encode(), 1)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_both_ways_answer_alike(seed: int, taken: list[bool]) -> None:
+    rng = random.Random(seed)
+    some = [post(b"the usual"), *(request(rng) for _ in range(24))]
+    worlds: list[tuple[list[bytes], Any]] = []
+    for remembers in (True, False):
+        rng = random.Random(seed)
+        async with running(1, line_bytes_max=2000) as one:
+            if not remembers:
+                forgetful(one)
+            assert (await one.api.put(TOPIC)).status == 201
+            assert (await one.api.put(WIDE, json={"partitions": 2})).status == 201
+            wires = [await Wire.to(one) for _ in range(3)]
+            told = []
+            for step in range(300):
+                if step == 150:  # another topic of that name
+                    assert (await one.api.call("DELETE", TOPIC)).status == 204
+                    assert (await one.api.put(TOPIC)).status == 201
+                number = rng.randrange(3)
+                asked = rng.choice(some[:8] if rng.random() < 0.6 else some)
+                cut = rng.randrange(len(asked)) if rng.random() < 0.1 else 0
+                try:
+                    answer = await wires[number].ask(asked[:cut], asked[cut:])
+                except (asyncio.IncompleteReadError, ConnectionError):
+                    answer = b"cut"
+                told.append(answer)
+                if b"Connection: close" in answer or answer == b"cut":
+                    wires[number] = await Wire.to(one)
+            for wire in wires:
+                wire.writer.close()
+            worlds.append((told, stored(one)))
+        assert any(taken) == remembers
+        taken.clear()
+    for number, (short, long) in enumerate(zip(worlds[0][0], worlds[1][0], strict=True)):
+        assert short == long, number
+    assert worlds[0][1] == worlds[1][1]
+
+
+async def test_the_second_of_a_kind_takes_it(one: Running, taken: list[bool]) -> None:
+    await one.api.put(TOPIC)
+    wire = await Wire.to(one)
+    answers = [await wire.ask(post(b"abc")) for _ in range(3)]
+    assert taken == [False, True, True]
+    assert [re.search(rb'"offset":(\d)', answer)[1] for answer in answers] == [b"0", b"1", b"2"]  # type: ignore[index]
+    assert one.servers[0]._services.held.total == 0
+    other = await Wire.to(one)  # heads are the broker's, not a connection's
+    await other.ask(post(b"cba"))
+    assert taken[-1]
+    text = (await one.api.get("/metrics")).body.decode()
+    assert 'octavo_http_requests_total{call="publish",status="200"} 4.0' in text
+    assert "octavo_messages_published_total 4.0" in text
+    wire.writer.close()
+    other.writer.close()
+
+
+async def test_requests_behind_one_another_are_answered_in_order(
+    one: Running, taken: list[bool]
+) -> None:
+    await one.api.put(TOPIC)
+    wire = await Wire.to(one)
+    await wire.ask(post(b"abc"))
+    for request in (post(b"1st"), post(b"2nd"), b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"):
+        wire.writer.write(request)
+        await asyncio.sleep(0.001)
+    answers = [await wire.answer() for _ in range(3)]
+    assert [answer.split(b"\r\n")[0] for answer in answers] == [b"HTTP/1.1 200 OK"] * 3
+    assert b'"offset":1' in answers[0]
+    assert b'"offset":2' in answers[1]
+    assert b"offset" not in answers[2]
+    assert True in taken
+    wire.writer.close()
+
+
+async def test_a_head_that_names_a_topic_means_no_other_one(
+    one: Running, taken: list[bool]
+) -> None:
+    await one.api.put(WIDE)
+    first = (await one.api.put(TOPIC)).json()["incarnation"].encode()
+    wire = await Wire.to(one)
+    asked = post(b"abc", TOPIC, b"Octavo-Incarnation: " + first)
+    assert [(await wire.ask(asked))[9:12] for _ in range(2)] == [b"200"] * 2
+    await one.api.call("DELETE", TOPIC)
+    await one.api.put("/v1/topics/public/other")
+    assert (await one.api.put(TOPIC)).json()["incarnation"].encode() != first
+    assert (await wire.ask(asked))[9:12] == b"409"
+    assert taken == [False, True, False]
+    assert not one.partition("public/one").batches
+    wire.writer.close()
+
+
+def fail_with(error: Exception, times: int) -> Callable[[], None]:
+    failures = 0
+
+    def before_publish() -> None:
+        nonlocal failures
+        if failures < times:
+            failures += 1
+            raise error
+
+    return before_publish
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.NotOwner("moved"), 200),  # nothing was done: the long way finds the owner
+        (errors.PartitionMoving("moves"), 200),
+        (errors.Overloaded("full"), 429),
+        (errors.PublishOutcomeUnknown("who knows"), 504),
+    ],
+)
+async def test_what_fails_is_told_by_the_long_way(
+    one: Running, taken: list[bool], error: Exception, status: int
+) -> None:
+    await one.api.put(TOPIC)
+    wire = await Wire.to(one)
+    await wire.ask(post(b"abc"))
+    partition = one.partition("public/one")
+    partition.before_publish = fail_with(error, 1)
+    answer = await wire.ask(post(b"xyz"))
+    assert taken == [False, True]
+    assert answer.startswith(b"HTTP/1.1 %d " % status), answer
+    assert len(partition.batches) == 1 + (status == 200)  # once, and not twice
+    assert (await wire.ask(post(b"abc"))).startswith(b"HTTP/1.1 200 OK")
+    assert one.servers[0]._services.in_hand.count == 0
+    wire.writer.close()
+
+
+async def test_another_brokers_partition_is_passed_on(two: Running, taken: list[bool]) -> None:
+    await two.api.put(TOPIC)
+    wire = await Wire.to(two)
+    await wire.ask(post(b"abc"))
+    two.cluster.owners[TopicName("public", "one").partition(0)] = "b1"
+    answer = await wire.ask(post(b"abc"))
+    assert taken[1:] == [False, False]  # here, and there, where the head is another one
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+    wire.writer.close()
+
+
+async def test_no_room_for_its_body_takes_the_long_way(one: Running, taken: list[bool]) -> None:
+    await one.api.put(TOPIC)
+    wire = await Wire.to(one)
+    await wire.ask(post(b"abc"))
+    held = one.servers[0]._services.held
+    room = held._bytes_max
+    await held.take("127.0.0.1", room - room // 4)
+    asked = asyncio.ensure_future(wire.ask(post(b"abc")))
+    await until(lambda: len(taken) == 2)
+    held.give_back("127.0.0.1", room - room // 4)
+    assert (await asked).startswith(b"HTTP/1.1 200 OK")
+    assert taken == [False, False]
+    assert held.total == 0
+    wire.writer.close()
+
+
+async def test_a_stopping_broker_answers_what_it_took_and_hangs_up(
+    one: Running, taken: list[bool]
+) -> None:
+    await one.api.put(TOPIC)
+    wire = await Wire.to(one)
+    await wire.ask(post(b"abc"))
+    partition = one.partition("public/one")
+    goes_on = asyncio.Event()
+    publish = partition.publish
+
+    async def slow(batch: bytes, **options: Any) -> Any:
+        await goes_on.wait()
+        return await publish(batch, **options)
+
+    partition.publish = slow  # type: ignore[method-assign]
+    asked = asyncio.ensure_future(wire.ask(post(b"xyz")))
+    await until(lambda: taken == [False, True])
+    stopping = asyncio.ensure_future(one.servers[0].stop())
+    await asyncio.sleep(0.05)
+    assert not stopping.done()
+    goes_on.set()
+    answer = await asked
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+    assert b"Connection: close" in answer
+    assert await wire.reader.read() == b""
+    await stopping
+
+
+async def test_a_client_that_is_gone_takes_nothing_with_it(one: Running, taken: list[bool]) -> None:
+    await one.api.put(TOPIC)
+    wire = await Wire.to(one)
+    await wire.ask(post(b"abc"))
+    wire.writer.write(post(b"xyz"))
+    await until(lambda: taken == [False, True])
+    wire.writer.transport.abort()
+    await until(lambda: len(one.partition("public/one").batches) == 2)
+    await until(lambda: one.servers[0]._services.in_hand.count == 0)
+    assert one.servers[0]._services.held.total == 0
+
+
+async def test_a_connection_that_rests_too_long_is_closed(taken: list[bool]) -> None:
+    async with running(1, keepalive_timeout_ms=150) as one:
+        await one.api.put(TOPIC)
+        wire = await Wire.to(one)
+        await wire.ask(post(b"abc"))
+        for _ in range(4):  # work keeps it open
+            await asyncio.sleep(0.06)
+            assert (await wire.ask(post(b"abc"))).startswith(b"HTTP/1.1 200 OK")
+        assert taken == [False, True, True, True, True]
+        async with asyncio.timeout(10):
+            assert await wire.reader.read() == b""
+
+
+async def test_heads_that_come_once_are_forgotten_and_those_in_use_are_not(
+    one: Running, taken: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(short_way, "HEADS_KEPT", 4)
+    await one.api.put(TOPIC)
+    wire = await Wire.to(one)
+    for number in range(20):
+        await wire.ask(post(b"abc"))
+        await wire.ask(post(b"abc", TOPIC, b"Octavo-Key: %d" % number))
+    assert taken == [False, False, *[True, False] * 19]
+    way = one.servers[0]._short_way
+    assert len(way._young) + len(way._old) <= 8
+    wire.writer.close()
