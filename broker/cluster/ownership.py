@@ -126,6 +126,11 @@ class Lookups:
             lookup.watch = self._ownership.watch(path, lambda: self._changed(name))
         return lookup
 
+    def at_hand(self, name: PartitionName) -> BrokerInfo | None:
+        """Who owns it, if somebody asked before and no alarm came since."""
+        lookup = self._lookups.get(name)
+        return None if lookup is None else lookup.owner.fresh
+
     def note(self, name: PartitionName, owner: BrokerInfo | None) -> None:
         """What was learned of an owner by other means."""
         lookup = self._lookups.get(name)
@@ -302,6 +307,13 @@ class OwnershipManager:
         if local is None or local.error is not None or local.opening.incarnation != incarnation:
             return None
         return local.partition
+
+    def other_at_hand(self, name: PartitionName, incarnation: str) -> Owner | None:
+        """The live broker that serves the partition, if that is another one and is known."""
+        owner = self._lookups.at_hand(name)
+        if owner is None or name in self._local or not self._registry.is_other(owner):
+            return None
+        return Owner(owner.broker_id, owner.url, False, incarnation)
 
     def reconcile(self) -> None:
         """Brokers went or came: take what nobody owns and we are preferred for, watch the rest."""

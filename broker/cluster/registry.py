@@ -122,6 +122,10 @@ class BrokerRegistry:
         live = self.live or {self.own.broker_id: self.own}
         return tuple(live[one] for one in self._preferred(topic, partitions, tuple(sorted(live))))
 
+    def is_other(self, owner: BrokerInfo) -> bool:
+        """Whether this is another broker that is registered, as far as this one has heard."""
+        return owner.broker_id != self.own.broker_id and self.live.get(owner.broker_id) == owner
+
     async def check_registered(self, owner: BrokerInfo) -> None:
         """Calls go to registered brokers only, whatever an owner's record says.
 

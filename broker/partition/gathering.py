@@ -81,6 +81,11 @@ class Gathering:
         self._under_way = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits for it."""
+        return not self._under_way
+
     async def publish(self, record: Record) -> Placed:
         """Store one message. Raises what storing its batch raises."""
         joined = self.join(record)

@@ -110,7 +110,8 @@ KEPT: Mapping[str, str] = {
         octavo.bookie.admin:* octavo.broker.http.api.cluster:* octavo.broker.http.api.deliveries:*
         octavo.broker.http.api.acks:* octavo.broker.http.stream:* octavo.broker.http.api.push:*
         octavo.broker.http.api.sockets:* octavo.broker.http.api.feed:*
-        octavo.broker.http.api.short_way:* octavo.broker.http.request_edges:*
+        octavo.broker.http.api.short_way:* octavo.broker.http.api.passed_on:*
+        octavo.broker.http.request_edges:*
         octavo.broker.http.api.publish:* octavo.broker.http.batch_proofs:*
         octavo.broker.http.api.read:* octavo.broker.http.api.subscriptions:*
         octavo.broker.http.api.topics:* octavo.broker.http.api.bulk_loads:*

@@ -572,6 +572,13 @@ class FakeBroker:
             self.cluster.partitions[name] if self.cluster.owners[name] == self.broker_id else None
         )
 
+    def other_at_hand(self, name: PartitionName, incarnation: str) -> Owner | None:
+        owner = self.cluster.owners[name]
+        if owner in (None, self.broker_id):
+            return None
+        broker = self.cluster.brokers[str(owner)]
+        return Owner(broker.broker_id, broker.url, False, incarnation)
+
     def open_partitions(self) -> list[FakePartition]:
         return [
             self.cluster.partitions[name]

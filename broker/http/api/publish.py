@@ -146,12 +146,16 @@ def partition_of_single(record: Record, partitions: int, services: Services) -> 
     return turn if record.key is None else partition_for(record.key, partitions)
 
 
-def single_answer(number: int, placed: Placed, services: Services) -> answers.Published:
-    """What is said of a message that is stored in partition `number`; counts it."""
+def count_single(placed: Placed, services: Services) -> None:
+    """A message was stored here."""
     metrics = services.metrics
     metrics.messages_published.inc(1)
     if not placed.number:
         metrics.bytes_published.inc(placed.batch_bytes)
+
+
+def single_answer(number: int, placed: Placed) -> answers.Published:
+    """What is said of a message that is stored in partition `number`."""
     piece = Piece(number, 0)
     piece.index = placed.number
     piece.published = placed.published
@@ -162,7 +166,8 @@ def single_answer(number: int, placed: Placed, services: Services) -> answers.Pu
 async def _publish_single(call: Call, partition: Partition, record: Record) -> web.StreamResponse:
     """One message, which may share its batch with those of other requests."""
     placed = await partition.publish_single(record)
-    return call.reply(single_answer(partition.name.partition, placed, call.services))
+    count_single(placed, call.services)
+    return call.reply(single_answer(partition.name.partition, placed))
 
 
 async def _publish_into(

@@ -5,8 +5,9 @@ from the head alone (the call, its topic, who may make it) is remembered with th
 is looked up without waiting:
 
     the head is known, the body whole, one good message; its partition is open
-    here; there is room; the broker is neither starting nor stopping            stored and answered
-    anything else                                                               the long way
+    here, or another broker's that is known; there is room; the broker is
+    neither starting nor stopping                          stored, or passed on, and answered
+    anything else                                          the long way
 
 The long way is the call as any other, from the first byte, as if nobody had looked: this way
 changes nothing before it is sure, refuses nothing and asks nobody. So it decides nothing either. A
@@ -27,7 +28,9 @@ from aiohttp import HttpVersion11
 from aiohttp.helpers import rfc822_formatted_time
 
 from octavo.broker.errors import NotOwner, OwnerUnreachable, PartitionMoving, TopicChanged
+from octavo.broker.http.api.passed_on import PassedOn
 from octavo.broker.http.api.publish import (
+    count_single,
     may_be_single,
     partition_of_single,
     single_answer,
@@ -43,7 +46,7 @@ from octavo.broker.types import PartitionName, TopicName
 HEADS_KEPT = 512
 """In each of two generations: a head that was not met again while so many new ones came goes."""
 CALLS = frozenset(("publish", "publish_of_partition"))
-_NOT_ITS_OWN = ("Connection", "Content-Encoding", "Expect", ESCAPED_HEADER)
+_NOT_ITS_OWN = ("Connection", "Content-Encoding", "Expect", "Prefer", ESCAPED_HEADER)
 """Headers that say how this one request travels."""
 _NOTHING_DONE = (NotOwner, OwnerUnreachable, PartitionMoving, TopicChanged)
 
@@ -73,6 +76,8 @@ class KnownHead(NamedTuple):
     """Of the topic that is meant; no matter which when None."""
     kind: str
     headers: Mapping[str, str]
+    forwarded: bool
+    """By another broker: it is passed on no further."""
 
 
 class ShortWay:
@@ -80,6 +85,7 @@ class ShortWay:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._passed_on = PassedOn(services)
         self._young: dict[bytes, KnownHead] = {}
         self._old: dict[bytes, KnownHead] = {}
 
@@ -104,6 +110,7 @@ class ShortWay:
                     incarnation=request.headers.get(INCARNATION_HEADER),
                     kind=call.content_type,
                     headers=request.headers,
+                    forwarded=call.forwarded,
                 ),
             )
 
@@ -129,14 +136,26 @@ class ShortWay:
         if number is None:
             number = partition_of_single(record, topic.settings.partitions, services)
         name = known.topic.partition(number)
-        partition = services.broker.ownership.at_hand(name, topic.incarnation)
-        if partition is None or not services.held.try_take(caller.peer, len(body)):
+        ownership = services.broker.ownership
+        partition = ownership.at_hand(name, topic.incarnation)
+        owner = None
+        if partition is None and not known.forwarded:
+            owner = ownership.other_at_hand(name, topic.incarnation)
+        if partition is None and owner is None:
+            return False
+        if not services.held.try_take(caller.peer, len(body)):
             return False
         services.in_hand.enter()
-        joined = partition.join_single(record)
+        if partition is not None:
+            joined = partition.join_single(record)
+        else:
+            assert owner is not None
+            joined = self._passed_on.join(name, owner, record)
         stored = _ShortCall(
             services, known.call, topic.incarnation, name, len(body), caller, joined
         )
+        if owner is not None:
+            stored.owner_url = owner.url
         joined.stored.add_done_callback(stored)
         return True
 
@@ -157,7 +176,7 @@ class _ShortCall:
 
     __slots__ = (
         "_began_s", "_body_bytes", "_call", "_caller", "_incarnation", "_joined", "_name",
-        "_services",
+        "_services", "owner_url",
     )  # fmt: skip
 
     def __init__(
@@ -178,6 +197,7 @@ class _ShortCall:
         self._caller = caller
         self._joined = joined
         self._began_s = joined.stored.get_loop().time()
+        self.owner_url = services.url
 
     def __call__(self, stored: Stored) -> None:
         services, caller = self._services, self._caller
@@ -193,14 +213,15 @@ class _ShortCall:
             services.metrics.answered(self._call, 200, took_s)
 
     def _answer(self) -> bytes:
-        services = self._services
-        said = single_answer(self._name.partition, self._joined.placed(), services)
-        body = msgspec.json.encode(said)
+        services, placed = self._services, self._joined.placed()
+        if self.owner_url == services.url:
+            count_single(placed, services)
+        body = msgspec.json.encode(single_answer(self._name.partition, placed))
         closing = "Connection: close\r\n" if services.stopping.is_set() else ""
         head = (
             "HTTP/1.1 200 OK\r\n"
             f"Content-Type: {JSON}\r\n"
-            f"{OWNER_HEADER}: {services.url}\r\n"
+            f"{OWNER_HEADER}: {self.owner_url}\r\n"
             f"{INCARNATION_HEADER}: {self._incarnation}\r\n"
             "Server: octavo\r\n"
             "X-Content-Type-Options: nosniff\r\n"

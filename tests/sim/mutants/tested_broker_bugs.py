@@ -72,6 +72,22 @@ BUGS = (
         ),
     ),
     TestedBug(
+        "passed-on-and-on",
+        "a call that was passed on is passed on again, by the short way",
+        """Two brokers that take each other for the owner would send a message to and fro for
+        ever. The long way passes a call on once; a head that is known must remember whose it
+        is.""",
+        "a call is passed on once at most",
+        "unit/broker_http/test_short_way.py",
+        (
+            Edit(
+                "octavo.broker.http.api.short_way:ShortWay.take",
+                "if partition is None and not known.forwarded:",
+                "if partition is None:",
+            ),
+        ),
+    ),
+    TestedBug(
         "short-way-repeats-itself",
         "what failed on the short way, with an outcome unknown, is done again on the long one",
         """Where nothing was done, the long way begins anew; an add whose end nobody knows may have

@@ -16,7 +16,6 @@ import pytest
 from octavo.broker import errors
 from octavo.broker.http.api import short_way
 from octavo.broker.http.api.short_way import ShortWay
-from octavo.broker.types import TopicName
 from tests.support.fake_broker import Running, running, until
 
 TOPIC = "/v1/topics/public/one"
@@ -42,7 +41,9 @@ class Wire:
             found = re.search(rb"(?i)content-length: (\d+)", head)
             body = await self.reader.readexactly(int(found[1])) if found else b""
         head = re.sub(rb"Date: [^\r]*", b"Date: now", head)
-        return re.sub(rb"http://127.0.0.1:\d+", b"http://here", head) + body
+        head = re.sub(rb"http://127.0.0.1:\d+", b"http://here", head)
+        status, *headers = head.split(b"\r\n")  # one that was passed on has another order
+        return b"\r\n".join([status, *sorted(headers[:-2]), b"", b""]) + body
 
     async def ask(self, *pieces: bytes) -> bytes:
         for piece in pieces:
@@ -93,7 +94,8 @@ def stored(one: Running) -> dict[str, list[bytes]]:
 
 
 def forgetful(one: Running) -> None:
-    one.servers[0]._short_way.learn = lambda head, call: None  # type: ignore[method-assign]
+    for server in one.servers:
+        server._short_way.learn = lambda head, call: None  # type: ignore[method-assign]
 
 
 def request(rng: random.Random) -> bytes:
@@ -119,24 +121,27 @@ def request(rng: random.Random) -> bytes:
     return one.replace(b"/messages ", b"/messages%s " % query.encode(), 1)
 
 
-@pytest.mark.parametrize("seed", range(6))
-async def test_both_ways_answer_alike(seed: int, taken: list[bool]) -> None:
+@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+async def test_both_ways_answer_alike(seed: int, elsewhere: bool, taken: list[bool]) -> None:
     rng = random.Random(seed)
     some = [post(b"the usual"), *(request(rng) for _ in range(24))]
     worlds: list[tuple[list[bytes], Any]] = []
     for remembers in (True, False):
         rng = random.Random(seed)
-        async with running(1, line_bytes_max=2000) as one:
+        async with running(1 + elsewhere, line_bytes_max=2000) as one:
             if not remembers:
                 forgetful(one)
             assert (await one.api.put(TOPIC)).status == 201
             assert (await one.api.put(WIDE, json={"partitions": 2})).status == 201
             wires = [await Wire.to(one) for _ in range(3)]
+            owned_by(one, "b1" if elsewhere else "b0")
             told = []
             for step in range(300):
                 if step == 150:  # another topic of that name
                     assert (await one.api.call("DELETE", TOPIC)).status == 204
                     assert (await one.api.put(TOPIC)).status == 201
+                    owned_by(one, "b1" if elsewhere else "b0")
                 number = rng.randrange(3)
                 asked = rng.choice(some[:8] if rng.random() < 0.6 else some)
                 cut = rng.randrange(len(asked)) if rng.random() < 0.1 else 0
@@ -247,15 +252,106 @@ async def test_what_fails_is_told_by_the_long_way(
     wire.writer.close()
 
 
+def owned_by(two: Running, broker: str) -> None:
+    for name in two.cluster.owners:
+        two.cluster.owners[name] = broker
+
+
 async def test_another_brokers_partition_is_passed_on(two: Running, taken: list[bool]) -> None:
     await two.api.put(TOPIC)
+    owned_by(two, "b1")
+    wire = await Wire.to(two)
+    for _ in range(3):
+        assert (await wire.ask(post(b"abc"))).startswith(b"HTTP/1.1 200 OK")
+    assert taken == [False, False, True, False, True, False]  # here, and as a batch there
+    assert len(two.partition("public/one").batches) == 3
+    text = (await two.api.get("/metrics")).body.decode()
+    assert "octavo_messages_published_total 0.0" in text
+    assert "octavo_http_requests_forwarded_total 3.0" in text
+    wire.writer.close()
+
+
+async def test_those_that_come_together_are_passed_on_together(
+    two: Running, taken: list[bool]
+) -> None:
+    await two.api.put(TOPIC)
+    owned_by(two, "b1")
+    wires = [await Wire.to(two) for _ in range(40)]
+    await wires[0].ask(post(b"abc"))
+    answers = await asyncio.gather(*(wire.ask(post(b"%03d" % n)) for n, wire in enumerate(wires)))
+    records = two.partition("public/one").all_records()
+    assert len(two.partition("public/one").batches) < 30
+    for number, answer in enumerate(answers):
+        found = re.search(rb'"offset":(\d+),"id":"([\d:]+)"', answer)
+        assert found is not None
+        at, record = records[int(found[1])]
+        assert (str(at).encode(), record.value) == (found[2], b"%03d" % number)
+    for wire in wires:
+        wire.writer.close()
+
+
+@pytest.mark.parametrize("error", [errors.NotOwner("moved"), errors.Overloaded("full")])
+async def test_what_fails_at_the_owner_is_told_here(
+    two: Running, taken: list[bool], error: Exception
+) -> None:
+    await two.api.put(TOPIC)
+    owned_by(two, "b1")
     wire = await Wire.to(two)
     await wire.ask(post(b"abc"))
-    two.cluster.owners[TopicName("public", "one").partition(0)] = "b1"
-    answer = await wire.ask(post(b"abc"))
-    assert taken[1:] == [False, False]  # here, and there, where the head is another one
-    assert answer.startswith(b"HTTP/1.1 200 OK")
+    partition = two.partition("public/one")
+    partition.before_publish = fail_with(error, 1)
+    answer = await wire.ask(post(b"xyz"))
+    assert answer[9:12] == (b"200" if isinstance(error, errors.NotOwner) else b"429")
+    assert len(partition.batches) == 1 + (answer[9:12] == b"200")
     wire.writer.close()
+
+
+async def test_an_owner_that_breaks_off_leaves_the_outcome_unknown(
+    two: Running, taken: list[bool]
+) -> None:
+    await two.api.put(TOPIC)
+    owned_by(two, "b1")
+    wire = await Wire.to(two)
+    await wire.ask(post(b"abc"))
+    partition = two.partition("public/one")
+    goes_on = asyncio.Event()
+    publish = partition.publish
+
+    async def slow(batch: bytes, **options: Any) -> Any:
+        await goes_on.wait()
+        return await publish(batch, **options)
+
+    partition.publish = slow  # type: ignore[method-assign]
+    asked = asyncio.ensure_future(wire.ask(post(b"xyz")))
+    await until(lambda: two.servers[1]._services.in_hand.count == 1)
+    server = two.servers[1]._http
+    assert server is not None
+    for connection in list(server._connections):
+        connection.force_close()
+    answer = await asked
+    assert answer[9:12] == b"504"
+    assert b"outcome-unknown" in answer
+    goes_on.set()
+    wire.writer.close()
+
+
+async def test_what_was_passed_on_is_passed_on_no_further(two: Running, taken: list[bool]) -> None:
+    """Who is asked as the owner and is not, says so, also when the head is known."""
+    await two.api.put(TOPIC)
+    owned_by(two, "b1")
+    wire = await Wire.to(two)
+    for _ in range(2):
+        await wire.ask(post(b"abc", TOPIC, b"Octavo-Key: k"))
+    forwarded = two.servers[1]._short_way
+    assert any(known.forwarded for known in forwarded._young.values())
+    owned_by(two, "b0")
+    asked = next(head for head, known in forwarded._young.items() if known.forwarded)
+    other = Wire(*await asyncio.open_connection("127.0.0.1", int(two.servers[1].url[-5:])))
+    answer = await other.ask(asked + b"abc")
+    assert answer[9:12] == b"503"
+    assert b"not-owner" in answer
+    wire.writer.close()
+    other.writer.close()
 
 
 async def test_no_room_for_its_body_takes_the_long_way(one: Running, taken: list[bool]) -> None:
