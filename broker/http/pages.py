@@ -10,22 +10,34 @@ from msgspec import Raw
 from octavo.broker.types import PartitionName
 
 EVENTS = "text/event-stream"
-Place = tuple[PartitionName, str, int]
-"""Partition, incarnation of its topic, offset."""
+Place = tuple[PartitionName, str, int, bool]
+"""Partition, incarnation of its topic, offset, whether batches are wanted as stored."""
 
 
 class Page:
-    """Messages that follow each other; `next_offset` follows the last one."""
+    """Messages that follow each other, or the batches in which they are stored.
 
-    __slots__ = ("_written", "messages", "next_offset")
+    `next_offset` follows the last one; `owner_url` is who served the partition.
+    """
 
-    def __init__(self, messages: list[Raw], next_offset: int) -> None:
+    __slots__ = ("_written", "batches", "messages", "next_offset", "owner_url")
+
+    def __init__(self, messages: list[Raw], next_offset: int, batches: bytes = b"") -> None:
         self.messages = messages
         self.next_offset = next_offset
+        self.batches = batches
+        self.owner_url = ""
         self._written: dict[str, bytes] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing came."""
+        return not self.messages and not self.batches
 
     def written(self, kind: str) -> bytes:
         """The bytes for a reader of this kind; made once for all of them."""
+        if self.batches:
+            return self.batches
         found = self._written.get(kind)
         if found is None:
             found = self._written[kind] = self._write(kind)

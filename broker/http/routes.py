@@ -249,7 +249,8 @@ _MESSAGES = (
                 "One partition at a time: a topic with several needs it in the path. Record "
                 "batches come whole, so the first may begin before the offset asked for; those of "
                 "a compacted view have gaps between the offsets of their records. Server-sent "
-                "events (`id` is the offset) and NDJSON with `follow` do not end."
+                "events (`id` is the offset) and NDJSON with `follow` do not end; record batches "
+                "with `follow` end when nothing came for 15 s, or the partition moved: ask again."
             ),
             parameters=(
                 *_in_path("namespace", "topic"),
@@ -262,8 +263,8 @@ _MESSAGES = (
                 _COMPACTED,
                 _WAIT,
                 _query(
-                    "follow", "`true`: every message, those to come too, without end: NDJSON, or "
-                    "server-sent events, which need no `follow`",
+                    "follow", "`true`: every message, those to come too: as NDJSON, record batches "
+                    "or server-sent events, which need no `follow`",
                     {"type": "boolean", "default": False},
                 ),
                 _header("Last-Event-ID", "of server-sent events: go on behind this offset"),

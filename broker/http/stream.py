@@ -1,4 +1,5 @@
-"""An answer without end: begun once, written piece by piece, ended with a last word.
+"""An answer without end: begun once, written piece by piece, ended with a last word (of batches
+as stored: without).
 
 A reader who takes nothing for `stall_timeout_ms` is cut off; a longer piece counts among the bytes
 that this broker holds until it is in the socket. A broker that stops says so as the last word, and
@@ -18,7 +19,7 @@ from aiohttp import web
 
 from octavo.broker.errors import Overloaded, TopicChanged, TopicReplaced
 from octavo.broker.http.broker_calls import INCARNATION_HEADER
-from octavo.broker.http.call import NDJSON, OWNER_HEADER, Call
+from octavo.broker.http.call import NDJSON, OWNER_HEADER, RECORD_BATCH, Call
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.protocol.backoff import Backoff
 
@@ -68,7 +69,7 @@ class StreamPlaces:
 
 
 class Stream:
-    """One reader's, of server-sent events or of lines."""
+    """One reader's, of server-sent events, of lines, or of batches as stored."""
 
     def __init__(self, call: Call, kind: str) -> None:
         self.kind = kind
@@ -112,7 +113,7 @@ class Stream:
         body = msgspec.json.encode(problem.body())
         if self.kind == NDJSON:
             await self.send(b'{"problem":' + body + b"}\n")
-        else:
+        elif self.kind != RECORD_BATCH:
             await self.send(b"event: problem\ndata: " + body + b"\n\n")
         await self.response.write_eof()
 

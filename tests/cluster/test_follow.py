@@ -18,12 +18,15 @@ from octavo.broker.http.api import follow
 from octavo.broker.http.forwarding import with_owner
 from octavo.broker.partition.partition import Partition
 from octavo.client.client import AsyncClient
+from octavo.protocol.batch import split_batches
+from octavo.protocol.records import read_records
 from tests.support.cluster import Cluster, running_cluster
 from tests.support.fake_broker import Api, until
 
 MESSAGES = "/v1/topics/public/t/partitions/0/messages"
 EVENTS = {"Accept": "text/event-stream"}
 LINES = {"Accept": "application/x-ndjson"}
+BATCHES = {"Accept": "application/vnd.kafka.recordbatch.v2"}
 
 
 @pytest.fixture
@@ -89,6 +92,15 @@ class Reader:
         return [int(one["id"]) for one in self.events if "id" in one]
 
     @property
+    def values(self) -> list[Any]:
+        """Of record batches, in order; their offsets are dense."""
+        found: list[Any] = []
+        for header, batch in split_batches(self.body):
+            assert header.base_offset == len(found)
+            found += [json.loads(bytes(record.value or b"")) for record in read_records(batch)]
+        return found
+
+    @property
     def lines(self) -> list[Any]:
         return [json.loads(line) for line in self.body.split(b"\n")[:-1]]
 
@@ -117,6 +129,57 @@ async def test_what_is_there_and_what_comes(cluster: Cluster, at_owner: bool) ->
         assert [one["value"]["n"] for one in lines.lines] == [*range(8)]
         read = await cluster.api.get(MESSAGES)
         assert read.json()["messages"] == lines.lines
+
+
+@pytest.mark.parametrize("at_owner", [True, False])
+async def test_batches_as_stored(cluster: Cluster, at_owner: bool) -> None:
+    await publish(cluster, 0, 5)
+    owner, other = await owner_and_other(cluster)
+    api = cluster.apis[owner if at_owner else other]
+    async with Reader(api, "?follow=true", **BATCHES) as reader:
+        assert reader.status == 200
+        assert reader.answer_headers["Content-Type"] == BATCHES["Accept"]
+        assert reader.answer_headers["Octavo-Owner"] == cluster.apis[owner].url
+        await until(lambda: len(reader.values) == 5)
+        await publish(cluster, 5, 3)
+        await until(lambda: len(reader.values) == 8)
+        assert reader.values == [{"n": n} for n in range(8)]
+        assert (await cluster.api.get(MESSAGES, headers=BATCHES)).body == reader.body
+
+
+async def test_a_stream_of_batches_ends_where_nothing_comes(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For it cannot say that it lives; who asks again is told what there is to say."""
+    monkeypatch.setattr(follow, "LIVES_S", 0.2)
+    await publish(cluster, 0, 1)
+    async with Reader(cluster.api, "?follow=true&from=latest", **BATCHES) as reader:
+        assert reader.task is not None
+        await reader.task
+        assert (reader.status, reader.body, reader.ended) == (200, b"", None)
+    monkeypatch.setattr(follow, "LIVES_S", 20.0)
+    async with Reader(cluster.api, "?follow=true", **BATCHES) as reader:
+        await until(lambda: reader.values == [{"n": 0}])
+        async with AsyncClient(cluster.api.url) as client:
+            await client.delete_topic("t")
+        assert reader.task is not None
+        await asyncio.wait_for(reader.task, 20)
+        assert reader.values == [{"n": 0}]
+    answer = await cluster.api.get(f"{MESSAGES}?follow=true&from=1", headers=BATCHES)
+    assert (answer.status, answer.json()["code"]) == (404, "topic-not-found")
+
+
+async def test_a_stream_of_batches_ends_where_its_partition_went(cluster: Cluster) -> None:
+    await publish(cluster, 0, 2)
+    owner, other = await owner_and_other(cluster)
+    async with Reader(cluster.apis[other], "?follow=true", **BATCHES) as reader:
+        await until(lambda: len(reader.values) == 2)
+        await cluster.stop_broker(owner)
+        await publish(cluster, 2, 1)
+        assert reader.task is not None
+        await asyncio.wait_for(reader.task, 20)
+        assert reader.ended is None
+        assert reader.values == [{"n": n} for n in range(len(reader.values))]
 
 
 async def test_an_event_id_resumes(cluster: Cluster) -> None:
@@ -149,7 +212,7 @@ async def test_refused_before_it_begins(
     assert (answer.status, answer.json()["code"]) == (status, code)
 
 
-async def test_only_text_is_followed(cluster: Cluster) -> None:
+async def test_an_answer_with_an_end_is_not_followed(cluster: Cluster) -> None:
     answer = await cluster.api.get(f"{MESSAGES}?follow=true", headers={"Accept": "*/*"})
     assert (answer.status, answer.json()["code"]) == (400, "invalid-parameter")
     answer = await cluster.api.get("/v1/topics/public/t/messages", headers=EVENTS)

@@ -1,4 +1,4 @@
-"""Follow a partition: every message as a server-sent event or a line of NDJSON, without end.
+"""Follow a partition: server-sent events, lines of NDJSON, or batches as stored, as they come.
 
 The broker that was asked keeps the stream, whoever owns the partition. It fetches page after page
 from the owner, here or elsewhere, and while the partition moves the reader sees a pause: no gap and
@@ -8,7 +8,10 @@ wait for one page and are given the same bytes. A reader who takes nothing for
 browser goes on by itself, at whichever broker, with `Last-Event-ID`.
 
 What cannot be given is refused with a status before the stream begins. Later it is the stream's
-last word: an event named `problem`, or the line `{"problem": …}`.
+last word: an event named `problem`, or the line `{"problem": …}`. Batches have no room for one:
+their stream ends, and who asks again is told. So it does where nothing came for `LIVES_S`, for
+nothing in it could say that it lives, and where the partition went to another broker, for its
+readers do best to go there too.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Raw
 
-from octavo.broker.http.call import JSON, NEXT_OFFSET_HEADER, OFFSET_MAX, Call
+from octavo.broker.http.call import JSON, NEXT_OFFSET_HEADER, OFFSET_MAX, RECORD_BATCH, Call
 from octavo.broker.http.forwarding import with_owner
 from octavo.broker.http.pages import EVENTS, Page
 from octavo.broker.http.problems import Problem
@@ -66,24 +69,28 @@ class _Following:
         self._name = name
         self._read = read
         self._stream = Stream(call, kind)
+        self._as_stored = kind == RECORD_BATCH
 
     async def run(self, start: str) -> web.StreamResponse:
         """From `start` on. Raises what a read raises, as long as nothing was sent."""
         page = await self._fetch(start, 0.0)
+        owner_url = page.owner_url
         self._call.incarnation = self._call.served_incarnation or None  # of no other one from now
         stream = self._stream
         await stream.begin()
         async with stream.lasting():
             while True:
-                if page.messages or stream.kind == EVENTS:
+                if not page.is_empty or stream.kind == EVENTS:
                     await stream.send(page.written(stream.kind))
                 page = await self._next(page.next_offset)
+                if self._as_stored and (page.is_empty or page.owner_url != owner_url):
+                    break
         return stream.response
 
     async def _next(self, offset: int) -> Page:
         """The page at `offset`, however long the partition moves; raises what is for good."""
         services = self._call.services
-        place = (self._name, self._call.incarnation or "", offset)
+        place = (self._name, self._call.incarnation or "", offset, self._as_stored)
         wait_s = min(LIVES_S, services.config.wait_ms_max / 1000)
         return await through_moves(
             lambda: services.pages.at(place, lambda: self._fetch(str(offset), wait_s))
@@ -102,14 +109,18 @@ class _Following:
                 "GET",
                 f"/v1/topics/{name.namespace}/{name.topic}/partitions/{name.partition}/messages"
                 f"?from={start}&limit={PAGE_MESSAGES}&max_bytes={PAGE_BYTES}&wait={wait_s:g}",
-                headers={"Accept": JSON},
+                headers={"Accept": RECORD_BATCH if self._as_stored else JSON},
                 wait_s=wait_s,
             )
+            if self._as_stored:
+                return Page([], int(reply.headers[NEXT_OFFSET_HEADER]), reply.body)
             found = msgspec.json.decode(reply.body or b"{}", type=_PageIn)
             told = int(reply.headers.get(NEXT_OFFSET_HEADER, found.next_offset))
             return Page(found.messages, told)
 
-        return await with_owner(call, name, here, there)
+        page = await with_owner(call, name, here, there)
+        page.owner_url = call.owner_url
+        return page
 
 
 def _from(call: Call, start: str) -> str:

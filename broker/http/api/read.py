@@ -96,8 +96,8 @@ async def _follow(
     call: Call, name: PartitionName, kind: str, *, compacted: bool
 ) -> web.StreamResponse:
     """The messages without end: follow.py has the stream, this the pages."""
-    if kind not in (EVENTS, NDJSON):
-        raise bad_parameter("follow", "true", f"for Accept: {EVENTS} or {NDJSON}")
+    if kind == JSON:
+        raise bad_parameter("follow", "true", f"for Accept: {EVENTS}, {NDJSON} or {RECORD_BATCH}")
     if compacted:
         raise bad_parameter("compacted", "true", "left away where a partition is followed")
 
@@ -110,6 +110,9 @@ async def _follow(
         )
         if not batches:
             return Page([], offset)
+        if kind == RECORD_BATCH:
+            _count(call, batches)
+            return Page([], batches[-1].next_offset, _joined(batches))
         room = max(PAGE_BYTES, MESSAGE_BYTES_MAX)
         page = _Page(call.services.broker.open_batches, name.partition, PAGE_MESSAGES, room)
         await page.fill(batches, offset)
@@ -317,9 +320,18 @@ def _headers(call: Call, following: int) -> dict[str, str]:
 
 
 def _as_batches(call: Call, batches: list[StoredBatch], following: int) -> web.StreamResponse:
+    _count(call, batches)
+    return web.Response(
+        body=_joined(batches), content_type=RECORD_BATCH, headers=_headers(call, following)
+    )
+
+
+def _count(call: Call, batches: list[StoredBatch]) -> None:
     call.services.metrics.messages_read.inc(sum(batch.header.record_count for batch in batches))
-    body = batches[0].data if len(batches) == 1 else b"".join(batch.data for batch in batches)
-    return web.Response(body=body, content_type=RECORD_BATCH, headers=_headers(call, following))
+
+
+def _joined(batches: list[StoredBatch]) -> bytes:
+    return batches[0].data if len(batches) == 1 else b"".join(batch.data for batch in batches)
 
 
 def _as_text(call: Call, kind: str, messages: list[Raw], following: int) -> web.StreamResponse:
