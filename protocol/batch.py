@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.entry import Buffer
-from octavo.protocol.limits import BATCH_RECORDS_MAX
+from octavo.protocol.limits import BATCH_RECORDS_MAX, ENTRY_PAYLOAD_BYTES_MAX
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size
@@ -132,6 +132,22 @@ def split_batches(data: Buffer, *, gaps: bool = False) -> Iterator[tuple[BatchHe
         found = check_batch(view, start, gaps=gaps)
         yield found, view[start : start + found.total_bytes]
         start += found.total_bytes
+
+
+def whole_batches(data: Buffer) -> int:
+    """How many bytes at the beginning of `data`, which is still coming in, are whole batches.
+
+    Raises `InvalidBatch` for what is none, or longer than any may be.
+    """
+    start = 0
+    while len(data) - start >= HEADER_BYTES:
+        size = read_header(data, start).total_bytes
+        if size > ENTRY_PAYLOAD_BYTES_MAX:
+            raise InvalidBatch(f"record batch claims {size} bytes, more than any may have")
+        if start + size > len(data):
+            break
+        start += size
+    return start
 
 
 def sealed(header: BatchHeader, records: Buffer) -> bytes:

@@ -20,9 +20,10 @@ from urllib.parse import quote
 from octavo.client.deliveries import DeliveryLoop
 from octavo.client.encoding import BatchEncoding, NdjsonEncoding
 from octavo.client.errors import ClientError, TopicReplaced
+from octavo.client.following import pages
 from octavo.client.incarnation import Incarnation
 from octavo.client.producer import Opening, Producer, ProducerOptions, Receipt, producer_id_of
-from octavo.client.reading import find_offset, pages, read_messages
+from octavo.client.reading import find_offset, read_messages
 from octavo.client.settings import ProducerSettings, TopicChanges, TopicSettings
 from octavo.client.subscription import Subscription
 from octavo.client.transport import Transport
@@ -34,7 +35,6 @@ from octavo.protocol.compression import Compression
 DEFAULT_URL = "http://127.0.0.1:8080"
 READ_MESSAGES_MAX = 1_000
 TOPICS_AT_ONCE = 10_000
-FOLLOW_WAIT_S = 20.0
 
 
 class AsyncClient:
@@ -393,9 +393,8 @@ class AsyncClient:
         name = TopicName.of(topic)
         of = self._of(name, start, incarnation)
         found = pages(
-            self.transport, name, partition, start, of=of, compacted=compacted,
-            follow_s=FOLLOW_WAIT_S if follow else 0.0,
-        )  # fmt: skip
+            self.transport, name, partition, start, of=of, follow=follow, compacted=compacted
+        )
         async with contextlib.aclosing(found):
             async for page in found:
                 self._looked_at[name] = of

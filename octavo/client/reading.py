@@ -6,8 +6,6 @@ values arrive byte for byte and the broker spends nothing per message.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator
 from typing import NamedTuple
 
 from octavo.client.incarnation import Incarnation
@@ -16,9 +14,6 @@ from octavo.client.types import Message, TopicName, records_of
 from octavo.protocol.batch import split_batches
 from octavo.protocol.entry import Buffer
 from octavo.protocol.records import read_gapped_records
-
-AHEAD_FROM = 1_000
-"""Behind a page of so many messages there are more: the next one is fetched at once."""
 
 
 class ReadBatch(NamedTuple):
@@ -64,8 +59,21 @@ async def read_messages(
     if not answer.body:
         return ReadBatch([], next_offset)
     first = start if isinstance(start, int) else 0
+    messages = opened(partition, answer.body, first, compacted=compacted)
+    if limit is not None and len(messages) > limit:
+        del messages[limit:]  # … and end behind the limit
+        next_offset = None
+    if messages and next_offset is None:
+        next_offset = messages[-1].offset + 1
+    return ReadBatch(messages, next_offset)
+
+
+def opened(
+    partition: int, batches: Buffer, first: int, *, compacted: bool = False
+) -> list[Message]:
+    """The messages from `first` on in batches that follow each other. Raises `InvalidBatch`."""
     messages: list[Message] = []
-    for header, data in split_batches(answer.body, gaps=compacted):
+    for header, data in split_batches(batches, gaps=compacted):
         if compacted:
             messages += _of_gapped(partition, header.base_offset, data, first)
         else:
@@ -73,12 +81,7 @@ async def read_messages(
             skip = max(0, first - header.base_offset)
             messages += messages_of(partition, header.base_offset, data)[skip:]
         first = header.next_offset
-    if limit is not None and len(messages) > limit:
-        del messages[limit:]  # … and end behind the limit
-        next_offset = None
-    if messages and next_offset is None:
-        next_offset = messages[-1].offset + 1
-    return ReadBatch(messages, next_offset)
+    return messages
 
 
 def messages_of(partition: int, base: int, batch: Buffer) -> list[Message]:
@@ -111,46 +114,6 @@ def _of_gapped(partition: int, base: int, batch: Buffer, first: int) -> list[Mes
         for record in read_gapped_records(batch)
         if base + record.offset_delta >= first
     ]
-
-
-async def pages(
-    transport: Transport,
-    topic: TopicName,
-    partition: int,
-    start: str | int,
-    *,
-    of: Incarnation,
-    follow_s: float,
-    compacted: bool,
-) -> AsyncGenerator[list[Message], None]:
-    """Messages in order, as many at a time as one answer has.
-
-    Behind a long page the next one is under way while the caller works. To the partition's end,
-    or, with `follow_s`, without end: so long one call waits for more.
-    """
-
-    def reading(place: str | int) -> asyncio.Task[ReadBatch]:
-        read = read_messages(
-            transport, topic, partition, place, None, follow_s, of=of, compacted=compacted
-        )
-        return asyncio.create_task(read, name=f"read {topic} {partition} from {place}")
-
-    place = start
-    ahead: asyncio.Task[ReadBatch] | None = None
-    try:
-        while True:
-            page = await (ahead or reading(place))
-            if page.next_offset is not None:
-                place = page.next_offset
-            if not page.messages and not follow_s:
-                return
-            ahead = reading(place) if len(page.messages) >= AHEAD_FROM else None
-            if page.messages:
-                yield page.messages
-    finally:
-        if ahead is not None:
-            ahead.cancel()
-            await asyncio.wait({ahead})
 
 
 async def find_offset(

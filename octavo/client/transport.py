@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, NamedTuple
 
 from octavo.client.doubt import Doubts, PartitionKey
@@ -173,6 +174,44 @@ class Transport:
                 self._on_retry(last)
             await asyncio.sleep(pauses.next_s())
 
+    async def stream(
+        self,
+        path: str,
+        *,
+        query: Mapping[str, object],
+        headers: Mapping[str, str],
+        partition: PartitionKey,
+        wait_s: float,
+        of: Incarnation,
+    ) -> AsyncGenerator[bytes, None]:
+        """The pieces of an answer that may go on for ever, tried once: `call` is to go on by.
+
+        `wait_s` is how long a broker may be silent between two of them. Raises `ApiError` and
+        `Unreachable`, where it broke off.
+        """
+        url, shown = self._url_for(partition), f"GET {path}"
+        params = {name: str(value) for name, value in query.items()}
+        quiet_s = self._attempt_s + wait_s
+        opening = self._wire.stream(
+            url + path, params, {**headers, **of.headers()}, quiet_s=quiet_s
+        )
+        try:
+            async with AsyncExitStack() as stack:
+                entering = stack.enter_async_context(opening)
+                reply, pieces = await self._doubts.unless_moved(url, partition, entering, 0.0)
+                if owner := _owner_in(reply):
+                    self._owners[partition] = owner
+                if reply.status >= 300:
+                    raise api_error(reply.status, _problem(reply), shown)
+                if not of.agrees(reply.headers):
+                    raise TopicReplaced(409, _ANOTHER, shown)
+                while piece := await self._doubts.unless_moved(
+                    url, partition, _next_of(pieces), wait_s
+                ):
+                    yield piece
+        except LOST as error:
+            raise Unreachable(f"{shown}: {url} broke off ({reason_of(error)})") from None
+
     async def _once(
         self,
         url: str,
@@ -235,6 +274,10 @@ class Transport:
         """Ask somebody else next time. Of many calls that failed there together one moves on."""
         if self._urls[self._current % len(self._urls)] == url:
             self._current += 1
+
+
+async def _next_of(pieces: AsyncIterator[bytes]) -> bytes:
+    return await anext(pieces, b"")
 
 
 def _owner_in(reply: Reply) -> str | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import NamedTuple, Protocol
 
 import aiohttp
@@ -21,6 +22,13 @@ class Reply(NamedTuple):
     reason: str = ""
 
 
+class Streamed(NamedTuple):
+    """An answer that comes piece by piece: `pieces` behind a 2xx status, else `reply` is all."""
+
+    reply: Reply
+    pieces: AsyncIterator[bytes]
+
+
 class Wire(Protocol):
     """How calls reach brokers."""
 
@@ -36,6 +44,14 @@ class Wire(Protocol):
         follow: bool = True,
     ) -> Reply:
         """One exchange, redirects followed unless told not to. Raises one of `LOST`."""
+
+    def stream(
+        self, url: str, params: Mapping[str, str], headers: Mapping[str, str], *, quiet_s: float
+    ) -> AbstractAsyncContextManager[Streamed]:
+        """A GET whose answer may go on for ever; given up where nothing comes for `quiet_s`.
+
+        Opening it, and each piece, raises one of `LOST`.
+        """
 
     async def close(self) -> None:
         """Give all connections back."""
@@ -71,6 +87,19 @@ class HttpWire:
         ) as response:
             found = await response.read()
             return Reply(response.status, response.headers, found, response.reason or "")
+
+    @asynccontextmanager
+    async def stream(
+        self, url: str, params: Mapping[str, str], headers: Mapping[str, str], *, quiet_s: float
+    ) -> AsyncIterator[Streamed]:
+        """See `Wire`."""
+        timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=quiet_s)
+        async with self._opened().get(
+            url, params=params, headers=headers, timeout=timeout
+        ) as response:
+            body = await response.read() if response.status >= 300 else b""
+            reply = Reply(response.status, response.headers, body, response.reason or "")
+            yield Streamed(reply, response.content.iter_any())
 
     async def close(self) -> None:
         """See `Wire`."""

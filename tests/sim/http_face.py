@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
@@ -87,6 +87,12 @@ class SimWire:
             raise
         self._load.referee.ends(exchange, reply, self._load.loop.now)
         return reply
+
+    def stream(
+        self, url: str, params: Mapping[str, str], headers: Mapping[str, str], *, quiet_s: float
+    ) -> NoReturn:
+        """No simulated client follows a partition."""
+        raise NotImplementedError(url)
 
     async def close(self) -> None:
         """Nothing is open."""

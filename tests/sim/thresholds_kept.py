@@ -119,7 +119,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.http.held_bytes:* octavo.broker.http.config:* octavo.broker.http.connections:*
         octavo.broker.cluster.in_use:* octavo.broker.http.inflating:* octavo.broker.http.overview:*
         octavo.broker.http.router:* octavo.broker.http.server:* octavo.broker.http.services:*
-        octavo.broker.http.status_page:* octavo.client.reading:* octavo.client.sync:*
+        octavo.broker.http.status_page:* octavo.client.following:* octavo.client.sync:*
         octavo.client.wire:*
         octavo.bookie.wire.server:_KEEPALIVE_PROBES octavo.bookie.wire.server:_BACKLOG
         octavo.broker.http.problems:RETRY_AFTER_S

@@ -1,0 +1,111 @@
+"""A partition's messages page by page: to its end, or without end (followed).
+
+What is there is read by calls, the next one under way while the caller works on a long page. At the
+end a follower has one stream, in which the owner sends what comes, batches as stored: one write
+for each message and reader, where calls one after another cost three times as much. A stream that
+ends, breaks off or is refused is no error: the next call goes on where it was, says what is wrong,
+and finds the new owner. So may a reader be as slow as it likes: its stream is read no further, and
+cut off in the end. While nothing comes it waits by long polls, which cost less than streams then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from octavo.client.errors import ApiError, Unreachable
+from octavo.client.incarnation import Incarnation
+from octavo.client.reading import ReadBatch, opened, read_messages
+from octavo.client.transport import BATCH_TYPE, Transport
+from octavo.client.types import Message, TopicName
+from octavo.protocol.batch import whole_batches
+
+AHEAD_FROM = 1_000
+"""Behind a page of so many messages there are more: the next one is fetched at once."""
+WAIT_S = 20.0
+"""So long one call waits for more."""
+QUIET_S = 15.0
+"""A broker ends a stream in which nothing came for so long."""
+STREAM_AGAIN_S = 30.0
+"""Who was refused a stream asks for no other one so soon: there are too many, or the broker is
+older and has none of batches."""
+
+
+async def pages(
+    transport: Transport,
+    topic: TopicName,
+    partition: int,
+    start: str | int,
+    *,
+    of: Incarnation,
+    follow: bool,
+    compacted: bool,
+) -> AsyncGenerator[list[Message], None]:
+    """Messages in order, as many at a time as come together; raises what `read_messages` does."""
+    loop = asyncio.get_running_loop()
+
+    def reading(place: str | int, wait_s: float) -> asyncio.Task[ReadBatch]:
+        read = read_messages(
+            transport, topic, partition, place, None, wait_s, of=of, compacted=compacted
+        )
+        return asyncio.create_task(read, name=f"read {topic} {partition} from {place}")
+
+    place = start
+    wait_s = 0.0
+    stream_from_s = loop.time()
+    ahead: asyncio.Task[ReadBatch] | None = None
+    try:
+        while True:
+            page = await (ahead or reading(place, wait_s))
+            ahead = None
+            if page.next_offset is not None:
+                place = page.next_offset
+            if page.messages:
+                wait_s = 0.0 if loop.time() >= stream_from_s else WAIT_S
+                if len(page.messages) >= AHEAD_FROM:
+                    ahead = reading(place, wait_s)
+                yield page.messages
+            elif not follow:
+                return
+            elif wait_s or not isinstance(place, int) or loop.time() < stream_from_s:
+                wait_s = WAIT_S
+            else:
+                wait_s = WAIT_S
+                try:
+                    async with aclosing(_streamed(transport, topic, partition, place, of)) as found:
+                        async for messages in found:
+                            place, wait_s = messages[-1].offset + 1, 0.0
+                            yield messages
+                except ApiError:
+                    stream_from_s = loop.time() + STREAM_AGAIN_S
+                except Unreachable:
+                    pass  # it broke off: the next call looks for the owner
+    finally:
+        if ahead is not None:
+            ahead.cancel()
+            await asyncio.wait({ahead})
+
+
+async def _streamed(
+    transport: Transport, topic: TopicName, partition: int, offset: int, of: Incarnation
+) -> AsyncGenerator[list[Message], None]:
+    """What comes from `offset` on, until the stream ends. Raises `ClientError`, `InvalidBatch`."""
+    found = transport.stream(
+        f"/v1/topics/{topic}/partitions/{partition}/messages",
+        query={"from": offset, "follow": "true"},
+        headers={"Accept": BATCH_TYPE},
+        partition=(str(topic), partition),
+        wait_s=QUIET_S,
+        of=of,
+    )
+    data = bytearray()
+    async with aclosing(found) as pieces:
+        async for piece in pieces:
+            data += piece
+            if whole := whole_batches(data):
+                batches = bytes(data[:whole])
+                del data[:whole]
+                if messages := opened(partition, batches, offset):
+                    offset = messages[-1].offset + 1
+                    yield messages
