@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from octavo.client.types import Message
 
 RECEIVE_MAX = 1_000
-FOLLOW_WAIT_S = 20.0
 DRAIN_WAIT_S = 1.0
 """Without --follow a subscription is at its end when nothing came for so long."""
 
@@ -66,6 +66,7 @@ def consume(
     Examples:
       octavo consume flights --from earliest --limit 10
       octavo consume flights --subscription billing --follow
+      octavo consume flights --from latest --follow --json | jq .value
       octavo consume flights --from 2026-11-21T08:00:00Z --partition 2 --json
       octavo consume accounts --compacted --follow
     """
@@ -73,7 +74,7 @@ def consume(
         raise BadOption("--partition goes with a plain read; a subscription covers all partitions")
     if subscription and compacted:
         raise BadOption("--compacted goes with a plain read; a subscription gets every message")
-    printer = _Printer(limit, raw, as_json)
+    printer = _Printer(limit, raw, as_json, at_once=follow or subscription is not None)
     urls = broker_urls(url, data)
 
     async def run() -> None:
@@ -100,13 +101,19 @@ class _Enough(Exception):
 
 
 class _Printer:
-    """Counts and prints."""
+    """Counts and prints. `at_once`: a message is out, pipe or not, before the next one is taken.
 
-    def __init__(self, limit: int | None, raw: bool, as_json: bool) -> None:
+    Who follows sees each as it comes, and none is acked that still stands in a buffer.
+    """
+
+    def __init__(
+        self, limit: int | None, raw: bool, as_json: bool, *, at_once: bool = False
+    ) -> None:
         self.count = 0
         self.limit = limit
         self._raw = raw
         self._json = as_json
+        self._at_once = at_once
 
     @property
     def left(self) -> int:
@@ -125,6 +132,8 @@ class _Printer:
             emit_raw(
                 f"{message.partition}:{message.offset}\t{key}".encode() + (message.value or b"")
             )
+        if self._at_once:
+            sys.stdout.flush()
         if self.left <= 0:
             raise _Enough
 
