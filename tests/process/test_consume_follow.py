@@ -34,7 +34,7 @@ class Consuming:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=environment(),
+            env={**environment(), "PYTHONUNBUFFERED": ""},  # as nearly everybody has it
         )
         self._lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
