@@ -121,6 +121,7 @@ class Stream:
 def write_head(call: Call, response: web.StreamResponse) -> None:
     """What each answer without end says of itself."""
     response.headers["Cache-Control"] = "no-store"
+    response.headers["X-Accel-Buffering"] = "no"  # nginx would keep it until it has 4 KiB
     response.headers[OWNER_HEADER] = call.owner_url
     response.headers["Server"] = "octavo"
     response.headers["X-Content-Type-Options"] = "nosniff"
