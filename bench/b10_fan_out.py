@@ -1,14 +1,15 @@
 """B10: many tailing readers of one partition: what each message costs, and how late it comes.
 
     python -m bench.b10_fan_out                         # 1,000 readers, 20 messages a second
-    python -m bench.b10_fan_out --readers 200 --kinds poll,events --seconds 20
+    python -m bench.b10_fan_out --readers 200 --kinds poll,events,client --seconds 20
 
 `octavo standalone` is started in a fresh folder. Readers are connections of one process that parse
 no more than they must: `events` follow the partition as server-sent events, `poll` asks by long
-polls, one after another. A publisher in a process of its own sends single messages of 100 B at a
-fixed rate. How late a message is, at each of fifty readers, counts from when it was due. What the
-processors did is read from the processes themselves. Prints a line per kind, and last one JSON
-document.
+polls, one after another; `client` is the Python client, `messages(follow=True)`, which opens what
+it gets, each with connections of its own. A publisher in a process of its own sends single messages
+of 100 B at a fixed rate. How late a message is, at each of fifty readers, counts from when it was
+due. What the processors did is read from the processes themselves. Prints a line per kind, and last
+one JSON document.
 """
 
 from __future__ import annotations
@@ -94,14 +95,35 @@ class Reader(asyncio.Protocol):
             at = data.find(BEGIN, at + len(BEGIN))
 
 
+class ClientReader:
+    """The same by the Python client."""
+
+    def __init__(self, url: str, late_s: list[float] | None) -> None:
+        self.count = 0
+        self._late_s = late_s
+        self._task = asyncio.ensure_future(self._run(url))
+
+    async def _run(self, url: str) -> None:
+        async with AsyncClient(url) as client:
+            async for message in client.messages(TOPIC, start="latest", follow=True):
+                self.count += 1
+                if self._late_s is not None:
+                    due = (message.value or b"")[len(BEGIN) : len(BEGIN) + NS_DIGITS]
+                    self._late_s.append((time.time_ns() - int(due)) / 1e9)
+
+
 async def read(job: dict[str, Any]) -> dict[str, Any]:
     """All readers, for as long as it takes; says `ready` when they stand."""
     loop = asyncio.get_running_loop()
     host, _, port = job["url"].removeprefix("http://").rpartition(":")
     late_s: list[float] = []
-    readers: list[Reader] = []
+    readers: list[Reader | ClientReader] = []
     for number in range(job["readers"]):
-        reader = Reader(host, job["kind"], late_s if number < TIMED else None)
+        timed = late_s if number < TIMED else None
+        if job["kind"] == "client":
+            readers.append(ClientReader(job["url"], timed))
+            continue
+        reader = Reader(host, job["kind"], timed)
         await loop.create_connection(lambda reader=reader: reader, host, int(port))  # type: ignore[misc]
         readers.append(reader)
     await asyncio.sleep(SETTLE_S)
