@@ -1,8 +1,10 @@
 """kill −9 of brokers in the midst of streams: events that are followed, lines that are acked by
-calls, a WebSocket. Nothing is lost, nothing that was acked comes again, order is kept.
+calls, a WebSocket, the Python client. Nothing is lost, nothing that was acked comes again, order is
+kept.
 
 A stream whose own broker is killed is begun anew at another one, as its user would; one whose
-owner is killed goes on by itself. `OCTAVO_ROUNDS=200` makes it a long one.
+owner is killed goes on by itself; the client does so in either case. `OCTAVO_ROUNDS=200` makes it a
+long one.
 """
 
 from __future__ import annotations
@@ -152,6 +154,7 @@ class Rounds:
         self.cluster = cluster
         self.rng = random.Random(ROUNDS)
         self.followed = Followed()
+        self.by_client: list[int] = []
         self.lines, self.socket = Consumed("lines"), Consumed("socket")
         self.sent: list[Place] = []
         self.over = False
@@ -161,6 +164,7 @@ class Rounds:
             await client.create_topic("t", partitions=PARTITIONS)
             for name in ("lines", "socket"):
                 await client.subscribe("t", name, type="shared", ack_timeout_s=LEASE_S)
+            follows = asyncio.create_task(self._follow(client))
             tasks = [
                 asyncio.create_task(one)
                 for one in (
@@ -175,9 +179,10 @@ class Rounds:
             self.over = True
             await tasks[0]
             await self._settle(client)
-            for task in tasks:
+            assert not follows.done(), "it goes on by itself"
+            for task in (*tasks, follows):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, follows, return_exceptions=True)
         self._judge()
 
     async def _round(self, number: int) -> None:
@@ -194,9 +199,14 @@ class Rounds:
         return [
             len(one)
             for one in (
-                self.sent, self.followed.offsets, self.lines.acked, self.socket.acked,
+                self.sent, self.followed.offsets, self.by_client, self.lines.acked,
+                self.socket.acked,
             )
         ]  # fmt: skip
+
+    async def _follow(self, client: AsyncClient) -> None:
+        async for message in client.messages("t", follow=True):
+            self.by_client.append(message.offset)
 
     async def _publish(self, client: AsyncClient) -> None:
         producer = await client.producer("t", linger_ms=1)
@@ -228,6 +238,7 @@ class Rounds:
                 sorted(sent - self.lines.times.keys())[:5],
                 sorted(sent - self.socket.times.keys())[:5],
                 of_first - len(self.followed.offsets),
+                of_first - len(self.by_client),
             )
 
         await until(lambda: not any(left()), left)
@@ -245,6 +256,7 @@ class Rounds:
             offsets = sorted(offset for number, offset in self.sent if number == partition)
             assert offsets == [*range(len(offsets))]
         assert self.followed.offsets == [*range(len(self.followed.offsets))]
+        assert self.by_client == [*range(len(self.by_client))]
         again = {
             one.name: sum(times - 1 for times in one.times.values())
             for one in (self.lines, self.socket)

@@ -211,6 +211,21 @@ BUGS = (
         ),
     ),
     TestedBug(
+        "follower-forgets-what-a-stream-brought",
+        "a client whose stream ended goes on where that stream began",
+        """The client reads to the end by calls, and then has a stream, which may break off at any
+        time. Whoever notes only what the calls brought has all of the stream twice.""",
+        "who follows has each message once",
+        "unit/octavo/test_following.py",
+        (
+            Edit(
+                "octavo.client.following:pages",
+                "place, wait_s = messages[-1].offset + 1, 0.0",
+                "wait_s = 0.0",
+            ),
+        ),
+    ),
+    TestedBug(
         "stream-waits-for-a-deleted-topic",
         "a stream takes another topic of the name for a partition that moves",
         """That the topic is another one is told as something that passes, for the broker that says
