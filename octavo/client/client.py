@@ -365,6 +365,9 @@ class AsyncClient:
             async for message in client.messages("orders", partition=2, start="earliest"):
                 print(message.offset, message.key, message.value)
 
+        Followed, messages come as soon as they are stored, over one stream from the partition's
+        owner. While that is away there is a pause, no gap and no repeat, and `Unreachable` when no
+        broker answers for `retry_s`. A body may take as long as it likes.
         To go on later, keep `message.offset + 1` and begin there. `start` as in `read`;
         `compacted`: first its compacted view, then every message behind the view's horizon.
         All are of one topic: raises `TopicReplaced` as `read` does, which also says what

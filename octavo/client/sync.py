@@ -310,7 +310,8 @@ class Client(OnLoopThread[AsyncClient]):
             for message in client.messages("orders", partition=2):
                 print(message.offset, message.key, message.value)
 
-        To go on later, keep `message.offset + 1` and begin there: `start=`.
+        Followed, messages come as soon as they are stored; leaving the loop, also by Ctrl-C, ends
+        it. To go on later, keep `message.offset + 1` and begin there: `start=`.
         `compacted`: first its compacted view, then every message behind the view's horizon.
         All are of one topic: see `AsyncClient.messages`.
         """
