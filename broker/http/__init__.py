@@ -4,7 +4,7 @@
 is one request with its bounds, `forwarding` brings it to its owner, `problems` makes errors of it.
 `stream` is an answer without end. `schemas` and `openapi` describe it all, `overview` and
 `status_page` show the cluster. The handlers are in `api`. A single message whose head came before
-goes past most of this (`request_edges`, `api/short_way`).
+goes past most of this (`request_edges`, `short_way`).
 
 What would hurt is refused, each at its place: one connection too many (`connections`), another
 site's page (`browsers`), a call between brokers that is none (`broker_calls`), a body that grows
