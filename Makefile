@@ -13,7 +13,7 @@ help:
 	@echo 'make check     the same without the tests'
 	@echo 'make docs      a page for every module, made from its docstrings, in dist/api'
 	@echo 'make fmt       format and mend what can be mended'
-	@echo 'make bench     B1 to B4, B7, B10 and B11 of docs/performance.md on this machine'
+	@echo 'make bench     B1 to B4, B7, B8, B10 and B11 of docs/performance.md on this machine'
 	@echo 'make bench-peers    beside Kafka and NATS in one run; 9 minutes: [SYSTEMS=octavo,kafka-flush] [ROUNDS=3] (needs Java, Maven, Go)'
 	@echo 'make bench-spark    B9: what the Spark source reads from closed ledgers, what the sink writes'
 	@echo 'make bench-storage  the storage engine: busy, restarts, index; 15 minutes, 25 GB of disk'
@@ -84,6 +84,7 @@ bench: install
 	$(BIN)/python -m bench.b3_client
 	$(BIN)/python -m bench.b4_single
 	$(BIN)/python -m bench.b7_standalone --starts 3
+	$(BIN)/python -m bench.b8_growth
 	$(BIN)/python -m bench.b10_fan_out --kinds events
 	$(BIN)/python -m bench.b11_slow_bookie
 
