@@ -1,38 +1,10 @@
-"""BookKeeper's protobuf records that stand in the metadata store, declared at run time.
-
-Only field names, numbers and kinds matter on the wire and in protobuf text; they are listed here
-as data, so that no generated code and no protoc step is needed.
-"""
+"""BookKeeper's protobuf records that stand in the metadata store: their fields, as data."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-_PACKAGE = "octavo.metadata"
-_Proto = descriptor_pb2.FieldDescriptorProto
-_KINDS = {
-    "int32": _Proto.TYPE_INT32,
-    "int64": _Proto.TYPE_INT64,
-    "string": _Proto.TYPE_STRING,
-    "bytes": _Proto.TYPE_BYTES,
-}
-_LABELS = {
-    "required": _Proto.LABEL_REQUIRED,
-    "optional": _Proto.LABEL_OPTIONAL,
-    "repeated": _Proto.LABEL_REPEATED,
-}
-
-
-class F(NamedTuple):
-    """One field: number, name, label, and a kind, an enum's or a message's name."""
-
-    number: int
-    name: str
-    label: str
-    kind: str
-
+from octavo.protocol.protobuf import F, message_classes
 
 _ENUMS = {
     "State": {"OPEN": 1, "IN_RECOVERY": 2, "CLOSED": 3},
@@ -88,33 +60,7 @@ _MESSAGES = {
 }
 
 
-def _build() -> dict[str, Any]:
-    file = descriptor_pb2.FileDescriptorProto(
-        name="octavo/metadata.proto", package=_PACKAGE, syntax="proto2"
-    )
-    for enum_name, values in _ENUMS.items():
-        enum = file.enum_type.add(name=enum_name)
-        for name, number in values.items():
-            # Values of all enums of a file share one scope, so their names must differ.
-            enum.value.add(name=name, number=number)
-    for message_name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=message_name)
-        for number, name, label, kind in fields:
-            field = message.field.add(name=name, number=number, label=_LABELS[label])
-            if kind in _KINDS:
-                field.type = _KINDS[kind]
-            else:
-                field.type = _Proto.TYPE_ENUM if kind in _ENUMS else _Proto.TYPE_MESSAGE
-                field.type_name = f".{_PACKAGE}.{kind}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
-        for name in _MESSAGES
-    }
-
-
-_CLASSES = _build()
+_CLASSES = message_classes("octavo.metadata", _ENUMS, _MESSAGES)
 
 # Their attributes exist only at run time, hence Any; the codecs beside this file are small.
 LedgerMetadataFormat: Any = _CLASSES["LedgerMetadataFormat"]

@@ -34,7 +34,7 @@ from octavo.protocol.codes import (
     Unauthorized,
     UnknownState,
 )
-from octavo.protocol.entry import MASTER_KEY_BYTES
+from octavo.protocol.entry import INVALID_ENTRY_ID, MASTER_KEY_BYTES
 from octavo.protocol.frames import ADD_PREFIX_BYTES
 
 _OK = Code.OK
@@ -191,6 +191,9 @@ class LedgerControl:
         except Unauthorized:
             await self._vouch_for_key(ledger_id)
             raise
+        except NoSuchLedger:  # a deletion that a crash takes back would let the writer go on
+            await self.delete(ledger_id)
+            raise
         pending = self._fences.get(ledger_id)
         sure = ledger_id not in self._unsure_fences
         step = ledger_rules.fence(state, sure=sure, under_way=pending is not None)
@@ -227,12 +230,32 @@ class LedgerControl:
             return
 
         def take() -> None:
-            state.explicit_lac = max(state.explicit_lac, lac)
+            if lac > state.explicit_lac:
+                state.explicit_lac, state.lac_body = lac, None
             self._states.touch(ledger_id)
             self._watches.moved(ledger_id, state.last_add_confirmed)
 
         record = encode_meta(MetaOp.EXPLICIT_LAC, ledger_id, key, lac)
         await self._write(ledger_id, record, take)
+
+    def keep_signed_lac(self, ledger_id: int, lac: int, body: bytes) -> None:
+        """`body` is what the writer signed of `lac`, for readers who believe nothing else.
+
+        In memory: after a restart `signed_lac` makes it again, where that takes no password.
+        """
+        state = self._states.get(ledger_id)
+        if state is not None and state.explicit_lac == lac:
+            state.lac_body = body
+
+    def signed_lac(self, ledger_id: int, last_entry: bytes | None) -> bytes | None:
+        """The explicit LAC with its digest, if there is one. Raises as `last_add_confirmed`."""
+        state = self.sure(ledger_id, "knew of a later LAC")
+        lac = state.explicit_lac
+        if lac == INVALID_ENTRY_ID:
+            return None
+        if state.lac_body is None and last_entry is not None:
+            return ledger_rules.lac_alone(ledger_id, lac, last_entry)
+        return state.lac_body
 
     async def delete(self, ledger_id: int, now_ms: int = 0) -> None:
         """Forget a ledger, for ever; durable on return. Nothing to do for an unknown one.

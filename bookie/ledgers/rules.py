@@ -8,15 +8,19 @@ stands in the journal before it, and a fence is answered only after its record i
 from __future__ import annotations
 
 import enum
+import struct
 
 from octavo.bookie.adds import AddBatch
 from octavo.bookie.journal.format import Meta, MetaOp
 from octavo.bookie.ledgers.state import LedgerState
 from octavo.protocol.codes import Code
-from octavo.protocol.entry import HEADER_BYTES, DigestType, digest_for
+from octavo.protocol.entry import HEADER_BYTES, Digest, DigestType, digest_for
 
 _LAC_AT, _LENGTH_AT = 16, 24
 _HMAC_BYTES = 20
+_LAC_ALONE = struct.Struct(">qq")
+"""Ledger and LAC: what the digest of a LAC that comes alone is made over."""
+_LAC_ALONE_BYTES = range(_LAC_ALONE.size, _LAC_ALONE.size + _HMAC_BYTES + 1)
 
 
 def admission(
@@ -87,14 +91,33 @@ def likeness(here: bytes, brought: bytes) -> Likeness:
 
 
 def _digest_bytes(entry: bytes) -> int | None:
-    """The length of the checksum that `entry` matches; None when it matches none."""
+    digest = _digest_of(entry)
+    return None if digest is None else digest.size
+
+
+def _digest_of(entry: bytes) -> Digest | None:
+    """The checksum that `entry` matches; None when it matches none."""
     header = entry[:HEADER_BYTES]
     for kind in (DigestType.CRC32C, DigestType.CRC32):
         digest = digest_for(kind, b"")
         payload_at = HEADER_BYTES + digest.size
         if digest.compute(header, entry[payload_at:]) == entry[HEADER_BYTES:payload_at]:
-            return digest.size
+            return digest
     return None
+
+
+def is_lac_alone(ledger_id: int, lac: int, body: bytes) -> bool:
+    """Whether `body` can be that LAC as its writer signed it: its digest may be of any type."""
+    return len(body) in _LAC_ALONE_BYTES and _LAC_ALONE.unpack_from(body) == (ledger_id, lac)
+
+
+def lac_alone(ledger_id: int, lac: int, entry: bytes) -> bytes | None:
+    """A LAC under the digest that protects `entry`; None where a password is needed for it."""
+    digest = _digest_of(entry)
+    if digest is None:
+        return None
+    front = _LAC_ALONE.pack(ledger_id, lac)
+    return front + digest.compute(front, b"")
 
 
 class FenceStep(enum.Enum):

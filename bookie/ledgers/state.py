@@ -46,13 +46,24 @@ class LedgerStateDamaged(OctavoError):
 class LedgerState:
     """One ledger's. Changed on the loop only."""
 
-    __slots__ = ("deleted", "explicit_lac", "fenced", "key", "lac", "last_entry", "reached")
+    __slots__ = (
+        "deleted",
+        "explicit_lac",
+        "fenced",
+        "key",
+        "lac",
+        "lac_body",
+        "last_entry",
+        "reached",
+    )
 
     def __init__(self, key: bytes) -> None:
         self.key = key
         self.fenced = False
         self.deleted = False
         self.explicit_lac = INVALID_ENTRY_ID
+        self.lac_body: bytes | None = None
+        """`explicit_lac` as its writer signed it, if it did; not on the disk."""
         self.lac = INVALID_ENTRY_ID
         self.last_entry = INVALID_ENTRY_ID
         self.reached = INVALID_ENTRY_ID
@@ -61,6 +72,7 @@ class LedgerState:
     def delete(self, now_ms: int) -> None:
         """Nothing is left of the ledger but that it is deleted, and since when (wall clock)."""
         self.deleted = True
+        self.lac_body = None
         self.explicit_lac = self.lac = INVALID_ENTRY_ID
         self.last_entry = now_ms
 

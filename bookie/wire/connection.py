@@ -29,7 +29,8 @@ from octavo.bookie.adds import AddBatch, Refused, split_adds
 from octavo.bookie.back_pressure import MODEST_BYTES, Flow, Pause, Pressure
 from octavo.bookie.wire.in_flight import InFlight
 from octavo.bookie.wire.requests import v2_code
-from octavo.protocol import extension
+from octavo.bookie.wire.v3_adds import Refusal, V3Batch, joined, refusal
+from octavo.protocol import extension, v3
 from octavo.protocol.auth import AUTH_DISABLED
 from octavo.protocol.codes import Code, OctavoError, ProtocolError
 from octavo.protocol.extension import encode_added
@@ -58,6 +59,7 @@ from octavo.protocol.frames import (
 
 if TYPE_CHECKING:
     from octavo.bookie.wire.server import BookieServer
+    from octavo.bookie.write.repeats import Done
 
 log = structlog.get_logger()
 
@@ -149,7 +151,13 @@ class Connection(asyncio.BufferedProtocol):
         self._write_scheduled = False
         self._add_bytes = 0
         self._has_added = False
-        self._in_flight = InFlight(server.requests, server.reads, self._answer, self._answered)
+        self._in_flight = InFlight(
+            server.requests, server.v3_calls, server.reads, self._answer, self._answered
+        )
+        self._speaks_v3 = True
+        """Until the first frame that is no v3 request; from there on it is v2, as with Apache."""
+        self._v3_batches: dict[AddBatch, V3Batch] = {}
+        """Those on their way to the disk."""
         self._closing = False
 
     # What the transport calls
@@ -258,14 +266,18 @@ class Connection(asyncio.BufferedProtocol):
     def _take(self, data: memoryview) -> int:
         """Handle the whole frames of `data`; return where the unfinished one begins."""
         position = 0
+        if self._speaks_v3:
+            position = self._take_v3(data)
+            if self._speaks_v3:
+                return position
         end = len(data)
         frame_bytes_max = self._config.frame_bytes_max
         while end - position >= PREFIX.size and not self._closing:
             length, head = PREFIX.unpack_from(data, position)
             if head >> 24 == _V3_FIRST_BYTE:
                 raise ProtocolError(
-                    "a v3 (protobuf) request: this bookie speaks v2; "
-                    "set useV2WireProtocol=true in the client"
+                    "a v3 (protobuf) request on a connection that speaks v2: "
+                    "its first frame that is no v3 request decides that"
                 )
             following = position + LENGTH.size + self._receiver.checked_length(length)
             if head >> 16 == _ADD:
@@ -284,6 +296,38 @@ class Connection(asyncio.BufferedProtocol):
             self._dispatch(head, data[position:following])
             position = following
         return position
+
+    def _take_v3(self, data: memoryview) -> int:
+        """Handle whole v3 frames, up to the first that is none; return where that one begins."""
+        position, end = 0, len(data)
+        adds: list[v3.Add] = []
+        try:
+            while end - position >= PREFIX.size and not self._closing:
+                length = LENGTH.unpack_from(data, position)[0]
+                following = position + LENGTH.size + self._receiver.checked_length(length)
+                if following > end:
+                    break
+                request = v3.parse_request(data[position:following])
+                if request is None:
+                    self._speaks_v3 = False
+                    break
+                position = following
+                if isinstance(request, v3.Add):
+                    adds.append(request)
+                else:
+                    self._dispatch_v3(request)
+        finally:
+            if adds:
+                self._add_v3(adds)
+        return position
+
+    def _dispatch_v3(self, request: v3.Read | v3.Call) -> None:
+        if isinstance(request, v3.Read):
+            self._in_flight.read(request)
+        else:
+            self._in_flight.call(request)
+        if self._in_flight.count > self._config.connection_reads_max:
+            self.flow.pause(Pause.READS)
 
     def _dispatch(self, head: int, frame: memoryview) -> None:
         kind = head >> 16
@@ -320,22 +364,43 @@ class Connection(asyncio.BufferedProtocol):
 
     # Adds
 
-    def _add(self, batches: list[tuple[int, AddBatch]]) -> None:
+    def _add(self, batches: list[tuple[int, AddBatch]], done: Done | None = None) -> None:
+        """Have them stored; `done` answers, or by itself what the flags of each ask for."""
         self._add_bytes += sum([len(batch.frames) for _, batch in batches])
         storage = self._storage
         if self._server.read_only:
-            batches = list(self._without_read_only(batches))
+            batches = list(self._without_read_only(batches, done or self._added))
         self._has_added = True
         if storage.pressure.level is Pressure.FULL:
-            batches = list(self._without_excess(batches))
+            batches = list(self._without_excess(batches, done or self._added))
         for ranges, group in groupby(batches, key=_wants_ranges):
-            done = self._added_ranges if ranges else self._added
-            storage.add([batch for _, batch in group], done, self._lane)
+            answer = done or (self._added_ranges if ranges else self._added)
+            storage.add([batch for _, batch in group], answer, self._lane)
         if self._add_bytes > self._config.connection_add_bytes_max:
             self.flow.pause(Pause.ADDS)
 
+    def _add_v3(self, adds: list[v3.Add]) -> None:
+        refused: list[Refusal] = []
+        taken: list[v3.Add] = []
+        for add in adds:
+            reason = refusal(add)
+            if reason is None:
+                taken.append(add)
+            else:
+                refused.append(reason)
+        if refused:
+            for add, code, _ in refused:
+                self._answer(v3.add_answer(add.head, code, add.ledger_id, add.entry_id))
+                self._metrics.adds_refused.labels(code.name).inc()
+            self._tell_refused(
+                [Refused(add.ledger_id, add.entry_id, reason) for add, _, reason in refused]
+            )
+        batches = joined(taken)
+        self._v3_batches.update((one.batch, one) for one in batches)
+        self._add([(one.flags, one.batch) for one in batches], self._added_v3)
+
     def _without_excess(
-        self, batches: list[tuple[int, AddBatch]]
+        self, batches: list[tuple[int, AddBatch]], refuse: Done
     ) -> Iterator[tuple[int, AddBatch]]:
         """Answer what there is no room for; recovery's adds pass as long as anything does."""
         for flags, batch in batches:
@@ -343,17 +408,17 @@ class Connection(asyncio.BufferedProtocol):
                 yield flags, batch
             else:
                 self._metrics.throttled.labels("adds").inc(batch.count)
-                self._added([(batch, Code.TOO_MANY_REQUESTS)])
+                refuse([(batch, Code.TOO_MANY_REQUESTS)])
 
     def _without_read_only(
-        self, batches: list[tuple[int, AddBatch]]
+        self, batches: list[tuple[int, AddBatch]], refuse: Done
     ) -> Iterator[tuple[int, AddBatch]]:
         """Answer what a read-only bookie does not take; recovery's adds pass (P36)."""
         for flags, batch in batches:
             if flags & _HIGH_PRIORITY and self._server.takes_recovery_adds:
                 yield flags, batch
             else:
-                self._added([(batch, Code.READ_ONLY)])
+                refuse([(batch, Code.READ_ONLY)])
 
     def _added_ranges(self, results: Sequence[tuple[AddBatch, Code]]) -> None:
         """Batches are durable, or refused; their sender understands `Op.ADDED`."""
@@ -386,6 +451,18 @@ class Connection(asyncio.BufferedProtocol):
                 self._metrics.adds_refused.labels(code.name).inc(batch.count)
         self._acked(acked, size)
 
+    def _added_v3(self, results: Sequence[tuple[AddBatch, Code]]) -> None:
+        """The same for what came in v3 frames."""
+        acked = size = 0
+        for batch, code in results:
+            size += len(batch.frames)
+            self._answers.append(self._v3_batches.pop(batch).answers(code))
+            if code is Code.OK:
+                acked += batch.count
+            else:
+                self._metrics.adds_refused.labels(code.name).inc(batch.count)
+        self._acked(acked, size)
+
     def _acked(self, entries: int, size: int) -> None:
         self._add_bytes -= size
         if entries:
@@ -400,10 +477,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refuse(self, refused: list[Refused]) -> None:
         """Adds that are damaged or name no entry: never stored, answered, and said aloud."""
-        self._metrics.damaged.inc(len(refused))
         self._metrics.adds_refused.labels(Code.BAD_REQUEST.name).inc(len(refused))
         for add in refused:
             self._answer(add_answers(Code.BAD_REQUEST, add.ledger_id, add.entry_id, 1))
+        self._tell_refused(refused)
+
+    def _tell_refused(self, refused: list[Refused]) -> None:
+        self._metrics.damaged.inc(len(refused))
         for add in refused[:_LOGGED_REFUSALS_MAX]:
             log.warning(
                 "add_refused",

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from octavo.protocol import v3
 from octavo.protocol.codes import ProtocolError
 from octavo.protocol.extension import Op, Request
 from octavo.protocol.fair_queue import FairQueue
@@ -19,7 +20,8 @@ from octavo.protocol.frames import BatchReadRequest, Flag, ReadRequest
 
 if TYPE_CHECKING:
     from octavo.bookie.read.scheduler import ReadScheduler
-    from octavo.bookie.wire.requests import Requests
+    from octavo.bookie.wire.requests import Read, Requests
+    from octavo.bookie.wire.v3_calls import V3Calls
 
 _RUNNING_MAX = 32
 """Reads of one connection that wait for the disk at once."""
@@ -27,7 +29,7 @@ _AT_ONCE = int(Flag.FENCE | Flag.HIGH_PRIORITY)
 _AT_ONCE_MAX = 64
 """Requests that may run out of turn; the next ones wait for theirs like others."""
 
-_Request = ReadRequest | BatchReadRequest | Request
+_Request = ReadRequest | BatchReadRequest | Request | v3.Read | v3.Call
 
 
 class InFlight:
@@ -36,11 +38,13 @@ class InFlight:
     def __init__(
         self,
         requests: Requests,
+        v3_calls: V3Calls,
         scheduler: ReadScheduler,
         answer: Callable[[bytes], None],
         on_done: Callable[[BaseException | None], None],
     ) -> None:
         self._requests = requests
+        self._v3_calls = v3_calls
         self._scheduler = scheduler
         self._answer = answer
         self._on_done = on_done
@@ -65,20 +69,31 @@ class InFlight:
         """Whether everything has been answered."""
         return not self._tasks and not self._waiting
 
-    def read(self, request: ReadRequest | BatchReadRequest) -> None:
+    def read(self, request: Read) -> None:
         """Answer a read, in its turn or, with a flag that says so, at once."""
-        self._take(request, request.ledger_id, at_once=bool(request.flags & _AT_ONCE))
+        if isinstance(request, v3.Read) and request.waits:
+            self._wait(request)
+        else:
+            self._take(request, request.ledger_id, at_once=bool(request.flags & _AT_ONCE))
+
+    def call(self, request: v3.Call) -> None:
+        """Answer a v3 request that is neither read nor add."""
+        self._take(request, -1, at_once=True)
 
     def extension(self, request: Request) -> None:
         """Answer a request of ours. Raises `ProtocolError` when it is none."""
         if request.op is Op.ADDED:
             raise ProtocolError("ADDED is an answer, never a request")
         if request.op is Op.WAIT_LAC:
-            task = self._spawn(self._answer_with(request))
-            self._waits.add(task)
-            task.add_done_callback(self._waited)
+            self._wait(request)
         else:
             self._take(request, -1, at_once=True)
+
+    def _wait(self, request: Request | v3.Read) -> None:
+        """Answer a long poll."""
+        task = self._spawn(self._answer_with(request))
+        self._waits.add(task)
+        task.add_done_callback(self._waited)
 
     def _take(self, request: _Request, ledger_id: int, *, at_once: bool) -> None:
         running = len(self._tasks) - len(self._waits) - self._running
@@ -152,8 +167,12 @@ class InFlight:
     # Tasks
 
     def _answer_to(self, request: _Request, since: float | None) -> Coroutine[Any, Any, bytes]:
-        if isinstance(request, ReadRequest):
+        if isinstance(request, v3.Read) and request.waits:
+            return self._v3_calls.tail(request)
+        if isinstance(request, ReadRequest | v3.Read):
             return self._requests.read(request, since)
+        if isinstance(request, v3.Call):
+            return self._v3_calls.call(request)
         if isinstance(request, BatchReadRequest):
             return self._requests.batch_read(request, since)
         return self._requests.extension(request)

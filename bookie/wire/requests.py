@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from octavo.bookie.error_code import code_of
+from octavo.protocol import v3
 from octavo.protocol.codes import (
     BadRequest,
     BookieError,
@@ -45,6 +46,9 @@ log = structlog.get_logger()
 
 _FENCE = int(Flag.FENCE)
 _UNKNOWN_STATE = int(Flag.UNKNOWN_STATE)
+Read = ReadRequest | BatchReadRequest | v3.Read
+"""What waits for its turn, and is answered with entries."""
+
 _COMPARED_MAX = 100
 """Entries that one request may have compared: anybody can ask."""
 
@@ -83,17 +87,17 @@ class Requests:
         for watch in tuple(self._parked):
             watch.cancel()
 
-    def now(self, request: ReadRequest | BatchReadRequest | Request, since: float) -> bytes | None:
+    def now(self, request: Read | Request | v3.Call, since: float) -> bytes | None:
         """The whole answer, when it can be given without waiting for a disk."""
-        if isinstance(request, Request) or request.flags & _FENCE:
+        if isinstance(request, Request | v3.Call) or request.flags & _FENCE:
             return None
         entries: list[bytes] | None = []
         code = Code.OK
-        if isinstance(request, ReadRequest):
-            first, count_max, bytes_max = request.entry_id, 1, 0
-        else:
+        if isinstance(request, BatchReadRequest):
             first = request.start_entry
             count_max, bytes_max = self._batch_bounds(request)
+        else:
+            first, count_max, bytes_max = request.entry_id, 1, 0
         try:
             entries = self._storage.reads.read_now(request.ledger_id, first, count_max, bytes_max)
         except Exception as error:
@@ -102,7 +106,7 @@ class Requests:
             return None
         return self._answer(request, code, entries, since)
 
-    async def read(self, request: ReadRequest, since: float | None = None) -> bytes:
+    async def read(self, request: ReadRequest | v3.Read, since: float | None = None) -> bytes:
         """Answer a read, which may have waited `since`; with the fence flag, fence first."""
         if since is None:
             since = asyncio.get_running_loop().time()
@@ -136,11 +140,13 @@ class Requests:
             code = self._code_of(error, request, request.start_entry)
         return self._answer(request, code, entries, since)
 
-    def refusal(self, request: ReadRequest | BatchReadRequest | Request, cause: str) -> bytes:
+    def refusal(self, request: Read | Request | v3.Call, cause: str) -> bytes:
         """The answer that there is no room for the request at present."""
         self._metrics.throttled.labels(cause).inc()
         if isinstance(request, Request):
             return encode_answer(request.op, request.request_id, Code.TOO_MANY_REQUESTS, {})
+        if isinstance(request, v3.Call):
+            return v3.answer(request.head, Code.TOO_MANY_REQUESTS)
         now = asyncio.get_running_loop().time()
         return self._answer(request, Code.TOO_MANY_REQUESTS, [], now)
 
@@ -150,18 +156,21 @@ class Requests:
         return request.count_max if request.count_max > 0 else max(bytes_max, 1), bytes_max
 
     @staticmethod
-    def _code_of(error: Exception, request: ReadRequest | BatchReadRequest, entry_id: int) -> Code:
-        what = "read" if isinstance(request, ReadRequest) else "batch_read"
-        return v2_code(code_of(error, what, request.ledger_id, entry_id), request.flags)
+    def _code_of(error: Exception, request: Read, entry_id: int) -> Code:
+        what = "batch_read" if isinstance(request, BatchReadRequest) else "read"
+        code = code_of(error, what, request.ledger_id, entry_id)
+        return code if isinstance(request, v3.Read) else v2_code(code, request.flags)
 
-    def _answer(
-        self,
-        request: ReadRequest | BatchReadRequest,
-        code: Code,
-        entries: list[bytes],
-        since: float,
-    ) -> bytes:
+    def _answer(self, request: Read, code: Code, entries: list[bytes], since: float) -> bytes:
         self._count_read(code, sum(map(len, entries)), since)
+        if isinstance(request, v3.Read):
+            found, lac = None, None
+            if entries:
+                found = entries[0]
+                lac = None if request.flags & _FENCE else self._lac_known(request.ledger_id)
+            return v3.read_answer(
+                request.head, code, request.ledger_id, request.entry_id, found, lac
+            )
         if isinstance(request, ReadRequest):
             entry = entries[0] if entries else b""
             return read_answer(code, request.ledger_id, request.entry_id, entry)
@@ -169,7 +178,14 @@ class Requests:
             code, request.ledger_id, request.start_entry, request.request_id, entries
         )
 
-    async def _fence_if_asked(self, request: ReadRequest | BatchReadRequest) -> None:
+    def _lac_known(self, ledger_id: int) -> int | None:
+        """The LAC that a read's answer brings along; None when it is uncertain."""
+        try:
+            return self._storage.control.last_add_confirmed(ledger_id)
+        except BookieError:
+            return None
+
+    async def _fence_if_asked(self, request: Read) -> None:
         if not request.flags & _FENCE:
             return
         try:
@@ -247,19 +263,31 @@ class Requests:
 
     async def _wait_lac(self, ledger_id: int, body: dict[str, Any]) -> dict[str, Any]:
         after = int_of(body, "after")
-        timeout_ms = min(int_of(body, "timeout_ms", LONG_POLL_MS_MAX), LONG_POLL_MS_MAX)
-        if self._storage.control.last_add_confirmed(ledger_id, after) <= after and timeout_ms > 0:
-            await self._park(self._storage.control.watch_lac(ledger_id, after), timeout_ms)
-        lac = self._storage.control.last_add_confirmed(ledger_id, after)
+        lac = await self.wait_lac(ledger_id, after, int_of(body, "timeout_ms", LONG_POLL_MS_MAX))
         answer: dict[str, Any] = {"lac": lac}
         if lac > after and body.get("entry"):
-            # The entry after the one the reader has, so that one round trip serves a tail.
-            try:
-                answer["entry"] = await self._storage.reads.read(ledger_id, after + 1)
-            except BookieError as error:
-                if error.code not in (Code.NO_ENTRY, Code.UNKNOWN_STATE):
-                    raise
+            entry = await self.entry_after(ledger_id, after)
+            if entry is not None:
+                answer["entry"] = entry
         return answer
+
+    async def wait_lac(self, ledger_id: int, after: int, timeout_ms: int) -> int:
+        """The ledger's LAC, once it is above `after` or that time is over."""
+        control = self._storage.control
+        timeout_ms = min(timeout_ms, LONG_POLL_MS_MAX)
+        if control.last_add_confirmed(ledger_id, after) <= after and timeout_ms > 0:
+            await self._park(control.watch_lac(ledger_id, after), timeout_ms)
+        return control.last_add_confirmed(ledger_id, after)
+
+    async def entry_after(self, ledger_id: int, after: int) -> bytes | None:
+        """The entry after the one a reader has, so that one round trip serves a tail; None when
+        it is not here."""
+        try:
+            return await self._storage.reads.read(ledger_id, after + 1)
+        except BookieError as error:
+            if error.code not in (Code.NO_ENTRY, Code.UNKNOWN_STATE):
+                raise
+        return None
 
     async def _park(self, watch: asyncio.Future[int], timeout_ms: int) -> None:
         if len(self._parked) >= self._config.long_polls_max:

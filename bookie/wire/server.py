@@ -20,6 +20,7 @@ from octavo.bookie.back_pressure import FrameRoom, Pause, Pressure
 from octavo.bookie.read.scheduler import ReadScheduler
 from octavo.bookie.wire.connection import Connection
 from octavo.bookie.wire.requests import Requests
+from octavo.bookie.wire.v3_calls import V3Calls
 from octavo.protocol.codes import OctavoError, Scope
 
 if TYPE_CHECKING:
@@ -99,6 +100,9 @@ class BookieServer:
         self.storage = storage
         self.metrics = metrics
         self.requests = Requests(storage, config, metrics, node_info)
+        self.v3_calls = V3Calls(
+            storage, self.requests, node_info, lambda: self.read_only, config.frame_bytes_max
+        )
         self.scratch = bytearray(config.scratch_bytes)
         self.read_only = False
         """Whether ordinary adds are answered READ_ONLY."""

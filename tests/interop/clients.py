@@ -70,7 +70,7 @@ async def apaches_client(
         kind = APACHE_NAME.get(digest_type, digest_type.name)
         for end in ("close", "leave"):
             checks.title(f"Apache's client, {kind}, E = Qw = Qa = 2 over both bookies, {end}")
-            made = await java.run("write", 2, 2, 2, kind, PASSWORD.decode(), ENTRIES, end)
+            made = await java.run("v2", "write", 2, 2, 2, kind, PASSWORD.decode(), ENTRIES, end)
             checks.equal("it wrote all entries", (made["last"], made["length"]), _ends(ENTRIES - 1))
             ledger = int(made["ledger"])
             await both_replicas(checks, (peer.bookie_port, node.port), ledger, digest_type)
@@ -84,7 +84,7 @@ async def apaches_client(
                 (LedgerState.CLOSED, ENTRIES - 1, LENGTH, digest_type),
             )
             checks.equal("and of its map", dict(metadata.custom), {"maker": b"apache"})
-            read = await java.run("read", ledger, kind, PASSWORD.decode(), "plain")
+            read = await java.run("v2", "read", ledger, kind, PASSWORD.decode(), "plain")
             checks.equal("it reads every entry back", read["sha256"], SHA256)
 
 
@@ -113,7 +113,7 @@ async def _recovered(
 ) -> None:
     metadata = await ledger_by_us(checks, store, ledger)
     checks.equal("the ledger of a dead writer is open", metadata.state, LedgerState.OPEN)
-    read = await java.run("read", ledger, kind, PASSWORD.decode(), "recover")
+    read = await java.run("v2", "read", ledger, kind, PASSWORD.decode(), "recover")
     checks.equal(
         "its recovery over both bookies ends where the writer ended",
         (read["last"], read["length"], read["closed"], read["sha256"]),

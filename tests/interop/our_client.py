@@ -41,12 +41,14 @@ async def our_client(
             await both_replicas(checks, ports, writer.ledger_id, digest_type)
             closed = await writer.close()
             checks.equal("it closed", (closed.last_entry, closed.length), (ENTRIES - 1, LENGTH))
-            read = await java.run("read", writer.ledger_id, kind, PASSWORD.decode(), "plain")
+            read = await java.run("v2", "read", writer.ledger_id, kind, PASSWORD.decode(), "plain")
             checks.equal("Apache's client reads every entry", read["sha256"], SHA256)
 
             checks.title(f"our client's open ledger, {kind}, recovered by Apache's client")
             writer = await _written(client, digest_type)
-            read = await java.run("read", writer.ledger_id, kind, PASSWORD.decode(), "recover")
+            read = await java.run(
+                "v2", "read", writer.ledger_id, kind, PASSWORD.decode(), "recover"
+            )
             checks.equal(
                 "it ends where our writer ended",
                 (int(read["last"]), int(read["length"]), read["sha256"]),
@@ -59,7 +61,7 @@ async def our_client(
             )
 
             checks.title(f"Apache's client's open ledger, {kind}, recovered by ours")
-            made = await java.run("write", 2, 2, 2, kind, PASSWORD.decode(), ENTRIES, "leave")
+            made = await java.run("v2", "write", 2, 2, 2, kind, PASSWORD.decode(), ENTRIES, "leave")
             ledger = int(made["ledger"])
             found = await client.recover(ledger, password=PASSWORD)
             checks.equal(
@@ -70,7 +72,7 @@ async def our_client(
             reader = await client.open(ledger, password=PASSWORD)
             entries = await reader.read(0, ENTRIES - 1)
             checks.equal("we read every entry", [bytes(one.payload) for one in entries], CONTENT)
-            read = await java.run("read", ledger, kind, PASSWORD.decode(), "plain")
+            read = await java.run("v2", "read", ledger, kind, PASSWORD.decode(), "plain")
             checks.equal("and so does Apache's client", read["sha256"], SHA256)
     finally:
         await client.close()

@@ -94,6 +94,7 @@ async def serve(stream: bytes, cuts: list[int]) -> tuple[InstantStorage, list[An
         metrics=METRICS,
         storage=storage,
         requests=NoEntries(),
+        v3_calls=None,
         scratch=bytearray(CONFIG.scratch_bytes),
         read_only=False,
         takes_recovery_adds=True,

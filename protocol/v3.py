@@ -1,0 +1,215 @@
+"""BookKeeper's v3 frames: protobuf requests and their answers, matched by a transaction id.
+
+    frame := length:i32 message              length counts the message only
+    message := Request | Response            v3_schema.py has their fields
+
+`parse_request` is the judge of what a request is. Adds and reads come out with the flags of v2
+frames (frames.py): a bookie treats both alike. Answers copy the request's header. Spec:
+docs/formats/frames_v3.md.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from octavo.protocol.auth import AUTH_DISABLED
+from octavo.protocol.codes import Code
+from octavo.protocol.entry import Buffer
+from octavo.protocol.frames import LENGTH, Flag
+from octavo.protocol.v3_schema import RequestMessage, ResponseMessage
+
+VERSION = 3
+_BYTES, _VARINT_MORE = 2, 0x80
+
+
+class Op(enum.IntEnum):
+    """The operations that a bookie serves."""
+
+    READ = 1
+    ADD = 2
+    AUTH = 5
+    WRITE_LAC = 6
+    READ_LAC = 7
+    BOOKIE_INFO = 8
+    START_TLS = 9
+    FORCE = 10
+    LIST_ENTRIES = 11
+
+
+STATUS = {
+    Code.OK: 0,
+    Code.NO_LEDGER: 402,
+    Code.NO_ENTRY: 403,
+    Code.BAD_REQUEST: 404,
+    Code.IO: 501,
+    Code.UNAUTHORIZED: 502,
+    Code.BAD_VERSION: 503,
+    Code.FENCED: 504,
+    Code.READ_ONLY: 505,
+    Code.TOO_MANY_REQUESTS: 506,
+    Code.UNKNOWN_STATE: 507,
+}
+"""What stands for each code. Unlike v2, v3 has a word for all of them."""
+
+_RECOVERY_ADD = 1
+_FENCE_LEDGER = 1
+_ENTRY_PIGGYBACK = 2
+
+
+class Add(NamedTuple):
+    """A decoded add. `flags` are those of a v2 frame."""
+
+    head: bytes
+    flags: int
+    ledger_id: int
+    entry_id: int
+    key: bytes
+    entry: Buffer
+
+
+class Read(NamedTuple):
+    """A decoded read. `flags` are those of a v2 frame; entry −1 is the last one."""
+
+    head: bytes
+    flags: int
+    ledger_id: int
+    entry_id: int
+    key: bytes
+    previous_lac: int | None = None
+    """Of one that waits: until the ledger's LAC is above it."""
+    timeout_ms: int | None = None
+    piggyback: bool = False
+    """Whether it wants the entry after `previous_lac` then."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is a long poll."""
+        return self.previous_lac is not None and not self.flags & Flag.FENCE
+
+
+class Call(NamedTuple):
+    """Any other request. `op` may be a number that nobody knows, and `body` of another one."""
+
+    head: bytes
+    op: int
+    version: int
+    body: Any
+    """The `RequestMessage`."""
+
+
+Request = Add | Read | Call
+
+
+def parse_request(frame: memoryview) -> Request | None:
+    """Decode a whole frame (length prefix included); None when it is no v3 request.
+
+    An add or read without its body, or of another version, comes as a `Call`.
+    """
+    try:
+        message = RequestMessage.FromString(frame[LENGTH.size :])
+    except DecodeError:
+        return None
+    if not message.IsInitialized():
+        return None
+    header = message.header
+    urgent = int(Flag.HIGH_PRIORITY) if header.priority else 0
+    head = head_of(header.version, header.operation, header.txnId)
+    if header.version == VERSION:
+        if header.operation == Op.ADD and message.HasField("addRequest"):
+            add = message.addRequest
+            flags = urgent | (int(Flag.RECOVERY_ADD) if add.flag == _RECOVERY_ADD else 0)
+            return Add(head, flags, add.ledgerId, add.entryId, add.masterKey, add.body)
+        if header.operation == Op.READ and message.HasField("readRequest"):
+            return _read(head, urgent, message.readRequest)
+    return Call(head, header.operation, header.version, message)
+
+
+def _read(head: bytes, flags: int, read: Any) -> Read:
+    fences = read.flag == _FENCE_LEDGER
+    return Read(
+        head,
+        flags | (int(Flag.FENCE) if fences else 0),
+        read.ledgerId,
+        read.entryId,
+        read.masterKey if fences else b"",
+        read.previousLAC if read.HasField("previousLAC") else None,
+        read.timeOut if read.HasField("timeOut") else None,
+        read.flag == _ENTRY_PIGGYBACK,
+    )
+
+
+def varint(number: int) -> bytes:
+    """A number of 64 bits, as protobuf writes it; negative ones take ten bytes."""
+    number &= 0xFFFF_FFFF_FFFF_FFFF
+    if number < _VARINT_MORE:
+        return bytes((number,))
+    out = bytearray()
+    while number >= _VARINT_MORE:
+        out.append(number & 0x7F | _VARINT_MORE)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def head_of(version: int, op: int, txn_id: int) -> bytes:
+    """The header of an answer, as the request had it."""
+    return b"".join((b"\x08", varint(version), b"\x10", varint(op), b"\x18", varint(txn_id)))
+
+
+# Answers
+
+
+_STATUS_BYTES = {code: varint(status) for code, status in STATUS.items()}
+_READ_TAG = varint(100 << 3 | _BYTES)
+_ADD_TAG = varint(101 << 3 | _BYTES)
+
+
+def _frame(head: bytes, status: bytes, tag: bytes, *body: Buffer) -> bytes:
+    size = sum(map(len, body))
+    front = b"".join((b"\x0a", varint(len(head)), head, b"\x10", status, tag, varint(size)))
+    return b"".join((LENGTH.pack(len(front) + size), front, *body))
+
+
+def add_answer(head: bytes, code: Code, ledger_id: int, entry_id: int) -> bytes:
+    """Answers an add."""
+    status = _STATUS_BYTES[code]
+    ids = b"".join((b"\x08", status, b"\x10", varint(ledger_id), b"\x18", varint(entry_id)))
+    return _frame(head, status, _ADD_TAG, ids)
+
+
+def read_answer(
+    head: bytes,
+    code: Code,
+    ledger_id: int,
+    entry_id: int,
+    entry: bytes | None = None,
+    lac: int | None = None,
+) -> bytes:
+    """Answers a read; `lac` is the highest that the bookie knows, where that may be told."""
+    status = _STATUS_BYTES[code]
+    ids = b"".join((b"\x08", status, b"\x10", varint(ledger_id), b"\x18", varint(entry_id)))
+    if entry is not None:
+        ids += b"\x22" + varint(len(entry))
+    end = b"" if lac is None else b"\x28" + varint(lac)
+    return _frame(head, status, _READ_TAG, ids, entry or b"", end)
+
+
+def answer(head: bytes, code: Code, name: str = "", **fields: Any) -> bytes:
+    """Any other answer; `name` is the body's field, which takes `fields` and often the status."""
+    message = ResponseMessage(status=STATUS[code])
+    message.header.MergeFromString(head)
+    if name:
+        body = getattr(message, name)
+        body.SetInParent()
+        for key, value in fields.items():
+            setattr(body, key, value)
+    data: bytes = message.SerializeToString()
+    return LENGTH.pack(len(data)) + data
+
+
+def auth_answer(head: bytes) -> bytes:
+    """That this bookie asks nobody who they are."""
+    return answer(head, Code.OK, "authResponse", authPluginName=AUTH_DISABLED, payload=b"")
