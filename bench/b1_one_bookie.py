@@ -2,6 +2,7 @@
 
     python bench/b1_one_bookie.py                          # 100 B, 1 KB, 64 KB against our bookie
     python bench/b1_one_bookie.py --bookie host:port --v2  # the same client against any bookie
+    python bench/b1_one_bookie.py --v2 --v3                # v2 and v3 frames by turns
 
 The bookie runs in a process of its own, the client is the parent. The client speaks frames made by
 `protocol` and nothing else; small entries are packed before the clock starts, so that what is
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import platform
 import random
@@ -31,10 +33,12 @@ import structlog
 import uvloop
 
 from octavo.clock import wall_clock_ms
+from octavo.protocol import v3
 from octavo.protocol.answers import Added, AddRefused, parse_answers
 from octavo.protocol.entry import HEADER_BYTES, DigestType, digest_for, master_key, pack_entry
-from octavo.protocol.frames import ADD_PREFIX_BYTES, Flag, FrameReceiver, add_prefix
+from octavo.protocol.frames import ADD_PREFIX_BYTES, LENGTH, Flag, FrameReceiver, add_prefix
 from octavo.protocol.limits import FRAME_BYTES_MAX
+from octavo.protocol.v3_schema import RequestMessage, ResponseMessage
 
 KEY = master_key(b"")
 DIGEST = digest_for(DigestType.CRC32C, b"")
@@ -76,6 +80,33 @@ class Workload:
             )
 
 
+class V3Workload(Workload):
+    """The same as v3 requests, one behind the other: they are not all of one length."""
+
+    def __init__(self, ledger_id: int, size: int, count: int) -> None:
+        self.ledger_id = ledger_id
+        self.size = size
+        self.count = count
+        self._payload = random.Random(size).randbytes(size)
+        frames = [self._frame(entry_id) for entry_id in range(count)]
+        self._at = list(itertools.accumulate(map(len, frames), initial=0))
+        self.frame_bytes = self._at[-1] // count
+        self._all = memoryview(b"".join(frames))
+
+    def frames(self, first: int, count: int) -> memoryview:
+        return self._all[self._at[first] : self._at[first + count]]
+
+    def _frame(self, entry_id: int) -> bytes:
+        lengths = (entry_id + 1) * self.size
+        entry = pack_entry(DIGEST, self.ledger_id, entry_id, entry_id - 1, lengths, self._payload)
+        request = RequestMessage()
+        header, add = request.header, request.addRequest
+        header.version, header.operation, header.txnId = v3.VERSION, v3.Op.ADD, entry_id
+        add.ledgerId, add.entryId, add.masterKey, add.body = self.ledger_id, entry_id, KEY, entry
+        data: bytes = request.SerializeToString()
+        return LENGTH.pack(len(data)) + data
+
+
 class Client(asyncio.BufferedProtocol):
     """Keeps the window full; records when what was sent was acked."""
 
@@ -106,15 +137,9 @@ class Client(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         data = self._receiver.received(nbytes)
-        answers, end = parse_answers(data, FRAME_BYTES_MAX)
-        self._receiver.keep(data, end)
-        for answer in answers:
-            if isinstance(answer, Added):
-                self._acked += answer.last - answer.first + 1
-                assert answer.last == self._acked - 1, "acks out of order"
-            elif isinstance(answer, AddRefused):
-                self.done.set_exception(RuntimeError(f"refused: {answer}"))
-                return
+        self._receiver.keep(data, self._take(data))
+        if self.done.done():
+            return
         now = time.perf_counter()
         while self._bursts and self._bursts[0][0] <= self._acked:
             end_id, sent_at = self._bursts.popleft()
@@ -125,6 +150,16 @@ class Client(asyncio.BufferedProtocol):
             return
         self._send()
 
+    def _take(self, data: memoryview) -> int:
+        answers, end = parse_answers(data, FRAME_BYTES_MAX)
+        for answer in answers:
+            if isinstance(answer, Added):
+                self._acked += answer.last - answer.first + 1
+                assert answer.last == self._acked - 1, "acks out of order"
+            elif isinstance(answer, AddRefused):
+                self.done.set_exception(RuntimeError(f"refused: {answer}"))
+        return end
+
     def _send(self) -> None:
         work = self._work
         while self._sent < work.count and self._sent - self._acked + self._burst <= self._window:
@@ -132,6 +167,26 @@ class Client(asyncio.BufferedProtocol):
             self._transport.write(work.frames(self._sent, count))
             self._sent += count
             self._bursts.append((self._sent, time.perf_counter()))
+
+
+class V3Client(Client):
+    """Takes answers to v3 adds."""
+
+    def _take(self, data: memoryview) -> int:
+        position, last = 0, b""
+        while len(data) - position >= LENGTH.size:
+            following = position + LENGTH.size + LENGTH.unpack_from(data, position)[0]
+            if following > len(data):
+                break
+            last = data[position + LENGTH.size : following]
+            position = following
+            self._acked += 1
+        if last:  # one of each chunk is looked into: the client is not what is measured
+            answer = ResponseMessage.FromString(last)
+            if answer.status:
+                self.done.set_exception(RuntimeError(f"refused: {answer}"))
+            assert answer.addResponse.entryId == self._acked - 1, "acks out of order"
+        return position
 
 
 def percentile(latencies: list[tuple[float, int]], share: float) -> float:
@@ -145,20 +200,27 @@ async def run_size(
     args: argparse.Namespace,
     size: int,
     work: Workload | None = None,
+    *,
+    in_v3: bool = False,
 ) -> dict[str, Any]:
     """One measurement; of a new ledger with an id of its own, unless `work` is given."""
     flags = 0 if args.v2 else int(Flag.CRC32C | Flag.RANGE_ACK)
     if work is None:
         count = max(50, min(args.entries, args.bytes_max // size))
-        work = Workload(random.getrandbits(31), size, count, flags)
+        ledger_id = random.getrandbits(31)
+        work = (
+            V3Workload(ledger_id, size, count) if in_v3 else Workload(ledger_id, size, count, flags)
+        )
     count = work.count
+    client_of = V3Client if in_v3 else Client
     window = max(1, min(args.window, args.window_bytes // work.frame_bytes))
     loop = asyncio.get_running_loop()
-    transport, client = await loop.create_connection(lambda: Client(work, window), *address)
+    transport, client = await loop.create_connection(lambda: client_of(work, window), *address)
     await asyncio.wait_for(client.done, args.timeout_s)
     elapsed = time.perf_counter() - client.started
     transport.close()
     return {
+        "frames": "v3" if in_v3 else "v2" if args.v2 else "v2 with CRC32C and RANGE_ACK",
         "payload_bytes": size,
         "entries": count,
         "window": window,
@@ -173,16 +235,16 @@ async def run_size(
 async def measure(address: tuple[str, int], args: argparse.Namespace) -> list[dict[str, Any]]:
     """All sizes, `rounds` times each."""
     results = []
-    for round_number in range(args.rounds):
-        for size in args.sizes:
-            result = await run_size(address, args, size)
-            results.append({"round": round_number, **result})
-            print(
-                f"{size:>7} B  {result['entries_per_s']:>9,} entries/s  "
-                f"{result['mb_per_s']:>7} MB/s  p50 {result['p50_ms']:>8} ms  "
-                f"p99 {result['p99_ms']:>8} ms  window {result['window']}",
-                flush=True,
-            )
+    kinds = (False, True) if args.v3 else (False,)
+    for round_number, size, in_v3 in itertools.product(range(args.rounds), args.sizes, kinds):
+        result = await run_size(address, args, size, in_v3=in_v3)
+        results.append({"round": round_number, **result})
+        print(
+            f"{size:>7} B  {'v3' if in_v3 else 'v2'}  {result['entries_per_s']:>9,} entries/s  "
+            f"{result['mb_per_s']:>7} MB/s  p50 {result['p50_ms']:>8} ms  "
+            f"p99 {result['p99_ms']:>8} ms  window {result['window']}",
+            flush=True,
+        )
     return results
 
 
@@ -254,6 +316,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--bookie", help="host:port of a running bookie; our own by default")
     parser.add_argument("--v2", action="store_true", help="BookKeeper's frames only")
+    parser.add_argument("--v3", action="store_true", help="v3 frames as well, by turns")
     parser.add_argument("--folder", help="where the own bookie stores; a temporary one by default")
     parser.add_argument("--timeout-s", type=float, default=300)
     parser.add_argument("--serve", help=argparse.SUPPRESS)
@@ -278,7 +341,6 @@ def main() -> None:
             {
                 "benchmark": "B1",
                 "bookie": args.bookie or "octavo",
-                "frames": "v2" if args.v2 else "v2 with CRC32C and RANGE_ACK",
                 "fsync_before_ack": True,
                 "machine": platform.platform(),
                 "python": platform.python_version(),

@@ -29,7 +29,7 @@ from octavo.bookie.adds import AddBatch, Refused, split_adds
 from octavo.bookie.back_pressure import MODEST_BYTES, Flow, Pause, Pressure
 from octavo.bookie.wire.in_flight import InFlight
 from octavo.bookie.wire.requests import v2_code
-from octavo.bookie.wire.v3_adds import Refusal, V3Batch, joined, refusal
+from octavo.bookie.wire.v3_adds import Gathering, V3Batch
 from octavo.protocol import extension, v3
 from octavo.protocol.auth import AUTH_DISABLED
 from octavo.protocol.codes import Code, OctavoError, ProtocolError
@@ -300,25 +300,28 @@ class Connection(asyncio.BufferedProtocol):
     def _take_v3(self, data: memoryview) -> int:
         """Handle whole v3 frames, up to the first that is none; return where that one begins."""
         position, end = 0, len(data)
-        adds: list[v3.Add] = []
+        adds = Gathering()
         try:
             while end - position >= PREFIX.size and not self._closing:
                 length = LENGTH.unpack_from(data, position)[0]
                 following = position + LENGTH.size + self._receiver.checked_length(length)
                 if following > end:
                     break
+                taken = adds.take(data, position, following)
+                if taken > position:
+                    position = taken
+                    continue
                 request = v3.parse_request(data[position:following])
                 if request is None:
                     self._speaks_v3 = False
                     break
                 position = following
                 if isinstance(request, v3.Add):
-                    adds.append(request)
+                    adds.add(request)
                 else:
                     self._dispatch_v3(request)
         finally:
-            if adds:
-                self._add_v3(adds)
+            self._add_v3(adds)
         return position
 
     def _dispatch_v3(self, request: v3.Read | v3.Call) -> None:
@@ -379,25 +382,17 @@ class Connection(asyncio.BufferedProtocol):
         if self._add_bytes > self._config.connection_add_bytes_max:
             self.flow.pause(Pause.ADDS)
 
-    def _add_v3(self, adds: list[v3.Add]) -> None:
-        refused: list[Refusal] = []
-        taken: list[v3.Add] = []
-        for add in adds:
-            reason = refusal(add)
-            if reason is None:
-                taken.append(add)
-            else:
-                refused.append(reason)
-        if refused:
+    def _add_v3(self, adds: Gathering) -> None:
+        if refused := adds.refused:
             for add, code, _ in refused:
                 self._answer(v3.add_answer(add.head, code, add.ledger_id, add.entry_id))
                 self._metrics.adds_refused.labels(code.name).inc()
             self._tell_refused(
                 [Refused(add.ledger_id, add.entry_id, reason) for add, _, reason in refused]
             )
-        batches = joined(taken)
-        self._v3_batches.update((one.batch, one) for one in batches)
-        self._add([(one.flags, one.batch) for one in batches], self._added_v3)
+        if batches := adds.batches():
+            self._v3_batches.update((one.batch, one) for one in batches)
+            self._add([(one.flags, one.batch) for one in batches], self._added_v3)
 
     def _without_excess(
         self, batches: list[tuple[int, AddBatch]], refuse: Done

@@ -12,24 +12,30 @@ from typing import NamedTuple
 from octavo.bookie.adds import FALSE_LAC, AddBatch
 from octavo.protocol import v3
 from octavo.protocol.codes import Code
-from octavo.protocol.entry import HEADER, HEADER_BYTES, MASTER_KEY_BYTES
+from octavo.protocol.entry import HEADER, HEADER_BYTES, MASTER_KEY_BYTES, Buffer
 from octavo.protocol.frames import ADD_PREFIX_BYTES, Flag, add_prefix
+from octavo.protocol.v3_runs import Heads, take_run
 
 
 class V3Batch(NamedTuple):
-    """A batch, the flags of its adds, and the header of each."""
+    """A batch, the flags of its adds, and the headers of their requests."""
 
     flags: int
     batch: AddBatch
-    heads: Sequence[bytes]
+    heads: list[Heads | bytes]
 
     def answers(self, code: Code) -> bytes:
         """One answer for each add."""
-        batch = self.batch
-        return b"".join(
-            v3.add_answer(head, code, batch.ledger_id, entry_id)
-            for entry_id, head in enumerate(self.heads, batch.first_entry)
-        )
+        entry_id, ledger_id = self.batch.first_entry, self.batch.ledger_id
+        answers: list[bytes] = []
+        for heads in self.heads:
+            if isinstance(heads, bytes):
+                answers.append(v3.add_answer(heads, code, ledger_id, entry_id))
+                entry_id += 1
+            else:
+                answers.append(heads.answers(code, ledger_id, entry_id))
+                entry_id += heads.adds
+        return b"".join(answers)
 
 
 class Refusal(NamedTuple):
@@ -40,7 +46,64 @@ class Refusal(NamedTuple):
     reason: str
 
 
-def refusal(add: v3.Add) -> Refusal | None:
+class Gathering:
+    """Takes the adds of one chunk, in order."""
+
+    def __init__(self) -> None:
+        self.refused: list[Refusal] = []
+        self._batches: list[V3Batch] = []
+        self._open: _OpenBatch | None = None
+
+    def take(self, data: memoryview, start: int, following: int) -> int:
+        """Take adds from the whole frame `data[start:following]` on; where the next one begins.
+
+        `start` when that frame is none, or an unusual one.
+        """
+        run = take_run(data, start, following)
+        if run is None:
+            return start
+        self._take(run.flags, run.ledger_id, run.first_entry, run.key, run.entries, run.heads)
+        return run.end
+
+    def add(self, add: v3.Add) -> None:
+        """Take one that was parsed, or refuse it."""
+        refusal = _refusal(add)
+        if refusal is not None:
+            self.refused.append(refusal)
+        else:
+            self._take(add.flags, add.ledger_id, add.entry_id, add.key, [add.entry], add.head)
+
+    def batches(self) -> list[V3Batch]:
+        """What was taken."""
+        if self._open is not None:
+            self._batches.append(self._open.closed())
+            self._open = None
+        return self._batches
+
+    def _take(
+        self,
+        flags: int,
+        ledger_id: int,
+        first: int,
+        key: bytes,
+        entries: Sequence[Buffer],
+        heads: Heads | bytes,
+    ) -> None:
+        batch = self._open
+        if (
+            batch is None
+            or batch.next_entry != first
+            or batch.ledger_id != ledger_id
+            or batch.flags != flags
+            or batch.key != key
+        ):
+            if batch is not None:
+                self._batches.append(batch.closed())
+            batch = self._open = _OpenBatch(flags, ledger_id, first, key)
+        batch.extend(entries, heads)
+
+
+def _refusal(add: v3.Add) -> Refusal | None:
     """Why `add` must not be stored; None when it may."""
     if len(add.key) != MASTER_KEY_BYTES:
         what = f"a master key has {MASTER_KEY_BYTES} bytes, not {len(add.key)}"
@@ -58,44 +121,62 @@ def refusal(add: v3.Add) -> Refusal | None:
     return None
 
 
-def joined(adds: Sequence[v3.Add]) -> list[V3Batch]:
-    """`adds`, none of them refused, as few batches in the same order."""
-    batches: list[V3Batch] = []
-    start = 0
-    for index in range(1, len(adds) + 1):
-        if index == len(adds) or not _continues(adds[index - 1], adds[index]):
-            batches.append(_batch(adds[start:index]))
-            start = index
-    return batches
+class _OpenBatch:
+    """A batch that the next add may still lengthen."""
 
-
-def _continues(add: v3.Add, following: v3.Add) -> bool:
-    return (
-        following.entry_id == add.entry_id + 1
-        and following.ledger_id == add.ledger_id
-        and following.flags == add.flags
-        and following.key == add.key
+    __slots__ = (
+        "_end",
+        "_heads",
+        "_offsets",
+        "_parts",
+        "first",
+        "flags",
+        "key",
+        "ledger_id",
+        "next_entry",
     )
 
+    def __init__(self, flags: int, ledger_id: int, first: int, key: bytes) -> None:
+        self.flags = flags
+        self.ledger_id = ledger_id
+        self.first = first
+        self.next_entry = first
+        self.key = key
+        self._heads: list[Heads | bytes] = []
+        self._parts: list[Buffer] = []
+        self._offsets: range | list[int] = range(0)
+        self._end = 0
 
-def _batch(adds: Sequence[v3.Add]) -> V3Batch:
-    first = adds[0]
-    parts: list[bytes | memoryview | bytearray] = []
-    offsets: list[int] = []
-    end = 0
-    for add in adds:
-        offsets.append(end)
-        parts += (add_prefix(first.key, len(add.entry), first.flags), add.entry)
-        end += ADD_PREFIX_BYTES + len(add.entry)
-    step = end // len(adds)
-    alike = all(len(add.entry) == len(first.entry) for add in adds)
-    batch = AddBatch(
-        first.ledger_id,
-        first.entry_id,
-        len(adds),
-        first.key,
-        bool(first.flags & Flag.RECOVERY_ADD),
-        b"".join(parts),
-        range(0, end, step) if alike else offsets,
-    )
-    return V3Batch(first.flags, batch, [add.head for add in adds])
+    def extend(self, entries: Sequence[Buffer], heads: Heads | bytes) -> None:
+        """Append entries of one length."""
+        prefix = add_prefix(self.key, len(entries[0]), self.flags)
+        if len(entries) == 1:
+            self._parts += (prefix, entries[0])
+        else:
+            self._parts += (prefix, prefix.join(entries))
+        size = ADD_PREFIX_BYTES + len(entries[0])
+        more = range(self._end, self._end + size * len(entries), size)
+        if not self._offsets:
+            self._offsets = more
+        elif isinstance(self._offsets, range) and self._offsets.step == size:
+            self._offsets = range(0, more.stop, size)
+        else:
+            if isinstance(self._offsets, range):
+                self._offsets = list(self._offsets)
+            self._offsets.extend(more)
+        self._end = more.stop
+        self._heads.append(heads)
+        self.next_entry += len(entries)
+
+    def closed(self) -> V3Batch:
+        """The batch as it is now. Bytes are copied here, once."""
+        batch = AddBatch(
+            self.ledger_id,
+            self.first,
+            self.next_entry - self.first,
+            self.key,
+            bool(self.flags & Flag.RECOVERY_ADD),
+            b"".join(self._parts),
+            self._offsets,
+        )
+        return V3Batch(self.flags, batch, self._heads)
