@@ -18,7 +18,7 @@ from octavo.bookie.ledgers.control import LedgerControl
 from octavo.bookie.read.cache import CachedExtent, ReadCache, cut_alike
 from octavo.bookie.read.scheduler import ColdReads, joined
 from octavo.bookie.write.cache import Piece, WriteCache
-from octavo.protocol.codes import NoSuchEntry, TooManyRequests
+from octavo.protocol.codes import BookieError, NoSuchEntry, TooManyRequests
 from octavo.protocol.entry import INVALID_ENTRY_ID
 from octavo.protocol.frames import ADD_PREFIX_BYTES, LENGTH
 
@@ -120,7 +120,8 @@ class ReadPath:
         """Consecutive entries from `first` on: at least one, then while both bounds hold.
 
         An entry counts with the four bytes of its length, as it travels in a batch answer. Ends
-        before the first entry that is not there. Raises as `read` for entry `first`.
+        before the first entry that is not there or cannot be read. Raises as `read` for entry
+        `first`.
         """
         self._control.known(ledger_id)
         sought = _Sought(ledger_id, first, count_max, bytes_max)
@@ -135,6 +136,10 @@ class ReadPath:
                 run = await self._cold.run_with(
                     ledger_id, sought.next_entry, max(0, bytes_max - held)
                 )
+            except BookieError:
+                if sought.entries:
+                    break  # who asks for the next one will hear why
+                raise
             finally:
                 self._answers.change(-held)
             if run is None or (sought.entries and self._answers.is_spent):

@@ -258,7 +258,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _give_up(self, error: OctavoError) -> None:
         self._metrics.protocol_errors.inc()
-        log.warning("connection_refused", peer=self.flow.peer, error=error.name, reason=str(error))
+        peer = self.flow.peer
+        if times := self._server.refused_peers.refused(peer, self._loop.time()):
+            log.warning(
+                "connection_refused", peer=peer, error=error.name, reason=str(error), times=times
+            )
         self.close()
 
     # Requests

@@ -95,6 +95,7 @@ async def serve(stream: bytes, cuts: list[int]) -> tuple[InstantStorage, list[An
         storage=storage,
         requests=NoEntries(),
         v3_calls=None,
+        refused_peers=None,
         scratch=bytearray(CONFIG.scratch_bytes),
         read_only=False,
         takes_recovery_adds=True,

@@ -1,16 +1,24 @@
-"""Cold reads beside a flush: what was looked up before it may be an older copy of an entry."""
+"""Cold reads beside a flush: what was looked up may be old by then. And beside damage."""
 
 from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Executor, Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from octavo.bookie.back_pressure import Budget
 from octavo.bookie.read.cache import CachedExtent, ReadCache
+from octavo.bookie.read.path import ReadPath
 from octavo.bookie.read.scheduler import ColdReads
 from octavo.bookie.stats import ReadStats
+from octavo.bookie.write.cache import WriteCache
+from octavo.protocol.codes import BookieIOError
 from tests.support.raw_bookie import adds_of, config_in, entry_of
+from tests.support.storage_support import make_run
 
 LEDGER = 1
 
@@ -69,3 +77,24 @@ async def test_a_flush_ends_what_older_reads_may_answer() -> None:
     assert run is not None
     assert run.entry(0) == entry_of(LEDGER, 0, b"newer")
     assert cache.find(LEDGER, 1) is run
+
+
+async def test_what_cannot_be_read_ends_a_batch_that_has_something() -> None:
+    """Its reader gets what is well, and hears of the rest when that is all it asks for."""
+
+    class Damaged:
+        wait_s_max = 1.0
+
+        async def run_with(self, *_: object) -> None:
+            raise BookieIOError("entry log /l/1.log at byte 5: checksum does not match")
+
+    cache = WriteCache(1 << 20)
+    cache.active.put(make_run(LEDGER, 0, [b"a", b"b"]))
+    control: Any = SimpleNamespace(known=lambda _: None, deny=lambda *_: None)
+    damaged: Any = Damaged()
+    lookups = ReadStats().lookups
+    reads = ReadPath(control, cache, ReadCache(1 << 20), damaged, Budget(1 << 20), lookups)
+    assert len(await reads.read_many(LEDGER, 0, 9, 1 << 20)) == 2
+    with pytest.raises(BookieIOError):
+        await reads.read_many(LEDGER, 2, 9, 1 << 20)
+    assert reads._answers.used == 0
