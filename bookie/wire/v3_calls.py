@@ -19,6 +19,7 @@ from octavo.protocol.codes import (
     BookieIOError,
     Code,
     NoSuchEntry,
+    NoSuchLedger,
     ReadOnly,
 )
 from octavo.protocol.entry import INVALID_ENTRY_ID
@@ -111,6 +112,8 @@ class V3Calls:
             fields["lastEntryBody"] = await self._storage.reads.read(
                 body.ledgerId, INVALID_ENTRY_ID
             )
+        except NoSuchLedger as error:  # as Apache's bookies put it
+            raise NoSuchEntry(str(error)) from error
         except NoSuchEntry:
             pass
         told = self._storage.control.signed_lac(body.ledgerId, fields.get("lastEntryBody"))

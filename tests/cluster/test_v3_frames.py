@@ -301,7 +301,7 @@ async def test_a_lac_that_comes_alone(tmp_path: Path) -> None:
 
     async with running_bookie(tmp_path) as bookie:
         client = await V3Client.connect(bookie)
-        assert (await told(client, 1))[0] == STATUS[Code.NO_LEDGER]
+        assert (await told(client, 1))[0] == STATUS[Code.NO_ENTRY], "nothing is known of it"
         for entry in range(3):
             assert await client.add(1, entry) == OK
         assert await told(client, 1) == (OK, b"", entry_of(1, 2))

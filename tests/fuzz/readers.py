@@ -26,10 +26,11 @@ from octavo.bookie.journal.mark import Mark, MarkRefused, Position, decode_mark,
 from octavo.bookie.journal.reader import JournalReader, records_of
 from octavo.bookie.ledgers.limbo import LimboDamaged, LimboRecord, decode_limbo, encode_limbo
 from octavo.bookie.ledgers.state import LedgerState, LedgerStateDamaged, StateFile, encode_record
+from octavo.bookie.wire.v3_adds import Gathering
 from octavo.bookie.write.cache import Memtable, extents
 from octavo.metadata.cookie import Cookie, decode_cookie, encode_cookie
 from octavo.metadata.store import BadRecord
-from octavo.protocol import extension
+from octavo.protocol import extension, v3
 from octavo.protocol.answers import parse_answers
 from octavo.protocol.auth import AuthMessage, decode_auth, encode_auth
 from octavo.protocol.batch import InvalidBatch, split_batches
@@ -47,6 +48,7 @@ from octavo.protocol.frames import (
     add_answer,
     batch_read_answer,
     batch_read_request,
+    checked_length,
     parse_batch_read,
     parse_read,
     read_answer,
@@ -54,8 +56,17 @@ from octavo.protocol.frames import (
 )
 from octavo.protocol.records import Record as Message
 from octavo.protocol.records import build_batch, read_records
+from octavo.protocol.v3_runs import take_run
 from tests.sim.disk import SimDisk
 from tests.support.storage_support import KEY, make_run
+from tests.support.v3_frames import (
+    FENCE,
+    PIGGYBACK,
+    add_frame,
+    read_frame,
+    reordered,
+    request_frame,
+)
 
 FORMATS = Path(__file__).parents[1] / "fixtures" / "formats"
 """Files that earlier versions wrote."""
@@ -305,6 +316,65 @@ def _read_entry(data: bytes) -> None:
             continue
 
 
+def _v3_requests() -> list[bytes]:
+    adds = [add_frame(1, entry, txn=300 + entry) for entry in range(20)]
+    fencing = read_frame(1, -1, flag=FENCE, masterKey=KEY, priority=100)
+    lac = {"ledgerId": 1, "lac": 3, "masterKey": KEY, "body": b"b" * 20}
+    return [
+        b"".join(adds),
+        reordered(add_frame(2, 5, recovery=True, priority=100)) + fencing,
+        read_frame(1, -1, flag=PIGGYBACK, previousLAC=4, timeOut=1000),
+        request_frame(v3.Op.WRITE_LAC, 2**40, "writeLacRequest", **lac),
+        request_frame(v3.Op.AUTH, 1, "authRequest", authPluginName="P", payload=b"p"),
+        request_frame(v3.Op.LIST_ENTRIES, 1, "getListOfEntriesOfLedgerRequest", ledgerId=1),
+    ]
+
+
+def _read_v3(data: bytes) -> None:
+    """As a connection does; what is taken by runs is what the judge reads, or is not taken."""
+    position = 0
+    while len(data) - position >= 8:
+        length = checked_length(_U32.unpack_from(data, position)[0], FRAME_BYTES_MAX)
+        following = position + 4 + length
+        if following > len(data):
+            break
+        run = take_run(memoryview(data), position, following)
+        request = v3.parse_request(memoryview(data)[position:following])
+        if request is None:
+            assert run is None
+            break
+        if run is not None:
+            assert isinstance(request, v3.Add)
+            assert request[1:5] == (run.flags, run.ledger_id, run.first_entry, run.key)
+            assert request.entry == run.entries[0]
+            v3.parse_request(memoryview(run.heads.answers(Code.OK, run.ledger_id, run.first_entry)))
+        position = following
+
+
+def _read_v3_adds(data: bytes) -> None:
+    gathering = Gathering()
+    position = 0
+    while len(data) - position >= 8:
+        length = checked_length(_U32.unpack_from(data, position)[0], FRAME_BYTES_MAX)
+        following = position + 4 + length
+        if following > len(data):
+            break
+        taken = gathering.take(memoryview(data), position, following)
+        if taken == position:
+            request = v3.parse_request(memoryview(data)[position:following])
+            if request is None:
+                break
+            if isinstance(request, v3.Add):
+                gathering.add(request)
+            taken = following
+        position = taken
+    for one in gathering.batches():
+        again = split_adds(memoryview(one.batch.frames), 0, FRAME_BYTES_MAX)
+        assert not again.refused
+        assert again.end == len(one.batch.frames), "each is a good v2 frame"
+        one.answers(Code.FENCED)
+
+
 _LIMBO = LimboRecord(7, 1_700_000_000_000, "wiped", "ab" * 8, (1, 3))
 _COOKIE = Cookie("b1:3181", "/j", ("/l", "/m"), "instance", (), "00" * 8)
 
@@ -334,6 +404,8 @@ READERS: dict[str, Reader] = {
         lambda data: parse_batch_read(memoryview(data)),
         (ProtocolError,),
     ),
+    "v3 requests": Reader(_v3_requests(), _read_v3, (ProtocolError,)),
+    "v3 adds": Reader(_v3_requests(), _read_v3_adds, (ProtocolError,)),
     "auth": Reader([encode_auth(AuthMessage("plugin", b"abc"))], decode_auth, (ProtocolError,)),
     "extension request": Reader(
         [extension.encode_request(op, 7, {"ledger_id": 3, "key": b"k"}) for op in extension.Op],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import subprocess
 from pathlib import Path
 
@@ -66,16 +67,16 @@ async def apaches_client(
     checks: Checks, peer: Peer, store: MetadataStore, node: OurBookie, java: JavaClient
 ) -> None:
     """A ledger on one bookie of each kind, written, left open and recovered by Apache's client."""
-    for digest_type in (DigestType.CRC32C, DigestType.HMAC):
+    for wire, digest_type in itertools.product(("v2", "v3"), (DigestType.CRC32C, DigestType.HMAC)):
         kind = APACHE_NAME.get(digest_type, digest_type.name)
         for end in ("close", "leave"):
-            checks.title(f"Apache's client, {kind}, E = Qw = Qa = 2 over both bookies, {end}")
-            made = await java.run("v2", "write", 2, 2, 2, kind, PASSWORD.decode(), ENTRIES, end)
+            checks.title(f"Apache's client, {wire}, {kind}, E = Qw = Qa = 2 on both bookies, {end}")
+            made = await java.run(wire, "write", 2, 2, 2, kind, PASSWORD.decode(), ENTRIES, end)
             checks.equal("it wrote all entries", (made["last"], made["length"]), _ends(ENTRIES - 1))
             ledger = int(made["ledger"])
             await both_replicas(checks, (peer.bookie_port, node.port), ledger, digest_type)
             if end == "leave":
-                await _recovered(checks, java, store, ledger, kind)
+                await _recovered(checks, java, store, wire, ledger, kind)
                 await _old_writer(checks, (peer.bookie_port, node.port), ledger, digest_type)
             metadata = await ledger_by_us(checks, store, ledger)
             checks.equal(
@@ -84,7 +85,7 @@ async def apaches_client(
                 (LedgerState.CLOSED, ENTRIES - 1, LENGTH, digest_type),
             )
             checks.equal("and of its map", dict(metadata.custom), {"maker": b"apache"})
-            read = await java.run("v2", "read", ledger, kind, PASSWORD.decode(), "plain")
+            read = await java.run(wire, "read", ledger, kind, PASSWORD.decode(), "plain")
             checks.equal("it reads every entry back", read["sha256"], SHA256)
 
 
@@ -109,11 +110,11 @@ async def both_replicas(
 
 
 async def _recovered(
-    checks: Checks, java: JavaClient, store: MetadataStore, ledger: int, kind: str
+    checks: Checks, java: JavaClient, store: MetadataStore, wire: str, ledger: int, kind: str
 ) -> None:
     metadata = await ledger_by_us(checks, store, ledger)
     checks.equal("the ledger of a dead writer is open", metadata.state, LedgerState.OPEN)
-    read = await java.run("v2", "read", ledger, kind, PASSWORD.decode(), "recover")
+    read = await java.run(wire, "read", ledger, kind, PASSWORD.decode(), "recover")
     checks.equal(
         "its recovery over both bookies ends where the writer ended",
         (read["last"], read["length"], read["closed"], read["sha256"]),

@@ -9,6 +9,8 @@
 2. Our registration, cookie and ledger metadata are read by Apache's shell, Apache's by us.
 3. Apache's own client and ours write, leave, recover and read each other's ledgers over one bookie
    of each kind.
+4. The same in v3 frames: a conversation with both bookies, whose answers must be equal; Apache's
+   client in its default configuration, over both and then over three bookies of ours alone.
 
 Needs Java, its compiler and Maven, which fetches BookKeeper from Maven Central once.
 """
@@ -31,6 +33,7 @@ from tests.interop.our_client import our_client
 from tests.interop.ours import OurBookie, quiet, store_at
 from tests.interop.phrases import STEPS, STEPS_AFTER_RESTART, Step, transcript
 from tests.interop.shared_records import apache_by_us, ours_by_apache
+from tests.interop.v3_conversation import apaches_client_on_ours, v3_conversation
 
 
 async def compare(
@@ -85,6 +88,8 @@ async def judge(checks: Checks, peer: Peer, aloud: bool) -> None:
             await asyncio.to_thread(java.compile)
             await apaches_client(checks, peer, store, node, java)
             await our_client(checks, peer, store, node, java)
+            await v3_conversation(checks, (peer.bookie_port, node.port))
+            await apaches_client_on_ours(checks, peer, store, node, java)
         finally:
             node.kill()
 

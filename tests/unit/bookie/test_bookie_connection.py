@@ -17,10 +17,13 @@ from octavo.bookie.metrics import BookieMetrics
 from octavo.bookie.read.scheduler import ReadScheduler
 from octavo.bookie.wire.connection import Connection
 from octavo.bookie.write.cache import WriteCache
+from octavo.protocol import v3
 from octavo.protocol.answers import Added, ReadAnswer, parse_answers
 from octavo.protocol.codes import Code
 from octavo.protocol.frames import ReadRequest, read_answer, read_request
+from octavo.protocol.v3_schema import ResponseMessage
 from tests.support.raw_bookie import add_of, entry_of
+from tests.support.v3_frames import add_frame, read_frame
 
 METRICS = BookieMetrics()
 CONFIG = BookieConfig(journal_directories=("/j",), ledger_directories=("/l",), scratch_bytes=4096)
@@ -78,14 +81,17 @@ class InstantStorage:
 
 
 class NoEntries:
-    def now(self, request: ReadRequest, since: float) -> bytes:
-        return read_answer(Code.NO_ENTRY, request.ledger_id, request.entry_id)
+    def now(self, request: ReadRequest | v3.Read, since: float) -> bytes:
+        ids = (Code.NO_ENTRY, request.ledger_id, request.entry_id)
+        if isinstance(request, v3.Read):
+            return v3.read_answer(request.head, *ids)
+        return read_answer(*ids)
 
     def refusal(self, request: ReadRequest, cause: str) -> bytes:
         raise AssertionError(f"too many {cause} are under way")
 
 
-async def serve(stream: bytes, cuts: list[int]) -> tuple[InstantStorage, list[Any]]:
+async def serve(stream: bytes, cuts: list[int]) -> tuple[InstantStorage, bytes]:
     """What is stored, and answered, when `stream` comes in chunks of these sizes, repeated."""
     storage = InstantStorage()
     answers = Budget(CONFIG.answer_bytes_max)
@@ -120,7 +126,7 @@ async def serve(stream: bytes, cuts: list[int]) -> tuple[InstantStorage, list[An
     assert not transport.is_closed
     while connection.busy:  # noqa: ASYNC110
         await asyncio.sleep(0)
-    return storage, parse_answers(memoryview(transport.written), 10_000)[0]
+    return storage, transport.written
 
 
 REQUESTS = st.lists(
@@ -147,7 +153,8 @@ def test_cutting_the_stream_changes_nothing(
             payload = b"x" * size
             stream += add_of(1, len(stored), payload)
             stored.append((1, len(stored), entry_of(1, len(stored), payload)))
-    storage, answers = asyncio.run(serve(stream, cuts))
+    storage, written = asyncio.run(serve(stream, cuts))
+    answers = parse_answers(memoryview(written), 10_000)[0]
     assert storage.entries == stored
     acked: list[int] = []
     for answer in answers:
@@ -158,3 +165,45 @@ def test_cutting_the_stream_changes_nothing(
             reads -= 1
     assert acked == list(range(len(stored)))
     assert reads == 0
+
+
+@given(REQUESTS, st.lists(st.integers(1, 5000), min_size=1, max_size=5), st.booleans())
+def test_nor_does_it_in_v3_and_where_v2_begins(
+    requests: list[tuple[str, int]], cuts: list[int], ends_in_v2: bool
+) -> None:
+    stream = b""
+    stored: list[tuple[int, int, bytes]] = []
+    wanted: dict[int, tuple[int, int, int]] = {}
+    for txn, (kind, size) in enumerate(requests):
+        if kind == "read":
+            stream += read_frame(9, 1, txn=txn)
+            wanted[txn] = (v3.STATUS[Code.NO_ENTRY], 9, 1)
+            continue
+        for _ in range(20 if size == 30 else 1):
+            entry_id = len(stored)
+            entry = entry_of(1, entry_id, b"x" * size)
+            stored.append((1, entry_id, entry))
+            number = 1000 + entry_id
+            stream += add_frame(1, entry_id, txn=number, body=entry)
+            wanted[number] = (0, 1, entry_id)
+    if ends_in_v2:
+        stored.append((5, 0, entry_of(5, 0)))
+        stream += add_of(5, 0)
+    storage, written = asyncio.run(serve(stream, cuts))
+    assert storage.entries == stored
+    found: dict[int, tuple[int, int, int]] = {}
+    in_v2 = b""
+    while written:
+        end = 4 + int.from_bytes(written[:4])
+        if written[4] != 0x0A:
+            in_v2, written = in_v2 + written[:end], written[end:]
+            continue
+        message = ResponseMessage.FromString(written[4:end])
+        is_add = message.HasField("addResponse")
+        body = message.addResponse if is_add else message.readResponse
+        assert message.header.txnId not in found
+        found[message.header.txnId] = (message.status, body.ledgerId, body.entryId)
+        written = written[end:]
+    assert found == wanted
+    answers = parse_answers(memoryview(in_v2), 10_000)[0]
+    assert answers == ([Added(5, 0, 0)] if ends_in_v2 else [])
