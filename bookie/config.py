@@ -117,7 +117,8 @@ class BookieConfig:
     read_wait_ms_max: int = 3_000
     """Who had no turn for so long is answered TOO_MANY_REQUESTS."""
     long_polls_max: int = 4096
-    """Parked `WAIT_LAC` requests; one more is answered TOO_MANY_REQUESTS."""
+    """Parked long polls, `WAIT_LAC` and v3 reads that wait; one more is answered
+    TOO_MANY_REQUESTS."""
 
     unlisted_ledgers_max: int = 20_000
     """Ledgers that metadata may not know; above it a new one begins once its record is seen."""

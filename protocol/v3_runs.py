@@ -74,7 +74,7 @@ class Heads(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Entries `first_entry … first_entry + heads.adds − 1` of a ledger, of one length."""
+    """Entries `first_entry … first_entry + len(entries) − 1` of a ledger, of one length."""
 
     flags: int
     """Those of a v2 frame."""
@@ -82,7 +82,8 @@ class Run(NamedTuple):
     first_entry: int
     key: bytes
     entries: list[Buffer]
-    heads: Heads
+    heads: Heads | bytes
+    """A single header where it is a run of one: many of these may wait for the disk."""
     end: int
     """Where the first byte stands that was not taken."""
 
@@ -103,10 +104,9 @@ def take_run(data: memoryview, start: int, following: int) -> Run | None:
         return None
     count = _count(data[start:], shape)
     if count == 1:
-        txn = bytes(data[start + shape.txn[0] : start + shape.txn[1]])
+        head = _HEAD_FRONT + bytes(data[start + shape.txn[0] : start + shape.txn[1]])
         one: list[Buffer] = [data[begin:stop]]
-        heads = Heads(1, len(txn), txn)
-        return Run(shape.flags, ledger_id, entry_id, shape.key, one, heads, following)
+        return Run(shape.flags, ledger_id, entry_id, shape.key, one, head, following)
     end = start + count * shape.size
     block = bytes(data[start:end])
     entries: list[Buffer] = [entry for (entry,) in _entries_of(shape).iter_unpack(block)]

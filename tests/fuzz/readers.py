@@ -56,7 +56,7 @@ from octavo.protocol.frames import (
 )
 from octavo.protocol.records import Record as Message
 from octavo.protocol.records import build_batch, read_records
-from octavo.protocol.v3_runs import take_run
+from octavo.protocol.v3_runs import Heads, take_run
 from tests.sim.disk import SimDisk
 from tests.support.storage_support import KEY, make_run
 from tests.support.v3_frames import (
@@ -347,7 +347,8 @@ def _read_v3(data: bytes) -> None:
             assert isinstance(request, v3.Add)
             assert request[1:5] == (run.flags, run.ledger_id, run.first_entry, run.key)
             assert request.entry == run.entries[0]
-            v3.parse_request(memoryview(run.heads.answers(Code.OK, run.ledger_id, run.first_entry)))
+            if isinstance(run.heads, Heads):
+                run.heads.answers(Code.OK, run.ledger_id, run.first_entry)
         position = following
 
 

@@ -43,11 +43,15 @@ def malformed_reads(ledger: int) -> dict[str, bytes]:
 def malformed_adds(ledger: int) -> dict[str, bytes]:
     """Adds that no bookie can serve."""
     ids = ledger.to_bytes(8, "big") + bytes(8)
+    no_lac_and_length = b"\xff" * 8 + bytes(8)
     return {
         "add without entry": PREFIX.pack(24, header(1)) + KEY,
         "add cut short in the key": PREFIX.pack(14, header(1)) + KEY[:10],
         "add cut short in the ids": PREFIX.pack(32, header(1)) + KEY + ids[:8],
-        "add of a header without digest": PREFIX.pack(56, header(1)) + KEY + ids + bytes(16),
+        "add of a header without digest": PREFIX.pack(56, header(1))
+        + KEY
+        + ids
+        + no_lac_and_length,
         "add of a negative ledger": add(-5, 0, b"x"),
         "add of the last entry id of all": add(ledger, 2**63 - 1, b"x", lac=0, length=1),
     }

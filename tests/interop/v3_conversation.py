@@ -142,7 +142,7 @@ async def answer(port: int, said: Said) -> str:
 async def v3_conversation(checks: Checks, ports: tuple[int, int]) -> None:
     """Both are asked the same; each answer must be equal."""
     checks.title("one conversation in v3 frames")
-    for said in conversation(3001):
+    for said in conversation(9001):
         apache, octavo = ports
         ours = await answer(octavo, said)
         theirs = await answer(apache, said) if said.apache_answers else "status: 0"

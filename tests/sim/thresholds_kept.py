@@ -64,6 +64,7 @@ KEPT: Mapping[str, str] = {
         octavo.bookie.gc.status:_ROUNDS_KEPT octavo.bookie.wire.connection:_LOGGED_REFUSALS_MAX
         octavo.bookie.disk.damage:FINDINGS_MAX octavo.bookie.gc.status:_LIMIT
         octavo.bookie.disk.damage:_NAMED_MAX octavo.bookie.metrics:LATENCY_S
+        octavo.bookie.wire.refusals:PEERS_MAX octavo.bookie.wire.refusals:TOLD_EVERY_S
         octavo.bookie.metrics:COUNTS octavo.bookie.metrics:_GROUP_BYTES
         octavo.bookie.metrics:_FLUSH_S octavo.bookie.metrics:_FLUSH_BYTES
         octavo.broker.cluster.chores:_SAID_EVERY_S octavo.broker.cluster.registry:_STRANGERS_TOLD_S

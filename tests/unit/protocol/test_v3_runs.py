@@ -14,7 +14,7 @@ from octavo.protocol import v3
 from octavo.protocol.codes import Code
 from octavo.protocol.entry import HEADER, HEADER_BYTES
 from octavo.protocol.frames import LENGTH, Flag
-from octavo.protocol.v3_runs import take_run, varints
+from octavo.protocol.v3_runs import Heads, take_run, varints
 from octavo.protocol.v3_schema import ResponseMessage
 from tests.support.raw_bookie import KEY, entry_of
 from tests.support.v3_frames import add_frame, framed, reordered
@@ -26,19 +26,25 @@ def taken(data: bytes) -> list[tuple[Any, ...]] | None:
     run = take_run(view, 0, LENGTH.size + LENGTH.unpack_from(data)[0])
     if run is None:
         return None
-    assert len(run.entries) == run.heads.adds
     found = []
     for index, entry in enumerate(run.entries):
-        at = index * run.heads.txn_bytes
-        txn = run.heads.txns[at : at + run.heads.txn_bytes]
         header = ResponseMessage().header
-        header.MergeFromString(b"\x08\x03\x10\x02\x18" + txn)
+        header.MergeFromString(head_of(run.heads, index, len(run.entries)))
         head = v3.head_of(header.version, header.operation, header.txnId)
         ids = (run.ledger_id, run.first_entry + index)
         found.append((head, run.flags, *ids, run.key, bytes(entry)))
     assert sum(map(len, frames_of(data[: run.end]))) == run.end
     assert len(frames_of(data[: run.end])) == len(found)
     return found
+
+
+def head_of(heads: Heads | bytes, index: int, adds: int) -> bytes:
+    if isinstance(heads, bytes):
+        assert adds == 1
+        return heads
+    assert heads.adds == adds
+    at = index * heads.txn_bytes
+    return b"\x08\x03\x10\x02\x18" + heads.txns[at : at + heads.txn_bytes]
 
 
 def frames_of(data: bytes) -> list[bytes]:
@@ -158,6 +164,7 @@ def test_answers_to_a_run_are_those_to_each(code: Code) -> None:
     frames = [add_frame(7, entry, txn=entry * 3, priority=100) for entry in range(200, 300)]
     run = take_run(memoryview(b"".join(frames)), 0, len(frames[0]))
     assert run is not None
+    assert isinstance(run.heads, Heads)
     answers = frames_of(run.heads.answers(code, run.ledger_id, run.first_entry))
     assert len(answers) == run.heads.adds == 100
     for entry, answer in enumerate(answers, 200):
