@@ -10,7 +10,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
@@ -319,7 +319,7 @@ def _read_entry(data: bytes) -> None:
 def _v3_requests() -> list[bytes]:
     adds = [add_frame(1, entry, txn=300 + entry) for entry in range(20)]
     fencing = read_frame(1, -1, flag=FENCE, masterKey=KEY, priority=100)
-    lac = {"ledgerId": 1, "lac": 3, "masterKey": KEY, "body": b"b" * 20}
+    lac: dict[str, Any] = {"ledgerId": 1, "lac": 3, "masterKey": KEY, "body": b"b" * 20}
     return [
         b"".join(adds),
         reordered(add_frame(2, 5, recovery=True, priority=100)) + fencing,
