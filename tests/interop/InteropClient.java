@@ -136,8 +136,8 @@ public final class InteropClient {
             boolean parked = !poll.isDone();
             writer.append(payload(1));
             try (LastConfirmedAndEntry found = poll.get()) {
-                result.append(String.format(" parked=%b polled=%d:%d", parked,
-                        found.getLastAddConfirmed(), found.getEntry().getEntryId()));
+                result.append(String.format(" parked=%b confirmed_first=%b polled=%d", parked,
+                        found.getLastAddConfirmed() >= 0, found.getEntry().getEntryId()));
             }
             writer.append(payload(2));
             // One that nobody answers in its time.

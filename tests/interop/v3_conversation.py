@@ -193,7 +193,8 @@ async def apaches_client_on_ours(
                 found,
                 {
                     "parked": "true",
-                    "polled": "0:0",
+                    "confirmed_first": "true",
+                    "polled": "0",
                     "timed_out": "true",
                     "explicit": "2",
                     "confirmed": "2",
