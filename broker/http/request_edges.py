@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-HEAD_BYTES_MAX = 2048
+HEAD_BYTES_KEPT = 2048
 """A longer head is not one that is sent again and again."""
 _HEADS_KEPT = 1024
 _LOST = -1
@@ -33,7 +33,7 @@ class RequestEdges:
             if self._left != _LOST:
                 self._left = max(self._left - len(data), _LOST)
             return b""
-        head_bytes = data.find(b"\r\n\r\n", 0, HEAD_BYTES_MAX) + 4
+        head_bytes = data.find(b"\r\n\r\n", 0, HEAD_BYTES_KEPT) + 4
         if head_bytes < 4:
             self._left = _LOST
             return b""

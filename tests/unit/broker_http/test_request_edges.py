@@ -11,7 +11,7 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.http_parser import HttpRequestParser
 
-from octavo.broker.http.request_edges import HEAD_BYTES_MAX, RequestEdges, body_bytes_of
+from octavo.broker.http.request_edges import HEAD_BYTES_KEPT, RequestEdges, body_bytes_of
 
 LINES = [
     b"Content-Length: 3", b"content-LENGTH:3", b"Content-Length: 0", b"Content-Length: 12",
@@ -127,7 +127,7 @@ def test_a_usual_producer_is_followed_for_ever() -> None:
         b"POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\nab",
         b"POST / HT",
         b"GET / HTTP/1.1\r\nUpgrade: websocket\r\n\r\n",
-        b"GET / HTTP/1.1\r\nX: " + b"x" * HEAD_BYTES_MAX + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nX: " + b"x" * HEAD_BYTES_KEPT + b"\r\n\r\n",
     ],
 )
 def test_off_plain_ground_a_connection_is_not_followed_any_more(data: bytes) -> None:
