@@ -57,14 +57,21 @@ def _named_by_the_flushed_index(bookie: SimBookie, log_id: int) -> list[int]:
     ]
 
 
+def deleted_held(bookie: SimBookie) -> dict[int, None]:
+    """The deleted ledgers that a bookie still knows, ascending."""
+    if bookie.node is None or bookie.refused is not None:
+        return {}
+    held = bookie.node.storage.ledgers()
+    return dict.fromkeys(filter(bookie.cluster.audit.is_deleted, held))
+
+
 def left_over(bookie: SimBookie) -> str:
     """What of deleted ledgers a bookie still has to throw away, in words; empty when nothing."""
     if bookie.node is None or bookie.refused is not None:
         return ""
     audit, storage = bookie.cluster.audit, bookie.node.storage
-    known = [ledger_id for ledger_id in storage.ledgers() if audit.is_deleted(ledger_id)]
-    if known:
-        return f"{bookie.name} holds ledgers {known}, which were deleted"
+    if known := deleted_held(bookie):
+        return f"{bookie.name} holds ledgers {list(known)}, which were deleted"
     mark = storage._checkpointer.mark
     for path, log_id in _logs(bookie):
         if mark is None or log_id >= mark.log_id:

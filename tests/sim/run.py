@@ -23,7 +23,7 @@ from tests.sim.cluster import Cluster
 from tests.sim.events import Events
 from tests.sim.guard import forbid_real_world
 from tests.sim.ledger_load import LedgerLoad
-from tests.sim.ledger_settle import Judge
+from tests.sim.ledger_settle import COLLECT_LEDGER_S_MAX, Judge
 from tests.sim.loop import SimLoop, SimStuck
 from tests.sim.mutants import planted
 from tests.sim.nemesis import Nemesis
@@ -137,7 +137,8 @@ class Simulation:
         if self.topics is not None:
             self._settle_topics(self.topics)
         judge.settle()
-        self._until(lambda: judge.settled, SETTLE_S_MAX)
+        collect_s = COLLECT_LEDGER_S_MAX * len(self.audit.ledgers)
+        self._until(lambda: judge.settled, SETTLE_S_MAX + collect_s)
         self.events.add("phase", "audit")
         judge.audit()
         self._until(lambda: judge.audited, AUDIT_S_MAX)
