@@ -83,7 +83,8 @@ class Connection(web.RequestHandler):
         head = self._edges.follow(data)
         waits = self._waiter is not None and not (self._messages or self._close)
         self.head = head if waits and not self._force_close else b""
-        if self.head and not self.reserved and self._short_way(head, data[len(head) :], self):
+        may = self.head and not (self.reserved or self.writing_paused)
+        if may and self._short_way(head, data[len(head) :], self):
             self._taken = data
         else:
             super().data_received(data)

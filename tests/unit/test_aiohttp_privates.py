@@ -153,7 +153,7 @@ async def test_the_client_session_repeats_calls_only_while_that_is_on() -> None:
 
 def test_what_has_no_underscore_and_no_page_in_its_manual_either() -> None:
     for owner, names in {
-        web.RequestHandler: ("force_close", "handle_error"),
+        web.RequestHandler: ("force_close", "handle_error", "writing_paused"),
         web.Server: ("connection_lost", "connection_made", "pre_shutdown", "shutdown"),
         web.BaseRequest: ("protocol", "transport", "writer"),
         aiohttp.StreamReader: ("is_eof", "read_nowait", "readany"),

@@ -16,6 +16,7 @@ import pytest
 from octavo.broker import errors
 from octavo.broker.http.api import short_way
 from octavo.broker.http.api.short_way import ShortWay
+from octavo.broker.http.connections import Connection
 from tests.support.fake_broker import Running, running, until
 
 TOPIC = "/v1/topics/public/one"
@@ -408,6 +409,30 @@ async def test_a_client_that_is_gone_takes_nothing_with_it(one: Running, taken: 
     await until(lambda: len(one.partition("public/one").batches) == 2)
     await until(lambda: one.servers[0]._services.in_hand.count == 0)
     assert one.servers[0]._services.held.total == 0
+
+
+async def test_who_takes_no_answers_takes_the_long_way(one: Running, taken: list[bool]) -> None:
+    """Answers that nobody takes stay in the broker's memory: the short way adds none to them."""
+    await one.api.put(TOPIC)
+    wire = await Wire.to(one)
+    await wire.ask(post(b"abc"))
+    server = one.servers[0]._http
+    assert server is not None
+    (connection,) = (
+        found
+        for found in server._connections
+        if isinstance(found, Connection) and found.head == post(b"abc")[:-3]
+    )
+    connection.pause_writing()
+    asked = asyncio.ensure_future(wire.ask(post(b"abc")))
+    await until(lambda: len(one.partition("public/one").batches) == 2)
+    assert taken == [False]
+    connection.resume_writing()
+    assert (await asked)[9:12] == b"200"
+    await until(lambda: connection._waiter is not None)
+    await wire.ask(post(b"abc"))
+    assert taken == [False, True]
+    wire.writer.close()
 
 
 async def test_a_connection_that_rests_too_long_is_closed(taken: list[bool]) -> None:
