@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -24,6 +23,17 @@ from octavo.metadata.store import MetadataStore
 if TYPE_CHECKING:
     from octavo.broker.http.router import Route
     from octavo.ledger.client import LedgerClient
+
+
+class Turn:
+    """Counts from 0 on. `now` is what `next` gives: for who is not sure yet to take it."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __next__(self) -> int:
+        self.now += 1
+        return self.now - 1
 
 
 class InHand:
@@ -69,5 +79,5 @@ class Services:
     ready: bool = False
     recoveries: RecoveryDoor = field(default_factory=RecoveryDoor)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    turn: itertools.count[int] = field(default_factory=itertools.count)
+    turn: Turn = field(default_factory=Turn)
     """Whose turn it is: spreads messages without a key, rotates where receives begin."""

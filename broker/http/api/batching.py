@@ -115,7 +115,8 @@ class Publishing:
         self._expected = expected_offset
         self._config = call.services.config
         self._queues: dict[int, _PartitionQueue] = {}
-        self._turn = next(call.services.turn) % partitions
+        # Who is for one partition takes no turn: a message would skip every second otherwise.
+        self._turn = next(call.services.turn) % partitions if only is None else 0
         self._open_bytes = 0
         self._in_flight = 0
         self._has_room = asyncio.Event()

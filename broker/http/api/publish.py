@@ -138,12 +138,9 @@ def single_record(
     return record
 
 
-def partition_of_single(record: Record, partitions: int, services: Services) -> int:
+def partition_of_single(record: Record, partitions: int, turn: int) -> int:
     """Where a message goes that came for the whole topic: by its key, or by turns."""
-    if partitions == 1:
-        return 0
-    turn = next(services.turn) % partitions
-    return turn if record.key is None else partition_for(record.key, partitions)
+    return turn % partitions if record.key is None else partition_for(record.key, partitions)
 
 
 def count_single(placed: Placed, services: Services) -> None:
@@ -212,7 +209,7 @@ async def _publish_spread(call: Call, topic: TopicName, partitions: int) -> web.
     if record is None:
         publishing = Publishing(call, topic, partitions, keep_places=_wants_places(call))
         return await _feed_and_answer(call, publishing)
-    number = partition_of_single(record, partitions, call.services)
+    number = partition_of_single(record, partitions, next(call.services.turn))
 
     async def here(partition: Partition) -> web.StreamResponse:
         return await _publish_single(call, partition, record)

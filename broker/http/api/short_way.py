@@ -134,7 +134,8 @@ class ShortWay:
             return False
         number = known.partition
         if number is None:
-            number = partition_of_single(record, topic.settings.partitions, services)
+            partitions = topic.settings.partitions
+            number = partition_of_single(record, partitions, services.turn.now)
         name = known.topic.partition(number)
         ownership = services.broker.ownership
         partition = ownership.at_hand(name, topic.incarnation)
@@ -146,6 +147,8 @@ class ShortWay:
         if not services.held.try_take(caller.peer, len(body)):
             return False
         services.in_hand.enter()
+        if known.partition is None and topic.settings.partitions > 1:
+            next(services.turn)  # what is left to the long way has this one there
         if partition is not None:
             joined = partition.join_single(record)
         else:

@@ -17,7 +17,7 @@ from octavo.broker import errors
 from octavo.broker.http.api import short_way
 from octavo.broker.http.api.short_way import ShortWay
 from octavo.broker.http.connections import Connection
-from tests.support.fake_broker import Running, running, until
+from tests.support.fake_broker import FakePartition, Running, running, until
 
 TOPIC = "/v1/topics/public/one"
 WIDE = "/v1/topics/public/wide"
@@ -253,6 +253,19 @@ async def test_what_fails_is_told_by_the_long_way(
     wire.writer.close()
 
 
+def held_up(partition: FakePartition) -> asyncio.Event:
+    """It stores nothing until that is set."""
+    goes_on = asyncio.Event()
+    publish = partition.publish
+
+    async def slow(batch: bytes, **options: Any) -> Any:
+        await goes_on.wait()
+        return await publish(batch, **options)
+
+    partition.publish = slow  # type: ignore[method-assign]
+    return goes_on
+
+
 def owned_by(two: Running, broker: str) -> None:
     for name in two.cluster.owners:
         two.cluster.owners[name] = broker
@@ -291,6 +304,21 @@ async def test_those_that_come_together_are_passed_on_together(
         wire.writer.close()
 
 
+async def test_no_partition_is_left_out_because_the_long_way_is_taken(
+    two: Running, taken: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn that was looked at and not used is the next one's: else every second was skipped."""
+    await two.api.put(WIDE, json={"partitions": 2})
+    broker = two.cluster.brokers["b0"]
+    monkeypatch.setattr(broker, "other_at_hand", lambda name, incarnation: None)
+    wire = await Wire.to(two)
+    for _ in range(12):
+        assert (await wire.ask(post(b"abc", WIDE)))[9:12] == b"200"
+    assert True in taken
+    assert [two.partition("public/wide", number).next_offset for number in range(2)] == [6, 6]
+    wire.writer.close()
+
+
 @pytest.mark.parametrize("error", [errors.NotOwner("moved"), errors.Overloaded("full")])
 async def test_what_fails_at_the_owner_is_told_here(
     two: Running, taken: list[bool], error: Exception
@@ -314,15 +342,7 @@ async def test_an_owner_that_breaks_off_leaves_the_outcome_unknown(
     owned_by(two, "b1")
     wire = await Wire.to(two)
     await wire.ask(post(b"abc"))
-    partition = two.partition("public/one")
-    goes_on = asyncio.Event()
-    publish = partition.publish
-
-    async def slow(batch: bytes, **options: Any) -> Any:
-        await goes_on.wait()
-        return await publish(batch, **options)
-
-    partition.publish = slow  # type: ignore[method-assign]
+    goes_on = held_up(two.partition("public/one"))
     asked = asyncio.ensure_future(wire.ask(post(b"xyz")))
     await until(lambda: two.servers[1]._services.in_hand.count == 1)
     server = two.servers[1]._http
@@ -377,15 +397,7 @@ async def test_a_stopping_broker_answers_what_it_took_and_hangs_up(
     await one.api.put(TOPIC)
     wire = await Wire.to(one)
     await wire.ask(post(b"abc"))
-    partition = one.partition("public/one")
-    goes_on = asyncio.Event()
-    publish = partition.publish
-
-    async def slow(batch: bytes, **options: Any) -> Any:
-        await goes_on.wait()
-        return await publish(batch, **options)
-
-    partition.publish = slow  # type: ignore[method-assign]
+    goes_on = held_up(one.partition("public/one"))
     asked = asyncio.ensure_future(wire.ask(post(b"xyz")))
     await until(lambda: taken == [False, True])
     stopping = asyncio.ensure_future(one.servers[0].stop())
