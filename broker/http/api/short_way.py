@@ -150,15 +150,13 @@ class ShortWay:
         if known.partition is None and topic.settings.partitions > 1:
             next(services.turn)  # what is left to the long way has this one there
         if partition is not None:
-            joined = partition.join_single(record)
+            owner_url, joined = services.url, partition.join_single(record)
         else:
             assert owner is not None
-            joined = self._passed_on.join(name, owner, record)
+            owner_url, joined = owner.url, self._passed_on.join(name, owner, record)
         stored = _ShortCall(
-            services, known.call, topic.incarnation, name, len(body), caller, joined
+            services, known.call, topic.incarnation, name, owner_url, len(body), caller, joined
         )
-        if owner is not None:
-            stored.owner_url = owner.url
         joined.stored.add_done_callback(stored)
         return True
 
@@ -179,7 +177,7 @@ class _ShortCall:
 
     __slots__ = (
         "_began_s", "_body_bytes", "_call", "_caller", "_incarnation", "_joined", "_name",
-        "_services", "owner_url",
+        "_owner_url", "_services",
     )  # fmt: skip
 
     def __init__(
@@ -188,6 +186,7 @@ class _ShortCall:
         call: str,
         incarnation: str,
         name: PartitionName,
+        owner_url: str,
         body_bytes: int,
         caller: Caller,
         joined: Joined,
@@ -196,11 +195,11 @@ class _ShortCall:
         self._call = call
         self._incarnation = incarnation
         self._name = name
+        self._owner_url = owner_url
         self._body_bytes = body_bytes
         self._caller = caller
         self._joined = joined
         self._began_s = joined.stored.get_loop().time()
-        self.owner_url = services.url
 
     def __call__(self, stored: Stored) -> None:
         services, caller = self._services, self._caller
@@ -217,14 +216,14 @@ class _ShortCall:
 
     def _answer(self) -> bytes:
         services, placed = self._services, self._joined.placed()
-        if self.owner_url == services.url:
+        if self._owner_url == services.url:
             count_single(placed, services)
         body = msgspec.json.encode(single_answer(self._name.partition, placed))
         closing = "Connection: close\r\n" if services.stopping.is_set() else ""
         head = (
             "HTTP/1.1 200 OK\r\n"
             f"Content-Type: {JSON}\r\n"
-            f"{OWNER_HEADER}: {self.owner_url}\r\n"
+            f"{OWNER_HEADER}: {self._owner_url}\r\n"
             f"{INCARNATION_HEADER}: {self._incarnation}\r\n"
             "Server: octavo\r\n"
             "X-Content-Type-Options: nosniff\r\n"
