@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: attack containers docs help demo demo-pipeline test test-all check install fmt interop bench bench-peers bench-spark bench-storage sim sim-digest sim-many mutants kills spark-kills model crash-states fault-sweep io-errors engine-model network-matrix take-over
+.PHONY: apache attack containers docs help demo demo-pipeline test test-all check install fmt interop bench bench-peers bench-spark bench-storage sim sim-digest sim-many mutants kills spark-kills model crash-states fault-sweep io-errors engine-model network-matrix take-over
 
 help:
 	@echo 'make demo      a cluster on real data, a bookie and a broker killed; then fencing explained'
@@ -18,6 +18,7 @@ help:
 	@echo 'make bench-spark    B9: what the Spark source reads from closed ledgers, what the sink writes'
 	@echo 'make bench-storage  the storage engine: busy, restarts, index; 15 minutes, 25 GB of disk'
 	@echo 'make interop   beside a real Apache BookKeeper (needs a JDK and Maven)'
+	@echo 'make apache    all of Apache on our bookies, and the other way: [ONLY=shell,move] [SHORT=1] (the same needs)'
 	@echo 'make sim       one simulated seed: SEED=7 [VERBOSE=1]'
 	@echo 'make sim-many  many of them: N=3000 [START=0] [JOBS=2] [PROFILE=all]'
 	@echo 'make sim-digest  what 300 of them told, in a hash for each profile: the same before and after a move'
@@ -107,7 +108,10 @@ bench-storage: install
 
 # Beside a real Apache BookKeeper, fetched by Maven: needs a JDK (17 or newer) and Maven.
 interop: install
-	$(BIN)/python -m tests.interop.run $(if $(SAY),--say)
+	$(BIN)/python -m tests.apache --only conversations
+
+apache: install
+	$(BIN)/python -m tests.apache $(if $(ONLY),--only $(ONLY)) $(if $(SHORT),--short) $(if $(PAGE),--page)
 
 # The simulator: a whole cluster in one thread and virtual time; docs/simulation.md.
 START ?= 0

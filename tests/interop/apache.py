@@ -99,64 +99,17 @@ def fetch() -> Path:
     return folder / "lib"
 
 
-class Peer:
-    """ZooKeeper and one real bookie in `folder`, and BookKeeper's shell for both."""
+class Java:
+    """Runs classes of one folder of jars; what they say is shaped by a log file of ours."""
 
     def __init__(self, lib: Path, folder: Path) -> None:
         self.lib = lib
         self.folder = folder
-        self.zookeeper_port = free_port()
-        self.bookie_port = free_port()
-        self._processes: list[Process] = []
-        self._bookie: Process | None = None
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "log4j2.properties").write_text(LOG4J)
-        self.conf = folder / "bookie.conf"
-        self.conf.write_text(
-            BOOKIE.format(port=self.bookie_port, zookeeper=self.zookeeper_port, folder=folder)
-        )
 
-    @property
-    def bookie_id(self) -> str:
-        """What the real bookie is called in metadata."""
-        return f"127.0.0.1:{self.bookie_port}"
-
-    def start_zookeeper(self) -> None:
-        """Start ZooKeeper and lay out BookKeeper's tree in it, by Apache's own hand."""
-        conf = self.folder / "zoo.cfg"
-        conf.write_text(
-            f"tickTime=2000\ndataDir={self.folder}/zookeeper\nclientPort={self.zookeeper_port}\n"
-            "clientPortAddress=127.0.0.1\nadmin.enableServer=false\nmaxClientCnxns=0\n"
-        )
-        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-        self._start("zookeeper", main, str(conf)).wait_until_listening(self.zookeeper_port)
-        self.shell("initnewcluster")
-
-    def start_bookie(self) -> None:
-        """Start the real bookie and wait until it serves."""
-        main = "org.apache.bookkeeper.server.Main"
-        self._bookie = self._start("bookie", main, "--conf", str(self.conf))
-        self._bookie.wait_until_serving(self.bookie_port)
-
-    def kill_bookie(self) -> None:
-        """kill −9."""
-        assert self._bookie is not None
-        self._bookie.kill()
-
-    def shell(self, *words: str) -> str:
-        """What `bookkeeper shell …` prints. Raises `AssertionError` when it fails."""
-        done = subprocess.run(
-            self.java("org.apache.bookkeeper.bookie.BookieShell", "-conf", str(self.conf), *words),
-            capture_output=True,
-            text=True,
-            timeout=SHELL_S,
-        )
-        out = done.stdout + done.stderr
-        assert done.returncode == 0, f"bookkeeper shell {' '.join(words)} failed:\n{out[-3000:]}"
-        return out
-
-    def java(self, main: str, *words: str, classes: Path | None = None) -> list[str]:
-        """The command that runs the class `main` with BookKeeper's jars."""
+    def command(self, main: str, *words: str, classes: Path | None = None) -> list[str]:
+        """The command that runs the class `main`, of the jars or of the folder `classes`."""
         path = f"{self.lib}/*" + (f":{classes}" if classes else "")
         return [
             "java",
@@ -170,16 +123,110 @@ class Peer:
             *words,
         ]
 
+    def compile(self, source: Path, classes: Path) -> None:
+        """Compile one source file against the jars."""
+        words = ["javac", "-cp", f"{self.lib}/*", "-d", str(classes), str(source)]
+        subprocess.run(words, check=True)
+
+
+class Zookeeper:
+    """One ZooKeeper server, with its data in `java.folder`."""
+
+    def __init__(self, java: Java) -> None:
+        self.port = free_port()
+        self._java = java
+        self._process: Process | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it listens."""
+        folder = self._java.folder
+        conf = folder / "zoo.cfg"
+        conf.write_text(
+            f"tickTime=2000\ndataDir={folder}/zookeeper\nclientPort={self.port}\n"
+            "clientPortAddress=127.0.0.1\nadmin.enableServer=false\nmaxClientCnxns=0\n"
+        )
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        self._process = Process("zookeeper", self._java.command(main, str(conf)), folder)
+        self._process.wait_until_listening(self.port)
+
+    def kill(self) -> None:
+        """kill −9."""
+        if self._process is not None:
+            self._process.kill()
+
+
+class ApacheBookie:
+    """A real bookie with its disks in `folder`. `more` are lines added to its configuration."""
+
+    def __init__(self, java: Java, folder: Path, zookeeper_port: int, more: str = "") -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.conf = folder / "bookie.conf"
+        self._java = java
+        self._process: Process | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        conf = BOOKIE.format(port=self.port, zookeeper=zookeeper_port, folder=folder)
+        self.conf.write_text(conf + more)
+
+    @property
+    def bookie_id(self) -> str:
+        """What it is called in metadata."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start it and wait until it serves."""
+        main = "org.apache.bookkeeper.server.Main"
+        command = self._java.command(main, "--conf", str(self.conf))
+        self._process = Process("bookie", command, self.folder)
+        self._process.wait_until_serving(self.port)
+
+    def kill(self) -> None:
+        """kill −9."""
+        if self._process is not None:
+            self._process.kill()
+
+
+class Shell:
+    """`bookkeeper shell`, with the configuration of one bookie."""
+
+    def __init__(self, java: Java, conf: Path) -> None:
+        self._java = java
+        self._conf = conf
+
+    def __call__(self, *words: str) -> str:
+        """What it prints. Raises `AssertionError` when it fails."""
+        main = "org.apache.bookkeeper.bookie.BookieShell"
+        done = subprocess.run(
+            self._java.command(main, "-conf", str(self._conf), *words),
+            capture_output=True,
+            text=True,
+            timeout=SHELL_S,
+        )
+        out = done.stdout + done.stderr
+        assert done.returncode == 0, f"bookkeeper shell {' '.join(words)} failed:\n{out[-3000:]}"
+        return out
+
+
+class Peer:
+    """ZooKeeper and one real bookie in `folder`, and BookKeeper's shell for both."""
+
+    def __init__(self, lib: Path, folder: Path) -> None:
+        self.folder = folder
+        self.java = Java(lib, folder)
+        self.zookeeper = Zookeeper(self.java)
+        self.bookie = ApacheBookie(self.java, folder, self.zookeeper.port)
+        self.shell = Shell(self.java, self.bookie.conf)
+
+    def start(self) -> None:
+        """Start both; BookKeeper's tree is laid out by Apache's own hand."""
+        self.zookeeper.start()
+        self.shell("initnewcluster")
+        self.bookie.start()
+
     def stop(self) -> None:
         """End what was started, the last first."""
-        for process in reversed(self._processes):
-            process.kill()
-        self._processes.clear()
-
-    def _start(self, name: str, main: str, *words: str) -> Process:
-        process = Process(name, self.java(main, *words), self.folder)
-        self._processes.append(process)
-        return process
+        self.bookie.kill()
+        self.zookeeper.kill()
 
 
 @contextlib.contextmanager
@@ -187,8 +234,7 @@ def running(lib: Path, folder: Path) -> Iterator[Peer]:
     """ZooKeeper and a real bookie, while the block runs."""
     peer = Peer(lib, folder)
     try:
-        peer.start_zookeeper()
-        peer.start_bookie()
+        peer.start()
         yield peer
     finally:
         peer.stop()

@@ -14,7 +14,7 @@ from octavo.protocol.answers import AddRefused, ReadAnswer
 from octavo.protocol.codes import Code
 from octavo.protocol.entry import DigestType, digest_for, master_key, pack_entry, unpack_entry
 from octavo.protocol.frames import add_prefix, read_request
-from tests.interop.apache import Peer
+from tests.interop.apache import Java, Peer
 from tests.interop.checks import Checks
 from tests.interop.ours import OurBookie
 from tests.interop.phrases import FENCE, RECOVERY
@@ -30,21 +30,20 @@ APACHE_NAME = {DigestType.HMAC: "MAC"}
 class JavaClient:
     """`InteropClient.java`, compiled once."""
 
-    def __init__(self, peer: Peer) -> None:
-        self._peer = peer
-        self._classes = peer.folder / "classes"
+    def __init__(self, java: Java, zookeeper_port: int) -> None:
+        self._java = java
+        self._uri = f"zk+hierarchical://127.0.0.1:{zookeeper_port}/ledgers"
+        self._classes = java.folder / "classes"
 
     def compile(self) -> None:
         """Make its class file."""
-        subprocess.run(
-            ["javac", "-cp", f"{self._peer.lib}/*", "-d", str(self._classes), str(SOURCE)],
-            check=True,
-        )
+        self._java.compile(SOURCE, self._classes)
 
     async def run(self, *words: object) -> dict[str, str]:
         """What its RESULT line says. Raises `AssertionError` when it fails."""
-        uri = f"zk+hierarchical://127.0.0.1:{self._peer.zookeeper_port}/ledgers"
-        command = self._peer.java("InteropClient", uri, *map(str, words), classes=self._classes)
+        command = self._java.command(
+            "InteropClient", self._uri, *map(str, words), classes=self._classes
+        )
         done = await asyncio.to_thread(
             subprocess.run, command, capture_output=True, text=True, timeout=120
         )
@@ -74,10 +73,10 @@ async def apaches_client(
             made = await java.run(wire, "write", 2, 2, 2, kind, PASSWORD.decode(), ENTRIES, end)
             checks.equal("it wrote all entries", (made["last"], made["length"]), _ends(ENTRIES - 1))
             ledger = int(made["ledger"])
-            await both_replicas(checks, (peer.bookie_port, node.port), ledger, digest_type)
+            await both_replicas(checks, (peer.bookie.port, node.port), ledger, digest_type)
             if end == "leave":
                 await _recovered(checks, java, store, wire, ledger, kind)
-                await _old_writer(checks, (peer.bookie_port, node.port), ledger, digest_type)
+                await _old_writer(checks, (peer.bookie.port, node.port), ledger, digest_type)
             metadata = await ledger_by_us(checks, store, ledger)
             checks.equal(
                 "our reading of it",

@@ -32,7 +32,7 @@ async def our_client(
     """Written and closed; left open and recovered by Apache's; Apache's recovered by ours."""
     client = LedgerClient(store, rng=random.Random(2))
     await client.start()
-    ports = (peer.bookie_port, node.port)
+    ports = (peer.bookie.port, node.port)
     try:
         for digest_type in (DigestType.CRC32C, DigestType.HMAC):
             kind = APACHE_NAME.get(digest_type, digest_type.name)

@@ -34,12 +34,16 @@ async def store_at(zookeeper_port: int) -> AsyncIterator[MetadataStore]:
 
 
 class OurBookie:
-    """`octavo bookie`, in folders below `folder`, on the cluster of Apache's ZooKeeper."""
+    """`octavo bookie`, in folders below `folder`, on the cluster of Apache's ZooKeeper.
+
+    `words` are added to its command.
+    """
 
     rack = "/dc1/rack1"
 
-    def __init__(self, folder: Path, zookeeper_port: int) -> None:
+    def __init__(self, folder: Path, zookeeper_port: int, *words: str) -> None:
         self.folder = folder
+        self._words = words
         self.port = free_port()
         self.journal = folder / "our-journal"
         self.ledgers = folder / "our-ledgers"
@@ -56,6 +60,7 @@ class OurBookie:
         command = [str(OCTAVO), "bookie", "--port", str(self.port), "--rack", self.rack]
         command += ["--metadata", f"zk://127.0.0.1:{self._zookeeper_port}/"]
         command += ["--journal", str(self.journal), "--ledgers", str(self.ledgers)]
+        command += self._words
         self._process = Process("octavo-bookie", command, self.folder)
         self._process.wait_until_serving(self.port)
 

@@ -1,4 +1,4 @@
-"""Processes that the interop run starts, each with a log of its own, and how it ends them."""
+"""Processes that a run beside Apache starts, each with a log of its own, and how it ends them."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ async def ours_by_apache(checks: Checks, peer: Peer, store: MetadataStore, node:
     checks.contains(
         "listbookies -rw names our bookie", out, f"bookieAddr=BookieID:{node.bookie_id}"
     )
-    checks.contains("and Apache's", out, f"bookieAddr=BookieID:{peer.bookie_id}")
+    checks.contains("and Apache's", out, f"bookieAddr=BookieID:{peer.bookie.bookie_id}")
     out = await shell(peer.shell, "listbookies", "-ro")
     checks.contains("listbookies -ro names our read-only one", out, "BookieID:octavo-ro:3181")
 
@@ -58,7 +58,7 @@ async def ours_by_apache(checks: Checks, peer: Peer, store: MetadataStore, node:
     await registry.unregister("octavo-ro:3181")
 
     ledgers = LedgerStore(store)
-    for made in _some_ledgers(peer.bookie_id, node.bookie_id):
+    for made in _some_ledgers(peer.bookie.bookie_id, node.bookie_id):
         metadata, _ = await ledgers.create(made)
         out = await shell(peer.shell, "ledgermetadata", "-ledgerid", str(metadata.ledger_id))
         checks.contains(
@@ -123,21 +123,21 @@ async def apache_by_us(checks: Checks, peer: Peer, store: MetadataStore) -> None
     await LedgerStore(store).initialize()
     checks.holds("its LAYOUT and INSTANCEID are taken as they are", True)
 
-    info = (await registry.available()).get(peer.bookie_id)
+    info = (await registry.available()).get(peer.bookie.bookie_id)
     checks.equal(
         "its registration",
         info,
-        BookieInfo(peer.bookie_id, "127.0.0.1", peer.bookie_port, False, {}),
+        BookieInfo(peer.bookie.bookie_id, "127.0.0.1", peer.bookie.port, False, {}),
     )
     if info is not None:
-        value = (await store.get(f"{LEDGERS_ROOT}/available/{peer.bookie_id}")).value
+        value = (await store.get(f"{LEDGERS_ROOT}/available/{peer.bookie.bookie_id}")).value
         checks.equal("encoded again it has the same bytes", encode_service_info(info), value)
 
-    cookie, _ = await registry.read_cookie(peer.bookie_id)
-    checks.equal("its cookie names it", cookie.bookie_id, peer.bookie_id)
+    cookie, _ = await registry.read_cookie(peer.bookie.bookie_id)
+    checks.equal("its cookie names it", cookie.bookie_id, peer.bookie.bookie_id)
     checks.equal("and its folders", cookie.ledger_dirs, (f"{peer.folder}/ledgers",))
     checks.equal("and the cluster", cookie.instance_id, await LedgerStore(store).instance_id())
-    value = (await store.get(f"{LEDGERS_ROOT}/cookies/{peer.bookie_id}")).value
+    value = (await store.get(f"{LEDGERS_ROOT}/cookies/{peer.bookie.bookie_id}")).value
     checks.equal("encoded again it has the same bytes", encode_cookie(cookie), value)
 
 

@@ -160,16 +160,16 @@ async def apaches_client_on_ours(
     Apache's own bookie ends here.
     """
     checks.title("Apache's client as it comes (v3), over three bookies of ours")
-    peer.kill_bookie()
+    peer.bookie.kill()
     others = []
     try:
         for number in range(2):
             folder = peer.folder / f"ours-{number}"
             folder.mkdir()
-            others.append(OurBookie(folder, peer.zookeeper_port))
+            others.append(OurBookie(folder, peer.zookeeper.port))
             await asyncio.to_thread(others[-1].start)
         async with asyncio.timeout(GONE_S):
-            await BookieRegistry(store).wait_until_gone(peer.bookie_id)
+            await BookieRegistry(store).wait_until_gone(peer.bookie.bookie_id)
         for digest_type in DigestType:
             kind = APACHE_NAME.get(digest_type, digest_type.name)
             for end in ("close", "leave"):

@@ -1,0 +1,95 @@
+"""A cluster to try things on: a ZooKeeper, and bookies of both kinds, by their numbers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from tests.interop.apache import ApacheBookie, Java, Shell, Zookeeper
+from tests.interop.ours import OurBookie
+from tests.interop.processes import Process
+
+Bookie: TypeAlias = ApacheBookie | OurBookie
+
+
+@dataclass(slots=True)
+class Grounds:
+    """What a part of the matrix plays on. All that it starts ends with it."""
+
+    folder: Path
+    java: Java
+    zookeeper: Zookeeper
+    short: bool
+    bookies: list[Bookie] = field(default_factory=list)
+    processes: list[Process] = field(default_factory=list)
+    """Others, which are killed at the end."""
+    _made: int = 0
+
+    @property
+    def shell(self) -> Shell:
+        """BookKeeper's shell on this cluster."""
+        conf = self.folder / "shell.conf"
+        conf.write_text(
+            f"metadataServiceUri=zk+hierarchical://127.0.0.1:{self.zookeeper.port}/ledgers\n"
+            f"journalDirectories={self.folder}/shell/journal\n"
+            f"ledgerDirectories={self.folder}/shell/ledgers\n"
+            "allowLoopback=true\nadvertisedAddress=127.0.0.1\nbookiePort=3181\n"
+        )
+        return Shell(self.java, conf)
+
+    def add_octavo(self, *words: str) -> OurBookie:
+        """Start one more bookie of ours; `words` are added to its command."""
+        bookie = OurBookie(self._next_folder("octavo"), self.zookeeper.port, *words)
+        self.bookies.append(bookie)
+        bookie.start()
+        return bookie
+
+    def add_apache(self, more: str = "") -> ApacheBookie:
+        """Start one more of Apache's; `more` are lines of its configuration."""
+        folder = self._next_folder("apache")
+        bookie = ApacheBookie(self.java, folder, self.zookeeper.port, more)
+        self.bookies.append(bookie)
+        bookie.start()
+        return bookie
+
+    def start(self, name: str, command: list[str]) -> Process:
+        """Another process, which is killed at the end. It says what it says to `<name>.log`."""
+        process = Process(name, command, self.folder)
+        self.processes.append(process)
+        return process
+
+    def _next_folder(self, kind: str) -> Path:
+        self._made += 1
+        folder = self.folder / f"{kind}-{self._made}"
+        folder.mkdir()
+        return folder
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a part of the matrix is given."""
+
+    lib: Path
+    """The folder with BookKeeper's jars."""
+    folder: Path
+    """Empty, the part's own, thrown away afterwards."""
+    short: bool
+    """Fewer messages and rounds are wanted."""
+
+    @contextlib.contextmanager
+    def grounds(self, *, laid_out: bool = True) -> Iterator[Grounds]:
+        """A ZooKeeper, in which Apache's shell has laid out BookKeeper's tree."""
+        java = Java(self.lib, self.folder)
+        found = Grounds(self.folder, java, Zookeeper(java), self.short)
+        try:
+            found.zookeeper.start()
+            if laid_out:
+                found.shell("initnewcluster")
+            yield found
+        finally:
+            for one in (*reversed(found.processes), *reversed(found.bookies)):
+                one.kill()
+            found.zookeeper.kill()

@@ -1,0 +1,92 @@
+"""What was tried with whose software, and how it went: the rows of docs/compatibility.md."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from tests.interop.checks import Checks
+
+
+class Outcome(StrEnum):
+    """How a row went. `NOT` is known and said why; only `FAILED` and `BETTER` are news."""
+
+    WORKS = "works"
+    NOT = "does not work"
+    FAILED = "FAILED"
+    BETTER = "works, but is said not to"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One operation of one client in one mode, over one kind of bookies."""
+
+    client: str
+    mode: str
+    operation: str
+    outcome: Outcome
+    note: str
+    seconds: float
+
+
+class Matrix:
+    """Rows in the order in which they were tried."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    @contextlib.contextmanager
+    def row(
+        self, client: str, mode: str, operation: str, *, note: str = "", fails_because: str = ""
+    ) -> Iterator[Checks]:
+        """A row that works when every check in the block holds and nothing is raised.
+
+        `note` stands in the table. With `fails_because` it is known not to work: that it does is
+        an error, for then the table lies. What failed does not end the run.
+        """
+        checks = Checks()
+        checks.title(f"{client} · {mode} · {operation}")
+        begun = time.monotonic()
+        try:
+            yield checks
+        except Exception as error:
+            traceback.print_exc()
+            checks.holds(f"{type(error).__name__}: {str(error)[:300]}", False)
+        if not checks.passed and not checks.failed:
+            checks.holds("something was checked", False)
+        outcome = {
+            (False, False): Outcome.WORKS,
+            (True, False): Outcome.FAILED,
+            (True, True): Outcome.NOT,
+            (False, True): Outcome.BETTER,
+        }[bool(checks.failed), bool(fails_because)]
+        seconds = round(time.monotonic() - begun, 1)
+        note = fails_because or note
+        self.rows.append(Row(client, mode, operation, outcome, note, seconds))
+        print(f"  -- {outcome}, {seconds} s", flush=True)
+
+    @property
+    def news(self) -> list[Row]:
+        """The rows that are not as the table of the page says they are."""
+        return [row for row in self.rows if row.outcome in (Outcome.FAILED, Outcome.BETTER)]
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """The rows, for a script."""
+        return [asdict(row) for row in self.rows]
+
+    def table(self) -> str:
+        """The rows in Markdown."""
+        lines = ["| client | mode | operation | result | |", "|---|---|---|---|---|"]
+        before = ("", "")
+        for row in self.rows:
+            client, mode = row.client, row.mode
+            if (client, mode) == before:
+                client = mode = ""
+            before = row.client, row.mode
+            lines.append(f"| {client} | {mode} | {row.operation} | {row.outcome} | {row.note} |")
+        return "\n".join(lines)

@@ -1,0 +1,13 @@
+"""The parts of the matrix, by name, in the order in which they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.apache.conversations import conversations
+from tests.apache.grounds import Ask
+from tests.apache.matrix import Matrix
+
+PARTS: dict[str, Callable[[Matrix, Ask], None]] = {
+    "conversations": conversations,
+}
