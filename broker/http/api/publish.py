@@ -123,9 +123,16 @@ def may_be_single(call: Call) -> bool:
 
 
 def single_record(
-    kind: str, headers: Mapping[str, str], body: bytes, services: Services
+    kind: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    services: Services,
+    key: bytes | None = None,
 ) -> Record | None:
-    """The one message of this body; None when it has several. Raises `Problem`."""
+    """The one message of this body; None when it has several. Raises `Problem`.
+
+    A `key` takes the place of that of the headers.
+    """
     now_ms = services.clock()
     if kind == JSON:
         messages = decode_messages(body)
@@ -134,6 +141,8 @@ def single_record(
         record = record_of(messages[0], now_ms)
     else:
         record = raw_record(body, headers, now_ms)
+        if key is not None:
+            record = record._replace(key=key)
     size_of(record, services.config.line_bytes_max)
     return record
 

@@ -1,8 +1,8 @@
 """The short way of a single message: what the head says was looked at when it came before.
 
-A producer of single messages sends the same head with each of them, byte for byte; so what follows
-from the head alone (the call, its topic, who may make it) is remembered with those bytes. The rest
-is looked up without waiting:
+A producer of single messages sends the same head with each of them, byte for byte but for the
+message's key and length; so what follows from the rest of it (the call, its topic, who may make it)
+is remembered with those bytes. What remains is looked up without waiting:
 
     the head is known, the body whole, one good message; its partition is open
     here, or another broker's that is known; there is room; the broker is
@@ -20,6 +20,7 @@ Remembers a bounded number of heads, and nothing of a message. A crash takes the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
@@ -48,6 +49,10 @@ HEADS_KEPT = 512
 CALLS = frozenset(("publish", "publish_of_partition"))
 _NOT_ITS_OWN = ("Connection", "Content-Encoding", "Expect", "Prefer", ESCAPED_HEADER)
 """Headers that say how this one request travels."""
+_KEY = re.compile(rb"\r\n(?i:octavo-key): ([!-~]+)(?=\r\n[^ \t])")
+_LENGTH = re.compile(rb"\r\n(?i:content-length): (0|[1-9][0-9]*)(?=\r\n[^ \t])")
+_HOLE = b"\0"
+"""Stands where a value was; no head that the parser takes has it."""
 _NOTHING_DONE = (NotOwner, OwnerUnreachable, PartitionMoving, TopicChanged)
 
 
@@ -67,7 +72,7 @@ class Caller(Protocol):
 
 
 class KnownHead(NamedTuple):
-    """What follows from the bytes of a head."""
+    """What follows from the shape of a head."""
 
     call: str
     topic: TopicName
@@ -76,8 +81,24 @@ class KnownHead(NamedTuple):
     """Of the topic that is meant; no matter which when None."""
     kind: str
     headers: Mapping[str, str]
+    """Of the request that it was learnt from; the key is that one's."""
     forwarded: bool
     """By another broker: it is passed on no further."""
+
+
+def shape_of(head: bytes) -> tuple[bytes, bytes | None]:
+    """The head without its key and length, which differ from message to message; and the key.
+
+    A value is left out only where no parser could take it for anything else: visible ASCII, on a
+    line of its own. Any other one stays, as a part of what must come again.
+    """
+    key = None
+    if found := _KEY.search(head):
+        key = found[1]
+        head = head[: found.start(1)] + _HOLE + head[found.end(1) :]
+    if found := _LENGTH.search(head):
+        head = head[: found.start(1)] + _HOLE + head[found.end(1) :]
+    return head, key
 
 
 class ShortWay:
@@ -102,7 +123,7 @@ class ShortWay:
         ):
             partition = call.partition
             self._keep(
-                head,
+                shape_of(head)[0],
                 KnownHead(
                     call=call.route.name,
                     topic=call.topic,
@@ -117,7 +138,8 @@ class ShortWay:
     def take(self, head: bytes, body: bytes, caller: Caller) -> bool:
         """Whether this request is stored and will be answered here."""
         services = self._services
-        known = self._known(head)
+        shape, key = shape_of(head)
+        known = self._known(shape)
         if known is None or not services.ready or services.stopping.is_set():
             return False
         topic = services.broker.topics.fresh(known.topic)
@@ -127,7 +149,7 @@ class ShortWay:
         if len(body) > min(config.line_bytes_max, config.body_bytes_max):
             return False
         try:
-            record = single_record(known.kind, known.headers, body, services)
+            record = single_record(known.kind, known.headers, body, services, key)
         except Problem:
             return False
         if record is None:
@@ -160,16 +182,16 @@ class ShortWay:
         joined.stored.add_done_callback(stored)
         return True
 
-    def _known(self, head: bytes) -> KnownHead | None:
-        known = self._young.get(head)
-        if known is None and (known := self._old.get(head)) is not None:
-            self._keep(head, known)
+    def _known(self, shape: bytes) -> KnownHead | None:
+        known = self._young.get(shape)
+        if known is None and (known := self._old.get(shape)) is not None:
+            self._keep(shape, known)
         return known
 
-    def _keep(self, head: bytes, known: KnownHead) -> None:
+    def _keep(self, shape: bytes, known: KnownHead) -> None:
         if len(self._young) >= HEADS_KEPT:
             self._old, self._young = self._young, {}
-        self._young[head] = known
+        self._young[shape] = known
 
 
 class _ShortCall:

@@ -103,6 +103,21 @@ BUGS = (
         ),
     ),
     TestedBug(
+        "short-way-with-anothers-key",
+        "a known head gives every message the key of the first",
+        """The key stands in the head and is left out of what is remembered, so that heads that
+        differ in it alone are one. What is left out must be put in again.""",
+        "what is stored is what was sent",
+        "unit/broker_http/test_short_way.py",
+        (
+            Edit(
+                "octavo.broker.http.api.short_way:ShortWay.take",
+                "single_record(known.kind, known.headers, body, services, key)",
+                "single_record(known.kind, known.headers, body, services)",
+            ),
+        ),
+    ),
+    TestedBug(
         "short-way-in-the-midst-of-a-body",
         "bytes of a body are taken for a request",
         """A request with `Transfer-Encoding` has no length that its head says. Who takes it for

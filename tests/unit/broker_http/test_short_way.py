@@ -15,7 +15,7 @@ import pytest
 
 from octavo.broker import errors
 from octavo.broker.http.api import short_way
-from octavo.broker.http.api.short_way import ShortWay
+from octavo.broker.http.api.short_way import ShortWay, shape_of
 from octavo.broker.http.connections import Connection
 from tests.support.fake_broker import FakePartition, Running, running, until
 
@@ -103,7 +103,9 @@ def request(rng: random.Random) -> bytes:
     paths = [TOPIC, TOPIC, f"{TOPIC}/partitions/0", f"{TOPIC}/partitions/7", WIDE,
              f"{WIDE}/partitions/1", "/v1/topics/public/none"]  # fmt: skip
     lines = [
-        [], [], [], [b"Octavo-Key: k"], [b"Octavo-Header-A: \xff"], [b"If-Match: \"0\""],
+        [], [], [], [b"Octavo-Key: k"], [b"octavo-key: other"], [b"Octavo-Key: two words"],
+        [b"Octavo-Key: \xc3\xa4"], [b"Octavo-Key:"], [b"Octavo-Key: a", b"Octavo-Key: b"],
+        [b"Octavo-Key: k\r\n folded"], [b"Octavo-Header-A: \xff"], [b"If-Match: \"0\""],
         [b"Octavo-Incarnation: i0"], [b"Octavo-Incarnation: other"], [b"Content-Encoding: gzip"],
         [b"Producer-Id: 7", b"Producer-Epoch: 0", b"Producer-Seq: 0"], [b"Octavo-Timestamp: x"],
         [b"Sec-Fetch-Site: cross-site"], [b"Host: evil.example"], [b"Accept: text/html"],
@@ -253,6 +255,54 @@ async def test_what_fails_is_told_by_the_long_way(
     wire.writer.close()
 
 
+async def test_key_and_length_differ_from_message_to_message(
+    one: Running, taken: list[bool]
+) -> None:
+    await one.api.put(TOPIC)
+    wire = await Wire.to(one)
+    for number in range(1, 12):
+        body = b"x" * number
+        assert (await wire.ask(post(body, TOPIC, b"Octavo-Key: k%d" % number)))[9:12] == b"200"
+    assert taken == [False] + [True] * 10
+    assert [
+        (found.key, found.value) for _, found in one.partition("public/one").all_records().values()
+    ] == [(b"k%d" % number, b"x" * number) for number in range(1, 12)]
+    assert (await wire.ask(post(b"", TOPIC)))[9:12] == b"200"  # another shape: it has no key
+    assert not taken[-1]
+    way = one.servers[0]._short_way
+    assert len(way._young) == 2
+    wire.writer.close()
+
+
+async def test_a_key_says_which_partition_also_when_the_head_is_known(
+    one: Running, taken: list[bool]
+) -> None:
+    await one.api.put(WIDE, json={"partitions": 2})
+    wire = await Wire.to(one)
+    answers: dict[bytes, list[bytes]] = {}
+    for key in [b"a", b"b", b"c", b"d"] * 3:
+        answer = await wire.ask(post(b"abc", WIDE, b"Octavo-Key: " + key))
+        found = re.search(rb'"partition":(\d)', answer)
+        assert found is not None, answer
+        answers.setdefault(key, []).append(found[1])
+    assert taken == [False] + [True] * 11
+    assert all(len(set(found)) == 1 for found in answers.values())
+    assert {found[0] for found in answers.values()} == {b"0", b"1"}
+    wire.writer.close()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"Octavo-Key: two words", b"Octavo-Key:k", b"Octavo-Key:\tk", b"Octavo-Key: \xff",
+        b"Octavo-Key: k ", b"Octavo-Key: k\r\n more", b"X-Octavo-Key: k", b"Octavo-Key : k",
+    ],
+)  # fmt: skip
+def test_a_key_that_could_be_read_in_two_ways_is_a_part_of_the_head(line: bytes) -> None:
+    head = b"POST / HTTP/1.1\r\n" + line + b"\r\n\r\n"
+    assert shape_of(head) == (head, None)
+
+
 def held_up(partition: FakePartition) -> asyncio.Event:
     """It stores nothing until that is set."""
     goes_on = asyncio.Event()
@@ -368,7 +418,9 @@ async def test_what_was_passed_on_is_passed_on_no_further(two: Running, taken: l
     owned_by(two, "b0")
     asked = next(head for head, known in forwarded._young.items() if known.forwarded)
     other = Wire(*await asyncio.open_connection("127.0.0.1", int(two.servers[1].url[-5:])))
-    answer = await other.ask(asked + b"abc")
+    answer = await other.ask(
+        asked.replace(b"Length: \0", b"Length: 3").replace(b"\0", b"k") + b"abc"
+    )
     assert answer[9:12] == b"503"
     assert b"not-owner" in answer
     wire.writer.close()
@@ -468,7 +520,7 @@ async def test_heads_that_come_once_are_forgotten_and_those_in_use_are_not(
     wire = await Wire.to(one)
     for number in range(20):
         await wire.ask(post(b"abc"))
-        await wire.ask(post(b"abc", TOPIC, b"Octavo-Key: %d" % number))
+        await wire.ask(post(b"abc", TOPIC, b"Octavo-Header-A: %d" % number))
     assert taken == [False, False, *[True, False] * 19]
     way = one.servers[0]._short_way
     assert len(way._young) + len(way._old) <= 8
