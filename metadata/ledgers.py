@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from octavo.metadata import underreplication
 from octavo.metadata.ledger_codec import decode_ledger_metadata, encode_ledger_metadata
 from octavo.metadata.ledger_ids import LedgerIds, ledger_path, step_widths
 from octavo.metadata.ledger_record import Fragment, LedgerMetadata, LedgerState
@@ -74,6 +75,7 @@ class LedgerStore:
                 f"{self._store.url}: {self._root}/LAYOUT says {layout!r}; "
                 f"Octavo writes the hierarchical layout only: {_LAYOUT!r}"
             )
+        await underreplication.lay_out(self._store, self._root)
         return await self.instance_id()
 
     async def _ensure(self, path: str, value: bytes) -> None:

@@ -55,6 +55,29 @@ async def test_many_processes_initialize_one_cluster(tree: Tree) -> None:
     assert await stores[0].children("/ledgers/available") == ["readonly"]
 
 
+async def test_what_apaches_tools_ask_for_is_there_from_the_start(tree: Tree) -> None:
+    """Else `whoisauditor` and `lostbookierecoverydelay -get` fail until an auditor has run."""
+    a = await tree.open()
+    await asyncio.gather(*(ledger_store(a, seed).initialize() for seed in range(3)))
+    folder = "/ledgers/underreplication"
+    found = {name: (await a.get(f"{folder}/{name}")).value for name in await a.children(folder)}
+    assert found == {
+        "LAYOUT": b'type: "BASIC"\nversion: 1\n',
+        "ledgers": b"",
+        "locks": b"",
+        "auditorelection": b"",
+        "lostBookieRecoveryDelay": b"0",
+    }
+
+
+async def test_what_apaches_tools_wrote_stays(tree: Tree) -> None:
+    a = await tree.open()
+    await a.create("/ledgers/underreplication/lostBookieRecoveryDelay", b"300")
+    await ledger_store(a).initialize()
+    assert (await a.get("/ledgers/underreplication/lostBookieRecoveryDelay")).value == b"300"
+    assert (await a.get("/ledgers/underreplication/locks")).value == b""
+
+
 async def test_a_foreign_layout_is_refused(tree: Tree) -> None:
     a = await tree.open()
     flat = b"2\norg.apache.bookkeeper.meta.FlatLedgerManagerFactory:1"
@@ -129,7 +152,6 @@ async def test_both_forms_of_path_are_listed(tree: Tree) -> None:
     for ledger_id in ids:
         await ledgers.create(replace(NEW, ledger_id=ledger_id))
     await store.create("/ledgers/cookies/host:1", b"")
-    await store.create("/ledgers/underreplication/ledgers", b"")
     assert await ledgers.list() == ids
     assert (await store.get("/ledgers/00/0000/L9999")).value
     assert (await store.get("/ledgers/21/4748/L3646")).value

@@ -210,6 +210,7 @@ _LEDGER_KINDS = {
     "idgen-long": "ledger-id",
     "INSTANCEID": "layout",
     "LAYOUT": "layout",
+    "underreplication": "layout",
 }
 
 
