@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from octavo.protocol.tally import host_of
+
 WINDOW_S = 10.0
 SAME_MAX = 5
 EVENT_MAX = 100
@@ -76,5 +78,5 @@ def _peer_of(fields: Mapping[str, Any]) -> str:
     """The host on the other side, or nothing."""
     for name in PEERS:
         if peer := fields.get(name):
-            return str(peer).rpartition(":")[0] or str(peer)
+            return host_of(str(peer))
     return ""

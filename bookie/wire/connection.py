@@ -56,6 +56,7 @@ from octavo.protocol.frames import (
     parse_batch_read,
     parse_read,
 )
+from octavo.protocol.tally import host_of
 
 if TYPE_CHECKING:
     from octavo.bookie.wire.server import BookieServer
@@ -259,7 +260,7 @@ class Connection(asyncio.BufferedProtocol):
     def _give_up(self, error: OctavoError) -> None:
         self._metrics.protocol_errors.inc()
         peer = self.flow.peer
-        if times := self._server.refused_peers.refused(peer, self._loop.time()):
+        if times := self._server.refusals.count(self._loop.time(), host_of(peer)):
             log.warning(
                 "connection_refused", peer=peer, error=error.name, reason=str(error), times=times
             )

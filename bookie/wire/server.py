@@ -19,10 +19,10 @@ import structlog
 from octavo.bookie.back_pressure import FrameRoom, Pause, Pressure
 from octavo.bookie.read.scheduler import ReadScheduler
 from octavo.bookie.wire.connection import Connection
-from octavo.bookie.wire.refusals import RefusedPeers
 from octavo.bookie.wire.requests import Requests
 from octavo.bookie.wire.v3_calls import V3Calls
 from octavo.protocol.codes import OctavoError, Scope
+from octavo.protocol.tally import Tally
 
 if TYPE_CHECKING:
     from octavo.bookie.config import BookieConfig
@@ -121,8 +121,8 @@ class BookieServer:
         )
         self.frames = FrameRoom(config.receive_bytes_max)
         """Frames of which a part has come, of all connections."""
-        self.refused_peers = RefusedPeers()
-        """Whose connections were closed for bytes that are no frames."""
+        self.refusals = Tally()
+        """Connections closed for bytes that are no frames, by host."""
         self._lanes = itertools.count(1)
         self._watch: asyncio.TimerHandle | None = None
         self._stopping = False

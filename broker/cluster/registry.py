@@ -26,13 +26,12 @@ from octavo.metadata.paths import is_safe_name
 from octavo.metadata.store import MetadataStore, RecordNotFound, SessionState, Watch
 from octavo.metadata.topics import BROKERS_ROOT, broker_path
 from octavo.protocol.codes import OctavoError
+from octavo.protocol.tally import Tally
 
 _log = structlog.get_logger()
 _RETRY_S = 0.2
 _TOPICS_REMEMBERED = 4_096
 """What was computed for others is computed again when it is wanted."""
-_STRANGERS_TOLD_S = 60.0
-"""Owners that are no live broker are told in the log once in so long."""
 _TAKEN_SESSIONS_MAX = 2
 """A record that stands for longer than so many session timeouts is no leftover of our past."""
 
@@ -81,9 +80,8 @@ class BrokerRegistry:
         self._namesake: bytes | None = None
         self._namesake_seen_s = 0.0
         self._namesake_for_s = 0.0
-        self._strangers = 0
-        """Owners that are no live broker, met since that was last told."""
-        self._strangers_told_s = -_STRANGERS_TOLD_S
+        self._strangers = Tally()
+        """Owners that are no live broker."""
         self._alarm = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
         self.own = BrokerInfo("", "")
@@ -138,16 +136,13 @@ class BrokerRegistry:
             if value is not None and decode_broker(value) == owner:
                 self._alarm.set()
                 return
-        self._strangers += 1
-        now_s = asyncio.get_running_loop().time()
-        if now_s - self._strangers_told_s >= _STRANGERS_TOLD_S:
+        if count := self._strangers.count(asyncio.get_running_loop().time()):
             _log.warning(
                 "owner_not_registered",
                 owner=owner.broker_id,
                 url=owner.url[:200],
-                count=self._strangers,
+                count=count,
             )
-            self._strangers, self._strangers_told_s = 0, now_s
         raise OwnerNotRegistered(
             f"the metadata names broker {owner.broker_id} as the owner, but no live broker is "
             "registered by that name at the address given there; nothing is sent to it. It is "

@@ -21,9 +21,7 @@ from aiohttp import web
 
 from octavo.broker.http.problems import Problem
 from octavo.broker.http.request_edges import RequestEdges
-
-REFUSALS_TOLD_S = 60.0
-"""Refused connections are counted one by one, and told in the log once in so long."""
+from octavo.protocol.tally import Tally
 
 log = structlog.get_logger()
 
@@ -175,9 +173,7 @@ class ConnectionServer(web.Server):
         self._short_way = short_way
         self._reserved: dict[Connection, None] = {}
         """In the order in which they came."""
-        self._refused = 0
-        """Since that was last told."""
-        self._told_s: float | None = None
+        self._refusals = Tally()
 
     def __call__(self) -> web.RequestHandler:
         """One connection."""
@@ -224,10 +220,5 @@ class ConnectionServer(web.Server):
 
     def _count_refused(self) -> None:
         self._on_refused()
-        self._refused += 1
-        now_s = self._loop.time()
-        if self._told_s is None or now_s - self._told_s >= REFUSALS_TOLD_S:
-            log.warning(
-                "connections_refused", count=self._refused, connections_max=self._connections_max
-            )
-            self._refused, self._told_s = 0, now_s
+        if count := self._refusals.count(self._loop.time()):
+            log.warning("connections_refused", count=count, connections_max=self._connections_max)

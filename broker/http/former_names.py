@@ -23,6 +23,7 @@ from multidict import CIMultiDict
 from octavo.broker.http.call import Call
 from octavo.broker.http.problems import problem_of
 from octavo.broker.http.router import Handler, Route
+from octavo.protocol.tally import Tally
 
 LOAD_PART = "/splice"
 PATHS = {
@@ -40,7 +41,6 @@ CODES = {
     "bulk-load-unfinished": "splice-unfinished",
 }
 DEPRECATION_HEADER = "Deprecation"
-TOLD_S = 60.0
 _FIELDS_NOW = {was: now for now, was in FIELDS.items()}
 
 log = structlog.get_logger()
@@ -50,8 +50,7 @@ class FormerNames:
     """Routes that understand them, for one server."""
 
     def __init__(self) -> None:
-        self._count = 0
-        self._told_s: float | None = None
+        self._calls = Tally()
 
     def routes(self, routes: Iterable[Route]) -> tuple[Route, ...]:
         """The same calls, and each that was renamed at its former path, too."""
@@ -93,16 +92,13 @@ class FormerNames:
         return answer
 
     def _tell(self, call: Call) -> None:
-        self._count += 1
-        now_s = asyncio.get_running_loop().time()
-        if self._told_s is None or now_s - self._told_s >= TOLD_S:
+        if count := self._calls.count(asyncio.get_running_loop().time()):
             log.warning(
                 "former_name_used",
                 call=f"{call.request.method} {call.route.path}",
                 remote=call.request.remote,
-                count=self._count,
+                count=count,
             )
-            self._count, self._told_s = 0, now_s
 
 
 async def _marked(handler: Handler, call: Call, codes: Mapping[str, str]) -> web.StreamResponse:

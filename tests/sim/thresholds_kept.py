@@ -64,12 +64,10 @@ KEPT: Mapping[str, str] = {
         octavo.bookie.gc.status:_ROUNDS_KEPT octavo.bookie.wire.connection:_LOGGED_REFUSALS_MAX
         octavo.bookie.disk.damage:FINDINGS_MAX octavo.bookie.gc.status:_LIMIT
         octavo.bookie.disk.damage:_NAMED_MAX octavo.bookie.metrics:LATENCY_S
-        octavo.bookie.wire.refusals:PEERS_MAX octavo.bookie.wire.refusals:TOLD_EVERY_S
         octavo.bookie.metrics:COUNTS octavo.bookie.metrics:_GROUP_BYTES
         octavo.bookie.metrics:_FLUSH_S octavo.bookie.metrics:_FLUSH_BYTES
-        octavo.broker.cluster.chores:_SAID_EVERY_S octavo.broker.cluster.registry:_STRANGERS_TOLD_S
+        octavo.broker.cluster.chores:_SAID_EVERY_S
         octavo.broker.metrics:SECONDS_BUCKETS octavo.broker.subscriptions.subscription:_STALE_SHOWN
-        octavo.broker.http.former_names:TOLD_S
         octavo.broker.types:_NAME_SHOWN_CHARS octavo.ledger.rereplication.forgetting:_NAMED_MAX
     """,
     "bounds a file that was never written longer: what is longer is not read": """

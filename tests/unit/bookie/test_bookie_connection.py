@@ -101,7 +101,7 @@ async def serve(stream: bytes, cuts: list[int]) -> tuple[InstantStorage, bytes]:
         storage=storage,
         requests=NoEntries(),
         v3_calls=None,
-        refused_peers=None,
+        refusals=None,
         scratch=bytearray(CONFIG.scratch_bytes),
         read_only=False,
         takes_recovery_adds=True,

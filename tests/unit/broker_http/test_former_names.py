@@ -17,6 +17,7 @@ from octavo.broker.http.former_names import FormerNames
 from octavo.broker.http.router import Router
 from octavo.broker.http.routes import ROUTES
 from octavo.broker.types import Owner
+from octavo.protocol import tally
 from tests.support.fake_broker import FakeBulkLoads, Running, running
 
 FORMER_TOKEN = former_names.HEADERS[TOKEN_HEADER]
@@ -183,7 +184,7 @@ async def test_the_log_says_so_once_a_minute(one: Running, monkeypatch: pytest.M
             await one.api.get(FORMER)
     get = "GET /v1/transactions/{bulk_load}"
     assert told(lines) == [(get, 1)]
-    monkeypatch.setattr(former_names, "TOLD_S", 0.0)
+    monkeypatch.setattr(tally, "TOLD_EVERY_S", 0.0)
     with capture_logs() as lines:
         await one.api.get(FORMER)
     assert told(lines) == [(get, 3)], "the two that it did not tell of, and this one"
