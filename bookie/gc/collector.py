@@ -158,7 +158,8 @@ class Collector:
 
     async def _delete_ledgers(self, now_ms: int) -> None:
         storage, done = self._storage, self.status.last
-        self._proving = asyncio.ensure_future(self._proofs.prove(storage.ledgers()))
+        held = self._quarantine.in_turn(storage.ledgers(), now_ms)
+        self._proving = asyncio.ensure_future(self._proofs.prove(held))
         try:
             proven = await self._proving
         except OctavoError as error:

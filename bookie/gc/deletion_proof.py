@@ -22,7 +22,7 @@ from octavo.protocol.codes import OctavoError
 
 _LOOKUPS_AT_ONCE = 16
 _LOOKUPS_MAX = 20_000
-"""Of one round: the rest is left to the next one."""
+"""Of one round: the rest is left to the next one. Who asks says whose turn it is (rules.py)."""
 
 
 class OtherCluster(OctavoError):
@@ -47,7 +47,10 @@ class DeletionProof:
         self._instance_id = instance_id
 
     async def prove(self, held: Sequence[int]) -> Proven:
-        """Look for the records of these ledgers. Raises a `MetadataError`, or `OtherCluster`."""
+        """Look for the records of these ledgers, the first ones first.
+
+        Raises a `MetadataError`, or `OtherCluster`.
+        """
         await self._check_cluster()
         listed = frozenset(await self._ledgers.list())
         missing = [found for found in held if found not in listed]

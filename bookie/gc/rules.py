@@ -160,6 +160,25 @@ class Quarantine:
                 confirmed.append(ledger_id)
         return Verdict(entered, released, confirmed)
 
+    def in_turn(self, held: Iterable[int], now_ms: int) -> list[int]:
+        """`held` in the order in which to ask for them, for a round may ask for so many only.
+
+        First those whose second proof is due, which frees room; then those that were never seen
+        gone; last those that have to wait on: one that is back is noticed as soon as there is time.
+        """
+        due: list[int] = []
+        new: list[int] = []
+        waiting: list[int] = []
+        for ledger_id in held:
+            since_ms = self._since_ms.get(ledger_id)
+            if since_ms is None:
+                new.append(ledger_id)
+            elif now_ms - since_ms >= self._quarantine_ms:
+                due.append(ledger_id)
+            else:
+                waiting.append(ledger_id)
+        return due + new + waiting
+
     def forget(self, ledger_id: int) -> None:
         """The ledger was deleted here."""
         self._since_ms.pop(ledger_id, None)

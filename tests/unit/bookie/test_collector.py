@@ -13,6 +13,7 @@ import pytest
 
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.files import RealDisk
+from octavo.bookie.gc import deletion_proof
 from octavo.bookie.gc.collector import Collector, _Due
 from octavo.bookie.gc.compaction import Pace
 from octavo.bookie.gc.deletion_proof import DeletionProof
@@ -87,6 +88,11 @@ class World:
         for _ in range(count):
             self.collector.start_now(**forced)
             await self.collector.round()
+
+    async def delete_at(self, now_ms: int) -> None:
+        """The part of a round that has to do with ledgers, at a time of ours."""
+        self.collector.status.begin(now_ms)
+        await self.collector._delete_ledgers(now_ms)
 
     @property
     def logs(self) -> list[int]:
@@ -197,6 +203,44 @@ async def test_a_ledger_that_reappears_is_released(world: World) -> None:
     await world.rounds(1)
     assert len(world.collector._quarantine) == 0
     await world.check(0)
+
+
+async def test_more_ledgers_than_a_round_looks_up_go_without_idle_rounds(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """60,000 ledgers took nine rounds of 20,000: two of three looked up in vain who had to wait."""
+    at_once, minute_ms = 4, 60_000
+    monkeypatch.setattr(deletion_proof, "_LOOKUPS_MAX", at_once)
+    world.collector._quarantine = Quarantine(15 * minute_ms)
+    await world.fill(range(3 * at_once + 1))
+    for ledger_id in range(3 * at_once):
+        await world.ledgers.delete(ledger_id)
+    left = []
+    for number in range(7):
+        await world.delete_at(number * 10 * minute_ms)
+        left.append(len(world.storage.ledgers()) - 1)
+    assert left == [12, 12, 8, 4, 4, 4, 0], "each is proven twice, a quarantine apart"
+    await world.check(3 * at_once)
+
+
+async def test_one_that_waits_is_still_looked_up_when_there_is_time(world: World) -> None:
+    """So one that a wrong listing leaves out is released before its second proof is due."""
+    world.collector._quarantine = Quarantine(60_000)
+    await world.fill(range(2))
+    found, _ = await world.ledgers.read(0)
+    await world.ledgers.delete(0)
+    await world.delete_at(0)
+    assert len(world.collector._quarantine) == 1
+    await world.ledgers.create(found)
+    lying = Lying(world.store, rng=random.Random(1))
+    lying.hidden = (0,)
+    world.collector._proofs = DeletionProof(world.store, lying, await world.ledgers.instance_id())
+    await world.delete_at(10_000)
+    assert len(world.collector._quarantine) == 0
+    await world.ledgers.delete(0)
+    await world.delete_at(20_000)
+    await world.delete_at(70_000)
+    assert world.storage.ledgers() == [0, 1], "its quarantine begins anew"
 
 
 async def test_a_ledger_made_during_the_proofs_is_not_among_the_gone(world: World) -> None:
