@@ -2,8 +2,9 @@
 
 Plain reads wait for their turn (read/scheduler.py), ledger by ledger, and wait there while the peer
 does not take its answers: that bounds what they occupy. Fencing reads, priority reads and the
-extension's requests overtake them while they are few. A long-poll never waits there: the bookie
-counts those.
+extension's requests overtake them while they are few. A long-poll never waits there, for the
+bookie counts those; above its bound one that would have to wait is refused before it costs
+anything, and one that would not is a read like others.
 """
 
 from __future__ import annotations
@@ -91,6 +92,13 @@ class InFlight:
 
     def _wait(self, request: Request | v3.Read) -> None:
         """Answer a long poll."""
+        if not self._requests.takes_polls:
+            if self._requests.would_wait(request):
+                self._answer(self._requests.refusal(request, "long_polls"))
+            else:
+                self._take(request, -1, at_once=False)
+            return
+        self._requests.polls += 1
         task = self._spawn(self._answer_with(request))
         self._waits.add(task)
         task.add_done_callback(self._waited)
@@ -207,6 +215,7 @@ class InFlight:
 
     def _waited(self, task: asyncio.Task[None]) -> None:
         self._waits.discard(task)
+        self._requests.polls -= 1
         self._done(task)
 
     def _done(self, task: asyncio.Task[None]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
@@ -21,7 +21,6 @@ from octavo.protocol.codes import (
     Code,
     OctavoError,
     ProtocolError,
-    TooManyRequests,
 )
 from octavo.protocol.entry import INVALID_ENTRY_ID
 from octavo.protocol.extension import Op, Request, bytes_of, encode_answer, int_of
@@ -61,6 +60,26 @@ def v2_code(code: Code, flags: int = 0) -> Code:
     return code
 
 
+class Poll(NamedTuple):
+    """What a long poll waits for: that the LAC of a ledger is above the one its sender knows."""
+
+    ledger_id: int
+    after: int
+    timeout_ms: int
+    """It waits no longer; 0 is an answer at once."""
+
+
+def poll_of(request: Request | v3.Read) -> Poll:
+    """What a request waits for. Raises `BadRequest` where it does not say."""
+    if isinstance(request, v3.Read):
+        after = -1 if request.previous_lac is None else request.previous_lac
+        timeout_ms = LONG_POLL_MS_MAX if request.timeout_ms is None else request.timeout_ms
+        return Poll(request.ledger_id, after, min(timeout_ms, LONG_POLL_MS_MAX))
+    after = int_of(request.body, "after")
+    timeout_ms = int_of(request.body, "timeout_ms", LONG_POLL_MS_MAX)
+    return Poll(int_of(request.body, "ledger"), after, min(timeout_ms, LONG_POLL_MS_MAX))
+
+
 class Requests:
     """Answers over one storage; shared by all connections of a bookie."""
 
@@ -81,6 +100,8 @@ class Requests:
         """Begins to compare these entries with the other copies; None likewise."""
         self._reads: dict[Code, Counter] = {}
         self._parked: dict[asyncio.Future[int], None] = {}  # a set in order of arrival
+        self.polls = 0
+        """Long polls under way, of all connections; those who begin and end one keep count."""
 
     def stop(self) -> None:
         """Answer every parked long-poll now, with what is known."""
@@ -90,6 +111,8 @@ class Requests:
     def now(self, request: Read | Request | v3.Call, since: float) -> bytes | None:
         """The whole answer, when it can be given without waiting for a disk."""
         if isinstance(request, Request | v3.Call) or request.flags & _FENCE:
+            return None
+        if isinstance(request, v3.Read) and request.waits:
             return None
         entries: list[bytes] | None = []
         code = Code.OK
@@ -242,7 +265,7 @@ class Requests:
                 await self._storage.control.set_explicit_lac(ledger_id, key, lac)
                 return {}
             case Op.WAIT_LAC:
-                return await self._wait_lac(ledger_id, body)
+                return await self._wait_lac(request)
             case Op.FORCE:
                 await self._storage.force(ledger_id)
                 return {}
@@ -261,23 +284,44 @@ class Requests:
                     raise
         return answer
 
-    async def _wait_lac(self, ledger_id: int, body: dict[str, Any]) -> dict[str, Any]:
-        after = int_of(body, "after")
-        lac = await self.wait_lac(ledger_id, after, int_of(body, "timeout_ms", LONG_POLL_MS_MAX))
+    async def _wait_lac(self, request: Request) -> dict[str, Any]:
+        poll = poll_of(request)
+        lac = await self.wait_lac(poll)
         answer: dict[str, Any] = {"lac": lac}
-        if lac > after and body.get("entry"):
-            entry = await self.entry_after(ledger_id, after)
+        if lac > poll.after and request.body.get("entry"):
+            entry = await self.entry_after(poll.ledger_id, poll.after)
             if entry is not None:
                 answer["entry"] = entry
         return answer
 
-    async def wait_lac(self, ledger_id: int, after: int, timeout_ms: int) -> int:
-        """The ledger's LAC, once it is above `after` or that time is over."""
+    @property
+    def takes_polls(self) -> bool:
+        """Whether one more long poll may wait."""
+        return self.polls < self._config.long_polls_max
+
+    def would_wait(self, request: Request | v3.Read) -> bool:
+        """Whether a long poll is not answered at once."""
+        try:
+            return self._must_wait(poll_of(request))
+        except OctavoError:
+            return False
+
+    def _must_wait(self, poll: Poll) -> bool:
+        lac = self._storage.control.last_add_confirmed(poll.ledger_id, poll.after)
+        return lac <= poll.after and poll.timeout_ms > 0
+
+    async def wait_lac(self, poll: Poll) -> int:
+        """The ledger's LAC, once it is above the known one or the time is over."""
         control = self._storage.control
-        timeout_ms = min(timeout_ms, LONG_POLL_MS_MAX)
-        if control.last_add_confirmed(ledger_id, after) <= after and timeout_ms > 0:
-            await self._park(control.watch_lac(ledger_id, after), timeout_ms)
-        return control.last_add_confirmed(ledger_id, after)
+        if self._must_wait(poll):
+            watch = control.watch_lac(poll.ledger_id, poll.after)
+            self._parked[watch] = None
+            try:
+                await asyncio.wait((watch,), timeout=poll.timeout_ms / 1000)
+            finally:
+                self._parked.pop(watch, None)
+                watch.cancel()
+        return control.last_add_confirmed(poll.ledger_id, poll.after)
 
     async def entry_after(self, ledger_id: int, after: int) -> bytes | None:
         """The entry after the one a reader has, so that one round trip serves a tail; None when
@@ -288,14 +332,3 @@ class Requests:
             if error.code not in (Code.NO_ENTRY, Code.UNKNOWN_STATE):
                 raise
         return None
-
-    async def _park(self, watch: asyncio.Future[int], timeout_ms: int) -> None:
-        if len(self._parked) >= self._config.long_polls_max:
-            watch.cancel()
-            raise TooManyRequests(f"{len(self._parked)} long-polls are parked, that is the limit")
-        self._parked[watch] = None
-        try:
-            await asyncio.wait((watch,), timeout=timeout_ms / 1000)
-        finally:
-            self._parked.pop(watch, None)
-            watch.cancel()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from octavo.bookie.error_code import code_of
 from octavo.bookie.ledgers.rules import is_lac_alone
+from octavo.bookie.wire.requests import poll_of
 from octavo.protocol import v3
 from octavo.protocol.availability import availability
 from octavo.protocol.codes import (
@@ -23,7 +24,7 @@ from octavo.protocol.codes import (
     ReadOnly,
 )
 from octavo.protocol.entry import INVALID_ENTRY_ID
-from octavo.protocol.limits import FRAME_OVERHEAD_BYTES, LONG_POLL_MS_MAX
+from octavo.protocol.limits import FRAME_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
     from octavo.bookie.storage import Storage
@@ -78,22 +79,21 @@ class V3Calls:
 
         With the entry behind that one where it is asked for and here; who finds neither reads on.
         """
-        after = -1 if read.previous_lac is None else read.previous_lac
+        poll = poll_of(read)
         if read.piggyback and read.entry_id != INVALID_ENTRY_ID:
             return v3.read_answer(read.head, Code.BAD_REQUEST, read.ledger_id, read.entry_id)
         try:
-            timeout_ms = LONG_POLL_MS_MAX if read.timeout_ms is None else read.timeout_ms
-            lac = await self._requests.wait_lac(read.ledger_id, after, timeout_ms)
+            lac = await self._requests.wait_lac(poll)
             if not read.piggyback:
                 plain = read._replace(previous_lac=None)
                 return await self._requests.read(plain, asyncio.get_running_loop().time())
             entry = None
-            if lac > after:
-                entry = await self._requests.entry_after(read.ledger_id, after)
+            if lac > poll.after:
+                entry = await self._requests.entry_after(read.ledger_id, poll.after)
         except Exception as error:
             code = code_of(error, "read", read.ledger_id, read.entry_id)
             return v3.read_answer(read.head, code, read.ledger_id, read.entry_id)
-        entry_id = read.entry_id if entry is None else after + 1
+        entry_id = read.entry_id if entry is None else poll.after + 1
         return v3.read_answer(read.head, Code.OK, read.ledger_id, entry_id, entry, lac)
 
     async def _write_lac(self, body: Any) -> _Fields:
