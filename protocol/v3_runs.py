@@ -29,6 +29,8 @@ _HEAD_FRONT = b"\x08\x03\x10\x02\x18"
 _ADD_TAG = b"\xaa\x06"
 _FLAG_TAG = 0xA0
 _NUMBER_BYTES_MAX = 8
+_LENGTH_BYTES_MAX = 5
+"""The judge knows no length of more."""
 _MORE = 0x80
 _LOW, _HIGH = bytes(range(0x80)), bytes(range(0x80, 0x100))
 _RECOVERY_ADD = 1
@@ -160,7 +162,7 @@ def _walked(front: bytes, size: int) -> _Shape | None:
         flags = int(Flag.HIGH_PRIORITY) if priority else 0
     if at != head_end or front[at : at + 2] != _ADD_TAG:
         return None
-    length, at = _number(front, at + 2)
+    length, at = _length(front, at + 2)
     if at + length != size:
         return None
     seen = 0
@@ -172,27 +174,26 @@ def _walked(front: bytes, size: int) -> _Shape | None:
         at += 1
         if tag == 0x08:
             ledger_id, at = _number(front, at)
-            seen += 1
+            seen |= 1
         elif tag == 0x10:
             entry_id, id_end = _number(front, at)
             id_, at = (at, id_end), id_end
-            seen += 2
+            seen |= 2
         elif tag == 0x1A and front[at] == MASTER_KEY_BYTES:
             key = front[at + 1 : at + 1 + MASTER_KEY_BYTES]
             at += 1 + MASTER_KEY_BYTES
-            seen += 4
+            seen |= 4
         elif tag == _FLAG_TAG and front[at] == 0x06:
             flag, at = _number(front, at + 1)
             if flag != _RECOVERY_ADD:
                 return None
             flags |= int(Flag.RECOVERY_ADD)
-            seen += 8
         elif tag == 0x22:
-            entry_bytes, at = _number(front, at)
+            entry_bytes, at = _length(front, at)
             break
         else:
             return None
-    if seen & 7 != 7 or seen > 15 or id_[1] - id_[0] != len(varint(entry_id)):
+    if seen != 7 or id_[1] - id_[0] != len(varint(entry_id)):
         return None
     if entry_bytes < HEADER_BYTES or at + entry_bytes > size:
         return None
@@ -212,6 +213,14 @@ def _number(front: bytes, at: int) -> tuple[int, int]:
         if byte < _MORE:
             return number, at + place + 1
     raise IndexError("a number of more bytes than the usual ones have")
+
+
+def _length(front: bytes, at: int) -> tuple[int, int]:
+    """As `_number`, for how long something is."""
+    number, end = _number(front, at)
+    if end - at > _LENGTH_BYTES_MAX:
+        raise IndexError("a length of more bytes than any has")
+    return number, end
 
 
 def _rest_is_plain(rest: memoryview) -> bool:
