@@ -3,14 +3,15 @@
 Reads are `Storage.reads` (read/path.py); fences, LACs and what is known of a ledger are
 `Storage.control` (ledgers/control.py).
 
-Promises. An add, a fence, an explicit LAC or a deletion that was reported done survives any crash.
-A fence is in line with adds: those queued before it are answered first, later ones are refused.
-Reads see only what is durable, wait for no write, and tell absent (`NoSuchEntry`) from unknown
-(`BookieIOError`). Memory is bounded: past its bounds `pressure` asks the connections to read
-less; nothing is dropped. Relies on: journal/journal.py (durable, in order), write/checkpoint.py
-(order of flush). On a crash: the index, the logs and the ledger state hold what is before the mark;
-the journal holds the rest and is replayed. `SyncFailed` is final: `on_fatal` is told and nothing is
-acked any more.
+Promises. An add, a fence, an explicit LAC or a deletion that was reported done survives any crash;
+an add whose sync is deferred does when a `force`, a fence or any other add that came after it is
+done. A fence is in line with adds: those queued before it are answered first, later ones are
+refused. Reads see only what is durable or was deferred, wait for no write, and tell absent
+(`NoSuchEntry`) from unknown (`BookieIOError`). Memory is bounded: past its bounds `pressure` asks
+the connections to read less; nothing is dropped. Relies on: journal/journal.py (durable, in order),
+write/checkpoint.py (order of flush). On a crash: the index, the logs and the ledger state hold what
+is before the mark; the journal holds the rest and is replayed. `SyncFailed` is final: `on_fatal` is
+told and nothing is acked any more.
 
 All methods are called on the event loop. Blocking calls run in three executors: the journal's, the
 flush's, the readers', so that neither waits for another.
@@ -297,21 +298,35 @@ class Storage:
 
     # Adding
 
-    def add(self, batches: Sequence[AddBatch], done: Done, lane: Hashable = 0) -> None:
+    def add(
+        self,
+        batches: Sequence[AddBatch],
+        done: Done,
+        lane: Hashable = 0,
+        *,
+        deferred: bool = False,
+    ) -> None:
         """Admit `batches` in order; `done` gets each with its code when the group is durable.
 
         A batch is taken or refused whole. `done` gets some of them at a time: those of a journal;
         at once what is refused; alone what may be here (write/repeats.py). Lanes take turns at a
-        journal.
+        journal. With `deferred` it is told when they are written: until `force` a power failure
+        may take them back. What may be here already is durable even so.
         """
         if (only := self._journals.only) is not None:
-            self._add_to(only, batches, done, lane)
+            self._add_to(only, batches, done, lane, deferred=deferred)
             return
         for journal, part in self._journals.split(batches):
-            self._add_to(journal, part, done, lane)
+            self._add_to(journal, part, done, lane, deferred=deferred)
 
     def _add_to(
-        self, journal: Journal, batches: Sequence[AddBatch], done: Done, lane: Hashable
+        self,
+        journal: Journal,
+        batches: Sequence[AddBatch],
+        done: Done,
+        lane: Hashable,
+        *,
+        deferred: bool,
     ) -> None:
         results: Results = []
         admit, read_only = self.control.admit, self.disk_full
@@ -322,14 +337,22 @@ class Storage:
             else:
                 results.append((batch, code))
         if results:
-            self._commit(journal, results, done, lane)
+            self._commit(journal, results, done, lane, deferred=deferred)
 
-    def _commit(self, journal: Journal, results: Results, done: Done, lane: Hashable) -> None:
-        """Make durable what is admitted; `done` gets all of `results` then, or at once."""
+    def _commit(
+        self,
+        journal: Journal,
+        results: Results,
+        done: Done,
+        lane: Hashable,
+        *,
+        deferred: bool = False,
+    ) -> None:
+        """Journal what is admitted; `done` gets all of `results` then, or at once."""
         buffers = [batch.frames for batch, code in results if code is _OK]
         if buffers:
             added = partial(self._added, journal, results, done)
-            journal.append(buffers, sum(map(len, buffers)), added, lane)
+            journal.append(buffers, sum(map(len, buffers)), added, lane, deferred=deferred)
             self._update_pressure()
         else:
             done(results)
@@ -337,7 +360,7 @@ class Storage:
     def _added(
         self, journal: Journal, results: Results, done: Done, error: BaseException | None
     ) -> None:
-        """The group that holds these batches is durable, or is not."""
+        """The group that holds these batches is durable (deferred ones: written), or is not."""
         flushing = self._flushing
         if error is None:
             for batch, code in results:
@@ -384,9 +407,15 @@ class Storage:
         self._checkpointer.forget_ledger(ledger_id)
 
     async def force(self, ledger_id: int) -> None:
-        """All that was acked before is durable on return, also with `journal_sync` off."""
+        """All that was acked before is durable on return: what was deferred, and with
+        `journal_sync` off everything.
+
+        Says nothing of what the ledger is: it may be unknown, or fenced. Raises `SyncFailed`.
+        """
+        journal = self._journals.of(ledger_id)
+        await journal.synced()
         if not self._config.journal_sync:
-            await self._journals.of(ledger_id).sync()
+            await journal.sync()
 
     # Flushing
 

@@ -37,7 +37,8 @@ class Op(enum.IntEnum):
     WAIT_LAC = 3
     """{ledger, after, timeout_ms, entry: bool} → {lac, entry?}: parks until LAC > after."""
     FORCE = 4
-    """{ledger} → {}: everything acked before is durable (also with journal_sync = false)."""
+    """{ledger} → {}: all that was acked before is durable: what was deferred
+    (`Flag.DEFERRED_SYNC`), and what journal_sync = false left."""
     LIST_ENTRIES = 5
     """{ledger} → {runs: [[first, last], …]}: what this bookie holds of the ledger."""
     NODE_INFO = 6
@@ -47,7 +48,8 @@ class Op(enum.IntEnum):
     """{} → {}: this bookie looks at all ledgers soon, and fetches the copies that it lacks.
     {ledger, first, last} → {}: it compares its copies of these entries with the others'."""
     ADDED = 7
-    """answer only, request id 0: {ledger, first, last}: these adds are durable."""
+    """answer only, request id 0: {ledger, first, last}: these adds are durable, or
+    written if their sync was deferred."""
 
 
 class Request(NamedTuple):

@@ -49,6 +49,8 @@ class Flag(enum.IntFlag):
     """Ours: the entry's digest is CRC32C, so the bookie may verify it on arrival."""
     RANGE_ACK = 0x0200
     """Ours: consecutive adds may be acked together by one extension frame (`Op.ADDED`)."""
+    DEFERRED_SYNC = 0x0800
+    """Ours, and an add's `writeFlags` in v3: answered when it is written, durable with a force."""
     UNKNOWN_STATE = 0x0400
     """Ours: a read whose sender understands code 107; others get `IO` in its place."""
 

@@ -55,6 +55,8 @@ STATUS = {
 """What stands for each code. Unlike v2, v3 has a word for all of them."""
 
 _RECOVERY_ADD = 1
+_DEFERRED_SYNC = 1
+"""One of the bits of `writeFlags`."""
 _FENCE_LEDGER = 1
 _ENTRY_PIGGYBACK = 2
 
@@ -121,10 +123,16 @@ def parse_request(frame: memoryview) -> Request | None:
         if header.operation == Op.ADD and message.HasField("addRequest"):
             add = message.addRequest
             flags = urgent | (int(Flag.RECOVERY_ADD) if add.flag == _RECOVERY_ADD else 0)
+            flags |= flags_of_write(add.writeFlags)
             return Add(head, flags, add.ledgerId, add.entryId, add.masterKey, add.body)
         if header.operation == Op.READ and message.HasField("readRequest"):
             return _read(head, urgent, message.readRequest)
     return Call(head, header.operation, header.version, message)
+
+
+def flags_of_write(write_flags: int) -> int:
+    """The flags of a v2 frame that stand for an add's `writeFlags`; unknown bits mean nothing."""
+    return int(Flag.DEFERRED_SYNC) if write_flags & _DEFERRED_SYNC else 0
 
 
 def _read(head: bytes, flags: int, read: Any) -> Read:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from octavo.protocol.codes import Code
 from octavo.protocol.entry import HEADER, HEADER_BYTES, MASTER_KEY_BYTES, Buffer
 from octavo.protocol.frames import Flag
-from octavo.protocol.v3 import add_answer, varint
+from octavo.protocol.v3 import add_answer, flags_of_write, varint
 
 _FRONT_BYTES = 112
 """No add of the usual form has more before its entry."""
@@ -28,6 +28,7 @@ _HEAD_FRONT = b"\x08\x03\x10\x02\x18"
 """Version 3, operation ADD; then the transaction id."""
 _ADD_TAG = b"\xaa\x06"
 _FLAG_TAG = 0xA0
+_WRITE_FLAGS_TAG = 0x28
 _NUMBER_BYTES_MAX = 8
 _LENGTH_BYTES_MAX = 5
 """The judge knows no length of more."""
@@ -93,8 +94,13 @@ class Run(NamedTuple):
 def take_run(data: memoryview, start: int, following: int) -> Run | None:
     """The adds from the whole frame `data[start:following]` on; None when that one is unusual."""
     shape = _shape(bytes(data[start : min(following, start + _FRONT_BYTES)]), following - start)
-    if shape is None or not _rest_is_plain(data[start + shape.entry[1] : following]):
+    if shape is None:
         return None
+    if rest := data[start + shape.entry[1] : following]:
+        write_flags = _write_flags(bytes(rest[: _REST_BYTES_MAX + 1]))
+        if write_flags is None:
+            return None
+        shape = shape._replace(flags=shape.flags | flags_of_write(write_flags))
     begin, stop = start + shape.entry[0], start + shape.entry[1]
     ledger_id, entry_id, lac, _ = HEADER.unpack_from(data, begin)
     if (
@@ -223,17 +229,13 @@ def _length(front: bytes, at: int) -> tuple[int, int]:
     return number, end
 
 
-def _rest_is_plain(rest: memoryview) -> bool:
-    """Whether nothing follows the entry but flags of the write, which change nothing here."""
-    if not rest:
-        return True
-    return len(rest) <= _REST_BYTES_MAX and rest[0] == 0x28 and _is_number(bytes(rest[1:]))
-
-
-def _is_number(data: bytes) -> bool:
-    return 0 < len(data) <= _NUMBER_BYTES_MAX and (
-        data[-1] < _MORE and not data[:-1].translate(None, _HIGH)
-    )
+def _write_flags(rest: bytes) -> int | None:
+    """The flags of the write, when what follows the entry is these and nothing else."""
+    try:
+        write_flags, end = _number(rest, 1)
+    except IndexError:
+        return None
+    return write_flags if rest[0] == _WRITE_FLAGS_TAG and end == len(rest) else None
 
 
 def _count(data: memoryview, shape: _Shape) -> int:

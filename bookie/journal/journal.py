@@ -12,6 +12,10 @@ Completion callbacks run on the loop, in the order of the journal. `DiskFull` fa
 other; `SyncFailed` is final, for the kernel may have dropped the pages: nothing is reported
 durable after it, and the process has to end.
 
+A *deferred* append is reported when it is written: reads may find it, a power failure may take it
+back. A group of such appends alone is not synced; the next one that is not deferred, be it empty,
+syncs all that was written before it (`settled`), and so does the end of a file.
+
 `JournalQueue` has what waits in a fair order. Adds wait in lanes, one for each connection. A lane
 that was empty goes before those that were not, so who sends little waits for the group under way
 and not for what others have piled up; the others take turns by bytes. Within a lane the order of
@@ -20,8 +24,8 @@ goes before it, all that comes later after it. So an add that was let in before 
 reported after it.
 
 Positions are vectors, one `Position` for each journal, and are taken on the loop in one step:
-everything before them has been reported. Relies on format.py for bytes and on disk/files.py for
-calls.
+everything before them is durable and has been reported. Relies on format.py for bytes and on
+disk/files.py for calls.
 """
 
 from __future__ import annotations
@@ -31,8 +35,8 @@ import sys
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Executor
-from functools import partial
-from typing import Generic, TypeVar
+from contextlib import suppress
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from octavo.bookie.adds import AddBatch
 from octavo.bookie.disk.files import Disk, DiskError, DiskFull, File, SyncFailed
@@ -49,7 +53,7 @@ from octavo.bookie.journal.reader import journal_files, seal_file
 from octavo.bookie.stats import Group, WriteStats
 
 Durable = Callable[[BaseException | None], None]
-"""Called once: None when the append is durable, else why it is not."""
+"""Called once: None when the append is durable (written, a deferred one), else why it is not."""
 
 SPARE = "journal.spare"
 """A retired file that waits to be used again."""
@@ -120,8 +124,9 @@ class JournalWriter:
         self._reserved = reserved
         self._next_has_its_name = False
 
-    def write(self, buffers: list[bytes], length: int) -> None:
-        """Append one block of `length` body bytes; durable on return (unless sync is off)."""
+    def write(self, buffers: list[bytes], length: int, sync: bool = True) -> None:
+        """Append one block of `length` body bytes; durable on return, if it is to be synced, and
+        sync is not off."""
         if len(buffers) > 1 and length < _JOIN_BELOW_BYTES * len(buffers):
             buffers = [b"".join(buffers)]
         is_long = self.offset + 2 * BLOCK_HEADER_BYTES + length > self._file_bytes_max
@@ -139,7 +144,7 @@ class JournalWriter:
         self._reserve_for(file, end + BLOCK_HEADER_BYTES)
         head = encode_block_header(BlockKind.GROUP, self.file_id, start, self._synced, buffers)
         file.pwritev([head, *buffers], start)
-        if self._sync:
+        if self._sync and sync:
             file.datasync()
             self._synced = end
         self.offset = end
@@ -195,6 +200,11 @@ class JournalWriter:
         assert self._file is not None
         seal_file(self._file, self.file_id, self.offset)
         self._synced = self.offset
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something was written and, although sync is not off, is not durable yet."""
+        return self._sync and self._synced < self.offset
 
     def sync(self) -> None:
         """Make all that was written durable, also with sync off."""
@@ -314,6 +324,16 @@ class JournalQueue(Generic[T]):
         return None
 
 
+class _Append(NamedTuple):
+    """What waits for its group."""
+
+    buffers: list[bytes]
+    length: int
+    done: Durable
+    queued: float
+    deferred: bool
+
+
 class Journal:
     """The asyncio driver of a `JournalWriter`."""
 
@@ -331,7 +351,7 @@ class Journal:
         self._group_bytes_max = group_bytes_max
         self._on_fatal = on_fatal
         self._on_group = on_group
-        self._queue: JournalQueue[tuple[list[bytes], int, Durable, float]] = JournalQueue()
+        self._queue: JournalQueue[_Append] = JournalQueue()
         self._loop = asyncio.get_running_loop()
         self._committer: asyncio.Task[None] | None = None
         self._scheduled = False
@@ -339,23 +359,32 @@ class Journal:
         self.pending_bytes = 0
         """Queued or being written: not yet reported."""
         self.written_bytes = 0
-        """Made durable since the start."""
+        """Written since the start."""
         self.pending_buffers = 0
         """The same, in buffers."""
         self.durable_position = Position(writer.file_id, writer.offset)
-        """Everything before it has been reported to its callback."""
+        """Everything before it is durable, and has been reported to its callback."""
 
     def append(
-        self, buffers: list[bytes], length: int, done: Durable, lane: Hashable | None = None
+        self,
+        buffers: list[bytes],
+        length: int,
+        done: Durable,
+        lane: Hashable | None = None,
+        *,
+        deferred: bool = False,
     ) -> None:
-        """Queue `buffers` (`length` bytes together); `done` is called when they are durable.
+        """Queue `buffers` (`length` bytes together); `done` is called when they are durable, or,
+        with `deferred`, when they are written.
 
-        Lanes take turns; without one, everything queued before goes before.
+        Lanes take turns; without one, everything queued before goes before. One without a byte
+        is durable when all that was reported before it is, also on a full disk.
         """
         if self._dead is not None:
             self._loop.call_soon(done, self._dead)
             return
-        self._queue.push((buffers, length, done, self._loop.time()), length, lane)
+        append = _Append(buffers, length, done, self._loop.time(), deferred)
+        self._queue.push(append, length, lane)
         self.pending_bytes += length
         self.pending_buffers += len(buffers)
         if self._committer is None and not self._scheduled:
@@ -363,11 +392,31 @@ class Journal:
             self._loop.call_soon(self._start)
 
     async def drain(self) -> None:
-        """Wait until all that was queued has been reported."""
-        while self._queue or self._committer is not None:
-            reported = asyncio.Event()
-            self.append([], 0, partial(_set, reported))
-            await reported.wait()
+        """Wait until all that was queued has been reported, and is durable."""
+        while self._queue or self._committer is not None or self.is_behind:
+            with suppress(Exception):  # whoever waits for an answer was told
+                await self.synced()
+
+    def synced(self) -> asyncio.Future[None]:
+        """Ends when all that was given until now is durable, or was refused; with an error when
+        the journal has stopped."""
+        future: asyncio.Future[None] = self._loop.create_future()
+
+        def reported(error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+        self.append([], 0, reported)
+        return future
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something was reported that is not durable, since it was deferred."""
+        return self._dead is None and self._writer.is_behind
 
     async def sync(self) -> None:
         """Make all that was reported durable, also with sync off. Raises `SyncFailed`."""
@@ -397,10 +446,9 @@ class Journal:
             return
         self._dead = error
         while (item := self._queue.pop(sys.maxsize)) is not None:
-            buffers, length, done, _ = item
-            self.pending_bytes -= length
-            self.pending_buffers -= len(buffers)
-            done(error)
+            self.pending_bytes -= item.length
+            self.pending_buffers -= len(item.buffers)
+            item.done(error)
 
     async def close(self) -> None:
         """Report all that is queued, then give the file back."""
@@ -424,7 +472,7 @@ class Journal:
             self._committer = None
 
     async def _commit_one(self) -> None:
-        group: list[Durable] = []
+        group: list[_Append] = []
         buffers: list[bytes] = []
         length = 0
         oldest = started = self._loop.time()
@@ -433,41 +481,49 @@ class Journal:
             item = self._queue.pop(room)
             if item is None:
                 break
-            more, more_bytes, done, queued = item
-            oldest = min(oldest, queued)
-            buffers += more
-            length += more_bytes
-            group.append(done)
-        failure: BaseException | None = None
+            oldest = min(oldest, item.queued)
+            buffers += item.buffers
+            length += item.length
+            group.append(item)
+        early = [item for item in group if item.deferred]
+        late = [item for item in group if not item.deferred]
+        full: BaseException | None = None
         if length:
-            try:
-                await self._loop.run_in_executor(
-                    self._executor, self._writer.write, buffers, length
-                )
+            full = await self._try(self._writer.write, buffers, length, not early)
+            if full is None and self._dead is None:
                 self.written_bytes += length
                 took = self._loop.time() - started
                 self._on_group(Group(length, len(group), started - oldest, took))
-            except Exception as error:
-                if isinstance(error, SyncFailed) or not isinstance(error, DiskError):
-                    self._die(error)  # and those of this group are told, as all others
-                failure = error
-        self.pending_bytes -= length
-        self.pending_buffers -= len(buffers)
-        failure = failure or self._dead
-        if failure is None:
+        if early:
+            self._report(early, full)
+        if late and self.is_behind:
+            await self._try(self._writer.sync)
+        if self._dead is None and not self._writer.is_behind:
             self.durable_position = Position(self._writer.file_id, self._writer.offset)
-        for done in group:
-            done(failure)
+        self._report(late, full)
+
+    async def _try(self, call: Callable[..., None], *args: Any) -> DiskError | None:
+        """Have the thread make a call. Returns what fails this group alone; all else is final."""
+        try:
+            await self._loop.run_in_executor(self._executor, call, *args)
+        except Exception as error:
+            if isinstance(error, DiskError) and not isinstance(error, SyncFailed):
+                return error
+            self._die(error)
+        return None
+
+    def _report(self, group: list[_Append], full: BaseException | None) -> None:
+        """These wait no longer. What failed concerns who brought bytes, a stop concerns all."""
+        self.pending_bytes -= sum([item.length for item in group])
+        self.pending_buffers -= sum([len(item.buffers) for item in group])
+        for item in group:
+            item.done(self._dead or (full if item.length else None))
 
     def _die(self, error: BaseException) -> None:
         if self._dead is None:
             self.stop(error)
             if not isinstance(error, asyncio.CancelledError):
                 self._on_fatal(error)
-
-
-def _set(reported: asyncio.Event, error: BaseException | None) -> None:  # noqa: ARG001
-    reported.set()
 
 
 def journal_of(ledger_id: int, count: int) -> int:
@@ -493,16 +549,19 @@ class Journals:
         """The journal of a ledger."""
         return self.only or self._all[journal_of(ledger_id, len(self._all))]
 
-    def settled(self, ledger_id: int) -> asyncio.Future[None]:
-        """Ends when all that the ledger's journal was given until now is durable, or failed."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async def settled(self, ledger_id: int) -> None:
+        """Wait until all that the ledger's journal was given until now is durable, or failed."""
+        with suppress(Exception):
+            await self.of(ledger_id).synced()
 
-        def reported(_: BaseException | None) -> None:
-            if not future.done():
-                future.set_result(None)
+    async def catch_up(self) -> None:
+        """Make durable what was reported when it was written, where something was.
 
-        self.of(ledger_id).append([], 0, reported)
-        return future
+        Raises what has stopped a journal.
+        """
+        behind = [journal.synced() for journal in self._all if journal.is_behind]
+        if behind:
+            await _all_of(behind)
 
     def split(self, batches: Sequence[AddBatch]) -> Iterator[tuple[Journal, Sequence[AddBatch]]]:
         """Each journal with those of `batches` that go there, in order."""
@@ -517,7 +576,7 @@ class Journals:
 
     @property
     def written_bytes(self) -> int:
-        """Made durable since the start."""
+        """Written since the start."""
         return sum(journal.written_bytes for journal in self._all)
 
     @property
@@ -538,7 +597,7 @@ class Journals:
         return tuple([journal.durable_position for journal in self._all])
 
     async def drain(self) -> None:
-        """Wait until all that was queued has been reported."""
+        """Wait until all that was queued has been reported, and is durable."""
         await _all_of([journal.drain() for journal in self._all])
 
     async def reserve(self) -> None:

@@ -1,8 +1,9 @@
 """Where an entry is found: write cache, then read cache, then entry log; never behind a write.
 
-Everything in the write cache is durable, so a reader sees only what a power failure leaves. Absent
-(`NoSuchEntry`) is told from unknown (`BookieIOError`, `UnknownState`). Used on the loop; only cold
-reads block, on threads of their own (scheduler.py).
+Everything in the write cache is durable, but for adds whose sync their writer deferred, so a reader
+of other ledgers sees only what a power failure leaves. Absent (`NoSuchEntry`) is told from unknown
+(`BookieIOError`, `UnknownState`). Used on the loop; only cold reads block, on threads of their own
+(scheduler.py).
 
 What a read holds counts in the budget of answers, so that thousands of them together stay within
 it: none goes on above it, and one that has found something ends there, for it may give a part.

@@ -71,6 +71,8 @@ _AUTH = AUTH_HEADER >> 16
 _V3_FIRST_BYTE = 0x0A
 """How every v3 protobuf request begins: field 1, length-delimited."""
 _RANGE_ACK = int(Flag.RANGE_ACK)
+_DEFERRED_SYNC = int(Flag.DEFERRED_SYNC)
+_RECOVERY_ADD = int(Flag.RECOVERY_ADD)
 _HIGH_PRIORITY = int(Flag.HIGH_PRIORITY)
 _AUTH_ANSWER = auth_frame(AUTH_DISABLED)
 _ENTRY_ID_AT = ANSWER_BYTES - 8
@@ -106,7 +108,7 @@ class Answers:
         self._frames.append(frame)
 
     def acked_range(self, ledger_id: int, first: int, last: int) -> None:
-        """Adds `first … last` are durable; joined with the range before when it continues it."""
+        """Adds `first … last` are stored; joined with the range before when it continues it."""
         if ledger_id == self._ledger_id and first == self._last + 1:
             self._last = last
             return
@@ -381,9 +383,10 @@ class Connection(asyncio.BufferedProtocol):
         self._has_added = True
         if storage.pressure.level is Pressure.FULL:
             batches = list(self._without_excess(batches, done or self._added))
-        for ranges, group in groupby(batches, key=_wants_ranges):
+        for (ranges, deferred), group in groupby(batches, key=_wishes):
             answer = done or (self._added_ranges if ranges else self._added)
-            storage.add([batch for _, batch in group], answer, self._lane)
+            some = [batch for _, batch in group]
+            storage.add(some, answer, self._lane, deferred=deferred)
         if self._add_bytes > self._config.connection_add_bytes_max:
             self.flow.pause(Pause.ADDS)
 
@@ -421,7 +424,7 @@ class Connection(asyncio.BufferedProtocol):
                 refuse([(batch, Code.READ_ONLY)])
 
     def _added_ranges(self, results: Sequence[tuple[AddBatch, Code]]) -> None:
-        """Batches are durable, or refused; their sender understands `Op.ADDED`."""
+        """Batches are stored, or refused; their sender understands `Op.ADDED`."""
         refused: list[tuple[AddBatch, Code]] = []
         acked = size = 0
         for batch, code in results:
@@ -436,7 +439,7 @@ class Connection(asyncio.BufferedProtocol):
             self._added(refused, extended=True)
 
     def _added(self, results: Sequence[tuple[AddBatch, Code]], *, extended: bool = False) -> None:
-        """Batches are durable, or refused: one v2 answer for each entry.
+        """Batches are stored, or refused: one v2 answer for each entry.
 
         `extended` says that the peer is one of ours: others know no UNKNOWN_STATE.
         """
@@ -537,5 +540,10 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
 
-def _wants_ranges(item: tuple[int, AddBatch]) -> bool:
-    return bool(item[0] & _RANGE_ACK)
+def _wishes(item: tuple[int, AddBatch]) -> tuple[bool, bool]:
+    """Whether the sender wants ranges acked, and whether before they are synced.
+
+    What recovery adds is always synced: it counts as confirmed once it is answered.
+    """
+    flags = item[0]
+    return bool(flags & _RANGE_ACK), flags & (_DEFERRED_SYNC | _RECOVERY_ADD) == _DEFERRED_SYNC

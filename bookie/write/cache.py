@@ -1,4 +1,4 @@
-"""The write cache: what is durable in the journal and not yet in an entry log. Pure.
+"""The write cache: what is in the journal and not yet in an entry log. Pure.
 
 Two memtables. Adds go into the active one; when it is full or old it is swapped for an empty one
 and flushed, sorted by (ledger, entry), while the other fills. What is kept is the batch as it came,

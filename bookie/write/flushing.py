@@ -58,10 +58,11 @@ class Flushing:
         self.task = asyncio.get_running_loop().create_task(self._flush_on(), name="flush")
 
     async def checkpoint(self) -> None:
-        """Flush all that is durable in the journals, move the mark, remove old journal files."""
+        """Flush all that the journals reported, move the mark, remove old journal files."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
+            await self._journals.catch_up()  # or the mark could not pass what is deferred
             mark = await self._checkpointer.run(self._positions, self._flushed)
         except DiskFull:
             raise

@@ -9,7 +9,8 @@ is told of anything after a sync that failed.
 
 Only batches that begin at or below the highest entry that their ledger ever had come here
 (`LedgerControl.admit`), so writing new entries costs one comparison. Those of one ledger are looked
-at one after another, each when all that was admitted before it is durable; whoever comes meanwhile
+at one after another, each when all that was admitted before it is durable, also what was deferred
+(so such an add is answered when it is durable, whatever it asked for); whoever comes meanwhile
 comes here too, for the ledger has reached what waits here. A fence may come in between, so each is
 asked once more whether it may be added. Used on the loop.
 """

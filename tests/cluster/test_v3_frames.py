@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from octavo.bookie.node import BookieNode
-from octavo.protocol import v3
+from octavo.protocol import extension, v3
 from octavo.protocol.auth import AUTH_DISABLED
 from octavo.protocol.codes import Code
 from octavo.protocol.entry import DigestType, digest_for
@@ -329,10 +329,68 @@ async def test_a_lac_that_comes_alone(tmp_path: Path) -> None:
         client.close()
 
 
-async def test_force_is_answered_when_all_is_durable(client: V3Client) -> None:
-    assert await client.add(1, 0, write_flags=1) == OK
-    answer = await client.ask(Op.FORCE, "forceLedgerRequest", ledgerId=1)
-    assert (answer.status, answer.forceLedgerResponse.ledgerId) == (OK, 1)
+async def force(client: V3Client, ledger: int) -> int:
+    answer = await client.ask(Op.FORCE, "forceLedgerRequest", ledgerId=ledger)
+    assert (answer.status, answer.forceLedgerResponse.ledgerId) == (
+        answer.forceLedgerResponse.status,
+        ledger,
+    )
+    return int(answer.status)
+
+
+@pytest.mark.parametrize("adds", [1, 100])
+async def test_a_deferred_add_waits_for_no_sync_and_a_force_does(tmp_path: Path, adds: int) -> None:
+    disk = TroubledDisk()
+    async with running_bookie(tmp_path, disk=disk) as bookie:
+        client, other = await V3Client.connect(bookie), await V3Client.connect(bookie)
+        with held_syncs(disk) as begun:
+            client.send(b"".join(add_frame(1, n, txn=n, write_flags=1) for n in range(adds)))
+            assert {(await client.answer()).status for _ in range(adds)} == {OK}
+            assert (await client.read(1, adds - 1)).body == entry_of(1, adds - 1)
+            assert not begun.is_set()
+            forced = asyncio.create_task(force(client, 1))
+            await until(begun.is_set)
+            assert not forced.done()
+            synced = asyncio.create_task(other.add(2, 0, write_flags=6))
+        assert await forced == OK
+        assert await synced == OK, "another flag means nothing"
+        client.close()
+        other.close()
+
+
+async def test_what_recovery_adds_is_synced_whatever_it_asks_for(tmp_path: Path) -> None:
+    disk = TroubledDisk()
+    async with running_bookie(tmp_path, disk=disk) as bookie:
+        client = await V3Client.connect(bookie)
+        with held_syncs(disk) as begun:
+            added = asyncio.create_task(client.add(1, 0, recovery=True, write_flags=1))
+            await until(begun.is_set)
+            assert not added.done()
+        assert await added == OK
+        client.close()
+
+
+async def test_v2_adds_are_deferred_by_a_flag_of_ours(tmp_path: Path) -> None:
+    disk = TroubledDisk()
+    async with running_bookie(tmp_path, disk=disk) as bookie:
+        client = await RawClient.connect(bookie)
+        with held_syncs(disk) as begun:
+            assert await client.add(add_of(1, 0, flags=Flag.DEFERRED_SYNC)) is Code.OK
+            assert not begun.is_set()
+            forced = asyncio.create_task(client.call(extension.Op.FORCE, ledger=1))
+            await until(begun.is_set)
+            assert not forced.done()
+        assert (await forced).code is Code.OK
+        client.close()
+
+
+async def test_a_force_asks_for_nothing_but_a_sync(client: V3Client) -> None:
+    """As Apache's bookies: of a ledger never heard of, or fenced, it is a success."""
+    assert await force(client, 404) == OK
+    await client.read(404, -1, flag=FENCE, masterKey=KEY)
+    assert await client.add(404, 0, write_flags=1) == STATUS[Code.FENCED]
+    assert await force(client, 404) == OK
+    assert await force(client, -1) == STATUS[Code.BAD_REQUEST]
 
 
 async def test_room_on_the_disk(client: V3Client) -> None:

@@ -56,9 +56,9 @@ def failed_syncs_of_the_state_are_ignored(patch: pytest.MonkeyPatch) -> None:
 def groups_that_failed_are_acked(patch: pytest.MonkeyPatch) -> None:
     real = JournalWriter.write
 
-    def write(self: JournalWriter, buffers: list[bytes], length: int) -> None:
+    def write(self: JournalWriter, buffers: list[bytes], length: int, sync: bool) -> None:
         try:
-            real(self, buffers, length)
+            real(self, buffers, length, sync)
         except SyncFailed:
             raise
         except DiskError:

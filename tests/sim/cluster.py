@@ -142,6 +142,7 @@ class SimBookie:
             self.count(self.node.storage)
         self.node = None
         self.serving = False
+        self.cluster.audit.written.pop(self.name, None)
 
     def _pressure(self, level: Pressure) -> None:
         if level:
@@ -277,8 +278,13 @@ class SimBookie:
         journals = self.cluster.options.journal_directories
         add, fence, storage_reads = storage.add, storage.control.fence, storage.reads
         set_explicit_lac, delete = storage.control.set_explicit_lac, storage.delete_ledger
+        force = storage.force
 
-        def watched_add(runs: Sequence[AddBatch], done: Done, lane: Hashable = 0) -> None:
+        def watched_add(
+            runs: Sequence[AddBatch], done: Done, lane: Hashable = 0, *, deferred: bool = False
+        ) -> None:
+            reported = audit.deferred if deferred else audit.stored
+
             def watched(results: Sequence[tuple[AddBatch, Code]]) -> None:
                 for run, code in results:
                     if code is Code.OK:
@@ -289,18 +295,26 @@ class SimBookie:
                             f"P38 {name} stored an entry after the sync of {failed} had failed",
                         )
                         last = run.first_entry + run.count - 1
-                        audit.stored(name, run.ledger_id, run.first_entry, last, run.recovery)
+                        reported(name, run.ledger_id, run.first_entry, last, run.recovery)
                 done(results)
 
             if self.busy and self.rng.random() < self.busy:
                 self.cluster.trace.fault("busy.add")
                 done([(run, Code.TOO_MANY_REQUESTS) for run in runs])
             else:
-                add(runs, watched, lane)
+                add(runs, watched, lane, deferred=deferred)
 
         async def watched_fence(ledger_id: int, key: bytes) -> None:
+            written = set(audit.written[name][ledger_id])
             await fence(ledger_id, key)
             audit.fence_durable(name, ledger_id)
+            audit.forced(name, ledger_id, written)
+
+        async def watched_force(ledger_id: int) -> None:
+            written = set(audit.written[name][ledger_id])
+            await force(ledger_id)
+            audit.forced(name, ledger_id, written)
+            self.cluster.trace.probe("bookie.forced", len(written))
 
         async def watched_read_many(
             ledger_id: int, first: int, count_max: int, bytes_max: int
@@ -351,6 +365,7 @@ class SimBookie:
         put(storage.reads, "read_many", watched_read_many)
         put(storage.reads, "read_now", watched_read_now)
         put(storage, "add", watched_add)
+        put(storage, "force", watched_force)
         put(storage.control, "fence", watched_fence)
         put(storage.control, "set_explicit_lac", watched_lac)
         put(storage, "delete_ledger", watched_delete)

@@ -84,6 +84,8 @@ class LedgerAudit:
         self.ledgers: dict[int, LedgerHistory] = {}
         self.held: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
         """Bookie → ledger → entries that it reported durable."""
+        self.written: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+        """Bookie → ledger → entries that it acked before their sync, which was deferred."""
         self.fenced: dict[str, dict[int, None]] = defaultdict(dict)
         """Bookie → ledgers that it reported fenced, durably."""
         self.lacs: dict[str, dict[int, int]] = defaultdict(dict)
@@ -257,8 +259,24 @@ class LedgerAudit:
     def stored(self, bookie: str, ledger_id: int, first: int, last: int, recovery: bool) -> None:
         """A bookie reports entries as durable."""
         self._events.add("stored", bookie, ledger_id, f"{first}…{last}", "back" * recovery)
-        self.check(ledger_id not in self.forgot[bookie], f"P46 {bookie} took deleted {ledger_id}")
         self.held[bookie][ledger_id].update(range(first, last + 1))
+        self._taken(bookie, ledger_id, first, last, recovery)
+
+    def deferred(self, bookie: str, ledger_id: int, first: int, last: int, recovery: bool) -> None:
+        """A bookie acks entries whose sync was deferred."""
+        self._events.add("written", bookie, ledger_id, f"{first}…{last}")
+        self.check(not recovery, f"P21 {bookie} defers what a recovery adds to {ledger_id}")
+        self.written[bookie][ledger_id].update(range(first, last + 1))
+        self._taken(bookie, ledger_id, first, last, recovery)
+
+    def forced(self, bookie: str, ledger_id: int, entries: set[int]) -> None:
+        """A bookie reports a force, or a fence, before which it had acked these."""
+        self._events.add("forced", bookie, ledger_id, len(entries))
+        if not self.is_deleted(ledger_id):
+            self.held[bookie][ledger_id] |= entries & self.written[bookie][ledger_id]
+
+    def _taken(self, bookie: str, ledger_id: int, first: int, last: int, recovery: bool) -> None:
+        self.check(ledger_id not in self.forgot[bookie], f"P46 {bookie} took deleted {ledger_id}")
         history = self.ledgers.get(ledger_id)
         if recovery or history is None:
             return

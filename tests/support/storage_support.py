@@ -111,7 +111,7 @@ class Bench:
         if self.is_open and not self.disk.dead:
             await self.storage.close()
 
-    def send(self, *runs: AddBatch) -> asyncio.Future[list[Code]]:
+    def send(self, *runs: AddBatch, deferred: bool = False) -> asyncio.Future[list[Code]]:
         future: asyncio.Future[list[Code]] = asyncio.get_running_loop().create_future()
 
         codes: dict[int, Code] = {}
@@ -124,8 +124,12 @@ class Bench:
             if len(codes) == len(runs):
                 future.set_result([codes[id(run)] for run in runs])
 
-        self.storage.add(runs, done)
+        self.storage.add(runs, done, deferred=deferred)
         return future
+
+    async def defer(self, ledger_id: int, first: int, *payloads: bytes) -> Code:
+        """Add with a deferred sync."""
+        return (await self.send(make_run(ledger_id, first, payloads or [b""]), deferred=True))[0]
 
     async def add(self, ledger_id: int, first: int, *payloads: bytes, **more: object) -> Code:
         run = make_run(ledger_id, first, payloads or [b""], **more)  # type: ignore[arg-type]

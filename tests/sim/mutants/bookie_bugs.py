@@ -134,7 +134,9 @@ MUTANTS = (
         (
             Edit(
                 "octavo.bookie.journal.journal:JournalWriter.write",
-                "    if self._sync:\n        file.datasync()\n        self._synced = end\n",
+                "    if self._sync and sync:\n"
+                "        file.datasync()\n"
+                "        self._synced = end\n",
                 "",
             ),
             Edit(
@@ -142,6 +144,11 @@ MUTANTS = (
                 "    head = encode_block_header(",
                 "    if self._sync:\n        file.datasync()\n        self._synced = start\n"
                 "    head = encode_block_header(",
+            ),
+            Edit(
+                "octavo.bookie.journal.journal:Journal._commit_one",
+                "if late and self.is_behind:",
+                "if late and early and self.is_behind:",
             ),
         ),
     ),

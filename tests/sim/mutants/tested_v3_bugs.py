@@ -50,4 +50,34 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "deferred-recovery-adds",
+        "a recovery's add is answered before it is synced, if it asks for that",
+        """A recovery closes the ledger at what was answered. Power fails at the bookies together,
+        and the ledger has an end that nobody has.""",
+        "P21, P5",
+        "cluster/test_v3_frames.py::test_what_recovery_adds_is_synced_whatever_it_asks_for",
+        (
+            Edit(
+                "octavo.bookie.wire.connection:_wishes",
+                "flags & (_DEFERRED_SYNC | _RECOVERY_ADD) == _DEFERRED_SYNC",
+                "bool(flags & _DEFERRED_SYNC)",
+            ),
+        ),
+    ),
+    TestedBug(
+        "mark-stays-before-what-was-deferred",
+        "a flush does not sync what was deferred, so the mark cannot pass it",
+        """The entries are in the log and the journal is never shortened: it fills the disk, and a
+        start reads all of it.""",
+        "P39, space",
+        "unit/bookie/test_deferred_sync.py",
+        (
+            Edit(
+                "octavo.bookie.write.flushing:Flushing.checkpoint",
+                "        await self._journals.catch_up()",
+                "        pass",
+            ),
+        ),
+    ),
 )

@@ -71,6 +71,8 @@ class InstantStorage:
         runs: Sequence[AddBatch],
         done: Callable[[Sequence[tuple[AddBatch, Code]]], None],
         lane: int,
+        *,
+        deferred: bool,
     ) -> None:
         for run in runs:
             ends = [*run.offsets[1:], len(run.frames)]
