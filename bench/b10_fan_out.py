@@ -17,8 +17,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -29,6 +27,7 @@ from typing import Any
 
 import psutil
 
+from bench.program import arguments, end
 from bench.standalone import owner_of, standalone
 from octavo import AsyncClient, Client
 from octavo.standalone.cluster_file import ClusterFile
@@ -212,7 +211,7 @@ def measure(cluster: ClusterFile, kind: str, options: argparse.Namespace) -> dic
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--job", help=argparse.SUPPRESS)
     parser.add_argument("--readers", type=int, default=1000)
     parser.add_argument("--rate", type=float, default=20.0)
@@ -239,9 +238,7 @@ def main() -> None:
                 f"{one['bookie_reads_a_message']} reads at bookies a message",
                 flush=True,
             )
-    settings = {name: getattr(options, name) for name in ("readers", "rate", "seconds")}
-    machine = {"python": platform.python_version(), "cores": os.cpu_count()}
-    print(json.dumps({"bench": "b10_fan_out", **settings, **machine, "kinds": found}))
+    end(options, "b10_fan_out", kinds=found)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,6 @@ each process has in memory, and last one JSON document.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
 import sys
 import tempfile
 from pathlib import Path
@@ -24,6 +20,7 @@ from typing import Any
 import psutil
 
 from bench import b4_single
+from bench.program import arguments, end
 from bench.standalone import owner_of, standalone
 from octavo import Client
 from octavo.process.spec import ProcessSpec
@@ -58,7 +55,7 @@ def memory(members: Any) -> dict[str, int]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--sync-s", type=float, default=0.5)
     parser.add_argument("--rate", type=float, default=1000.0)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each phase")
@@ -88,9 +85,7 @@ def main() -> None:
                     f"MiB {one['mib']}",
                     flush=True,
                 )
-    machine = {"python": platform.python_version(), "cores": os.cpu_count()}
-    settings = vars(options)
-    print(json.dumps({"bench": "b11", **machine, "settings": settings, "phases": found}))
+    end(options, "b11_slow_bookie", phases=found)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """B1 beside everything else that a bookie does: the same adds, with and without work behind them.
 
-    python bench/b1_busy.py                     # 5 rounds of each, 100 B and 1 KB: some minutes
-    python bench/b1_busy.py --rounds 1 --entries 200000
+    python -m bench.b1_busy                     # 5 rounds of each, 100 B and 1 KB: some minutes
+    python -m bench.b1_busy --rounds 1 --entries 200000
 
 quiet   nothing but the adds: the write cache takes the whole round, nobody reads or collects
 busy    write caches of 8 MiB that are flushed again and again; entry logs of 16 MiB that are
@@ -20,7 +20,6 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import random
 import socket
 import statistics
@@ -35,8 +34,9 @@ from typing import Any
 
 import psutil
 import uvloop
-from b1_one_bookie import OwnBookie, Workload, own_bookie, run_size
 
+from bench.b1_one_bookie import OwnBookie, Workload, own_bookie, run_size
+from bench.program import arguments, end
 from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerStore
 from octavo.metadata.opening import open_store
 from octavo.protocol.answers import ReadAnswer, parse_answers
@@ -168,7 +168,9 @@ async def until(what: str, holds: Callable[[], bool]) -> None:
 
 def reader_of(bookie: OwnBookie) -> subprocess.Popen[bytes]:
     """Begin to read."""
-    return subprocess.Popen([sys.executable, __file__, "--read", str(bookie.address[1])])
+    return subprocess.Popen(
+        [sys.executable, "-m", "bench.b1_busy", "--read", str(bookie.address[1])]
+    )
 
 
 def read_on(port: int) -> None:
@@ -283,9 +285,7 @@ async def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1024])
     parser.add_argument("--entries", type=int, default=1_000_000)
     parser.add_argument("--bytes-max", type=int, default=400 * MIB, help="payload bytes per round")
@@ -300,19 +300,7 @@ def main() -> None:
     if args.read:
         read_on(args.read)
     results = uvloop.run(measure(args))
-    print(
-        json.dumps(
-            {
-                "benchmark": "B1 busy",
-                "fsync_before_ack": True,
-                "settings": MODES,
-                "machine": platform.platform(),
-                "python": platform.python_version(),
-                "summary": summary(results),
-                "results": results,
-            }
-        )
-    )
+    end(args, "b1_busy", modes=MODES, summary=summary(results), results=results)
 
 
 if __name__ == "__main__":

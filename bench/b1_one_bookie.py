@@ -1,8 +1,8 @@
 """B1: one bookie, pipelined adds of one ledger, every ack after fdatasync.
 
-    python bench/b1_one_bookie.py                          # 100 B, 1 KB, 64 KB against our bookie
-    python bench/b1_one_bookie.py --bookie host:port --v2  # the same client against any bookie
-    python bench/b1_one_bookie.py --v2 --v3                # v2 and v3 frames by turns
+    python -m bench.b1_one_bookie                          # 100 B, 1 KB, 64 KB against our bookie
+    python -m bench.b1_one_bookie --bookie host:port --v2  # the same client against any bookie
+    python -m bench.b1_one_bookie --v2 --v3                # v2 and v3 frames by turns
 
 The bookie runs in a process of its own, the client is the parent. The client speaks frames made by
 `protocol` and nothing else; small entries are packed before the clock starts, so that what is
@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import itertools
 import json
-import platform
 import random
 import signal
 import subprocess
@@ -32,6 +31,7 @@ from typing import Any, NamedTuple, cast
 import structlog
 import uvloop
 
+from bench.program import arguments, end
 from octavo.clock import wall_clock_ms
 from octavo.protocol import v3
 from octavo.protocol.answers import Added, AddRefused, parse_answers
@@ -287,7 +287,8 @@ class OwnBookie(NamedTuple):
 @contextlib.contextmanager
 def own_bookie(folder: str, **settings: Any) -> Iterator[OwnBookie]:
     """A bookie process for the length of the block; `settings` are those of `BookieConfig`."""
-    command = [sys.executable, __file__, "--serve", folder, "--settings", json.dumps(settings)]
+    command = [sys.executable, "-m", "bench.b1_one_bookie", "--serve", folder]
+    command += ["--settings", json.dumps(settings)]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout is not None
@@ -305,9 +306,7 @@ def own_bookie(folder: str, **settings: Any) -> Iterator[OwnBookie]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1024, 65536])
     parser.add_argument("--entries", type=int, default=1_000_000)
     parser.add_argument("--bytes-max", type=int, default=1 << 30, help="payload bytes per run")
@@ -336,18 +335,7 @@ def main() -> None:
             address = bookie.address
             print(f"bookie process {bookie.pid}, data in {folder}", flush=True)
         results = uvloop.run(measure(address, args))
-    print(
-        json.dumps(
-            {
-                "benchmark": "B1",
-                "bookie": args.bookie or "octavo",
-                "fsync_before_ack": True,
-                "machine": platform.platform(),
-                "python": platform.python_version(),
-                "results": results,
-            }
-        )
-    )
+    end(args, "b1_one_bookie", results=results)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """B2: one ledger writer, three bookie processes, E = Qw = 3, Qa = 2, fsync before every ack.
 
-    python bench/b2_three_bookies.py              # 100 B, 1 KB, 64 KB, three rounds each
-    python bench/b2_three_bookies.py --sizes 100 --seconds 10
+    python -m bench.b2_three_bookies              # 100 B, 1 KB, 64 KB, three rounds each
+    python -m bench.b2_three_bookies --sizes 100 --seconds 10
 
 The bookies and the writer are processes of their own over one embedded metadata store; everything
 is Octavo's production path: placement, digests, quorum, in-order confirmation, close. The figure
@@ -14,9 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import os
-import platform
 import random
 import signal
 import statistics
@@ -24,14 +22,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import psutil
 import structlog
 import uvloop
 
+from bench.program import arguments, end
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.files import RealDisk
 from octavo.bookie.node import BookieNode
@@ -76,11 +74,9 @@ async def serve(folder: str, name: str, url: str) -> None:
 @contextlib.contextmanager
 def bookies(folder: str, url: str, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
     """`count` bookie processes, ended on leaving."""
-    command = [sys.executable, __file__, "--serve", folder, "--url", url, "--name"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
+    command = [sys.executable, "-m", "bench.b2_three_bookies", "--serve", folder, "--url", url]
     running = [
-        subprocess.Popen([*command, f"b{number}"], env=environment)
-        for number in range(1, count + 1)
+        subprocess.Popen([*command, "--name", f"b{number}"]) for number in range(1, count + 1)
     ]
     try:
         yield running
@@ -126,6 +122,25 @@ def cpu_of(processes: list[subprocess.Popen[bytes]]) -> float:
     return sum(sum(psutil.Process(p.pid).cpu_times()[:2]) for p in processes)
 
 
+@contextlib.asynccontextmanager
+async def ledger_client(url: str) -> AsyncIterator[LedgerClient]:
+    """A client with wide bounds, once it knows the three bookies."""
+    store = open_store(url)
+    await store.start()
+    options = LedgerOptions(pending_bytes_max=16 << 20, pending_entries_max=50_000)
+    client = LedgerClient(store, rng=random.Random(7), options=options)
+    await client.start()
+    try:
+        async with asyncio.timeout(30):
+            while len(client.bookies.available) < 3:
+                await asyncio.sleep(0.05)
+                await client.bookies.reload()
+        yield client
+    finally:
+        await client.close()
+        await store.close()
+
+
 async def measure(
     url: str,
     servers: list[subprocess.Popen[bytes]],
@@ -134,38 +149,28 @@ async def measure(
     rounds: int,
 ) -> list[dict[str, Any]]:
     """All rounds, the sizes interleaved."""
-    store = open_store(url)
-    await store.start()
-    options = LedgerOptions(pending_bytes_max=16 << 20, pending_entries_max=50_000)
-    client = LedgerClient(store, rng=random.Random(7), options=options)
-    await client.start()
-    async with asyncio.timeout(30):
-        while len(client.bookies.available) < 3:
-            await asyncio.sleep(0.05)
-            await client.bookies.reload()
     rates: dict[int, list[float]] = {size: [] for size in sizes}
     writer_us: dict[int, list[float]] = {size: [] for size in sizes}
     bookie_us: dict[int, list[float]] = {size: [] for size in sizes}
-    for round_number in range(rounds + 1):
-        for size in sizes:
-            writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
-            cpu, theirs = time.process_time(), cpu_of(servers)
-            warming = round_number == 0
-            count, took = await write(
-                writer,
-                random.Random(size).randbytes(size),
-                min(1.0, seconds) if warming else seconds,
-            )
-            cpu, theirs = time.process_time() - cpu, cpu_of(servers) - theirs
-            metadata = await writer.close()
-            assert metadata.last_entry == count - 1, (metadata.last_entry, count)
-            assert len(metadata.fragments) == 1, "the ensemble changed during the measurement"
-            if not warming:
-                rates[size].append(count / took)
-                writer_us[size].append(1e6 * cpu / count)
-                bookie_us[size].append(1e6 * theirs / count / len(servers))
-    await client.close()
-    await store.close()
+    async with ledger_client(url) as client:
+        for round_number in range(rounds + 1):
+            for size in sizes:
+                writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+                cpu, theirs = time.process_time(), cpu_of(servers)
+                warming = round_number == 0
+                count, took = await write(
+                    writer,
+                    random.Random(size).randbytes(size),
+                    min(1.0, seconds) if warming else seconds,
+                )
+                cpu, theirs = time.process_time() - cpu, cpu_of(servers) - theirs
+                metadata = await writer.close()
+                assert metadata.last_entry == count - 1, (metadata.last_entry, count)
+                assert len(metadata.fragments) == 1, "the ensemble changed during the measurement"
+                if not warming:
+                    rates[size].append(count / took)
+                    writer_us[size].append(1e6 * cpu / count)
+                    bookie_us[size].append(1e6 * theirs / count / len(servers))
     return [
         {
             "payload_bytes": size,
@@ -181,7 +186,7 @@ async def measure(
 
 def main() -> None:
     """Parse, run, print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1024, 65536])
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--rounds", type=int, default=3)
@@ -207,16 +212,7 @@ def main() -> None:
             f"{result['writer_cpu_us_per_entry']} us, each bookie "
             f"{result['bookie_cpu_us_per_entry']} us"
         )
-    print(
-        json.dumps(
-            {
-                "benchmark": "b2_three_bookies",
-                "settings": {"E": 3, "Qw": 3, "Qa": 2, "journal_sync": True, "processes": 4},
-                "machine": {"cpus": os.cpu_count(), "python": platform.python_version()},
-                "results": results,
-            }
-        )
-    )
+    end(options, "b2_three_bookies", results=results)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
 """B3c: what a Python program gets through `octavo.Client`: produce, consume with acks, read.
 
-    python bench/b3_client.py                     # 300,000 messages of 100 B, four partitions
-    python bench/b3_client.py --messages 100000 --rounds 3 --url http://127.0.0.1:8080
+    python -m bench.b3_client                     # 300,000 messages of 100 B, four partitions
+    python -m bench.b3_client --messages 100000 --rounds 3 --url http://127.0.0.1:8080
+    python -m bench.b3_client --processes 2 --kinds produce           # is it linear in processes?
 
 `octavo standalone` is started in a fresh folder: three bookies, two brokers, E = Qw = 3, Qa = 2.
 In each round one client process publishes all messages with the README's loop and flushes, another
 one consumes them from a subscription by `deliveries()`, acks included, and a third reads them
 partition by partition with `messages()`. What is timed is the loop, from its first call until the
-flush, the last ack, the last message. Prints a line for people per round, and last one JSON
+flush, the last ack, the last message. With `--processes N` the messages are shared out to N client
+processes that begin together, each with a topic of its own: a rate is then of all of them, from
+the first one's begin to the last one's end. Prints a line for people per round, and last one JSON
 document with rates and processor time.
 """
 
@@ -16,8 +19,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -26,6 +27,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.program import arguments, end
 from bench.standalone import standalone
 from octavo import AsyncClient, Client
 
@@ -97,31 +99,56 @@ async def read_async(url: str, topic: str, messages: int) -> int:
 
 
 def one(job: dict[str, Any]) -> dict[str, Any]:
-    """One loop in this process, timed."""
+    """One loop in this process, timed; it begins when a line comes in."""
     arguments = (job["url"], job["topic"], job["messages"])
     work = globals()[job["kind"].replace(" ", "_")]
+    print("ready", flush=True)
+    sys.stdin.readline()
     began, used = time.perf_counter(), time.process_time()
     count = work(*arguments)
     if job["kind"].endswith("async"):
         count = asyncio.run(count)
-    took_s = time.perf_counter() - began
+    ended = time.perf_counter()
     assert count >= job["messages"], f"{count} of {job['messages']}"
+    return {"count": count, "began": began, "ended": ended, "used": time.process_time() - used}
+
+
+def together(jobs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Each job in a process of its own, all beginning at the same time. Their figures as one."""
+    command = [sys.executable, "-m", "bench.b3_client", "--job"]
+    pipe = subprocess.PIPE
+    clients = [
+        subprocess.Popen([*command, json.dumps(job)], stdin=pipe, stdout=pipe, text=True)
+        for job in jobs
+    ]
+    for client in clients:
+        assert client.stdout is not None
+        assert client.stdout.readline() == "ready\n", "a client did not start, see above"
+    for client in clients:
+        assert client.stdin is not None
+        client.stdin.write("go\n")
+        client.stdin.flush()
+    found = [json.loads(client.communicate()[0]) for client in clients]
+    # perf_counter is the machine's: processes can be compared.
+    took_s = max(one["ended"] for one in found) - min(one["began"] for one in found)
+    count = sum(one["count"] for one in found)
     return {
-        "kind": job["kind"],
+        "kind": jobs[0]["kind"],
         "per_s": round(count / took_s),
-        "client_us": round((time.process_time() - used) / count * 1e6, 2),
+        "client_us": round(sum(one["used"] for one in found) / count * 1e6, 2),
     }
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--job", help=argparse.SUPPRESS)
     parser.add_argument("--url")
     parser.add_argument("--messages", type=int, default=300_000)
     parser.add_argument("--partitions", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--processes", type=int, default=1, help="clients of each kind at once")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="of these, with commas")
     options = parser.parse_args()
     if options.job:
         print(json.dumps(one(json.loads(options.job))))
@@ -136,34 +163,29 @@ def main() -> None:
         for kind in options.kinds.split(",")
         if (of := [one for one in found if one["kind"] == kind])
     }
-    settings = {name: getattr(options, name) for name in ("messages", "partitions")}
-    machine = {"python": platform.python_version(), "cores": os.cpu_count()}
-    print(json.dumps({"bench": "b3_client", **settings, **machine, "rounds": shown}))
+    end(options, "b3_client", kinds=shown)
 
 
 def rounds(options: argparse.Namespace, url: str) -> list[dict[str, Any]]:
     """Each kind once a round, in processes of their own."""
     found: list[dict[str, Any]] = []
     kinds = options.kinds.split(",")
+    each = options.messages // options.processes
     for number in range(options.rounds):
         for mode in ("", " async"):
-            topic = f"{TOPIC}-{number}{mode.strip()}"
+            topics = [f"{TOPIC}-{number}-{n}{mode.strip()}" for n in range(options.processes)]
             with Client(url) as client:
-                client.create_topic(topic, partitions=options.partitions)
-                client.subscribe(topic, "b3c", type="shared")
+                for topic in topics:
+                    client.create_topic(topic, partitions=options.partitions)
+                    client.subscribe(topic, "b3c", type="shared")
             for kind in ("produce", "consume", "read"):
                 if kind + mode not in kinds:
                     continue
-                job = {
-                    "kind": kind + mode, "url": url, "topic": topic,
-                    "messages": options.messages,
-                }  # fmt: skip
-                command = [sys.executable, "-m", "bench.b3_client", "--job", json.dumps(job)]
-                run = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-                found.append(json.loads(run.stdout))
+                job = {"kind": kind + mode, "url": url, "messages": each}
+                found.append(together([{**job, "topic": topic} for topic in topics]))
                 print(
                     f"round {number + 1}  {kind + mode:<14} {found[-1]['per_s']:>9,}/s  "
-                    f"{found[-1]['client_us']:.2f} µs of the client's processor a message",
+                    f"{found[-1]['client_us']:.2f} µs of the clients' processor a message",
                     flush=True,
                 )
     for kind in kinds:

@@ -1,8 +1,8 @@
 """B3: publish over HTTP into a standalone cluster of processes: 3 copies, fsync before every ack.
 
-    python bench/b3_publish.py                       # record batches and NDJSON, three rounds each
-    python bench/b3_publish.py --modes batch --seconds 10 --connections 8
-    python bench/b3_publish.py --url http://127.0.0.1:8080   # a cluster that is already running
+    python -m bench.b3_publish                       # record batches and NDJSON, three rounds each
+    python -m bench.b3_publish --modes batch --seconds 10 --connections 8
+    python -m bench.b3_publish --url http://127.0.0.1:8080   # a cluster that is already running
 
 `octavo standalone` is started in a fresh folder: three bookies, two brokers, E = Qw = 3, Qa = 2.
 Client processes keep `--connections` connections busy, one request in flight on each, straight to
@@ -17,8 +17,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -33,6 +31,7 @@ from urllib.parse import urlsplit
 import psutil
 import uvloop
 
+from bench.program import arguments, end
 from bench.standalone import as_typed
 from octavo.protocol.records import Record, build_batch
 
@@ -178,7 +177,7 @@ def one_round(job: dict[str, Any], clients: int, pid: int | None) -> dict[str, A
     before = {one.pid: one.cpu_times() for one in watched}
     processes = [
         subprocess.Popen(
-            [sys.executable, __file__, "--client", json.dumps(job)],
+            [sys.executable, "-m", "bench.b3_publish", "--client", json.dumps(job)],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -223,7 +222,7 @@ def _name(process: psutil.Process) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = arguments(__doc__)
     parser.add_argument("--url", help="a broker of a running cluster; default: start one")
     parser.add_argument("--modes", nargs="+", default=["batch", "ndjson"])
     parser.add_argument("--message-bytes", type=int, default=100)
@@ -262,13 +261,7 @@ def main() -> None:
                 )
             median = statistics.median(one["messages_per_s"] for one in rounds)
             results[mode] = {"messages_per_s_median": median, "rounds": rounds}
-    machine = {
-        "python": platform.python_version(),
-        "machine": platform.platform(),
-        "cores": os.cpu_count(),
-        "where": str(Path(tempfile.gettempdir())),
-    }
-    print(json.dumps({"bench": "b3", "settings": settings, "machine": machine, **results}))
+    end(options, "b3_publish", **results)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -30,6 +28,7 @@ from typing import Any
 import psutil
 import uvloop
 
+from bench.program import arguments, end
 from bench.standalone import owner_of, standalone
 from octavo import Client
 
@@ -150,7 +149,7 @@ def measured(job: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--job", help=argparse.SUPPRESS)
     parser.add_argument("--rates", default="1000,2000,4000")
     parser.add_argument("--seconds", type=float, default=10.0)
@@ -198,8 +197,7 @@ def main() -> None:
         }
         for rate in sorted({one["rate"] for one in found})
     }
-    machine = {"python": platform.python_version(), "cores": os.cpu_count()}
-    print(json.dumps({"bench": "b4_single", **machine, "medians": medians, "rounds": found}))
+    end(options, "b4_single", medians=medians, rounds=found)
 
 
 def used_s(members: Any) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The readers of b5_reads.py, a process of their own: each goes through one old ledger.
+"""The readers of `bench.b5_reads`, a process of their own: each goes through one old ledger.
 
 Batch reads of 1 MiB, two under way at a time, from the first entry to the last, again and again.
 Answers are counted, not taken apart: what is measured is the bookie.
@@ -132,7 +132,7 @@ class Readers:
     """The process, for the length of a phase."""
 
     def __init__(self, told: dict[str, Any]) -> None:
-        command = [sys.executable, __file__, json.dumps(told)]
+        command = [sys.executable, "-m", "bench.b5_catch_up", json.dumps(told)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         if self._process.stdout.readline().strip() != "reading":

@@ -1,7 +1,7 @@
 """B5: readers that catch up, and one at the tail, beside writers; one bookie, and three.
 
-    python bench/b5_reads.py                       # two rounds, 4 readers, 1 KB entries: ~2 min
-    python bench/b5_reads.py --rate 30000 --readers 2 --rounds 3
+    python -m bench.b5_reads                       # two rounds, 4 readers, 1 KB entries: ~2 min
+    python -m bench.b5_reads --rate 30000 --readers 2 --rounds 3
 
 A writer adds to a fresh ledger, acked by 1 of 1 or 2 of 3 bookies, every ack after `fdatasync`;
 a tail reader asks its first bookie for each entry as soon as that has acked it. Readers, in a
@@ -22,9 +22,7 @@ import argparse
 import asyncio
 import contextlib
 import itertools
-import json
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -34,10 +32,11 @@ from typing import Any
 
 import psutil
 import uvloop
-from b1_busy import forget_files
-from b1_one_bookie import OwnBookie, Workload, own_bookie, run_size
-from b5_catch_up import BATCH_BYTES, Link, Readers, check_links
 
+from bench.b1_busy import forget_files
+from bench.b1_one_bookie import OwnBookie, Workload, own_bookie, run_size
+from bench.b5_catch_up import BATCH_BYTES, Link, Readers, check_links
+from bench.program import arguments, end
 from octavo.protocol.answers import Added, BatchReadAnswer, parse_answers
 from octavo.protocol.frames import (
     ADD_PREFIX_BYTES,
@@ -270,9 +269,7 @@ def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--size", type=int, default=1024, help="payload bytes of an entry")
     parser.add_argument("--rate", type=int, default=20_000, help="entries/s of the paced phases")
     parser.add_argument("--entries-per-s-max", type=int, default=200_000, help="made beforehand")
@@ -288,21 +285,8 @@ def main() -> None:
     results = []
     for count in args.bookies:
         results += uvloop.run(measure(args, count))
-    print(
-        json.dumps(
-            {
-                "benchmark": "B5",
-                "fsync_before_ack": True,
-                "settings": {**SETTINGS, **vars(args)},
-                "machine": platform.platform(),
-                "cpus": os.cpu_count(),
-                "load_before": round(load_before, 1),
-                "python": platform.python_version(),
-                "summary": summary(results),
-                "results": results,
-            }
-        )
-    )
+    found = {"load_before": round(load_before, 1), "bookie": SETTINGS}
+    end(args, "b5_reads", **found, summary=summary(results), results=results)
 
 
 if __name__ == "__main__":

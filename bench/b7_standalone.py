@@ -12,10 +12,6 @@ that of b3_publish.py, record batches. Prints lines for people, and last one JSO
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -26,6 +22,7 @@ from typing import Any
 
 import psutil
 
+from bench.program import arguments, end
 from bench.standalone import as_typed
 
 IDLE_S = 10.0
@@ -49,7 +46,7 @@ def cpu_s(supervisor: psutil.Process) -> float:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--starts", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0, help="of load")
     options = parser.parse_args()
@@ -76,8 +73,7 @@ def main() -> None:
     print(f"ready in its folder again after {found['again_s']} s")
     print(f"idle: {found['idle_mib']} MiB, {found['idle_cores']} of a core")
     print(f"after {options.seconds:g} s of load: {found['loaded_mib']} MiB")
-    machine = {"python": platform.python_version(), "cores": os.cpu_count()}
-    print(json.dumps({"bench": "b7", **machine, **found}))
+    end(options, "b7_standalone", **found)
 
 
 if __name__ == "__main__":

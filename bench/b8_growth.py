@@ -17,7 +17,6 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from typing import Any
 import aiohttp
 
 from bench import b4_single
+from bench.program import arguments, end
 from bench.standalone import Typed, as_typed, owner_of
 from octavo.protocol.records import Record, build_batch
 
@@ -162,7 +162,7 @@ def sizes(folder: Path) -> dict[str, float]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--topics", type=int, default=1_000)
     parser.add_argument("--holes", type=int, default=50_000)
     parser.add_argument("--megabytes", type=int, default=1_000)
@@ -187,11 +187,7 @@ def main() -> None:
         f"ready again after {found['ready_again_s']} s, {min(ASKED, options.topics)} topics asked "
         f"in {found['asked_again_s']} s; MB on disk: {found['disk_mb']}"
     )
-    document = {
-        "bench": "b8", "python": platform.python_version(), "cores": os.cpu_count(),
-        "settings": vars(options), **found,
-    }  # fmt: skip
-    print(json.dumps(document))
+    end(options, "b8_growth", **found)
 
 
 async def _prepare(url: str) -> None:

@@ -13,10 +13,7 @@ own two logs). Prints a line for people each, and last one JSON document.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -24,6 +21,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.program import arguments, end
 from bench.standalone import standalone
 from octavo import Client
 
@@ -113,7 +111,7 @@ def latencies(
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--value-bytes", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
@@ -146,20 +144,10 @@ def main() -> None:
                       f"median, {found['trigger_max_ms']} at most, {found['batches']} of them",
                       flush=True)  # fmt: skip
             spark.stop()
-    print(
-        json.dumps(
-            {
-                "bench": "b9_sink",
-                "settings": vars(given),
-                "load_average": loads,
-                "cpus": os.cpu_count(),
-                "python": platform.python_version(),
-                "rows_per_s": [round(rate) for rate in rates],
-                "rows_per_s_median": round(statistics.median(rates)),
-                "micro_batches": small,
-            }
-        )
-    )
+    end(
+        given, "b9_sink", load_average=loads, rows_per_s=[round(rate) for rate in rates],
+        rows_per_s_median=round(statistics.median(rates)), micro_batches=small,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ is left when all share it. With `--spark` the same through Spark in local mode, 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
@@ -25,6 +24,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from bench.program import arguments, end
 from bench.standalone import standalone
 from octavo import Client
 from octavo.spark.cluster import connected
@@ -120,8 +120,8 @@ def read_by_spark(spark: Any, service: str, **options: str) -> Read:
     return Read(rows, 0, time.monotonic() - started, 0.0, 0.0)
 
 
-def tell(what: str, value_bytes: int, read: Read) -> None:
-    """One line."""
+def tell(what: str, value_bytes: int, read: Read) -> dict[str, Any]:
+    """One line, and the same for the document."""
     values = read.rows * value_bytes
     core = ""
     if read.cpu_s:
@@ -133,6 +133,7 @@ def tell(what: str, value_bytes: int, read: Read) -> None:
         f"{read.rows / read.wall_s:,.0f} rows/s, {values / read.wall_s / 1e6:,.0f} MB/s{core}",
         flush=True,
     )
+    return {"what": what, "value_bytes": value_bytes, **read._asdict()}
 
 
 @contextlib.contextmanager
@@ -156,12 +157,13 @@ def session() -> Iterator[Any]:
 
 def main() -> None:
     """See the module's first lines."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = arguments(__doc__)
     parser.add_argument("--megabytes", type=int, default=200, help="of values")
     parser.add_argument("--value-bytes", type=int, nargs="+", default=[100, 1000])
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--spark", action="store_true")
     chosen = parser.parse_args()
+    reads: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder, standalone(Path(folder) / "data") as cluster:
         service = cluster.urls[0]
         for value_bytes in chosen.value_bytes:
@@ -174,13 +176,15 @@ def main() -> None:
             }
             for what, options in ways.items():
                 for _ in range(chosen.repeat):
-                    tell(what, value_bytes, read_here(cluster, service, **options))
+                    read = read_here(cluster, service, **options)
+                    reads.append(tell(what, value_bytes, read))
             if chosen.spark:
                 with session() as spark:
                     for what, options in ways.items():
                         for _ in range(chosen.repeat):
                             found = read_by_spark(spark, service, **options)
-                            tell(f"Spark: {what}", value_bytes, found)
+                            reads.append(tell(f"Spark: {what}", value_bytes, found))
+    end(chosen, "b9_source", reads=reads)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
 """The index alone: how big it is, what a lookup costs, and whether deletions make it slow.
 
-    python bench/index.py [--ledgers 100000] [--lookups 20000] [--size-mib 256] [--folder DIR]
+    python -m bench.index [--ledgers 100000] [--lookups 20000] [--size-mib 256] [--folder DIR]
 
-Prints one JSON line for each case. `size`: entries of 1,000 bytes go through a whole storage with
-its default settings, in turns to so many ledgers; counted are the bytes of records in the entry
-logs and the index's files on the disk. What decides is how many entries of a ledger one flush
-finds next to each other, for each such run is one record of the index. `lookups`: an index of so
-many ledgers; `hot` asks what RocksDB holds, `cold` after the system has forgotten its files.
-`deletes`: half of the ledgers are deleted; then lookups of those that are left, and of those that
-are gone.
+Prints one JSON line for each case, and last one document. `size`: entries of 1,000 bytes go through
+a whole storage with its default settings, in turns to so many ledgers; counted are the bytes of
+records in the entry logs and the index's files on the disk. What decides is how many entries of a
+ledger one flush finds next to each other, for each such run is one record of the index. `lookups`:
+an index of so many ledgers; `hot` asks what RocksDB holds, `cold` after the system has forgotten
+its files. `deletes`: half of the ledgers are deleted; then lookups of those that are left, and of
+those that are gone.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from storage import make_run
-
+from bench.program import arguments, end
+from bench.storage import make_run
 from octavo.bookie.adds import AddBatch
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.files import RealDisk
@@ -39,6 +39,7 @@ RUNS_EACH = 10
 RUN_ENTRIES = 60
 LOG_BYTES = 512 * 2**20
 BATCH = 1000
+_cases: list[dict[str, object]] = []
 
 
 def folder_bytes(folder: str, suffix: str = "") -> int:
@@ -97,8 +98,9 @@ async def size(args: argparse.Namespace, folder: str, ledgers: int) -> None:
 
 
 def report(case: str, **facts: object) -> None:
-    """One line."""
-    print(json.dumps({"case": case, **facts}))
+    """One line, and the same for the document."""
+    _cases.append({"case": case, **facts})
+    print(json.dumps(_cases[-1]), flush=True)
 
 
 def fill(index: RocksIndex, ledgers: int) -> None:
@@ -235,9 +237,11 @@ async def main(args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
+    parser = arguments(__doc__)
     parser.add_argument("--ledgers", type=int, default=100_000)
     parser.add_argument("--lookups", type=int, default=20_000)
     parser.add_argument("--size-mib", type=int, default=256)
     parser.add_argument("--folder", default=None)
-    asyncio.run(main(parser.parse_args()))
+    parsed = parser.parse_args()
+    asyncio.run(main(parsed))
+    end(parsed, "index", cases=_cases)

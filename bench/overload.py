@@ -1,7 +1,7 @@
 """What a bookie occupies under more load than it can take: half frames, long entries, a slow disk,
 readers that take nothing, each from thousands of connections.
 
-    python bench/overload.py --connections 10000 --seconds 20 [--only slow_disk]
+    python -m bench.overload --connections 10000 --seconds 20 [--only slow_disk]
 
 Prints a line for each, and last one JSON document. The goal is: caches + 150 MiB. The short form is
 a test (tests/unit/bookie/test_overload.py).
@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 import structlog
 import uvloop
 
+from bench.program import arguments, end
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.files import File, RealDisk, RealFile
 from octavo.bookie.node import BookieNode
@@ -327,9 +328,7 @@ def caches_mib(write_cache_mib: int = 32, read_cache_mib: int = 16) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--connections", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--only", choices=[scenario.__name__ for scenario in SCENARIOS])
@@ -354,7 +353,7 @@ def main() -> None:
                 flush=True,
             )
     goal = caches_mib() + RESIDENT_MIB_MAX
-    print(json.dumps({"benchmark": "overload", "goal_mib": goal, "results": results}))
+    end(args, "overload", goal_mib=goal, results=results)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,9 @@ def draw(series: dict[str, Path], out: Path) -> None:
 
 def main() -> None:
     """Draw."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("series", nargs="+", metavar="LABEL=FILE")
     parser.add_argument("--out", type=Path, default=Path("docs/pictures/single_messages.svg"))
     options = parser.parse_args()

@@ -1,8 +1,8 @@
 """Restart: from the start of a bookie's process to the first answers, with much on its disks.
 
-    python bench/restart.py                           # 1 GB of unflushed journal; 20 GB of entries
-    python bench/restart.py --parts journal           # the first alone (about a minute)
-    python bench/restart.py --entry-bytes 65536       # large entries, built more quickly
+    python -m bench.restart                           # 1 GB of unflushed journal; 20 GB of entries
+    python -m bench.restart --parts journal           # the first alone (about a minute)
+    python -m bench.restart --entry-bytes 65536       # large entries, built more quickly
 
 journal   a bookie took `--journal-mb` of adds, none of which was flushed, and was killed (-9): its
           whole journal is replayed, and flushed, before it serves
@@ -22,7 +22,6 @@ import asyncio
 import contextlib
 import json
 import os
-import platform
 import random
 import shutil
 import signal
@@ -40,6 +39,7 @@ import psutil
 import structlog
 import uvloop
 
+from bench.program import arguments, end
 from octavo.bookie.adds import AddBatch
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.files import RealDisk
@@ -163,7 +163,7 @@ async def fill(args: argparse.Namespace) -> None:
 
 def filled(folder: str, what: str, wanted_bytes: int, entry_bytes: int) -> tuple[int, int]:
     """Run a filler; give back the last entry."""
-    command = [sys.executable, __file__, "--fill", what, "--folder", folder]
+    command = [sys.executable, "-m", "bench.restart", "--fill", what, "--folder", folder]
     command += ["--fill-bytes", str(wanted_bytes), "--entry-bytes", str(entry_bytes)]
     begun = time.perf_counter()
     child = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
@@ -336,9 +336,7 @@ def measure_all(args: argparse.Namespace, folder: str) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--parts", nargs="+", default=["journal", "entries"])
     parser.add_argument("--journal-mb", type=int, default=1000)
     parser.add_argument("--entries-gb", type=int, default=20)
@@ -355,18 +353,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="restart-", dir=args.folder) as folder:
         results = measure_all(args, folder)
-    print(
-        json.dumps(
-            {
-                "benchmark": "restart",
-                "settings": "octavo bookie, defaults",
-                "cold": args.cold,
-                "machine": platform.platform(),
-                "python": platform.python_version(),
-                "results": results,
-            }
-        )
-    )
+    end(args, "restart", results=results)
 
 
 if __name__ == "__main__":

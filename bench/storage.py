@@ -1,6 +1,6 @@
 """How fast the storage engine alone is: runs fed straight into it, every ack after `fdatasync`.
 
-    python bench/storage.py [--entry-bytes 100] [--run 256] [--seconds 5] [--window-mib 8]
+    python -m bench.storage [--entry-bytes 100] [--run 256] [--seconds 5] [--window-mib 8]
 
 Prints one JSON line: entries/s, MB/s of payload, how late the loop was, and the resident size. What
 is measured is journal, write cache, flush and index; there is no socket and no digest.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import resource
 import shutil
 import sys
@@ -20,6 +19,7 @@ from collections.abc import Sequence
 
 import uvloop
 
+from bench.program import arguments, end
 from octavo.bookie.adds import AddBatch
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.files import RealDisk
@@ -107,27 +107,22 @@ async def main(args: argparse.Namespace) -> None:
     watcher.cancel()
     lags.sort()
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    print(
-        json.dumps(
-            {
-                "entry_bytes": args.entry_bytes,
-                "run": args.run,
-                "entries_per_s": round(feeder.acked / took),
-                "payload_mb_per_s": round(feeder.acked * args.entry_bytes / took / 1e6, 1),
-                "cpu_per_wall": round((usage.ru_utime + usage.ru_stime) / took, 2),
-                "max_resident_mb": round(usage.ru_maxrss / 1024),
-                "loop_lag_ms_p99": round(lags[int(len(lags) * 0.99)], 2),
-                "loop_lag_ms_max": round(lags[-1], 2),
-                "journal_sync": config.journal_sync,
-            }
-        )
-    )
+    end(
+        args, "storage",
+        entries_per_s=round(feeder.acked / took),
+        payload_mb_per_s=round(feeder.acked * args.entry_bytes / took / 1e6, 1),
+        cpu_per_wall=round((usage.ru_utime + usage.ru_stime) / took, 2),
+        max_resident_mb=round(usage.ru_maxrss / 1024),
+        loop_lag_ms_p99=round(lags[int(len(lags) * 0.99)], 2),
+        loop_lag_ms_max=round(lags[-1], 2),
+        journal_sync=config.journal_sync,
+    )  # fmt: skip
     await storage.close()
     shutil.rmtree(folder)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
+    parser = arguments(__doc__)
     parser.add_argument("--entry-bytes", type=int, default=100)
     parser.add_argument("--run", type=int, default=256)
     parser.add_argument("--seconds", type=float, default=5)
