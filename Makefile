@@ -13,8 +13,8 @@ help:
 	@echo 'make check     the same without the tests'
 	@echo 'make docs      a page for every module, made from its docstrings, in dist/api'
 	@echo 'make fmt       format and mend what can be mended'
-	@echo 'make bench     B1 to B4, B7, B8, B10 and B11 of docs/performance.md on this machine'
-	@echo 'make bench-peers    beside Kafka and NATS in one run; 9 minutes: [SYSTEMS=octavo,kafka-flush] [ROUNDS=3] (needs Java, Maven, Go)'
+	@echo 'make bench     B1 to B8, B10 and B11 of docs/performance.md on this machine; 10 minutes'
+	@echo 'make bench-peers    beside Kafka, Pulsar, RocketMQ, NATS, BookKeeper; 15 minutes: [SYSTEMS=octavo,kafka-flush] [ROUNDS=3] [PAGE=1] (needs a JDK, Maven, Go)'
 	@echo 'make bench-spark    B9: what the Spark source reads from closed ledgers, what the sink writes'
 	@echo 'make bench-storage  the storage engine: busy, restarts, index; 15 minutes, 25 GB of disk'
 	@echo 'make interop   beside a real Apache BookKeeper (needs a JDK and Maven)'
@@ -78,33 +78,38 @@ docs: install
 	    --no-show-source --output-directory dist/api \
 	    octavo octavo.client $(addprefix octavo.,protocol metadata ledger bookie broker)
 
+# One line of JSON ends each; `python -m bench.b1_one_bookie --help`. Without Java there is no B6.
 bench: install
-	$(BIN)/python bench/b1_one_bookie.py
-	$(BIN)/python bench/b2_three_bookies.py
-	$(BIN)/python bench/b3_publish.py
+	$(BIN)/python -m bench.b1_one_bookie
+	$(BIN)/python -m bench.b2_three_bookies --seconds 3
+	$(BIN)/python -m bench.b3_publish --seconds 4
 	$(BIN)/python -m bench.b3_client
-	$(BIN)/python -m bench.b4_single
+	$(BIN)/python -m bench.b4_single --seconds 5
+	$(BIN)/python -m bench.b5_reads --rounds 1 --seconds 3
+	$(BIN)/python -m bench.b6_take_over --rounds 5
 	$(BIN)/python -m bench.b7_standalone --starts 3
 	$(BIN)/python -m bench.b8_growth
 	$(BIN)/python -m bench.b10_fan_out --kinds events
-	$(BIN)/python -m bench.b11_slow_bookie
+	$(BIN)/python -m bench.b11_slow_bookie --seconds 8
 
-# Kafka and NATS are fetched; without a network, or Java, or Go, it goes on with those that are there.
+# The others are fetched; without a network, Java or Go, it goes on with those that are there.
+# PAGE=1 puts the table into docs/performance.md, also that of an earlier run: FROM=its-output.
 bench-peers: install
 	@$(BIN)/pip install --quiet --editable '.[dev,peers]' \
-	    || echo 'the clients of Kafka and NATS could not be installed' >&2
+	    || echo 'the clients of Kafka, NATS and Pulsar could not be installed' >&2
 	$(BIN)/python -m bench.peers $(if $(SYSTEMS),--systems $(SYSTEMS)) \
 	    $(if $(WORKLOADS),--workloads $(WORKLOADS)) $(if $(ROUNDS),--rounds $(ROUNDS)) \
-	    $(if $(MESSAGES),--messages $(MESSAGES)) $(if $(SECONDS),--seconds $(SECONDS))
+	    $(if $(MESSAGES),--messages $(MESSAGES)) $(if $(SECONDS),--seconds $(SECONDS)) \
+	    $(if $(PAGE),--page) $(if $(FROM),--from $(FROM))
 
 bench-spark: install
 	$(BIN)/python -m bench.b9_source --megabytes 100
 	$(BIN)/python -m bench.b9_sink
 
 bench-storage: install
-	$(BIN)/python bench/b1_busy.py
-	$(BIN)/python bench/index.py
-	$(BIN)/python bench/restart.py
+	$(BIN)/python -m bench.b1_busy
+	$(BIN)/python -m bench.index
+	$(BIN)/python -m bench.restart
 
 # Beside a real Apache BookKeeper, fetched by Maven: needs a JDK (17 or newer) and Maven.
 interop: install

@@ -1,4 +1,12 @@
-"""B-peers: Octavo beside Kafka and NATS in interleaved rounds; see the package's first lines."""
+"""B-peers: Octavo beside other systems in interleaved rounds.
+
+    python -m bench.peers                                                    # everything
+    python -m bench.peers --systems octavo,pulsar --workloads produce,consume --rounds 1
+    python -m bench.peers --page                   # and put the result into docs/performance.md
+    python -m bench.peers --from peers.out --page                      # the same, of an earlier run
+
+The package's first lines (bench/peers/__init__.py) say what each system and workload is.
+"""
 
 from __future__ import annotations
 
@@ -9,35 +17,40 @@ import importlib.util
 import json
 import os
 import platform
+import resource
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from bench.peers import table
+from bench.peers import page, table
 from bench.peers.contract import (
+    KINDS,
+    LEDGER_BYTES,
     PARTITIONS,
     RATES,
     SYSTEMS,
+    WARM_ONCE,
     WARM_S,
     WORKLOADS,
     Cluster,
     Load,
     Missing,
 )
-from bench.peers.figures import Failed
+from bench.peers.figures import Failed, last_json
 from bench.peers.servers import run
 
 IDLE_S = 5.0
 CLIENT_S = 180
 """How long a client may take beyond the seconds that it is to go on."""
 WARM_ROUNDS = 2
-"""The Java virtual machines of Kafka become faster during the first one, and the second."""
+"""The Java virtual machines become faster during the first one, and the second."""
 WARM_SHARE = 2
 WARM_SECONDS_MAX = 3.0
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -51,7 +64,18 @@ def main() -> None:
         return
     for number in _ENDING:
         signal.signal(number, _end)
-    sys.exit(_measure(options))
+    try:
+        document = last_json(options.of.read()) if options.of else _measure(options)
+    except Failed as error:
+        sys.exit(str(error))
+    if options.note:
+        document["note"] = options.note
+    text = page.text(document)
+    print(f"\n{text}")
+    if options.page:
+        page.write(options.page, text)
+    print(json.dumps(document))
+    sys.exit(1 if any("failed" in one for one in document["rounds"]) else 0)
 
 
 def _end(number: int, _: object) -> None:
@@ -63,15 +87,32 @@ def _end(number: int, _: object) -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench.peers", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.peers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--job", help=argparse.SUPPRESS)
-    parser.add_argument("--systems", type=_names(SYSTEMS), default=list(SYSTEMS))
-    parser.add_argument("--workloads", type=_names(WORKLOADS), default=list(WORKLOADS))
+    parser.add_argument(
+        "--systems", type=_names(SYSTEMS), default=list(SYSTEMS), help=",".join(SYSTEMS)
+    )
+    parser.add_argument(
+        "--workloads", type=_names(WORKLOADS), default=list(WORKLOADS), help=",".join(WORKLOADS)
+    )
     parser.add_argument("--rounds", type=_positive(int), default=3)
     parser.add_argument(
         "--messages", type=_positive(int), default=300_000, help="of produce and consume"
     )
-    parser.add_argument("--seconds", type=_positive(float), default=6.0, help="of the others")
+    parser.add_argument("--seconds", type=_positive(float), default=5.0, help="of the others")
+    parser.add_argument(
+        "--page", type=Path, nargs="?", const=page.PAGE, metavar="FILE",
+        help="put what is printed between the marks of this page (docs/performance.md)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--from", dest="of", type=argparse.FileType(), metavar="FILE",
+        help="measure nothing: an earlier run's output, whose last line is its JSON",
+    )  # fmt: skip
+    parser.add_argument("--note", help="what else is to be known of the run, a sentence")
     return parser.parse_args()
 
 
@@ -102,46 +143,75 @@ def _positive(kind: type[Any]) -> Any:
 def _client(job: dict[str, Any]) -> dict[str, Any]:
     """One workload of one system in this process."""
     module = importlib.import_module(f"bench.peers.{job['client']}")
-    work = "single" if job["workload"] in RATES else job["workload"]
+    work = job["workload"]
+    if work in RATES:
+        work = "single"
+    elif work in LEDGER_BYTES:
+        work = "ledger"
     found: dict[str, Any] = getattr(module, work)(job)
     return found
 
 
-def _measure(options: argparse.Namespace) -> int:
-    """Everything, with servers that end when it does. The exit code."""
-    with contextlib.ExitStack() as stack:  # servers end before their folder is removed
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="octavo-peers-"))
-        clusters, missing = _start(stack, options.systems, Path(folder))
-        if not clusters:
-            print("none of the systems is there", file=sys.stderr)
-            return 1
-        systems = [name for name in options.systems if name in clusters]
-        load = Load(options.messages, options.seconds)
-        turns = Turns(clusters, systems, options.workloads)
-        for number in range(WARM_ROUNDS):
-            turns.go(f"warm-up {number + 1}", number, _shorter(load), [])
-        idle = _idle(clusters)
-        runs: list[dict[str, Any]] = []
-        for number in range(options.rounds):
-            turns.go(f"round {number + 1}", number, load, runs)
-        memory = {one.name: _resident_mb(one) for one in set(clusters.values())}
-    print()
-    print("\n".join(table.rows(runs)))
-    print()
-    print("servers' resident memory at the end, MB: " + _listed(memory))
-    for name, why in missing.items():
-        print(f"{name} is not in the table: {why}")
-    document = {
-        "bench": "peers",
+def _measure(options: argparse.Namespace) -> dict[str, Any]:
+    """All kinds, one after the other. Raises `Failed` when none of the systems is there."""
+    began, busy = time.monotonic(), _busy_s()
+    load = Load(options.messages, options.seconds)
+    found: dict[str, Any] = {"versions": {}, "missing": {}, "idle_cores": {}, "resident_mb": {}}
+    runs: list[dict[str, Any]] = []
+    for kind in KINDS:
+        workloads = [one for one in options.workloads if one in kind]
+        systems = [
+            name for name in options.systems if set(SYSTEMS[name].workloads) & set(workloads)
+        ]
+        if systems:
+            _measure_kind(systems, workloads, load, options.rounds, found, runs)
+    if not runs:
+        raise Failed("none of the systems is there")
+    took_s = time.monotonic() - began
+    return {
+        "bench": "peers", "date": datetime.now(UTC).date().isoformat(),
+        "minutes": round(took_s / 60, 1), "others_cores": round((_busy_s() - busy) / took_s, 2),
         "messages": load.messages, "seconds": load.seconds, "partitions": PARTITIONS,
         "warm_s": WARM_S, "python": platform.python_version(), "cores": os.cpu_count(),
-        "versions": {one.name: one.version for one in set(clusters.values())},
-        "durability": {name: SYSTEMS[name].durability for name in systems},
-        "missing": missing, "idle_cores": idle, "resident_mb": memory,
-        "medians": table.all_medians(runs), "rounds": runs,
+        "durability": {name: SYSTEMS[name].durability for name in options.systems},
+        **found, "medians": table.all_medians(runs), "rounds": runs,
     }  # fmt: skip
-    print(json.dumps(document))
-    return 1 if any("failed" in one for one in runs) else 0
+
+
+def _measure_kind(
+    systems: list[str], workloads: list[str], load: Load, rounds: int,
+    found: dict[str, Any], runs: list[dict[str, Any]],
+) -> None:  # fmt: skip
+    """Systems that are up together, with servers that end with this call."""
+    with contextlib.ExitStack() as stack:  # servers end before their folder is removed
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="octavo-peers-"))
+        clusters, missing = _start(stack, systems, Path(folder))
+        found["missing"].update(missing)
+        if not clusters:
+            return
+        found["versions"].update({one.name: one.version for one in set(clusters.values())})
+        turns = Turns(clusters, [name for name in systems if name in clusters])
+        for number in range(WARM_ROUNDS):
+            warm = [one for one in workloads if number == 0 or one not in WARM_ONCE]
+            turns.go(f"warm-up {number + 1}", number, warm, _shorter(load), [])
+        found["idle_cores"].update(_idle(clusters))
+        for number in range(rounds):
+            turns.go(f"round {number + 1}", number, workloads, load, runs)
+        found["resident_mb"].update({one.name: _resident_mb(one) for one in clusters.values()})
+
+
+def _busy_s() -> float:
+    """Processor seconds that others have used: all of this machine's but ours and our children's.
+
+    Children count once they have ended. What the kernel does for nobody in particular is others'.
+    """
+    times = psutil.cpu_times()
+    whole = sum(times) - times.idle - times.iowait - times.guest - times.guest_nice
+    ours = 0.0
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        used = resource.getrusage(who)
+        ours += used.ru_utime + used.ru_stime
+    return float(whole - ours)
 
 
 def _shorter(load: Load) -> Load:
@@ -187,33 +257,32 @@ def _started(stack: contextlib.ExitStack, name: str, folder: Path) -> Cluster | 
 class Turns:
     """Workload by workload, system after system, another one first in every round."""
 
-    def __init__(
-        self, clusters: dict[str, Cluster], systems: list[str], workloads: list[str]
-    ) -> None:
+    def __init__(self, clusters: dict[str, Cluster], systems: list[str]) -> None:
         self._clusters = clusters
         self._systems = systems
-        self._workloads = workloads
 
-    def go(self, name: str, number: int, load: Load, runs: list[dict[str, Any]]) -> None:
+    def go(
+        self, name: str, number: int, workloads: list[str], load: Load, runs: list[dict[str, Any]]
+    ) -> None:
         """One round, whose runs are added to `runs`."""
         print(f"{name}:", flush=True)
         at = number % len(self._systems)
         order = self._systems[at:] + self._systems[:at]
         with contextlib.ExitStack() as topics:
             held: dict[str, str] = {}
-            for workload in self._workloads:
+            for workload in workloads:
                 for system in order:
-                    found = self._turn(topics, held, system, workload, load, f"{number}-{name[0]}")
-                    if found is None:
+                    if workload not in SYSTEMS[system].workloads:
                         continue
+                    found = self._turn(topics, held, system, workload, load, f"{number}-{name[0]}")
                     runs.append({"round": name, "system": system, "workload": workload, **found})
                     print("  " + table.line(runs[-1]), flush=True)
 
     def _turn(
         self, topics: contextlib.ExitStack, held: dict[str, str], system: str, workload: str,
         load: Load, suffix: str,
-    ) -> dict[str, Any] | None:  # fmt: skip
-        """One run in a topic of its own, but `consume` in that of `produce`; None: no such run."""
+    ) -> dict[str, Any]:  # fmt: skip
+        """One run in a topic of its own, but `consume` in that of `produce`."""
         cluster = self._clusters[system]
         load = Load(cluster.of_messages(load.messages), load.seconds)
         try:
@@ -241,11 +310,9 @@ def _drop(cluster: Cluster, topic: str) -> None:
         cluster.drop(topic)
 
 
-def _one(cluster: Cluster, workload: str, topic: str, load: Load) -> dict[str, Any] | None:
+def _one(cluster: Cluster, workload: str, topic: str, load: Load) -> dict[str, Any]:
     """One client process, and what the servers did for it. Raises `Failed`."""
     command = cluster.command(workload, topic, load)
-    if command is None:
-        return None
     before = _used_s(cluster)
     said = run(command, load.seconds + WARM_S + CLIENT_S)
     used_s = _used_s(cluster) - before
@@ -259,12 +326,8 @@ def _idle(clusters: dict[str, Cluster]) -> dict[str, float]:
     before = {one: _used_s(one) for one in distinct}
     time.sleep(IDLE_S)
     idle = {one.name: round((_used_s(one) - before[one]) / IDLE_S, 3) for one in distinct}
-    print(f"idle, of a core: {_listed(idle)}; together {sum(idle.values()):.2f}", flush=True)
+    print(f"idle, of a core: {table.listed(idle)}; together {sum(idle.values()):.2f}", flush=True)
     return idle
-
-
-def _listed(values: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in sorted(values.items()))
 
 
 def _processes(cluster: Cluster) -> Iterator[psutil.Process]:

@@ -14,11 +14,16 @@ from bench.peers.figures import last_json
 ROOT = Path(__file__).resolve().parents[2]
 VALUE = b"x" * 100
 PARTITIONS = 4
-WORKLOADS = ("produce", "consume", "batches", "single", "single-5000")
 RATES = {"single": 1_000, "single-5000": 5_000}
 """Messages a second of the workloads that have a fixed rate."""
+LEDGER_BYTES = {"ledger": 100, "ledger-1k": 1024, "ledger-64k": 65_536}
+"""Bytes of an entry in the workloads that add to a ledger."""
+WARM_ONCE = (*RATES, "ledger-64k")
+"""Workloads that are left out of further warm-ups: they take long, or fill the disk."""
+IN_TOPICS = ("produce", "consume", "batches", *RATES)
+WORKLOADS = (*IN_TOPICS, *LEDGER_BYTES)
 WARM_S = 3.0
-"""How long a client at a fixed rate sends before it counts; `bench.b4_single` has the same."""
+"""How long a client sends before it counts; `bench.b4_single` has the same."""
 
 
 class Missing(Exception):
@@ -27,23 +32,41 @@ class Missing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A row of the table. `module` runs its servers, `package` is what its clients import."""
+    """A row of the table."""
 
     name: str
     module: str
-    package: str
+    """Runs its servers."""
     durability: str
+    workloads: tuple[str, ...] = IN_TOPICS
+    package: str = "octavo"
+    """What its Python clients import."""
+    lacks: str = ""
+    """Why it has not all of the workloads of its kind."""
 
 
+FSYNC = "3 copies, fsync before ack"
 SYSTEMS = {
     one.name: one
     for one in (
-        System("octavo", "octavo_peer", "octavo", "3 copies, fsync before ack"),
-        System("kafka-flush", "kafka_peer", "confluent_kafka", "3 copies, fsync before ack"),
-        System("kafka", "kafka_peer", "confluent_kafka", "3 copies, no fsync"),
-        System("nats", "nats_peer", "nats", "3 copies, fsync before ack"),
+        System("octavo", "octavo_peer", FSYNC),
+        System("kafka-flush", "kafka_peer", FSYNC, package="confluent_kafka"),
+        System("kafka", "kafka_peer", "3 copies, no fsync", package="confluent_kafka"),
+        System("pulsar", "pulsar_peer", FSYNC, package="pulsar"),
+        System(
+            "nats", "nats_peer", FSYNC, ("produce", "consume", *RATES), "nats",
+            lacks="it sends message by message, and has no tool for bulk",
+        ),
+        System(
+            "rocketmq", "rocketmq_peer", "1 copy, fsync before ack", ("batches", *RATES),
+            lacks="its Python client needs a proxy beside the broker",
+        ),
+        System("octavo-bookies", "octavo_bookies_peer", FSYNC, tuple(LEDGER_BYTES)),
+        System("bookkeeper", "bookkeeper_peer", FSYNC, tuple(LEDGER_BYTES)),
     )
-}
+}  # fmt: skip
+KINDS = (IN_TOPICS, tuple(LEDGER_BYTES))
+"""Workloads whose systems are up at the same time: one kind is measured after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +96,8 @@ class Cluster(ABC):
         """Delete it and its data."""
 
     @abstractmethod
-    def command(self, workload: str, topic: str, load: Load) -> list[str] | None:
-        """The client process, to be run in `ROOT`; None when the system has no such client."""
+    def command(self, workload: str, topic: str, load: Load) -> list[str]:
+        """The client process, to be run in `ROOT`, for one of the system's workloads."""
 
     def result(self, workload: str, said: str, load: Load) -> dict[str, Any]:
         """What the client printed: its figures, and `acked`, how many messages it made in all.
@@ -87,6 +110,16 @@ class Cluster(ABC):
     def of_messages(self, messages: int) -> int:
         """How many of so many messages this system is given in `produce` and `consume`."""
         return messages
+
+
+class Bookies(Cluster):
+    """Servers of ledgers: there are no topics, and a client deletes what it has made."""
+
+    def create(self, system: str, topic: str, partitions: int) -> None:
+        """Nothing."""
+
+    def drop(self, topic: str) -> None:
+        """Nothing."""
 
 
 def job(client: str, workload: str, **details: Any) -> list[str]:

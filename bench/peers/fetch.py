@@ -1,4 +1,4 @@
-"""Kafka's jars and NATS's server, fetched into `.cache/peers` as they are published.
+"""Jars and NATS's server, fetched into `.cache/peers` as they are published.
 
 Nothing of them is kept in this repository. What was fetched once is not asked for again.
 """
@@ -8,33 +8,88 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.peers.contract import ROOT, Missing
 from bench.peers.figures import Failed
 from bench.peers.servers import finish
 
-KAFKA_VERSION = "4.3.1"
 NATS_VERSION = "2.15.2"
 CACHE = ROOT / ".cache/peers"
 FETCH_S = 900
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
-# kafka-tools has ProducerPerformance. The binding lets the brokers say why they do not start.
-POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>octavo.peers</groupId><artifactId>kafka</artifactId><version>1</version>
-  <packaging>pom</packaging>
-  <dependencies>
-    <dependency><groupId>org.apache.kafka</groupId>
-      <artifactId>kafka_2.13</artifactId><version>{KAFKA_VERSION}</version></dependency>
-    <dependency><groupId>org.apache.kafka</groupId>
-      <artifactId>kafka-tools</artifactId><version>{KAFKA_VERSION}</version></dependency>
-    <dependency><groupId>org.apache.logging.log4j</groupId>
-      <artifactId>log4j-slf4j-impl</artifactId><version>2.25.4</version></dependency>
-  </dependencies>
-</project>
-"""
+
+@dataclass(frozen=True, slots=True)
+class Jars:
+    """What Maven brings of one system: `group:artifact:version` of each, and what they need."""
+
+    system: str
+    version: str
+    artifacts: tuple[str, ...]
+    managed: str = ""
+    """The page with the versions of what they need, where theirs are not to be guessed by Maven."""
+
+    def pom(self) -> str:
+        """The project that needs them."""
+        of = [_dependency(one, "") for one in self.artifacts]
+        page = _dependency(self.managed, "<type>pom</type><scope>import</scope>")
+        managed = (
+            f"<dependencyManagement><dependencies>{page}</dependencies></dependencyManagement>"
+        )
+        return (
+            '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+            "<groupId>octavo.peers</groupId><artifactId>peer</artifactId><version>1</version>"
+            f"<packaging>pom</packaging>{managed if self.managed else ''}"
+            f"<dependencies>{''.join(of)}</dependencies></project>"
+        )
+
+
+def _dependency(artifact: str, more: str) -> str:
+    group, _, rest = artifact.partition(":")
+    name, _, version = rest.partition(":")
+    return (
+        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
+        f"<version>{version}</version>{more}</dependency>"
+    )
+
+
+# kafka-tools has ProducerPerformance. The bindings let servers say why they do not start.
+KAFKA = Jars(
+    "Kafka", "4.3.1",
+    (
+        "org.apache.kafka:kafka_2.13:4.3.1",
+        "org.apache.kafka:kafka-tools:4.3.1",
+        "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4",
+    ),
+)  # fmt: skip
+PULSAR = Jars(
+    "Pulsar", "4.2.4",
+    (
+        "org.apache.pulsar:pulsar-broker:4.2.4",
+        "org.apache.logging.log4j:log4j-slf4j2-impl:2.25.4",
+    ),
+    managed="org.apache.pulsar:pulsar:4.2.4",
+)  # fmt: skip
+ROCKETMQ = Jars(
+    "RocketMQ", "5.5.0",
+    (
+        "org.apache.rocketmq:rocketmq-namesrv:5.5.0",
+        "org.apache.rocketmq:rocketmq-broker:5.5.0",
+        "org.apache.rocketmq:rocketmq-tools:5.5.0",
+    ),
+)  # fmt: skip
+# bookkeeper-server names the last two only as optional to ZooKeeper, whose server does not start
+# without them.
+BOOKKEEPER = Jars(
+    "BookKeeper", "4.18.0",
+    (
+        "org.apache.bookkeeper:bookkeeper-server:4.18.0",
+        "io.dropwizard.metrics:metrics-core:4.2.30",
+        "org.xerial.snappy:snappy-java:1.1.10.7",
+    ),
+)  # fmt: skip
 
 
 def need(tool: str, whose: str, package: str) -> str:
@@ -45,17 +100,18 @@ def need(tool: str, whose: str, package: str) -> str:
     return found
 
 
-def kafka_jars() -> Path:
-    """The folder with Kafka's jars, fetched by Maven if need be. Raises `Missing`."""
-    need("java", "Kafka", "Java 17 or newer")
-    folder = CACHE / f"kafka-{hashlib.sha256(POM.encode()).hexdigest()[:12]}"
+def jars(wanted: Jars) -> Path:
+    """The folder with the jars, fetched by Maven if need be. Raises `Missing`."""
+    system, pom = wanted.system, wanted.pom()
+    need("java", system, "Java 17 or newer")
+    folder = CACHE / f"{system.lower()}-{hashlib.sha256(pom.encode()).hexdigest()[:12]}"
     if (folder / "complete").exists():
         return folder / "lib"
-    maven = need("mvn", "to fetch Kafka one", "Apache Maven")
+    maven = need("mvn", f"to fetch {system} one", "Apache Maven")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "pom.xml").write_text(POM)
+    (folder / "pom.xml").write_text(pom)
     _fetch(
-        f"Kafka {KAFKA_VERSION} by Maven",
+        f"{system} {wanted.version} by Maven",
         [
             *(maven, "-q", "-B", "dependency:copy-dependencies"),
             *("-DincludeScope=runtime", "-DoutputDirectory=lib"),

@@ -16,10 +16,10 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from bench.peers import fetch
 from bench.peers.contract import RATES, Cluster, Load, job
 from bench.peers.figures import Failed, steady_rate
+from bench.peers.java import Java
 from bench.peers.servers import NODES, ThreeServers, run
 from octavo.standalone.ports import free_port
 
-HEAP = "-Xmx768m"
 GROUP = "peers"
 _CALL_S = 30
 _FORMAT_S = 60
@@ -27,21 +27,6 @@ BATCHES_PER_S = 150_000
 """Records that the Java tool is given for each second that `batches` is to take; it takes no time.
 
 A third as many more come first, uncounted.
-"""
-
-# The collector's flags are those of Kafka's own start script.
-JVM = (
-    "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
-    "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true",
-)  # fmt: skip
-
-LOG4J = """status = error
-rootLogger.level = warn
-rootLogger.appenderRef.out.ref = out
-appender.out.type = Console
-appender.out.name = out
-appender.out.layout.type = PatternLayout
-appender.out.layout.pattern = %d %p %c{1} - %m%n%throwable
 """
 
 # A group's first member would wait 3 s for others; it has none.
@@ -68,13 +53,11 @@ class Kafka(ThreeServers):
     """Three brokers, and how to ask them."""
 
     name = "kafka"
-    version = fetch.KAFKA_VERSION
+    version = fetch.KAFKA.version
 
     def __init__(self, lib: Path, folder: Path) -> None:
         super().__init__(folder)
-        self._lib = lib
-        self._log4j = folder / "log4j2.properties"
-        self._log4j.write_text(LOG4J)
+        self._java = Java(lib, folder)
 
     @property
     def _bootstrap(self) -> str:
@@ -95,8 +78,8 @@ class Kafka(ThreeServers):
                 )
             )  # fmt: skip
             words = ["format", f"--cluster-id={cluster_id}", "--config", str(conf)]
-            run(self._java("kafka.tools.StorageTool", *words), _FORMAT_S, self._folder)
-            commands[node] = self._java("kafka.Kafka", str(conf))
+            run(self._java.command("kafka.tools.StorageTool", *words), _FORMAT_S, self._folder)
+            commands[node] = self._java.command("kafka.Kafka", str(conf))
         self._start(commands)
 
     def create(self, system: str, topic: str, partitions: int) -> None:
@@ -117,7 +100,7 @@ class Kafka(ThreeServers):
         """The Java tool for `batches`, else our Python program."""
         if workload == "batches":
             warm, records = _records(load)
-            return self._java(
+            return self._java.command(
                 "org.apache.kafka.tools.ProducerPerformance",
                 *("--topic", topic, "--bootstrap-server", self._bootstrap),
                 *("--record-size", "100", "--throughput", "-1"),
@@ -144,10 +127,6 @@ class Kafka(ThreeServers):
             return len(self._admin().list_topics(timeout=5).brokers) == len(NODES)
         return False
 
-    def _java(self, main: str, *words: str) -> list[str]:
-        logs = f"-Dlog4j2.configurationFile={self._log4j}"
-        return ["java", HEAP, *JVM, logs, "-cp", f"{self._lib}/*", main, *words]
-
 
 def _records(load: Load) -> tuple[int, int]:
     """What the Java tool sends to warm up, and what is counted."""
@@ -167,7 +146,7 @@ def _wait(calls: dict[str, Future[None]], what: str) -> None:
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[Cluster]:
     """The brokers, while the block runs. Raises `Missing` and `Failed`."""
-    cluster = Kafka(fetch.kafka_jars(), folder)
+    cluster = Kafka(fetch.jars(fetch.KAFKA), folder)
     try:
         cluster.start()
         yield cluster

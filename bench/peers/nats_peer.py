@@ -69,10 +69,8 @@ class Nats(ThreeServers):
         """The stream, with its consumers."""
         _wait(nats_client.drop(self._urls, topic))
 
-    def command(self, workload: str, topic: str, load: Load) -> list[str] | None:
+    def command(self, workload: str, topic: str, load: Load) -> list[str]:
         """Our Python program, which asks the server that leads the stream."""
-        if workload == "batches":
-            return None
         if workload == "consume":
             _wait(nats_client.add_consumer(self._urls, topic))
         leader = _wait(nats_client.leader(self._urls, topic))

@@ -24,6 +24,7 @@ NODES = (1, 2, 3)
 
 START_S = 90
 _LAST_WORDS = 1_500
+_TRIES = 100
 
 
 class Server:
@@ -130,6 +131,18 @@ def finish(command: list[str], timeout_s: float, folder: Path) -> tuple[int, str
     finally:
         _kill_group(process)
     return process.returncode, said, complaints
+
+
+def free_ports_in_a_row(count: int) -> int:
+    """The first of so many neighbouring ports that nobody listens on. Raises `Failed`."""
+    for _ in range(_TRIES):
+        first = free_port()
+        with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                probe = probes.enter_context(socket.socket())
+                probe.bind(("127.0.0.1", port))
+            return first
+    raise Failed(f"there are no {count} neighbouring ports free")
 
 
 def _kill_group(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench.peers.contract import RATES, SYSTEMS, WORKLOADS
+from bench.peers.contract import LEDGER_BYTES, RATES, SYSTEMS, WORKLOADS
 
 Runs = Sequence[Mapping[str, Any]]
 """Measured runs: `system`, `workload`, and figures or `failed` with why there are none."""
@@ -20,7 +20,7 @@ _MEDIANS = ("per_s", "held", *_LATENCIES, "max_ms", "client_us", "server_us", "f
 
 def line(run: Mapping[str, Any]) -> str:
     """A run, for people who watch."""
-    begin = f"{run['workload']:<12} {run['system']:<12}"
+    begin = f"{run['workload']:<12} {run['system']:<14}"
     if "failed" in run:
         return f"{begin} FAILED: {run['failed']}"
     if run["workload"] in RATES:
@@ -53,14 +53,21 @@ def rows(runs: Runs) -> list[str]:
     return lines
 
 
+def listed(values: Mapping[str, float]) -> str:
+    """`name value`, by name."""
+    return ", ".join(f"{name} {value:g}" for name, value in sorted(values.items()))
+
+
 def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
 def _short(run: Mapping[str, Any]) -> str:
-    """A rate in messages a second, or p50 / p99 / p99.9 in ms, and what was held if not all."""
+    """A rate a second, of large entries also in MB; or latencies in ms, and what was held."""
+    size = LEDGER_BYTES.get(run["workload"], 0)
     if run["workload"] not in RATES:
-        return f"{run['per_s']:,.0f}/s"
+        mb = f" ({run['per_s'] * size / 1e6:,.0f} MB/s)" if size > 1000 else ""
+        return f"{run['per_s']:,.0f}/s{mb}"
     short = " / ".join(f"{run[name]:.2f}" for name in _LATENCIES) + " ms"
     # What is lost at the end of a run, until the last answer, is not worth a word.
     behind = run["held"] < 0.98 * RATES[run["workload"]]

@@ -1,0 +1,45 @@
+"""Three Octavo bookies without brokers, asked by Octavo's own ledger client, as in B2."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import octavo
+from bench.b2_three_bookies import bookies
+from bench.peers.contract import LEDGER_BYTES, Bookies, Cluster, Load, job
+
+LEDGER_WARM_S = 2.0
+"""How long a client adds to another ledger first; entries of 64 KB fill disks quickly."""
+
+
+class OctavoBookies(Bookies):
+    """Three processes."""
+
+    name = "octavo-bookies"
+    version = octavo.__version__
+
+    def __init__(self, url: str, pids: list[int]) -> None:
+        self._url = url
+        self._pids = pids
+
+    def pids(self) -> list[int]:
+        """The three."""
+        return self._pids
+
+    def command(self, workload: str, topic: str, load: Load) -> list[str]:
+        """The ledger client."""
+        del topic
+        return job(
+            "ledger_client", workload, url=self._url, entry_bytes=LEDGER_BYTES[workload],
+            warm_s=LEDGER_WARM_S, seconds=load.seconds,
+        )  # fmt: skip
+
+
+@contextlib.contextmanager
+def running(folder: Path) -> Iterator[Cluster]:
+    """The bookies, while the block runs."""
+    url = f"file://{folder}/metadata.db"
+    with bookies(str(folder), url, 3) as processes:
+        yield OctavoBookies(url, [process.pid for process in processes])
