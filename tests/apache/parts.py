@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.apache.auto_recovery import auto_recovery
 from tests.apache.conversations import conversations
 from tests.apache.grounds import Ask
 from tests.apache.matrix import Matrix
 
 PARTS: dict[str, Callable[[Matrix, Ask], None]] = {
     "conversations": conversations,
+    "auto_recovery": auto_recovery,
 }
