@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import random
 import signal
@@ -43,7 +44,7 @@ BURST_BYTES = 64 * 1024
 TICK_S = 120.0
 
 
-async def serve(folder: str, name: str, url: str) -> None:
+async def serve(folder: str, name: str, url: str, settings: dict[str, Any]) -> None:
     """One bookie, until SIGTERM."""
     store = open_store(url)
     await store.start()
@@ -52,6 +53,7 @@ async def serve(folder: str, name: str, url: str) -> None:
         bookie_id=name,
         journal_directories=(f"{folder}/{name}/journal",),
         ledger_directories=(f"{folder}/{name}/ledgers",),
+        **settings,
     )
     node = BookieNode(
         config,
@@ -72,9 +74,12 @@ async def serve(folder: str, name: str, url: str) -> None:
 
 
 @contextlib.contextmanager
-def bookies(folder: str, url: str, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """`count` bookie processes, ended on leaving."""
+def bookies(
+    folder: str, url: str, count: int, **settings: Any
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """`count` bookie processes, ended on leaving; `settings` are those of `BookieConfig`."""
     command = [sys.executable, "-m", "bench.b2_three_bookies", "--serve", folder, "--url", url]
+    command += ["--settings", json.dumps(settings)]
     running = [
         subprocess.Popen([*command, "--name", f"b{number}"]) for number in range(1, count + 1)
     ]
@@ -194,10 +199,11 @@ def main() -> None:
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--name", help=argparse.SUPPRESS)
     parser.add_argument("--url", help=argparse.SUPPRESS)
+    parser.add_argument("--settings", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
     if options.serve:
-        uvloop.run(serve(options.serve, options.name, options.url))
+        uvloop.run(serve(options.serve, options.name, options.url, options.settings))
         return
     with tempfile.TemporaryDirectory(dir=options.data, prefix="octavo-b2-") as folder:
         url = f"file://{folder}/metadata.db"

@@ -1,7 +1,7 @@
 """B8: what grows with what is kept, and what must not.
 
-    python -m bench.b8_growth                                    # some four minutes
-    python -m bench.b8_growth --topics 10000 --holes 1000000 --megabytes 20000
+    python -m bench.b8_growth                                    # a minute or two
+    python -m bench.b8_growth --topics 10000 --holes 1000000 --megabytes 20000   # 70 GB of disk
 
 `octavo standalone` is started in a fresh folder, and what it costs to publish is measured: record
 batches of 64 KB of 100 B messages, and one message at a time. Then it gets many topics, all of them

@@ -36,6 +36,7 @@ journalMaxSizeMB=512
 journalMaxBackups=0
 maxPendingAddRequestsPerThread=1000000
 gcWaitTime=5000
+logSizeLimit=536870912
 autoRecoveryDaemonEnabled=false
 diskUsageThreshold=0.99
 diskUsageWarnThreshold=0.98

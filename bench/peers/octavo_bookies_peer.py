@@ -12,6 +12,8 @@ from bench.peers.contract import LEDGER_BYTES, Bookies, Cluster, Load, job
 
 LEDGER_WARM_S = 2.0
 """How long a client adds to another ledger first; entries of 64 KB fill disks quickly."""
+SETTINGS = {"gc_interval_ms": 5_000, "gc_quarantine_ms": 5_000}
+"""What the clients delete goes, or a run would fill tens of GB of disk."""
 
 
 class OctavoBookies(Bookies):
@@ -41,5 +43,5 @@ class OctavoBookies(Bookies):
 def running(folder: Path) -> Iterator[Cluster]:
     """The bookies, while the block runs."""
     url = f"file://{folder}/metadata.db"
-    with bookies(str(folder), url, 3) as processes:
+    with bookies(str(folder), url, 3, **SETTINGS) as processes:
         yield OctavoBookies(url, [process.pid for process in processes])

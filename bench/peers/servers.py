@@ -22,7 +22,7 @@ from octavo.standalone.ports import free_port
 
 NODES = (1, 2, 3)
 
-START_S = 90
+START_S = 180
 _LAST_WORDS = 1_500
 _TRIES = 100
 
