@@ -12,7 +12,8 @@ error when it works after all.
 `matrix` holds the rows, `page` writes them into docs/compatibility.md, `grounds` is the
 cluster a part plays on, and `parts` names the parts, each of which is a module of its own:
 `conversations` is what `tests/interop` asks of both kinds of bookies; `auto_recovery` is Apache's
-re-replication over ours.
+re-replication over ours; `pulsar` and `distributedlog` are those two on our bookies
+(`pulsar_broker` starts and asks the one).
 
 Needs a JDK and Maven, which fetches what is missing from Maven Central once.
 """

@@ -6,10 +6,14 @@ from collections.abc import Callable
 
 from tests.apache.auto_recovery import auto_recovery
 from tests.apache.conversations import conversations
+from tests.apache.distributedlog import distributedlog
 from tests.apache.grounds import Ask
 from tests.apache.matrix import Matrix
+from tests.apache.pulsar import pulsar
 
 PARTS: dict[str, Callable[[Matrix, Ask], None]] = {
     "conversations": conversations,
     "auto_recovery": auto_recovery,
+    "pulsar": pulsar,
+    "distributedlog": distributedlog,
 }

@@ -71,13 +71,12 @@ class Missing(Exception):
     """Something that interop needs is not on this machine. The message names it."""
 
 
-def fetch() -> Path:
-    """The folder with BookKeeper's jars, fetched if need be. Raises `Missing`."""
+def fetch(what: str = f"BookKeeper {VERSION}", pom: str = POM.format(version=VERSION)) -> Path:
+    """The folder with the jars that `pom` asks for, fetched if need be. Raises `Missing`."""
     wanted = {"java": "a JDK, 17 or newer", "javac": "a JDK, 17 or newer", "mvn": "Apache Maven"}
     for tool, package in wanted.items():
         if shutil.which(tool) is None:
             raise Missing(f"`{tool}` is not on the path: interop needs {package}")
-    pom = POM.format(version=VERSION)
     folder = CACHE / hashlib.sha256(pom.encode()).hexdigest()[:12]
     if (folder / "complete").exists():
         return folder / "lib"
@@ -94,16 +93,20 @@ def fetch() -> Path:
         timeout=900,
     )
     if done.returncode:
-        raise Missing(f"Maven could not fetch BookKeeper {VERSION}:\n{done.stdout[-2000:]}")
+        raise Missing(f"Maven could not fetch {what}:\n{done.stdout[-2000:]}")
     (folder / "complete").touch()
     return folder / "lib"
 
 
 class Java:
-    """Runs classes of one folder of jars; what they say is shaped by a log file of ours."""
+    """Runs classes of one folder of jars; what they say is shaped by a log file of ours.
 
-    def __init__(self, lib: Path, folder: Path) -> None:
+    `memory_mb` bounds the heap, and what is outside of it as well.
+    """
+
+    def __init__(self, lib: Path, folder: Path, memory_mb: int = 256) -> None:
         self.lib = lib
+        self._memory_mb = memory_mb
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "log4j2.properties").write_text(LOG4J)
@@ -113,8 +116,8 @@ class Java:
         path = f"{self.lib}/*" + (f":{classes}" if classes else "")
         return [
             "java",
-            "-Xmx256m",
-            "-XX:MaxDirectMemorySize=256m",
+            f"-Xmx{self._memory_mb}m",
+            f"-XX:MaxDirectMemorySize={self._memory_mb}m",
             "-XX:TieredStopAtLevel=1",
             f"-Dlog4j2.configurationFile={self.folder}/log4j2.properties",
             "-cp",

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from octavo.protocol.frames import read_request
@@ -34,27 +35,37 @@ class Process:
         self._process.kill()
         self._process.wait()
 
+    def stop(self, within_s: float) -> None:
+        """SIGTERM, and wait for its end. Raises `AssertionError` when it does not come."""
+        self._process.terminate()
+        try:
+            self._process.wait(within_s)
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(
+                f"{self.name} does not end {within_s} s after SIGTERM:\n{self._log_tail()}"
+            ) from error
+
     def wait_until_listening(self, port: int) -> None:
         """Return when `port` takes connections. Raises `AssertionError` with the log's end."""
-        self._wait_until(lambda: _connects(port), f"listen on {port}")
+        self.wait_until(lambda: _connects(port), f"listen on {port}")
 
     def wait_until_serving(self, port: int) -> None:
         """Return when the bookie on `port` answers a read.
 
         Apache's takes connections before it serves them, and hangs up on the early ones.
         """
-        self._wait_until(lambda: _answers(port), f"serve on {port}")
+        self.wait_until(lambda: _answers(port), f"serve on {port}")
 
-    def _wait_until(self, holds: object, what: str) -> None:
-        assert callable(holds)
-        deadline = time.monotonic() + START_S
+    def wait_until(self, holds: Callable[[], bool], what: str, within_s: float = START_S) -> None:
+        """Return when `holds` does, while it runs. Raises `AssertionError` with the log's end."""
+        deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             code = self._process.poll()
             assert code is None, f"{self.name} ended with {code}:\n{self._log_tail()}"
             if holds():
                 return
             time.sleep(0.1)
-        raise AssertionError(f"{self.name} does not {what} after {START_S} s:\n{self._log_tail()}")
+        raise AssertionError(f"{self.name} does not {what} after {within_s} s:\n{self._log_tail()}")
 
     def _log_tail(self) -> str:
         return self._log.read_text(errors="replace")[-3000:]
