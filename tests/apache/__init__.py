@@ -11,9 +11,10 @@ error when it works after all.
 
 `matrix` holds the rows, `page` writes them into docs/compatibility.md, `grounds` is the
 cluster a part plays on, and `parts` names the parts, each of which is a module of its own:
-`conversations` is what `tests/interop` asks of both kinds of bookies; `auto_recovery` is Apache's
-re-replication over ours; `pulsar` and `distributedlog` are those two on our bookies
-(`pulsar_broker` starts and asks the one).
+`conversations` is what `tests/interop` asks of both kinds of bookies; `shell` (which asks
+`questions`) and `auto_recovery` are Apache's tools over ours, with `shells` to run the one and
+`replicas` to look at what they leave; `read_only` is a bookie that takes no more; `pulsar` and
+`distributedlog` are those two on our bookies (`pulsar_broker` starts and asks the one).
 
 Needs a JDK and Maven, which fetches what is missing from Maven Central once.
 """

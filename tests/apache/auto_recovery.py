@@ -8,18 +8,24 @@ entry on each of its replicas as it was written.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
+import random
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 
+from octavo.ledger.client import LedgerClient
+from octavo.ledger.write.writer import LedgerWriter
 from octavo.metadata.ledgers import LedgerStore
 from octavo.metadata.store import MetadataStore
 from tests.apache.grounds import Ask, Grounds
 from tests.apache.matrix import Matrix
-from tests.apache.replicas import Kind, flaws, ledgers_naming, marked, write_ledgers
+from tests.apache.replicas import PASSWORD, Kind, flaws, ledgers_naming, marked, write_ledgers
 from tests.apache.shells import conf_of, shells_on
 from tests.interop.apache import VERSION
 from tests.interop.checks import Checks
+from tests.interop.clients import payload_of
 from tests.interop.ours import store_at
 from tests.interop.processes import Process
 
@@ -40,6 +46,9 @@ EACH = (
 ROUNDS = 3
 WHOLE_S = 240
 QUIET_S = 8
+LIVE = 3
+"""Ledgers that are written while the bookie dies."""
+PAUSE_S = 0.2
 ELECTION = "/ledgers/underreplication/auditorelection"
 DOUBTS = ("copies_disagree", "replica_damaged", "add_refused", "copies_failed")
 """Of our log."""
@@ -53,7 +62,7 @@ be done at once, up to five minutes for one that failed."""
 
 ASLEEP = ("--set", "keep_copies=false")
 AWAKE = (
-    *("--set", "lost_bookie_ms=2000"),
+    *("--set", "lost_bookie_ms=4000"),
     *("--set", "copies_open_ledger_ms=2000"),
     *("--set", "copies_retry_ms=1000"),
 )
@@ -86,10 +95,14 @@ async def _a_bookie_dies(
         start_auto_recovery(grounds, wire)
         await an_auditor(store)
         lost, *others = bookies
-        named = await ledgers_naming(store, lost.bookie_id)
-        lost.kill()
-        left = await left_of(store, lost.bookie_id, WHOLE_S)
-        checks.equal(f"of {len(written)} ledgers, {len(named)} on the lost bookie, left", left, [])
+        async with _writing(store) as writers:
+            await asyncio.sleep(1)
+            named = await ledgers_naming(store, lost.bookie_id)
+            lost.kill()
+            left = await left_of(store, lost.bookie_id, WHOLE_S)
+            written |= await writers.closed()
+        what = f"of {len(written)} ledgers, {len(named)} on the lost bookie, left"
+        checks.equal(what, left, [])
         live = {bookie.bookie_id for bookie in others}
         settled = {one: kind for one, kind in written.items() if one in named or not kind.is_open}
         checks.equal("each entry is on all its replicas", await flaws(store, settled, live), [])
@@ -105,13 +118,57 @@ async def _a_bookie_dies(
         checks.equal(f"nothing is in doubt on {bookie.bookie_id}", odd, [])
 
 
-async def an_auditor(store: MetadataStore) -> None:
-    """Return when one is elected."""
+class _Writers:
+    """Of ledgers that are written all the time, by our client."""
+
+    def __init__(self, writers: list[LedgerWriter]) -> None:
+        self._writers = writers
+        self._over = asyncio.Event()
+        self._tasks = [asyncio.create_task(self._write(one)) for one in writers]
+
+    async def _write(self, writer: LedgerWriter) -> int:
+        for entry in itertools.count():
+            await writer.append(payload_of(entry))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PAUSE_S):
+                    await self._over.wait()
+                    return entry + 1
+        raise AssertionError("it counts for ever")
+
+    async def closed(self) -> dict[int, Kind]:
+        """End them: what they wrote. Raises what refused an add."""
+        self._over.set()
+        counts = await asyncio.gather(*self._tasks)
+        for writer in self._writers:
+            await writer.close()
+        return {
+            writer.ledger_id: Kind(3, 3, 2, entries=count)
+            for writer, count in zip(self._writers, counts, strict=True)
+        }
+
+
+@contextlib.asynccontextmanager
+async def _writing(store: MetadataStore) -> AsyncIterator[_Writers]:
+    """Three ledgers are written meanwhile; what they lose their writer replaces by itself."""
+    client = LedgerClient(store, rng=random.Random(3))
+    await client.start()
+    try:
+        made = [
+            await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
+            for _ in range(LIVE)
+        ]
+        yield _Writers(made)
+    finally:
+        await client.close()
+
+
+async def an_auditor(store: MetadataStore, *, here: bool = True) -> None:
+    """Return when one is elected, or none is any more."""
     changed = asyncio.Event()
     watch = store.watch_children(ELECTION, changed.set)
     try:
         async with asyncio.timeout(60):
-            while not await store.children(ELECTION):
+            while bool(await store.children(ELECTION)) != here:
                 changed.clear()
                 await changed.wait()
     finally:

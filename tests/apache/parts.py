@@ -10,10 +10,14 @@ from tests.apache.distributedlog import distributedlog
 from tests.apache.grounds import Ask
 from tests.apache.matrix import Matrix
 from tests.apache.pulsar import pulsar
+from tests.apache.read_only import read_only
+from tests.apache.shell import shell
 
 PARTS: dict[str, Callable[[Matrix, Ask], None]] = {
     "conversations": conversations,
+    "shell": shell,
     "auto_recovery": auto_recovery,
     "pulsar": pulsar,
     "distributedlog": distributedlog,
+    "read_only": read_only,
 }
