@@ -21,7 +21,7 @@ from octavo.standalone.child import Child
 from octavo.standalone.cluster_file import ClusterFile
 from octavo.standalone.supervisor import Plan, Supervisor
 
-_STOP_S = 30
+_STOP_S = 120
 
 
 @contextlib.contextmanager

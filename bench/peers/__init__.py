@@ -9,11 +9,12 @@ other. The servers of all systems of a kind are started once and stay up to its 
 of the loopback interface, with their data in a temporary folder, Java's with heaps of 1 GB. So
 whichever is measured, the others idle beside it: what idle servers use of a core is printed.
 Starting each when it is its turn would measure cold Java, or would not measure in turns. Every
-workload is run by every system unmeasured and shorter first, to warm both sides, and those that are
-short once more. Then, in each round, the systems take turns at each workload, another one first in
-every round. Every client is a process of its own. After each run what is still unwritten is written
-out (`sync`), so that nobody waits for another one's data. In the end it says how much of a core
-everything else on the machine has used: beyond some tenths the machine was not idle.
+workload is run by every system unmeasured and shorter first, to warm both sides, but `single`, and
+those that are short once more. Then, in each round, the systems take turns at each workload,
+another one first in every round. Every client is a process of its own. After each run what is still
+unwritten is written out (`sync`), so that nobody waits for another one's data. In the end it says
+how much of a core everything else on the machine has used: beyond some tenths the machine was not
+idle.
 
 | system | copies | an acknowledgement says |
 |---|---|---|

@@ -38,6 +38,7 @@ from bench.peers.contract import (
     SYSTEMS,
     WARM_ONCE,
     WARM_S,
+    WARMED_BY,
     WORKLOADS,
     Cluster,
     Load,
@@ -52,7 +53,7 @@ CLIENT_S = 180
 WARM_ROUNDS = 2
 """The Java virtual machines become faster during the first one, and the second."""
 WARM_SHARE = 2
-WARM_SECONDS_MAX = 3.0
+WARM_SECONDS_MAX = 2.0
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -103,7 +104,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--messages", type=_positive(int), default=300_000, help="of produce and consume"
     )
-    parser.add_argument("--seconds", type=_positive(float), default=5.0, help="of the others")
+    parser.add_argument("--seconds", type=_positive(float), default=4.0, help="of the others")
     parser.add_argument(
         "--page", type=Path, nargs="?", const=page.PAGE, metavar="FILE",
         help="put what is printed between the marks of this page (docs/performance.md)",
@@ -192,8 +193,9 @@ def _measure_kind(
         found["versions"].update({one.name: one.version for one in set(clusters.values())})
         turns = Turns(clusters, [name for name in systems if name in clusters])
         for number in range(WARM_ROUNDS):
-            warm = [one for one in workloads if number == 0 or one not in WARM_ONCE]
-            turns.go(f"warm-up {number + 1}", number, warm, _shorter(load), [])
+            turns.go(
+                f"warm-up {number + 1}", number, _warming(workloads, number), _shorter(load), []
+            )
         found["idle_cores"].update(_idle(clusters))
         for number in range(rounds):
             turns.go(f"round {number + 1}", number, workloads, load, runs)
@@ -212,6 +214,15 @@ def _busy_s() -> float:
         used = resource.getrusage(who)
         ours += used.ru_utime + used.ru_stime
     return float(whole - ours)
+
+
+def _warming(workloads: list[str], number: int) -> list[str]:
+    """Those of the workloads that are run in the warm-up of this number, from 0."""
+    return [
+        one
+        for one in workloads
+        if WARMED_BY.get(one) not in workloads and (number == 0 or one not in WARM_ONCE)
+    ]
 
 
 def _shorter(load: Load) -> Load:

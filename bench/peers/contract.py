@@ -18,6 +18,8 @@ RATES = {"single": 1_000, "single-5000": 5_000}
 """Messages a second of the workloads that have a fixed rate."""
 LEDGER_BYTES = {"ledger": 100, "ledger-1k": 1024, "ledger-64k": 65_536}
 """Bytes of an entry in the workloads that add to a ledger."""
+WARMED_BY = {"single": "single-5000"}
+"""Workloads that are not run to warm up where the other one is."""
 WARM_ONCE = (*RATES, "ledger-64k")
 """Workloads that are left out of further warm-ups: they take long, or fill the disk."""
 IN_TOPICS = ("produce", "consume", "batches", *RATES)

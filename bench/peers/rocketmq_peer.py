@@ -51,7 +51,9 @@ class RocketMQ(Cluster):
     def __init__(self, lib: Path, folder: Path) -> None:
         self._folder = folder
         home = (f"-Duser.home={folder}", f"-Drocketmq.home.dir={folder}")  # where it puts its logs
-        self._java = Java(lib, folder, *home)
+        # Else one late answer closes the connection that all others wait at.
+        patient = "-Dcom.rocketmq.remoting.client.closeSocketIfTimeout=false"
+        self._java = Java(lib, folder, *home, patient)
         self._name_port, self._port = free_port(), free_port()
         self._servers: list[Server] = []
 

@@ -120,8 +120,15 @@ def test_systems_are_named_in_any_order(
 
 
 def test_warming_up_is_shorter() -> None:
-    assert peers._shorter(Load(300_000, 6.0)) == Load(150_000, 3.0)
+    assert peers._shorter(Load(300_000, 6.0)) == Load(150_000, 2.0)
     assert peers._shorter(Load(1, 1.0)) == Load(1, 1.0)
+
+
+def test_what_takes_long_is_warmed_up_once() -> None:
+    whole = ["produce", "single", "single-5000", "ledger-64k"]
+    assert peers._warming(whole, 0) == ["produce", "single-5000", "ledger-64k"]
+    assert peers._warming(whole, 1) == ["produce"]
+    assert peers._warming(["single"], 0) == ["single"]
 
 
 def test_every_system_has_its_module() -> None:
