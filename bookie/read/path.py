@@ -23,6 +23,9 @@ from octavo.protocol.codes import BookieError, NoSuchEntry, TooManyRequests
 from octavo.protocol.entry import INVALID_ENTRY_ID
 from octavo.protocol.frames import ADD_PREFIX_BYTES, LENGTH
 
+_LISTS_AT_ONCE = 2
+"""Lists of entries that are made at once: one of many holes takes megabytes."""
+
 
 class _Sought:
     """Consecutive entries of a ledger that are being gathered."""
@@ -91,6 +94,7 @@ class ReadPath:
         self._answers = answers
         self._lookups = lookups
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._listing = asyncio.Semaphore(_LISTS_AT_ONCE)
         answers.when_room(self._room)
 
     def read_now(
@@ -204,9 +208,24 @@ class ReadPath:
                 room.set_result(None)
 
     async def entries(self, ledger_id: int) -> list[tuple[int, int]]:
-        """[(first, last), …] of all entries held, ascending, joined. Raises `NoSuchLedger`."""
+        """[(first, last), …] of all entries held, ascending, joined. Raises `NoSuchLedger`.
+
+        A list may be long, and so may its answer: few are made at once, and none while answers
+        are not taken. `TooManyRequests` when that takes too long. Who asks has to make its answer
+        before it waits for anything, or lists pile up behind this.
+        """
         self._control.sure(ledger_id, "had more entries")
-        return await self.held(ledger_id)
+        try:
+            async with asyncio.timeout(self._cold.wait_s_max):
+                await self._listing.acquire()
+        except TimeoutError:
+            raise TooManyRequests(f"{_LISTS_AT_ONCE} lists of entries are being made") from None
+        try:
+            if self._answers.is_spent:
+                await self._wait_for_room()
+            return await self.held(ledger_id)
+        finally:
+            self._listing.release()
 
     async def held(self, ledger_id: int) -> list[tuple[int, int]]:
         """The same, denying nothing: in limbo too, and empty for a ledger that is not known."""

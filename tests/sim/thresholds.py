@@ -47,6 +47,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "octavo.bookie.read.read_ahead:_FIRST_BYTES": (1, 200),
     "octavo.bookie.read.read_ahead:_READERS_MAX": (1, 2),
     "octavo.bookie.read.read_ahead:_SILENT_S": (0.0, 0.01),
+    "octavo.bookie.read.path:_LISTS_AT_ONCE": (1,),
     "octavo.bookie.read.scheduler:_BYTES_PER_TURN": (1, 300),
     "octavo.bookie.read.scheduler:_READS_PER_TURN": (1, 3),
     "octavo.bookie.check.scrub:SLICE_BYTES": (100, 2000),
