@@ -11,6 +11,7 @@ bound per connection bounds nothing when there are ten thousand of them:
   who adds is, and what comes in spite of it is refused, early and clearly
 - `Budget`: answers that are made and not taken
 - `FrameRoom`: frames of which a part has come
+- `Turns`: requests that one turn of the loop takes
 
 So memory is bounded however many there are, and who sends little goes on while others flood. A peer
 that takes no answer for long, or leaves half a frame here while others wait for the room, is cut
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import itertools
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -45,6 +47,12 @@ MODEST_BYTES = 64 * 1024
 """Who has less on its way to the disk may send on when only the greedy are stopped."""
 _CHUNK_BYTES = (sys.maxsize, 32 * 1024, 1024, 1024)
 """By level: so thousands who each send once, while nobody has been stopped yet, bring little."""
+REQUESTS_PER_TURN = 2_000
+"""Tens of milliseconds of work, besides what the last chunk had more."""
+REQUESTS_PER_CHUNK = 250
+"""What one socket may bring at once, as far as that can be known before it is read."""
+_READ_PER_TURN = 16
+"""Sockets that waited for their turn, and are read in the next one."""
 _HELD_BYTES_MIN = 4096
 """Who holds less of a frame is no burden."""
 
@@ -173,6 +181,59 @@ class FrameRoom:
             who.granted(more)
 
 
+class Turns:
+    """How many requests one turn of the loop takes from all sockets together.
+
+    A turn reads every socket on which something came, by chunks that may hold thousands of small
+    requests. Twenty peers so kept a loop from everything else for eight seconds. So who sends small
+    ones is read by smaller chunks (`Flow`), and once a turn has had its share the next sockets are
+    read by a byte, which is the least, and wait in line.
+    """
+
+    __slots__ = ("_due", "_loop", "_over_at", "_waiting", "taken")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.taken = 0
+        """All requests so far."""
+        self._over_at = REQUESTS_PER_TURN
+        self._waiting: dict[Flow, None] = {}
+        self._due = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this turn has had its share."""
+        return self.taken >= self._over_at
+
+    def took(self, requests: int) -> None:
+        """So many more were taken."""
+        self.taken += requests
+        self._soon()
+
+    def wait(self, who: Flow) -> None:
+        """`who` goes on in a later turn."""
+        self._waiting[who] = None
+        self._soon()
+
+    def leave(self, who: Flow) -> None:
+        """`who` is gone."""
+        self._waiting.pop(who, None)
+
+    def _soon(self) -> None:
+        if not self._due:
+            self._due = True
+            self._loop.call_soon(self._next)
+
+    def _next(self) -> None:
+        self._due = False
+        self._over_at = self.taken + REQUESTS_PER_TURN
+        for who in list(itertools.islice(self._waiting, _READ_PER_TURN)):
+            del self._waiting[who]
+            who.resume(Pause.TURN)
+        if self._waiting:
+            self._soon()
+
+
 class Pressure(enum.IntEnum):
     """Who has to wait."""
 
@@ -262,6 +323,7 @@ class Pause(enum.Flag):
     READS = enum.auto()
     ANSWERS = enum.auto()
     FRAMES = enum.auto()
+    TURN = enum.auto()
     STOPPING = enum.auto()
 
 
@@ -276,6 +338,7 @@ class Flow:
         pressure: AddPressure,
         answers: Budget,
         frames: FrameRoom,
+        turns: Turns,
         on_hold: Callable[[bool], None],
     ) -> None:
         self._config = config
@@ -284,12 +347,15 @@ class Flow:
         self._pressure = pressure
         self._answers = answers
         self._frames = frames
+        self._turns = turns
         self._on_hold = on_hold
         """Told true when no further answer should be made, false when again."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self.pauses = Pause.NONE
         self.peer = ""
+        self._chunk_bytes = sys.maxsize
+        """By how much to read, for the requests that the last chunk had."""
         self._held_bytes = 0
         self._granted = False
         self._held_since = 0.0
@@ -315,6 +381,7 @@ class Flow:
         self._count(0)
         self._frames.give_back(self, self._held_bytes, granted=self._granted)
         self._held_bytes, self._granted = 0, False
+        self._turns.leave(self)
 
     # Reading the socket
 
@@ -338,15 +405,27 @@ class Flow:
 
     def get_buffer(self) -> memoryview:
         """Room for what the socket delivers next."""
+        if self._turns.is_over:
+            return self._receiver.get_buffer(1)
         pressed = self._frames.is_pressed
         if not pressed and not self._pressure.level:
-            return self._receiver.get_buffer()
-        chunk_bytes = self._pressure.chunk_bytes
+            return self._receiver.get_buffer(self._chunk_bytes)
+        chunk_bytes = min(self._chunk_bytes, self._pressure.chunk_bytes)
         if pressed:
             chunk_bytes = min(chunk_bytes, self._frames.chunk_bytes)
         if self._granted:
             chunk_bytes = max(chunk_bytes, self._receiver.missing_bytes)
         return self._receiver.get_buffer(chunk_bytes)
+
+    def took(self, chunk_bytes: int, requests: int) -> None:
+        """A chunk of so many bytes had so many requests: by how much to read on, and when."""
+        if requests > REQUESTS_PER_CHUNK:
+            self._chunk_bytes = max(CHUNK_BYTES_MIN, chunk_bytes * REQUESTS_PER_CHUNK // requests)
+        elif chunk_bytes >= self._chunk_bytes // 2:
+            self._chunk_bytes *= 2
+        if self._turns.is_over:
+            self.pause(Pause.TURN)
+            self._turns.wait(self)
 
     def kept(self, taken: int) -> None:
         """`taken` bytes of what was there were whole frames; the receiver keeps the rest."""

@@ -146,6 +146,7 @@ class Connection(asyncio.BufferedProtocol):
             server.storage.pressure,
             server.answers,
             server.frames,
+            server.turns,
             self._hold,
         )
         self._lane = server.next_lane()
@@ -191,6 +192,8 @@ class Connection(asyncio.BufferedProtocol):
         """Take apart what came."""
         if self._closing:
             return
+        turns = self._server.turns
+        before = turns.taken
         data = self._receiver.received(nbytes)
         if not data:
             return
@@ -202,6 +205,7 @@ class Connection(asyncio.BufferedProtocol):
                 level = self._storage.pressure.level
                 if level and self.is_too_much(level):
                     self.flow.pause(Pause.STORAGE)
+                self.flow.took(nbytes, turns.taken - before)
         except ProtocolError as error:
             self._give_up(error)
 
@@ -336,6 +340,7 @@ class Connection(asyncio.BufferedProtocol):
             self._in_flight.read(request)
         else:
             self._in_flight.call(request)
+        self._server.turns.took(1)
         if self._in_flight.count > self._config.connection_reads_max:
             self.flow.pause(Pause.READS)
 
@@ -352,6 +357,7 @@ class Connection(asyncio.BufferedProtocol):
             self._answer(_AUTH_ANSWER)
         else:
             self._refuse_unknown(head, frame)
+        self._server.turns.took(1)
         if self._in_flight.count > self._config.connection_reads_max:
             self.flow.pause(Pause.READS)
 
@@ -376,6 +382,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _add(self, batches: list[tuple[int, AddBatch]], done: Done | None = None) -> None:
         """Have them stored; `done` answers, or by itself what the flags of each ask for."""
+        self._server.turns.took(len(batches))
         self._add_bytes += sum([len(batch.frames) for _, batch in batches])
         storage = self._storage
         if self._server.read_only:
@@ -486,6 +493,7 @@ class Connection(asyncio.BufferedProtocol):
         self._tell_refused(refused)
 
     def _tell_refused(self, refused: list[Refused]) -> None:
+        self._server.turns.took(len(refused))
         self._metrics.damaged.inc(len(refused))
         for add in refused[:_LOGGED_REFUSALS_MAX]:
             log.warning(

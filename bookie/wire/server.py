@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from octavo.bookie.back_pressure import FrameRoom, Pause, Pressure
+from octavo.bookie.back_pressure import FrameRoom, Pause, Pressure, Turns
 from octavo.bookie.read.scheduler import ReadScheduler
 from octavo.bookie.wire.connection import Connection
 from octavo.bookie.wire.requests import Requests
@@ -121,6 +121,8 @@ class BookieServer:
         )
         self.frames = FrameRoom(config.receive_bytes_max)
         """Frames of which a part has come, of all connections."""
+        self.turns = Turns()
+        """Requests that one turn of the loop takes, of all connections."""
         self.refusals = Tally()
         """Connections closed for bytes that are no frames, by host."""
         self._lanes = itertools.count(1)

@@ -83,6 +83,11 @@ KEPT: Mapping[str, str] = {
     "a world in seconds, the simulator draws what it multiplies": """
         octavo.broker.partition.opening:_LONGER_MAX
     """,
+    "thousands of requests at once, which no seed sends; "
+    "issues/test_a_turn_of_the_loop_without_end does": """
+        octavo.bookie.back_pressure:REQUESTS_PER_TURN octavo.bookie.back_pressure:_READ_PER_TURN
+        octavo.bookie.back_pressure:REQUESTS_PER_CHUNK
+    """,
     "a cache of a pure function": """
         octavo.broker.cluster.registry:_TOPICS_REMEMBERED
     """,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.bookie.adds import AddBatch
-from octavo.bookie.back_pressure import AddPressure, Budget, FrameRoom
+from octavo.bookie.back_pressure import AddPressure, Budget, FrameRoom, Turns
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.metrics import BookieMetrics
 from octavo.bookie.read.scheduler import ReadScheduler
@@ -110,6 +110,7 @@ async def serve(stream: bytes, cuts: list[int]) -> tuple[InstantStorage, bytes]:
         answers=answers,
         reads=ReadScheduler(answers, waiting_max=9999, tasks_max=9999, wait_ms_max=9999),
         frames=FrameRoom(CONFIG.receive_bytes_max),
+        turns=Turns(),
         next_lane=lambda: 1,
         admit=lambda connection, transport: True,
         forget=lambda connection: None,
