@@ -17,6 +17,7 @@ from tests.attack import (  # noqa: F401  (they enter themselves)
     attempts_ledgers,
     attempts_others,
     attempts_requests,
+    attempts_v3,
 )
 from tests.attack.attempts import ATTEMPTS, Attempt
 from tests.attack.canary import SLOWEST_SHARE, Canary

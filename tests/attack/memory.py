@@ -24,6 +24,7 @@ IDLE_BYTES = 96 * MIB
 """Interpreter, libraries, RocksDB, some thousand topics or ledgers: 60 to 90 measured."""
 BROKER_CONNECTION_BYTES = 8 * 1024
 BOOKIE_CONNECTION_BYTES = 4 * 1024
+LONG_POLL_BYTES = 8 * 1024
 UNLISTED_LEDGER_BYTES = 1024
 INFLIGHT_SHARES = 5
 """Of one partition's `inflight_bytes_max`: one share under way, four that wait."""
@@ -55,6 +56,7 @@ def bookie_parts(bookie: BookieConfig) -> dict[str, int]:
         "half frames": bookie.receive_bytes_max,
         "unlisted ledgers": bookie.unlisted_ledgers_max * UNLISTED_LEDGER_BYTES,
         "connections": bookie.connections_max * BOOKIE_CONNECTION_BYTES,
+        "long polls": bookie.long_polls_max * LONG_POLL_BYTES,
     }
 
 

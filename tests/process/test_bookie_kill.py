@@ -12,7 +12,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -36,21 +36,25 @@ SMALL = {
 }
 
 
-def command(folder: Path, port: int = 0, bookie_id: str = "b1") -> list[str]:
-    settings = [f"--set={name}={value}" for name, value in SMALL.items()]
+def command(
+    folder: Path, port: int = 0, bookie_id: str = "b1", settings: Mapping[str, int] = SMALL
+) -> list[str]:
+    told = [f"--set={name}={value}" for name, value in settings.items()]
     return [
         *(OCTAVO, "bookie", "--data", f"{folder}/data", "--metadata", f"file://{folder}/meta.db"),
-        *("--port", str(port), "--bookie-id", bookie_id, *settings),
+        *("--port", str(port), "--bookie-id", bookie_id, *told),
     ]
 
 
 @contextlib.contextmanager
-def bookie_process(folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def bookie_process(folder: Path, **settings: int) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A bookie and its port; killed at the end of the block if it still runs."""
     log = folder / "log"
     with open(log, "a") as out:
         start = out.tell()
-        process = subprocess.Popen(command(folder), stdout=out, stderr=out, text=True)
+        process = subprocess.Popen(
+            command(folder, settings=SMALL | settings), stdout=out, stderr=out, text=True
+        )
     try:
         deadline = time.monotonic() + 30
         while True:
