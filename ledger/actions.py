@@ -15,6 +15,21 @@ from octavo.protocol.codes import OctavoError
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """Deferred syncs: an ack quorum has all entries up to `last_entry`: answer their callers, in
+    order. They are durable when `Confirmed` says so."""
+
+    last_entry: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """For callers, with deferred syncs: all entries up to `last_entry` are durable."""
+
+    last_entry: int
+
+
+@dataclass(frozen=True, slots=True)
 class Confirmed:
     """All entries up to `last_entry` are durable: answer their callers, in order."""
 
@@ -85,6 +100,7 @@ class Closed:
 
 WriterAction = (
     Confirmed
+    | Written
     | ChooseReplacements
     | WriteMetadata
     | Send

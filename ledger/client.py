@@ -116,8 +116,12 @@ class LedgerClient:
         digest_type: DigestType = DigestType.CRC32C,
         password: bytes | None = None,
         custom: Mapping[str, bytes] | None = None,
+        deferred_sync: bool = False,
     ) -> LedgerWriter:
         """A new ledger; without a `password` of its own it has the cluster's.
+
+        With `deferred_sync` its bookies ack what they have written and not yet synced, and the LAC
+        follows with `LedgerWriter.force`: until then a power failure may take the end of it away.
 
         Raises `NotEnoughBookies`, which names who is up; `TooFewBookies` when more of them being
         up would not help; `MetadataUnavailable`.
@@ -142,7 +146,7 @@ class LedgerClient:
         await self._leave_taken()
         is_free = functools.partial(self._is_free, bookies)
         metadata, version = await self.records.create(wanted, is_free)
-        writer = LedgerWriter(self, metadata, version)
+        writer = LedgerWriter(self, metadata, version, deferred=deferred_sync)
         self._writers[writer] = None
         log.info("ledger_created", ledger=metadata.ledger_id, ensemble=bookies)
         return writer

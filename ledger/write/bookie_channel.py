@@ -39,7 +39,7 @@ class BookieChannel:
         self.bookie = bookie
         self._sink = sink
         self._core = core
-        self._acked_to = core.acks.acked_to
+        self._acked_to = core.received.acked_to
         self._pending = pending
         self._position = position
         self._options = options

@@ -20,10 +20,12 @@ from octavo.ledger.actions import (
     Confirmed,
     Ended,
     EnsembleChanged,
+    Forced,
     Send,
     Stalled,
     WriteMetadata,
     WriterAction,
+    Written,
 )
 from octavo.ledger.bookies.bookies import RequestClass
 from octavo.ledger.context import LedgerContext
@@ -31,6 +33,7 @@ from octavo.ledger.errors import BookieUnavailable, LedgerFenced
 from octavo.ledger.records import ChangeLost, ChangeWritten, change_record
 from octavo.ledger.write import writer_state
 from octavo.ledger.write.bookie_channel import BookieChannel
+from octavo.ledger.write.forces import Forces
 from octavo.ledger.write.pending import Pending
 from octavo.ledger.write.writer_state import State, WriterState
 from octavo.metadata.ledgers import LedgerMetadata
@@ -46,7 +49,7 @@ _GIVE_UP_PAUSE_S = 0.02
 _ANNOUNCE_PAUSE_S_MAX = 5.0
 """A bookie that does not confirm the LAC is told again after pauses that grow to this."""
 
-WriterEvent = EnsembleChanged | ChangeDelayed | Stalled | Ended | Closed
+WriterEvent = EnsembleChanged | ChangeDelayed | Stalled | Forced | Ended | Closed
 
 
 class ReplicationOwner(Protocol):
@@ -54,6 +57,9 @@ class ReplicationOwner(Protocol):
 
     def confirmed(self, last_entry: int) -> None:
         """All entries up to this one are durable."""
+
+    def written(self, last_entry: int) -> None:
+        """An ack quorum has all up to this one; it need not be durable yet."""
 
     def released(self) -> None:
         """Less is held than before."""
@@ -66,15 +72,24 @@ class EnsembleWriter:
     """The ensemble of one open ledger."""
 
     def __init__(
-        self, client: LedgerContext, metadata: LedgerMetadata, version: int, owner: ReplicationOwner
+        self,
+        client: LedgerContext,
+        metadata: LedgerMetadata,
+        version: int,
+        owner: ReplicationOwner,
+        *,
+        deferred: bool = False,
     ) -> None:
-        self.core = WriterState(metadata, version)
-        self.pending = Pending(metadata, self.core.quorum)
+        self.core = WriterState(metadata, version, deferred=deferred)
+        self.pending = Pending(metadata, self.core.quorum, deferred=deferred)
         self._client = client
         self._options = client.options
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._ledger_id = metadata.ledger_id
+        # What was deferred may be much to sync, and is no reason to replace a bookie.
+        timeout_s = max(client.options.add_timeout_s, client.options.stall_timeout_s)
+        self._forces = Forces(self.core, timeout_s, self._forced, self._force_failed)
         self._channels: list[BookieChannel] = []
         self._by_bookie: dict[str, BookieChannel] = {}
         self._stall: asyncio.TimerHandle | None = None
@@ -116,6 +131,33 @@ class EnsembleWriter:
         channel.heard(self._loop.time(), last - first + 1)
         self.perform(self.core.acked(bookie_id, first, last))
         self._release()
+        if self.core.deferred:
+            if self._is_half_full():
+                self._forces.wanted = self.core.written_to
+            self._forces.pump(self._channels)
+
+    def _is_half_full(self) -> bool:
+        """Whether so much is held for want of a force that callers would have to wait."""
+        pending, options = self.pending, self._options
+        return 2 * pending.held_bytes > options.pending_bytes_max or (
+            2 * (pending.next_entry - pending.held_from) > options.pending_entries_max
+        )
+
+    def force(self, last_entry: int) -> None:
+        """Have all up to this entry confirmed, with deferred syncs; acks of it have come."""
+        self._forces.wanted = max(self._forces.wanted, last_entry)
+        self._forces.pump(self._channels)
+        self._client.keep_ticking(self)
+
+    def _forced(self, bookie_id: str, last_entry: int) -> None:
+        self.perform(self.core.forced(bookie_id, last_entry))
+        self._release()
+        self._forces.pump(self._channels)
+
+    def _force_failed(self, bookie_id: str, error: OctavoError) -> None:
+        self._client.bookies.suspect(bookie_id)
+        self.perform(self.core.failed(bookie_id, error))
+        self._release()
 
     def add_refused(self, bookie_id: str, code: int, first: int, last: int) -> None:
         """A bookie did not store these entries."""
@@ -141,6 +183,7 @@ class EnsembleWriter:
             self.perform(self.core.returned(bookie_id))
             self._release()
             channel.pump()
+            self._forces.pump(self._channels)
 
     def bookie_down(self, bookie_id: str, error: BookieUnavailable) -> None:
         """The connection broke, and with it what was under way."""
@@ -167,12 +210,15 @@ class EnsembleWriter:
             match action:
                 case Confirmed(last_entry):
                     self._owner.confirmed(last_entry)
+                case Written(last_entry):
+                    self._owner.written(last_entry)
                 case ChooseReplacements():
                     spares = self._client.replacements(action, self.core.metadata)
                     todo.extend(self.core.chosen(spares))
                 case WriteMetadata(metadata, version):
                     self._client.spawn(self._change_record(metadata, version))
-                case Send(position, _, first_entry):
+                case Send(position, bookie_id, first_entry):
+                    self._forces.forget(bookie_id)
                     self._channels[position].restart(first_entry, self._loop.time())
                 case EnsembleChanged():
                     self._sync_senders()
@@ -242,6 +288,7 @@ class EnsembleWriter:
 
     def _detach(self, channel: BookieChannel) -> None:
         self._by_bookie.pop(channel.bookie.bookie_id, None)
+        self._forces.forget(channel.bookie.bookie_id)
         channel.stop()
         channel.bookie.unlisten(self)
 
@@ -285,8 +332,10 @@ class EnsembleWriter:
         if core.down and now >= self._retry_at:
             self._retry_failed()
         announcing = self._announce_lac(now)
+        self._forces.rested()
+        self._forces.pump(self._channels)
         owed = any(channel.owes() for channel in self._channels)
-        return bool(owed or core.down or announcing)
+        return bool(owed or core.down or announcing or self._forces.are_owed)
 
     def _time_out(self, channel: BookieChannel, now: float) -> None:
         bookie, timeout_s = channel.bookie, self._options.add_timeout_s

@@ -43,7 +43,7 @@ class Chunk:
 class Pending:
     """What one ledger's writer has sent, or is to send, and may have to send again."""
 
-    def __init__(self, metadata: LedgerMetadata, quorum: Quorum) -> None:
+    def __init__(self, metadata: LedgerMetadata, quorum: Quorum, *, deferred: bool = False) -> None:
         assert metadata.ledger_id >= 0
         self._ledger_id = metadata.ledger_id
         self._quorum = quorum
@@ -51,6 +51,8 @@ class Pending:
         self._digest = digest_for(metadata.digest_type, metadata.password)
         self._crc32c = metadata.digest_type is DigestType.CRC32C
         flags = Flag.CRC32C | Flag.RANGE_ACK if self._crc32c else Flag.NONE
+        if deferred:
+            flags |= Flag.DEFERRED_SYNC
         self._add_header = ADD_HEADER | flags
         self._chunks: list[Chunk] = []
         self._firsts: list[int] = []

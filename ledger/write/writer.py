@@ -5,6 +5,10 @@ The way of an add: `add` notes payload and callback → once per loop turn `_flu
 the ensemble → `added` comes back with a run of entries → `WriterState.acked` says what is confirmed
 → `confirmed` calls the callbacks, in order.
 
+With deferred syncs (`force`) an ack is no promise: callers are answered when an ack quorum has
+written the entry, the LAC follows when it was forced, and `pending_bytes` counts what was not. So
+that nobody has to wait for themselves, half the bound is forced without being asked for.
+
 Relies on the event loop alone: no locks, and nothing here blocks. When the process crashes, what
 was acked is durable, and the ledger is closed by whoever recovers it.
 
@@ -23,7 +27,7 @@ from collections.abc import Callable
 
 import structlog
 
-from octavo.ledger.actions import ChangeDelayed, Closed, Ended, EnsembleChanged, Stalled
+from octavo.ledger.actions import ChangeDelayed, Closed, Ended, EnsembleChanged, Forced, Stalled
 from octavo.ledger.context import LedgerContext
 from octavo.ledger.errors import (
     ClientClosed,
@@ -45,7 +49,8 @@ log = structlog.get_logger()
 __all__ = ["AddDone", "LedgerWriter", "WriterEvent"]
 
 AddDone = Callable[[int, OctavoError | None], None]
-"""(entry id, None) when it is durable; (entry id, why) when it is not known to be."""
+"""(entry id, None) when it is durable, or, with deferred syncs, written; (entry id, why) when it is
+not known to be."""
 _HELD_FACTOR_MAX = 4
 """`add` itself refuses at so many times the bound: a caller that never drains is a bug."""
 
@@ -53,7 +58,14 @@ _HELD_FACTOR_MAX = 4
 class LedgerWriter:
     """One ledger, open for writing by this process. Made by `LedgerClient.create`."""
 
-    def __init__(self, client: LedgerContext, metadata: LedgerMetadata, version: int) -> None:
+    def __init__(
+        self,
+        client: LedgerContext,
+        metadata: LedgerMetadata,
+        version: int,
+        *,
+        deferred: bool = False,
+    ) -> None:
         self._client = client
         self._options = client.options
         self._loop = asyncio.get_running_loop()
@@ -64,6 +76,8 @@ class LedgerWriter:
         self._next_entry = 0
         self._flush_scheduled = False
         self._drained: list[asyncio.Future[None]] = []
+        self._forced: list[tuple[int, asyncio.Future[None]]] = []
+        """Who waits until an entry is durable."""
         self._all_answered: asyncio.Future[None] | None = None
         self._confirming = False
         self._error: OctavoError | None = None
@@ -72,7 +86,7 @@ class LedgerWriter:
         self._length_at_end: int | None = None
         self.on_event: list[Callable[[WriterEvent], None]] = []
         """Called with each event of `WriterEvent`, on the loop."""
-        self._ensemble_writer = EnsembleWriter(client, metadata, version, self)
+        self._ensemble_writer = EnsembleWriter(client, metadata, version, self, deferred=deferred)
         self._core = self._ensemble_writer.core
         self._pending = self._ensemble_writer.pending
 
@@ -171,8 +185,27 @@ class LedgerWriter:
             self._drained.append(waiter)
             await waiter
 
+    async def force(self) -> int:
+        """Wait until all that was acked by now is durable; returns the last such entry.
+
+        For ledgers with deferred syncs; in others what was acked is durable. All bookies of the
+        ensemble are asked, an ack quorum of each entry's has to say yes: one that fails is
+        replaced, as for an add. Raises what ended the writer: `LedgerFenced`, for one.
+        """
+        last_entry = self._core.written_to
+        if last_entry > self._core.lac:
+            if self._error is not None and self._core.state not in writer_state.ADDABLE:
+                raise self._error
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._forced.append((last_entry, waiter))
+            self._ensemble_writer.force(last_entry)
+            await waiter
+        return self._core.lac
+
     async def close(self) -> LedgerMetadata:
         """Refuse new adds, wait for those under way, close the ledger at the last confirmed one.
+
+        With deferred syncs it forces first. What cannot be forced in time is not in the ledger.
 
         Callers at the same time get the same answer. Raises `LedgerFenced` when somebody else
         closes it, and `MetadataUnavailable`: then call again, or leave it to its recovery.
@@ -220,6 +253,19 @@ class LedgerWriter:
             self._ensemble_writer.push(payloads)
 
     def confirmed(self, last_entry: int) -> None:
+        """All up to `last_entry` is durable."""
+        if not self._core.deferred:
+            self.written(last_entry)
+            return
+        waiting, self._forced = self._forced, []
+        for wanted, waiter in waiting:
+            if wanted > last_entry:
+                self._forced.append((wanted, waiter))
+            elif not waiter.done():
+                waiter.set_result(None)
+        self.tell(Forced(last_entry))
+
+    def written(self, last_entry: int) -> None:
         """Answer the callers up to `last_entry`, in order."""
         popleft = self._dones.popleft
         self._confirming = True
@@ -264,6 +310,8 @@ class LedgerWriter:
                 log.warning("ensemble_change_delayed", ledger=ledger_id, failed=bookies)
             case Stalled(bookies):
                 log.warning("writer_stalled", ledger=ledger_id, failed=bookies)
+            case Forced():
+                pass
             case Ended(ClientClosed() as error):
                 log.info("writer_abandoned", ledger=ledger_id)
                 self._end(error)
@@ -302,6 +350,10 @@ class LedgerWriter:
                 self._report(failure)
         if self._closed is not None and not self._closed.done() and not closed:
             self._closed.set_exception(error)
+        forced, self._forced = self._forced, []
+        for _, waiter in forced:
+            if not waiter.done():
+                waiter.set_exception(error)
         self._wake()
         self._answer_closer()
         self._client.forget(self)
@@ -318,6 +370,9 @@ class LedgerWriter:
                 if self._dones and core.state in writer_state.ADDABLE:
                     self._all_answered = self._loop.create_future()
                     await self._all_answered
+                if core.state in writer_state.ADDABLE:
+                    with contextlib.suppress(OctavoError):  # what ended the writer comes below
+                        await self.force()
         if core.fenced or core.state is State.CLOSED:
             assert self._error is not None
             raise self._error

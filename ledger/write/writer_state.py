@@ -8,6 +8,10 @@ Promises: entries are confirmed in order (P13), by Qa bookies that the *publishe
 (P15, BookKeeper #4097), never while a change of the ensemble is unresolved (P14). A fragment
 starts at the last confirmed entry + 1 exactly (P17). After `Ended` nothing is confirmed (P19).
 
+With deferred syncs (P21) an ack says that a bookie has the entry, and what it answers to a force
+that it has it for good: only that confirms. A bookie that failed may have lost what was not forced,
+so it gets all of that again, and so does who replaces it: its fragment begins there.
+
     state       means                                             leaves by
     OPEN        acks count                                        failed, close, refused
     CHOOSING    bookies failed; spares are being chosen           chosen
@@ -35,6 +39,7 @@ from octavo.ledger.actions import (
     Stalled,
     WriteMetadata,
     WriterAction,
+    Written,
 )
 from octavo.ledger.errors import LedgerFenced, NotEnoughBookies, WriteRefused
 from octavo.ledger.quorum import Acks, quorum_of
@@ -85,6 +90,7 @@ class WriterState:
         *,
         last_add_confirmed: int = -1,
         publish: bool = True,
+        deferred: bool = False,
     ) -> None:
         self.metadata = metadata
         self.version = version
@@ -94,6 +100,10 @@ class WriterState:
         self.lap = last_add_confirmed
         self.ensemble = list(metadata.fragments[-1].bookies)
         self.acks = Acks(self.quorum, last_add_confirmed)
+        """What bookies have for good."""
+        self.received = Acks(self.quorum, last_add_confirmed) if deferred else self.acks
+        """What they have acked: with deferred syncs a power failure may take it back."""
+        self._written_to = last_add_confirmed
         self.down: dict[int, OctavoError] = {}
         """Positions whose bookie failed and has not been replaced, with the reason."""
         self._publish = publish
@@ -122,7 +132,7 @@ class WriterState:
         return [p for p in range(self.quorum.ensemble_size) if p not in self.down]
 
     def acked(self, bookie_id: str, first: int, last: int) -> list[WriterAction]:
-        """`bookie_id` stored `first` … `last`. Counts for members of the ensemble alone (P15)."""
+        """`bookie_id` acked `first` … `last`. Counts for members of the ensemble alone (P15)."""
         try:
             position = self.ensemble.index(bookie_id)
         except ValueError:
@@ -131,17 +141,44 @@ class WriterState:
             return self.failed(
                 bookie_id, WriteRefused(f"{bookie_id} acked entry {last}, never sent to it")
             )
-        self.acks.add(position, first, last)
+        self.received.add(position, first, last)
+        return self._confirm() if self.state is State.OPEN else _NONE
+
+    @property
+    def deferred(self) -> bool:
+        """Whether an ack says nothing of a sync."""
+        return self.received is not self.acks
+
+    @property
+    def written_to(self) -> int:
+        """The last entry whose caller may have been answered, with all before it."""
+        return self._written_to if self.deferred else self.lac
+
+    def forced(self, bookie_id: str, last: int) -> list[WriterAction]:
+        """`bookie_id` made durable what it had acked up to `last` when it was asked to."""
+        if bookie_id not in self.ensemble:
+            return _NONE
+        position = self.ensemble.index(bookie_id)
+        assert last <= self.received.acked_to[position], "what it failed with was asked for anew"
+        self.acks.add(position, self.acks.acked_to[position] + 1, last)
         return self._confirm() if self.state is State.OPEN else _NONE
 
     def _confirm(self) -> list[WriterAction]:
         assert self.state is State.OPEN, "P14: no ack while a change is unresolved"
+        actions = self._note_written() if self.deferred else _NONE
         confirmed = self.acks.confirmed(self.lac, self.lap)
         if confirmed == self.lac:
-            return _NONE
+            return actions
         assert self.lac < confirmed <= self.lap
         self.lac = confirmed
-        return [Confirmed(confirmed)]
+        return [*actions, Confirmed(confirmed)]
+
+    def _note_written(self) -> list[WriterAction]:
+        written = self.received.confirmed(self._written_to, self.lap)
+        if written == self._written_to:
+            return _NONE
+        self._written_to = written
+        return [Written(written)]
 
     def refused(self, bookie_id: str, error: OctavoError) -> list[WriterAction]:
         """`bookie_id` answered that the ledger may not be written: fenced, or a wrong key.
@@ -163,6 +200,7 @@ class WriterState:
         if position in self.down:
             return []
         self.down[position] = reason
+        self._forget_written(position)
         if self.state in (State.OPEN, State.STALLED):
             return self._choose()
         return []
@@ -180,8 +218,14 @@ class WriterState:
             # What it missed is confirmed by others; it counts anew from here on.
             self.acks.join(position, self.lac)
             reached = self.lac
+        self._forget_written(position)
         actions: list[WriterAction] = [Send(position, bookie_id, reached + 1)]
         return actions + self._go_on()
+
+    def _forget_written(self, position: int) -> None:
+        """Who failed may have lost what it acked before its sync."""
+        if self.deferred:
+            self.received.join(position, self.acks.acked_to[position])
 
     def spares_changed(self) -> list[WriterAction]:
         """Other bookies are available now: a delayed change may become possible."""
@@ -266,6 +310,7 @@ class WriterState:
         for position, spare in sorted(self._planned.items()):
             self.ensemble[position] = spare
             self.acks.join(position, self.lac)
+            self._forget_written(position)
             del self.down[position]
             actions.append(Send(position, spare, first))
         self._planned = {}

@@ -29,6 +29,8 @@ class _Owner:
     def confirmed(self, last_entry: int) -> None:
         self.last_confirmed = last_entry
 
+    def written(self, last_entry: int) -> None: ...
+
     def released(self) -> None:
         self.held_when_released = self.held_bytes()
 

@@ -37,6 +37,11 @@ class LedgerHistory:
     sent: list[bytes] = field(default_factory=list)
     """Payloads, by entry id, as their writer gave them."""
     acked: int = -1
+    """The last entry that may not be lost any more."""
+    deferred: bool = False
+    """Whether its writer is answered before that, and told of it by a force."""
+    early: int = -1
+    """The last entry that its writer was answered, if so."""
     exposed: int = -1
     """The highest LAC that any reader was told."""
     refused: int = 2**63
@@ -209,9 +214,10 @@ class LedgerAudit:
 
     # ------------------------------------------------------------------ the writer
 
-    def began(self, ledger_id: int, writer: str) -> None:
+    def began(self, ledger_id: int, writer: str, *, deferred: bool = False) -> None:
         """Its writer has it."""
         self.ledgers[ledger_id].writer = writer
+        self.ledgers[ledger_id].deferred = deferred
 
     def sent(self, ledger_id: int, entry_id: int, payload: bytes) -> None:
         """A writer hands an entry over."""
@@ -236,6 +242,14 @@ class LedgerAudit:
             holders = self._holders(history, entry_id)
             in_time = [b for b in holders if entry_id not in history.late.get(b, ())]
             self.check(bool(in_time), f"P19 {what} acked, all copies made after the fence held")
+
+    def answered_early(self, ledger_id: int, entry_id: int) -> None:
+        """A writer's caller was told that an entry is written, and may yet be lost."""
+        history = self.ledgers[ledger_id]
+        self._events.add("written", ledger_id, entry_id)
+        what = f"P13 ledger {ledger_id} entry {entry_id} answered after {history.early}"
+        self.check(entry_id == history.early + 1, what)
+        history.early = max(history.early, entry_id)
 
     def refused(self, ledger_id: int, entry_id: int) -> None:
         """A writer's caller was told that an entry is certainly no part of the ledger."""

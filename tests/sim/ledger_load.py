@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from octavo.ledger.actions import ChangeDelayed, EnsembleChanged
+from octavo.ledger.actions import ChangeDelayed, EnsembleChanged, Forced
 from octavo.ledger.errors import BeyondLastConfirmed, OutcomeUnknown
 from octavo.ledger.read.reader import LedgerReader
 from octavo.ledger.write.writer import LedgerWriter
@@ -91,6 +91,7 @@ class LedgerLoad:
     async def _create(self, client: SimClient) -> LedgerWriter | None:
         rng = client.rng
         e, qw, qa = rng.choice(self.options.quorums)
+        deferred = self.options.deferred > 0 and rng.random() < self.options.deferred
         try:
             writer = await client.ledgers.create(
                 ensemble_size=e,
@@ -98,17 +99,21 @@ class LedgerLoad:
                 ack_quorum=qa,
                 digest_type=rng.choice(_DIGESTS),
                 password=PASSWORD,
+                deferred_sync=deferred,
             )
         except OctavoError as error:
             self.cluster.events.add("no ledger", client.name, error)
             return None
-        self.audit.began(writer.ledger_id, client.name)
+        self.audit.began(writer.ledger_id, client.name, deferred=deferred)
         writer.on_event.append(partial(self._writer_event, writer.ledger_id))
         return writer
 
     def _writer_event(self, ledger_id: int, event: object) -> None:
         self.cluster.events.add("writer", ledger_id, event)
         self.cluster.trace.probe(f"writer.{type(event).__name__}")
+        if isinstance(event, Forced):  # from here on it may not be lost, and readers may see it
+            for entry_id in range(self.audit.ledgers[ledger_id].acked + 1, event.last_entry + 1):
+                self.audit.acked(ledger_id, entry_id)
         if isinstance(event, EnsembleChanged) and self.audit.ledgers[ledger_id].is_striped:
             self.cluster.trace.probe("writer.EnsembleChanged striped")
         if isinstance(event, EnsembleChanged | ChangeDelayed):
@@ -138,6 +143,9 @@ class LedgerLoad:
                 if not self.add(client, writer):
                     return
             self._summon(writer.ledger_id)
+            if self.audit.ledgers[writer.ledger_id].deferred and rng.random() < 0.3:
+                with contextlib.suppress(OctavoError):
+                    await writer.force()
             how = rng.random()
             if how < 0.5:
                 await writer.drain()
@@ -165,7 +173,9 @@ class LedgerLoad:
         self, client: SimClient, ledger_id: int, entry_id: int, error: OctavoError | None
     ) -> None:
         client.pending.pop((ledger_id, entry_id), None)
-        if error is None:
+        if error is None and self.audit.ledgers[ledger_id].deferred:
+            self.audit.answered_early(ledger_id, entry_id)
+        elif error is None:
             self.audit.acked(ledger_id, entry_id)
         elif not isinstance(error, OutcomeUnknown):
             self.audit.refused(ledger_id, entry_id)

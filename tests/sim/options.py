@@ -87,6 +87,8 @@ class SimOptions:
     payload_bytes_max: int = 120
     pipeline: int = 6
     deletes: bool = False
+    deferred: float = 0.0
+    """How likely a ledger's adds are acked before their sync."""
 
     disk_bytes: int = 2_000_000
     journal_directories: tuple[str, ...] = ("/j",)
@@ -140,6 +142,8 @@ def draw(seed: int, profile: str | None, rng: random.Random) -> SimOptions:
         network=_network(rng),
         journal_directories=rng.choice((("/j",), ("/j",), ("/j", "/j2"), ("/j", "/j2", "/j3"))),
         accepts_loss=rng.random() < 0.6,
+        # Drawn aside: a seed's other draws stay as they are.
+        deferred=random.Random(f"deferred {seed}").choice((0.0, 0.0, 0.5)),
     )
     if profile == "recreate":
         return _with_deletions(options, rng)

@@ -11,6 +11,7 @@ from tests.sim.mutants import (
     bookie_bugs,
     client_bugs,
     copy_bugs,
+    deferred_bugs,
     fleet_bugs,
     garbage_bugs,
     overlooked_bugs,
@@ -59,6 +60,12 @@ SECTIONS = (
             *garbage_bugs.MUTANTS,
             *topic_bugs.MUTANTS,
         ),
+    ),
+    Section(
+        "Deferred syncs",
+        "A third of the seeds have ledgers whose adds are acked before their sync.",
+        deferred_bugs.MUTANTS,
+        deferred_bugs.BUGS,
     ),
     Section(
         "Spark's side",

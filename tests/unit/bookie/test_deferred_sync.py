@@ -78,7 +78,7 @@ async def test_a_force_waits_for_the_sync() -> None:
         bench.disk.hook = hook
         try:
             forced = asyncio.ensure_future(bench.storage.force(1))
-            await eventually(begun.is_set)
+            await eventually(lambda: begun.is_set() or forced.done())
             assert not forced.done()
         finally:
             gate.set()

@@ -1,0 +1,54 @@
+"""Planted bugs of deferred syncs: what a force is worth, and what an ack without one is not."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.planting import Edit, Mutant
+from tests.sim.mutants.tested import TestedBug
+
+MUTANTS = (
+    Mutant(
+        "confirmed-without-a-force",
+        0,
+        "writer_state.py (acked)",
+        "the LAC follows acks whose sync was deferred",
+        """What an ack quorum has written power failures may take back, all copies at once. The edit
+        counts acks as if they were forces: readers are told of entries that may go.""",
+        "P15, P21 (S1, S6)",
+        "any ledger with deferred syncs",
+        (
+            Edit(
+                "octavo.ledger.write.writer_state:WriterState.acked",
+                "    self.received.add(position, first, last)\n",
+                "    self.received.add(position, first, last)\n"
+                "    self.acks.add(position, first, last)\n",
+            ),
+        ),
+    ),
+)
+
+BUGS = (
+    TestedBug(
+        "force-before-the-sync",
+        "a force is answered before what was deferred is on the disk",
+        """Its adds were acked as written, and were to be durable with the force: its writer tells
+        readers of them. Power fails before another add has the journal synced.""",
+        "P38, P21 (S1)",
+        "unit/bookie/test_deferred_sync.py::test_a_force_waits_for_the_sync",
+        (Edit("octavo.bookie.storage:Storage.force", "    await journal.synced()\n", ""),),
+    ),
+    TestedBug(
+        "acks-outlive-their-bookie",
+        "a force is believed of a bookie that was restarted since its acks",
+        """A bookie that comes back knows of no force that it owes, and says yes: what it had acked
+        and not synced is lost. Apache's client asks whoever is there, too.""",
+        "P15, P21 (S1)",
+        "unit/ledger/test_deferred_writer.py",
+        (
+            Edit(
+                "octavo.ledger.write.writer_state:WriterState._forget_written",
+                "    if self.deferred:\n",
+                "    if self.deferred and False:\n",
+            ),
+        ),
+    ),
+)
