@@ -101,7 +101,11 @@ class _Play:
 
     def space(self, bookies: list[OurBookie]) -> int:
         """Bytes of all entry logs of these."""
-        return sum(log.stat().st_size for one in bookies for log in one.ledgers.glob("*.log"))
+        total = 0
+        for log in (log for one in bookies for log in one.ledgers.glob("*.log")):
+            with contextlib.suppress(FileNotFoundError):  # collected while we look
+                total += log.stat().st_size
+        return total
 
 
 def _on_our_cluster(matrix: Matrix, grounds: Grounds, wire: Wire) -> None:
