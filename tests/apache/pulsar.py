@@ -212,12 +212,18 @@ def _death(matrix: Matrix, play: _Play, wire: Wire) -> None:
             (count, 0, 0),
         )
         checks.equal("in the order of their keys", found["unordered"], 0)
-        changed = [
-            ledger
-            for ledger, record in play.records(play.pulsar.ledgers(topic)).items()
-            if len(record.fragments) > 1
-        ]
-        checks.holds("the dead bookie was replaced in the midst of a ledger", bool(changed))
+        ledgers = play.pulsar.ledgers(topic)
+        records = play.records(ledgers)
+        dead = died[0].bookie_id
+        runs = [one for record in records.values() for one in record.fragments]
+        changed = [ledger for ledger, record in records.items() if len(record.fragments) > 1]
+        checks.holds(
+            f"the dead bookie held some of it; {len(changed)} ledgers got others in their midst",
+            any(dead in run.bookies for run in runs),
+            records,
+        )
+        last = records[ledgers[-1]].fragments[-1].bookies
+        checks.holds("what comes now goes to others", dead not in last, last)
         play.pulsar.restart()
         again = play.pulsar.talk("read", topic, KEYS, "plain")
         checks.equal("a broker that restarted reads them all", again["distinct"], count)
