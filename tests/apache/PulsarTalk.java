@@ -145,7 +145,7 @@ public final class PulsarTalk {
                 .topic(topic)
                 .enableBatching(batched)
                 .batchingMaxPublishDelay(5, TimeUnit.MILLISECONDS)
-                .batchingMaxMessages(500)
+                .batchingMaxMessages(100)
                 .maxPendingMessages(10_000)
                 .blockIfQueueFull(true)
                 .sendTimeout(0, TimeUnit.SECONDS)

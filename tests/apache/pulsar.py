@@ -68,7 +68,7 @@ class _Play:
             f"zk:{zookeeper}{'/pulsar' if told else root}",
             wire,
             bookies=f"zk+hierarchical://{zookeeper}{root}/ledgers" if told else "",
-            entries_per_ledger=100,
+            entries_per_ledger=100 if grounds.short else 1000,
         )
         return cls(grounds, cluster, root)
 
