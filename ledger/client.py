@@ -42,7 +42,7 @@ from octavo.metadata.bookies import BookieRegistry
 from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState, LedgerStore
 from octavo.metadata.secret import cluster_secret
 from octavo.metadata.store import MetadataStore, RecordNotFound
-from octavo.protocol.codes import OctavoError
+from octavo.protocol.codes import BadRequest, OctavoError
 from octavo.protocol.entry import DigestType
 from octavo.protocol.extension import Op
 
@@ -320,8 +320,18 @@ class LedgerClient:
     async def request(
         self, bookie_id: str, op: Op, body: dict[str, Any], *, timeout_s: float | None = None
     ) -> dict[str, Any]:
-        """One extension request. Raises `BookieUnavailable` and what the bookie answers."""
-        connection = await self.bookies.get(bookie_id).connected()
+        """One extension request. Raises `BookieUnavailable` and what the bookie answers.
+
+        A bookie of Apache's would hang up, on all that is under way: it is not asked, and
+        `BadRequest` says so.
+        """
+        bookie = self.bookies.get(bookie_id)
+        if bookie.is_foreign:
+            raise BadRequest(
+                f"bookie {bookie_id} is none of Octavo's, and {op.name} is an operation of "
+                "Octavo's own: it cannot be asked"
+            )
+        connection = await bookie.connected()
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         connection.request(op, body, settle(answer), timeout_s=timeout_s)
         return await answer

@@ -29,6 +29,8 @@ INVALID_ENTRY_ID = -1
 HEADER = struct.Struct(">qqqq")
 HEADER_BYTES = HEADER.size
 MASTER_KEY_BYTES = 20
+LAC_ALONE = struct.Struct(">qq")
+"""Ledger and LAC: what the digest of a LAC that comes alone is made over."""
 _CRC32C = struct.Struct(">I")
 _CRC32 = struct.Struct(">Q")
 
@@ -129,6 +131,22 @@ def pack_entry(
     """One whole entry as it travels and rests."""
     header = HEADER.pack(ledger_id, entry_id, lac, length)
     return b"".join((header, digest.compute(header, payload), payload))
+
+
+def pack_lac(digest: Digest, ledger_id: int, lac: int) -> bytes:
+    """A LAC that comes alone, as BookKeeper's writers sign it: ledger, LAC, digest."""
+    front = LAC_ALONE.pack(ledger_id, lac)
+    return front + digest.compute(front, b"")
+
+
+def unpack_lac(digest: Digest, ledger_id: int, data: Buffer) -> int:
+    """The LAC that came alone. Raises `DigestMismatch`."""
+    front = bytes(data[: LAC_ALONE.size])
+    if len(front) == LAC_ALONE.size and bytes(data[LAC_ALONE.size :]) == digest.compute(front, b""):
+        found, lac = LAC_ALONE.unpack(front)
+        if found == ledger_id:
+            return int(lac)
+    raise DigestMismatch(f"ledger {ledger_id}: what came as its LAC is not signed as that")
 
 
 def unpack_entry(digest: Digest, ledger_id: int, entry_id: int, data: Buffer) -> Entry:

@@ -196,6 +196,13 @@ def lost_folders(
 
 
 def _check_configured(expected: Cookie, recorded: Cookie) -> None:
+    if not recorded.incarnation:
+        raise CookieRefused(
+            f"bookie id {expected.bookie_id} is that of a bookie of Apache's, with "
+            f"{_folders_of(recorded)}. Give this one a bookie_id or a port of its own and empty "
+            "folders; or, when Apache's has ended for good and no ledger names it any more: "
+            f"octavo bookie forget {expected.bookie_id}"
+        )
     if replace(recorded, incarnation="") != replace(expected, incarnation=""):
         raise CookieRefused(
             f"bookie {expected.bookie_id} was set up with {_folders_of(recorded)} in cluster "

@@ -8,19 +8,23 @@ stands in the journal before it, and a fence is answered only after its record i
 from __future__ import annotations
 
 import enum
-import struct
 
 from octavo.bookie.adds import AddBatch
 from octavo.bookie.journal.format import Meta, MetaOp
 from octavo.bookie.ledgers.state import LedgerState
 from octavo.protocol.codes import Code
-from octavo.protocol.entry import HEADER_BYTES, Digest, DigestType, digest_for
+from octavo.protocol.entry import (
+    HEADER_BYTES,
+    LAC_ALONE,
+    Digest,
+    DigestType,
+    digest_for,
+    pack_lac,
+)
 
 _LAC_AT, _LENGTH_AT = 16, 24
 _HMAC_BYTES = 20
-_LAC_ALONE = struct.Struct(">qq")
-"""Ledger and LAC: what the digest of a LAC that comes alone is made over."""
-_LAC_ALONE_BYTES = range(_LAC_ALONE.size, _LAC_ALONE.size + _HMAC_BYTES + 1)
+_LAC_ALONE_BYTES = range(LAC_ALONE.size, LAC_ALONE.size + _HMAC_BYTES + 1)
 
 
 def admission(
@@ -108,7 +112,7 @@ def _digest_of(entry: bytes) -> Digest | None:
 
 def is_lac_alone(ledger_id: int, lac: int, body: bytes) -> bool:
     """Whether `body` can be that LAC as its writer signed it: its digest may be of any type."""
-    return len(body) in _LAC_ALONE_BYTES and _LAC_ALONE.unpack_from(body) == (ledger_id, lac)
+    return len(body) in _LAC_ALONE_BYTES and LAC_ALONE.unpack_from(body) == (ledger_id, lac)
 
 
 def lac_alone(ledger_id: int, lac: int, entry: bytes) -> bytes | None:
@@ -116,8 +120,7 @@ def lac_alone(ledger_id: int, lac: int, entry: bytes) -> bytes | None:
     digest = _digest_of(entry)
     if digest is None:
         return None
-    front = _LAC_ALONE.pack(ledger_id, lac)
-    return front + digest.compute(front, b"")
+    return pack_lac(digest, ledger_id, lac)
 
 
 class FenceStep(enum.Enum):

@@ -8,7 +8,8 @@ changed hands pass for the bookie that made the promises (BookKeeper #4812).
 
 Lanes: v2 answers name only ledger and entry. A recovery's fencing reads and recovery adds must
 never be confused with a writer's adds or a reader's plain reads of the same entries, so they have
-connections of their own.
+connections of their own. So has what is asked in v3 frames: Apache's bookies speak one version on
+a connection.
 
 Bookies go for good, one by one over a long life. What is kept of one that is not registered goes
 once nobody listens to it or talks to it; whoever turns to it again gets a new object.
@@ -26,6 +27,7 @@ from typing import Any, Protocol
 import structlog
 
 from octavo.ledger.bookies.connection import BookieConnection
+from octavo.ledger.bookies.v3_connection import V3Connection
 from octavo.ledger.errors import BookieUnavailable
 from octavo.ledger.options import LedgerOptions
 from octavo.metadata.bookies import BookieInfo, BookieRegistry
@@ -44,6 +46,8 @@ class RequestClass(enum.Enum):
 
     NORMAL = "normal"
     RECOVERY = "recovery"
+    V3 = "v3"
+    """To a bookie of Apache's, which says some things in v3 frames alone (v3_connection.py)."""
 
 
 class BookieListener(Protocol):
@@ -163,8 +167,9 @@ class Bookie:
     async def _open(self) -> BookieConnection:
         host, port = await self._pool.address(self.bookie_id)
         loop = asyncio.get_running_loop()
+        kind = V3Connection if self.request_class is RequestClass.V3 else BookieConnection
         _, connection = await loop.create_connection(
-            lambda: BookieConnection(
+            lambda: kind(
                 self.bookie_id,
                 self,
                 self._pool.scratch,
@@ -306,6 +311,12 @@ class Bookies:
                 bookie_id, self, request_class
             )
         return bookie
+
+    async def in_v3(self, bookie_id: str) -> V3Connection:
+        """A connection in v3 frames, made if need be. Raises `BookieUnavailable`."""
+        connection = await self.get(bookie_id, RequestClass.V3).connected()
+        assert isinstance(connection, V3Connection)
+        return connection
 
     def let_go(self, bookie: Bookie) -> None:
         """Keep it no longer, if it is not registered and nobody has to do with it."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import structlog
 
+from octavo.ledger.bookies.bookies import settle
 from octavo.ledger.context import LedgerContext
 from octavo.ledger.errors import BookieUnavailable, LedgerError, ReadFailed
 from octavo.ledger.quorum import quorum_of
@@ -35,7 +36,7 @@ from octavo.protocol.codes import (
     ProtocolError,
     TooManyRequests,
 )
-from octavo.protocol.entry import INVALID_ENTRY_ID, Entry
+from octavo.protocol.entry import INVALID_ENTRY_ID, Entry, digest_for, unpack_lac
 from octavo.protocol.extension import Op, bytes_of, int_of
 
 log = structlog.get_logger()
@@ -370,15 +371,31 @@ class LedgerReader(EntrySource):
 
     async def _ask_lac(self, bookie_id: str) -> int:
         """The LAC that one bookie knows of; −1 when it never heard of the ledger."""
+        bookie = self._client.bookies.get(bookie_id)
         try:
-            if self._client.bookies.get(bookie_id).is_ours:
+            if bookie.is_ours:
                 body = await self._client.request(
                     bookie_id, Op.READ_LAC, {"ledger": self.ledger_id}
                 )
                 return int_of(body, "lac")
+            if bookie.is_foreign:
+                return await self._ask_lac_in_v3(bookie_id)
             return await self._read_lac(bookie_id)
         except (NoSuchEntry, NoSuchLedger):
             return INVALID_ENTRY_ID
+
+    async def _ask_lac_in_v3(self, bookie_id: str) -> int:
+        """The higher one of what came alone and what the last entry's header says."""
+        answer: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        connection = await self._client.bookies.in_v3(bookie_id)
+        connection.read_lac(self.ledger_id, settle(answer))
+        found, lac = await answer, INVALID_ENTRY_ID
+        if "entry" in found:
+            lac = self._verified(INVALID_ENTRY_ID, found["entry"]).known_lac
+        if "lac" in found:
+            digest = digest_for(self._metadata.digest_type, self._metadata.password)
+            lac = max(lac, unpack_lac(digest, self.ledger_id, found["lac"]))
+        return lac
 
     async def _read_lac(self, bookie_id: str) -> int:
         """From the last entry's header: every bookie can do that."""

@@ -39,6 +39,7 @@ from octavo.ledger.write.writer_state import State, WriterState
 from octavo.metadata.ledgers import LedgerMetadata
 from octavo.protocol.backoff import Backoff
 from octavo.protocol.codes import Code, OctavoError, error_for
+from octavo.protocol.entry import digest_for, pack_lac
 from octavo.protocol.extension import Op
 
 _FATAL = (Code.FENCED, Code.UNAUTHORIZED, Code.NO_LEDGER)
@@ -46,6 +47,8 @@ _FATAL = (Code.FENCED, Code.UNAUTHORIZED, Code.NO_LEDGER)
 
 _GIVE_UP_PAUSE_S = 0.02
 """Until a writer whose time is over looks again whether a bookie that it tries once more helps."""
+_TELL_AGAIN_S = 240.0
+"""Until an idle ledger's LAC is told once more to bookies of Apache's."""
 _ANNOUNCE_PAUSE_S_MAX = 5.0
 """A bookie that does not confirm the LAC is told again after pauses that grow to this."""
 
@@ -99,6 +102,7 @@ class EnsembleWriter:
         self._announcing_lac = -1
         self._announce_at = 0.0
         self._announce_pauses = self._pauses_of_announcing()
+        self._telling_again: asyncio.TimerHandle | None = None
         self._told: dict[str, None] = {}
         """Bookies that have confirmed the LAC that is being announced."""
         self._flushed_at = self._loop.time()
@@ -259,6 +263,9 @@ class EnsembleWriter:
     def stop(self) -> None:
         """Send nothing more, listen no more. May be called twice."""
         self._cancel_stall_timer()
+        if self._telling_again is not None:
+            self._telling_again.cancel()
+            self._telling_again = None
         for channel in self._channels:
             self._detach(channel)
         self._channels = []
@@ -381,11 +388,32 @@ class EnsembleWriter:
         body = {"ledger": self._ledger_id, "key": self.pending.key, "lac": lac}
         for bookie in untold:
             if bookie.is_foreign:
-                self._told[bookie.bookie_id] = None
+                if self._telling_again is None:
+                    self._telling_again = self._loop.call_later(_TELL_AGAIN_S, self._tell_again)
+                if bookie.is_up:
+                    self._client.spawn(self._tell_in_v3(bookie.bookie_id, lac))
             elif bookie.connection is not None and bookie.is_ours:
                 done = partial(self._lac_told, bookie.bookie_id, lac)
                 bookie.connection.request(Op.WRITE_LAC, body, done)
         return True
+
+    async def _tell_in_v3(self, bookie_id: str, lac: int) -> None:
+        """Apache's bookies take a LAC that comes alone in v3 frames only."""
+        metadata = self.core.metadata
+        signed = pack_lac(digest_for(metadata.digest_type, metadata.password), self._ledger_id, lac)
+        done = partial(self._lac_told, bookie_id, lac)
+        try:
+            connection = await self._client.bookies.in_v3(bookie_id)
+        except BookieUnavailable as error:
+            done(error, {})
+        else:
+            connection.write_lac(self._ledger_id, lac, self.pending.key, signed, done)
+
+    def _tell_again(self) -> None:
+        """Apache's bookies keep a LAC that came alone in memory, for ten minutes."""
+        self._telling_again = None
+        self._announced_lac = self._announcing_lac = -1
+        self._client.keep_ticking(self)
 
     def _pauses_of_announcing(self) -> Backoff:
         idle_s = self._options.explicit_lac_interval_ms / 1000

@@ -40,7 +40,8 @@ def ask(url: str | None, path: str, *, method: str = "GET") -> Any:
     except (OSError, ValueError) as error:  # URLError and timeouts are OSErrors
         why = getattr(error, "reason", error)
         raise AdminRefused(
-            f"no answer from {base}: {why}; is the bookie up, and is that its admin_port?"
+            f"no answer from {base}: {why}; is the bookie up, and is that its admin_port? (A "
+            "bookie of Apache's has none: `octavo bookies` shows which kind it is)"
         ) from error
 
 

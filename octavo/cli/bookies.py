@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 def bookies(metadata: Metadata = None, data: Data = None, as_json: AsJson = False) -> None:
     """List the bookies that are up, and those whose cookie says that they should be.
 
+    The kind says whose software runs there: Octavo's, or Apache BookKeeper's.
+
     \b
     Examples:
       octavo bookies --data ./octavo-data
@@ -27,8 +29,8 @@ def bookies(metadata: Metadata = None, data: Data = None, as_json: AsJson = Fals
     rows = []
     for name in known:
         found = _plain(up.get(name), name)
-        rows.append((name, found["state"], found["address"], found["rack"]))
-    emit_table(("bookie", "state", "address", "rack"), rows)
+        rows.append((name, found["state"], found["address"], found["rack"], found["kind"]))
+    emit_table(("bookie", "state", "address", "rack", "kind"), rows)
     say(f"{len(up)} of {len(known)} up")
 
 
@@ -52,10 +54,11 @@ async def _collect(url: str) -> tuple[dict[str, BookieInfo], list[str]]:
 
 def _plain(info: BookieInfo | None, name: str) -> dict[str, str]:
     if info is None:
-        return {"bookie": name, "state": "down", "address": "", "rack": ""}
+        return {"bookie": name, "state": "down", "address": "", "rack": "", "kind": ""}
     return {
         "bookie": name,
         "state": "read-only" if info.read_only else "writable",
         "address": f"{info.host}:{info.port}",
         "rack": info.properties.get("rack", ""),
+        "kind": "octavo" if info.incarnation else "apache",
     }

@@ -91,6 +91,11 @@ def find_folders(disk: Disk, paths: Sequence[str]) -> BookieFolders:
             "those of one"
         )
     cookie = next((one for one in candidates.values() if one is not None), None)
+    if cookie is not None and not cookie.incarnation:
+        raise NoBookieHere(
+            f"{', '.join(paths)} belongs to bookie {cookie.bookie_id}, which is one of Apache's: "
+            "nothing of Octavo's reads its files, `bookkeeper shell` does"
+        )
     return _sorted(disk, candidates, cookie)
 
 

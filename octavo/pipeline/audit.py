@@ -1,12 +1,13 @@
 """`audit`: what the metadata says against what every bookie really holds.
 
 For each ledger, every bookie of each fragment is asked which of its entries it has; nothing is
-read. An entry that a bookie should have and denies is a copy that is missing; one that every bookie
-of its write set denies is lost. A bookie that does not answer, or may not deny (it lost its disk),
-leaves the question open: that is said, and never taken for a missing copy. Open ledgers are looked
-at up to their last ensemble change. The other way round, partitions are held against the ledgers
-that there are. Nothing is changed; with `repair` every bookie is asked to look at once for the
-copies that it lacks, which it does by itself some time later anyway.
+read, but of Apache's bookies, which do not tell what they hold: all that they should. An entry that
+a bookie should have and denies is a copy that is missing; one that every bookie of its write set
+denies is lost. A bookie that does not answer, or may not deny (it lost its disk), leaves the
+question open: that is said, and never taken for a missing copy. Open ledgers are looked at up to
+their last ensemble change. The other way round, partitions are held against the ledgers that there
+are. Nothing is changed; with `repair` every bookie of ours is asked to look at once for the copies
+that it lacks, which it does by itself some time later anyway.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from octavo.broker.log.leftover import label_of
 from octavo.ledger.errors import LedgerNotFound
 from octavo.ledger.quorum import quorum_of
 from octavo.ledger.rereplication.copies import missing, names
+from octavo.ledger.rereplication.copying import Copying
 from octavo.metadata.bookies import BookieRegistry
 from octavo.metadata.compactions import RUN_KEY, compacted_ledgers
 from octavo.metadata.ledgers import LedgerMetadata
@@ -203,7 +205,8 @@ async def _work(service: str, cluster: Cluster, parts: list[Part]) -> Found:
 async def _ledger(cluster: Cluster, metadata: LedgerMetadata, last: int) -> tuple[Findings, int]:
     findings = Findings()
     bookies = sorted(names(metadata))
-    asked = (_ask(cluster, metadata.ledger_id, one) for one in bookies)
+    wanted = wanted_runs(metadata, last)
+    asked = (_ask(cluster, metadata, one, wanted.get(one, [])) for one in bookies)
     answers = dict(zip(bookies, await asyncio.gather(*asked), strict=True))
     held = Held(
         {name: runs for name, (runs, _) in answers.items()},
@@ -212,10 +215,16 @@ async def _ledger(cluster: Cluster, metadata: LedgerMetadata, last: int) -> tupl
     return findings, copies_findings(metadata, last, held, findings)
 
 
-async def _ask(cluster: Cluster, ledger_id: int, bookie: str) -> tuple[list[Entries] | None, str]:
+async def _ask(
+    cluster: Cluster, metadata: LedgerMetadata, bookie: str, wanted: list[Entries]
+) -> tuple[list[Entries] | None, str]:
+    """What the bookie holds, of one of Apache's what of `wanted`; None and why: unknown."""
     try:
+        if cluster.ledgers.bookies.get(bookie).is_foreign:
+            copying = Copying(cluster.ledgers, metadata, bookie)
+            return [part for run in wanted for part in await copying.sound(run)], ""
         answer: dict[str, Any] = await cluster.ledgers.request(
-            bookie, Op.LIST_ENTRIES, {"ledger": ledger_id}
+            bookie, Op.LIST_ENTRIES, {"ledger": metadata.ledger_id}
         )
         return [(first, last) for first, last in answer["runs"]], ""
     except (NoSuchLedger, NoSuchEntry):

@@ -20,14 +20,13 @@ from octavo.protocol.codes import Code, NoSuchEntry, OctavoError
 from octavo.protocol.entry import DigestType, digest_for, pack_entry
 from octavo.protocol.extension import Op, decode_request, encode_answer
 from octavo.protocol.frames import (
-    ADD_IDS,
     LENGTH,
     PREFIX,
     READ,
-    add_answer,
     read_answer,
 )
 from octavo.protocol.frames import Op as V2Op
+from tests.support.apache_bookie import apache_bookie
 from tests.support.cluster import add_many
 from tests.support.raw_bookie import open_metadata
 
@@ -209,38 +208,20 @@ async def test_request_classes_do_not_share_a_connection(store: MetadataStore) -
         assert normal is not recovery
 
 
-async def test_a_foreign_bookie_gets_v2_frames_only(store: MetadataStore) -> None:
-    """No extension for a bookie that is not ours: no NODE_INFO, no explicit LAC, no long-poll."""
-    entries: dict[tuple[int, int], bytes] = {}
-    strange: list[bytes] = []
-
-    def answer(frame: bytes, writer: asyncio.StreamWriter) -> None:
-        if frame[4] != 2:
-            strange.append(frame)
-        elif is_read(frame):
-            ledger_id, entry_id = ids(frame)
-            wanted = max(entries, default=(0, 0))[1] if entry_id == -1 else entry_id
-            entry = entries.get((ledger_id, wanted))
-            code = 0 if entry else 2
-            writer.write(read_answer(code, ledger_id, entry_id, entry or b""))
-        elif frame[5] == V2Op.ADD:
-            ledger_id, entry_id = ADD_IDS.unpack_from(frame)[3:]
-            entries[ledger_id, entry_id] = frame[28:]
-            writer.write(add_answer(0, ledger_id, entry_id))
-
-    async with fake_bookie(store, "f1", answer, ours=False):
+async def test_a_foreign_bookie_gets_bookkeepers_frames_only(store: MetadataStore) -> None:
+    """No extension for a bookie that is not ours: no NODE_INFO, no long-poll; LACs in v3."""
+    async with apache_bookie(store, "f1") as bookie:
         client = LedgerClient(store, rng=random.Random(1), options=LedgerOptions())
         await client.start()
         writer = await client.create(ensemble_size=1, write_quorum=1, ack_quorum=1)
         await add_many(writer, 50)
         await add_many(writer, 1)
         reader = await client.open(writer.ledger_id)
-        assert await reader.refresh() == 49, "what the last entry's header says"
-        assert await reader.wait_for(49, 0.3) == 49
-        assert (await reader.read(49, 49))[0].entry_id == 49
+        assert await reader.wait_for(49, 20) == 50, "the LAC that came alone"
+        assert (await reader.read(49, 50))[1].entry_id == 50
         await writer.close()
         await client.close()
-        assert not strange
+        assert not bookie.hung_up
 
 
 async def test_pending_requests_fail_when_the_client_closes(store: MetadataStore) -> None:

@@ -40,7 +40,9 @@ from octavo.protocol.entry import (
     DigestType,
     digest_for,
     pack_entry,
+    pack_lac,
     unpack_entry,
+    unpack_lac,
 )
 from octavo.protocol.frames import (
     Flag,
@@ -56,6 +58,7 @@ from octavo.protocol.frames import (
 )
 from octavo.protocol.records import Record as Message
 from octavo.protocol.records import build_batch, read_records
+from octavo.protocol.v3_questions import parse_v3_answers
 from octavo.protocol.v3_runs import Heads, take_run
 from tests.sim.disk import SimDisk
 from tests.support.storage_support import KEY, make_run
@@ -330,6 +333,13 @@ def _v3_requests() -> list[bytes]:
     ]
 
 
+def _v3_answers() -> list[bytes]:
+    head = v3.head_of(v3.VERSION, v3.Op.READ_LAC, 7)
+    fields: dict[str, Any] = {"status": 0, "ledgerId": 1, "lacBody": pack_lac(_CRC32C, 1, 7)}
+    read = v3.answer(head, Code.OK, "readLacResponse", **fields)
+    return [read + v3.answer(head, Code.NO_ENTRY), read]
+
+
 def _read_v3(data: bytes) -> None:
     """As a connection does; what is taken by runs is what the judge reads, or is not taken."""
     position = 0
@@ -407,6 +417,14 @@ READERS: dict[str, Reader] = {
     ),
     "v3 requests": Reader(_v3_requests(), _read_v3, (ProtocolError,)),
     "v3 adds": Reader(_v3_requests(), _read_v3_adds, (ProtocolError,)),
+    "v3 answers": Reader(
+        _v3_answers(),
+        lambda data: parse_v3_answers(memoryview(data), FRAME_BYTES_MAX),
+        (ProtocolError,),
+    ),
+    "LAC alone": Reader(
+        [pack_lac(_CRC32C, 1, 7)], lambda data: unpack_lac(_CRC32C, 1, data), (DigestMismatch,)
+    ),
     "auth": Reader([encode_auth(AuthMessage("plugin", b"abc"))], decode_auth, (ProtocolError,)),
     "extension request": Reader(
         [extension.encode_request(op, 7, {"ledger_id": 3, "key": b"k"}) for op in extension.Op],

@@ -99,6 +99,10 @@ KEPT: Mapping[str, str] = {
         octavo.client.handing:EXTEND_SHARE octavo.client.handing:_PACE_KEPT
         octavo.client.producer:* octavo.client.subscription:* octavo.client.transport:*
     """,
+    "no bookie of the simulator is one of Apache's: "
+    "issues/test_end_of_an_idle_ledger_on_apaches_bookies draws it": """
+        octavo.ledger.write.ensemble_writer:_TELL_AGAIN_S
+    """,
     "nobody in the simulator takes the ids of others: issues/test_squatted_ledger_ids does": """
         octavo.ledger.client:_ASK_FOR_ID_S octavo.ledger.write.taken_ids:*
         octavo.metadata.ledger_ids:_HIGH_END octavo.bookie.ledgers.newcomers:_BETWEEN_LISTINGS_S

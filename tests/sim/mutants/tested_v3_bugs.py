@@ -22,6 +22,35 @@ BUGS = (
         ),
     ),
     TestedBug(
+        "foreign-bookies-not-told",
+        "bookies of Apache's are not told the LAC of an idle ledger",
+        """They take it in v3 frames alone. Until the next add nobody but the writer knows that the
+        ledger's last entries are confirmed: readers leave them out, brokers answer 503.""",
+        "what is confirmed can be read",
+        "issues/test_end_of_an_idle_ledger_on_apaches_bookies.py",
+        (
+            Edit(
+                "octavo.ledger.write.ensemble_writer:EnsembleWriter._announce_lac",
+                "self._client.spawn(self._tell_in_v3(bookie.bookie_id, lac))",
+                "self._told[bookie.bookie_id] = None",
+            ),
+        ),
+    ),
+    TestedBug(
+        "signature-of-a-lac-not-checked",
+        "a LAC that a bookie of Apache's says came alone is believed, whatever its signature",
+        """A bit that falls over makes entries readable that were never confirmed.""",
+        "P2",
+        "issues/test_end_of_an_idle_ledger_on_apaches_bookies.py",
+        (
+            Edit(
+                "octavo.protocol.entry:unpack_lac",
+                ' and bytes(data[LAC_ALONE.size :]) == digest.compute(front, b"")',
+                "",
+            ),
+        ),
+    ),
+    TestedBug(
         "v3-run-not-compared",
         "v3 adds of one length are taken for consecutive ones, their ids are not compared",
         """Most are. Where two writers share a connection, or one entry is sent again, answers name

@@ -194,7 +194,7 @@ def _fence_after_replay() -> bool:
 
 
 def _empty_disk() -> object:
-    cookie = Cookie("b1", "/j", ("/l",), "cluster", ("1",))
+    cookie = Cookie("b1", "/j", ("/l",), "cluster", incarnation="1")
     return check_cookies(cookie, cookie, {"/j": None, "/l": None}, [])
 
 

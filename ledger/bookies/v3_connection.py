@@ -1,0 +1,51 @@
+"""One socket to a bookie of Apache's in v3 frames: LACs that come alone, which v2 has no words for.
+
+Without them a reader at the end of an idle ledger would wait for its last entries until the next
+add, for whoever asks an Apache bookie in v2 learns the LAC from its last entry alone.
+"""
+
+from __future__ import annotations
+
+from octavo.ledger.bookies.connection import BookieConnection, RequestDone, _Waiting
+from octavo.protocol.limits import FRAME_BYTES_MAX
+from octavo.protocol.v3_questions import (
+    V3Answer,
+    parse_v3_answers,
+    read_lac_request,
+    write_lac_request,
+)
+
+
+class V3Connection(BookieConnection):
+    """One connected socket; useless after `connection_lost`."""
+
+    def write_lac(
+        self, ledger_id: int, lac: int, key: bytes, signed: bytes, done: RequestDone
+    ) -> None:
+        """Tell a LAC; `signed` is what `entry.pack_lac` makes of it."""
+        waiting = _Waiting(f"LAC {lac} of ledger {ledger_id}", done)
+        if self._begin(waiting, self._timeout_s):
+            request_id = self._number(waiting)
+            frame = write_lac_request(request_id, ledger_id, lac, key, signed)
+            self._send((frame,), len(frame))
+
+    def read_lac(self, ledger_id: int, done: RequestDone) -> None:
+        """Ask for it. The answer may have `lac`, signed, and `entry`, the last one, whole."""
+        waiting = _Waiting(f"read of the LAC of ledger {ledger_id}", done)
+        if self._begin(waiting, self._timeout_s):
+            frame = read_lac_request(self._number(waiting), ledger_id)
+            self._send((frame,), len(frame))
+
+    def _take(self, data: memoryview) -> int:
+        answers, end = parse_v3_answers(data, FRAME_BYTES_MAX)
+        for answer in answers:
+            waiting = self._numbered(answer.request_id)
+            error = self._error(answer.code, waiting)
+            self._answer(waiting, error, _body(answer))
+        return end
+
+
+def _body(answer: V3Answer) -> dict[str, bytes]:
+    found = answer.message.readLacResponse
+    body = {"lac": found.lacBody, "entry": found.lastEntryBody}
+    return {name: data for name, data in body.items() if data}
