@@ -151,6 +151,15 @@ class WriterBusy(LedgerError):
     retryable = True
 
 
+class DuplicateEntryId(LedgerError):
+    """An entry of this id was added before, by this writer."""
+
+    name = "duplicate-entry-id"
+
+    def __init__(self, ledger_id: int, entry_id: int) -> None:
+        super().__init__(f"ledger {ledger_id}: entry {entry_id} was added before")
+
+
 class ClientClosed(LedgerError):
     """The ledger client of this process was closed. Ledgers stay open, for their recovery."""
 

@@ -133,6 +133,7 @@ STATUS_OF: dict[type[OctavoError], int] = {
     codes.Fenced: 409,
     ledger_errors.LedgerFenced: 409,
     ledger_errors.LedgerClosed: 409,
+    ledger_errors.DuplicateEntryId: 409,
     metadata_errors.RecordNotFound: 404,
     metadata_errors.RecordExists: 409,
     metadata_errors.VersionConflict: 409,

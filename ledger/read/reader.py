@@ -108,6 +108,24 @@ class LedgerReader(EntrySource):
             first += len(batch)
         return entries
 
+    async def read_unconfirmed(self, first: int, last: int) -> list[Entry]:
+        """The entries `first` … `last` as far as they are there now, confirmed or not.
+
+        Ends before the first that the whole write set denies. What is above the LAC may be no
+        part of the ledger in the end. Raises `ReadFailed` when nobody could tell.
+        """
+        if first < 0 or last < first - 1:
+            raise LedgerError(f"entries {first} to {last} are no range")
+        if self.is_closed:
+            last = min(last, self._lac)
+        entries: list[Entry] = []
+        for entry_id in range(first, last + 1):
+            try:
+                entries += await self._fetch(entry_id, entry_id)
+            except NoSuchEntry:
+                break
+        return entries
+
     async def batches(self, first: int, last: int) -> AsyncGenerator[list[Entry]]:
         """The same, as they come: at most `read_batch_bytes_max` at a time, the next under way."""
         self._check_range(first, last)
@@ -174,7 +192,8 @@ class LedgerReader(EntrySource):
 
     async def _fetch_once(self, first: int, last: int) -> list[Entry]:
         fragment = self._metadata.fragment_of(first)
-        last = min(last, self._last_of(fragment))
+        if first < last:
+            last = min(last, self._last_of(fragment))
         if self._quorum.everywhere and first < last:
             return await self._fetch_batch(fragment, first, last)
         if first == last:

@@ -23,6 +23,7 @@ from octavo.protocol.codes import NoSuchEntry, NoSuchLedger, OctavoError
 from octavo.protocol.entry import DigestType
 from tests.sim.cluster import Cluster
 from tests.sim.sim_client import SimClient
+from tests.sim.v3_load import write_v3
 
 PASSWORD = b"sim"
 ACTIVITIES = ("writing", "closing", "recovering", "tailing")
@@ -50,6 +51,7 @@ class LedgerLoad:
             ("r", options.recoverers, self._recover),
             ("t", options.tailers, self._tail),
             ("d", int(options.deletes), self._delete),
+            ("p", options.v3_writers, partial(write_v3, self)),
         )
         for prefix, count, life in roles:
             for number in range(1, count + 1):
@@ -78,7 +80,8 @@ class LedgerLoad:
         for _ in range(self.options.ledgers):
             if self.over:
                 return
-            writer = await self._create(client)
+            drawn = self.options.deferred > 0 and rng.random() < self.options.deferred
+            writer = await self.create(client, deferred=drawn)
             if writer is None:
                 await asyncio.sleep(rng.uniform(0.02, 0.2))
                 continue
@@ -88,10 +91,10 @@ class LedgerLoad:
             await self._end(client, writer)
             client.doing = ""
 
-    async def _create(self, client: SimClient) -> LedgerWriter | None:
+    async def create(self, client: SimClient, *, deferred: bool) -> LedgerWriter | None:
+        """A new ledger, if that goes well."""
         rng = client.rng
         e, qw, qa = rng.choice(self.options.quorums)
-        deferred = self.options.deferred > 0 and rng.random() < self.options.deferred
         try:
             writer = await client.ledgers.create(
                 ensemble_size=e,

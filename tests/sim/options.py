@@ -89,6 +89,8 @@ class SimOptions:
     deletes: bool = False
     deferred: float = 0.0
     """How likely a ledger's adds are acked before their sync."""
+    v3_writers: int = 0
+    """Of ledgers with such adds, in v3 frames."""
 
     disk_bytes: int = 2_000_000
     journal_directories: tuple[str, ...] = ("/j",)
@@ -144,6 +146,7 @@ def draw(seed: int, profile: str | None, rng: random.Random) -> SimOptions:
         accepts_loss=rng.random() < 0.6,
         # Drawn aside: a seed's other draws stay as they are.
         deferred=random.Random(f"deferred {seed}").choice((0.0, 0.0, 0.5)),
+        v3_writers=random.Random(f"v3 {seed}").choice((0, 0, 0, 1)),
     )
     if profile == "recreate":
         return _with_deletions(options, rng)

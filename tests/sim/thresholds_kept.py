@@ -114,6 +114,9 @@ KEPT: Mapping[str, str] = {
     "simulated clients send batches; unit/broker/test_gathering draws them": """
         octavo.broker.partition.gathering:*
     """,
+    "nobody in the simulator chooses ids: cluster/test_explicit_ids does": """
+        octavo.ledger.write.explicit_ids:*
+    """,
     "HTTP and sockets are outside of the simulator": """
         octavo.bookie.admin:* octavo.broker.http.api.cluster:* octavo.broker.http.api.deliveries:*
         octavo.broker.http.api.acks:* octavo.broker.http.stream:* octavo.broker.http.api.push:*

@@ -1,0 +1,121 @@
+"""Adds under ids that their callers choose, in any order: BookKeeper's WriteAdvHandle.
+
+Callers are answered in the order of ids, so an add that comes early is answered late in any case:
+it waits here until all below it have come, and then goes the way of all adds. So bookies see every
+ledger written in order, and an entry's length counts what lies before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from octavo.ledger.actions import Closed, Ended
+from octavo.ledger.errors import (
+    DuplicateEntryId,
+    LedgerClosed,
+    LedgerError,
+    PayloadTooLong,
+    WriterBusy,
+)
+from octavo.ledger.write.writer import AddDone, LedgerWriter, WriterEvent
+from octavo.metadata.ledgers import LedgerMetadata
+from octavo.protocol.codes import OctavoError
+from octavo.protocol.entry import Buffer
+from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
+
+_BUSY_PAUSE_S = 0.02
+_EARLY_COST_BYTES = 200
+"""What one that waits costs beside its payload."""
+
+
+class ExplicitIds:
+    """Takes all adds of `writer`, which nobody else adds to from then on."""
+
+    def __init__(self, writer: LedgerWriter, early_bytes_max: int = 32 * 1024 * 1024) -> None:
+        self._writer = writer
+        self._early_bytes_max = early_bytes_max
+        self._early: dict[int, tuple[bytes, AddDone]] = {}
+        self.early_bytes = 0
+        """What waits for ids below its own."""
+        writer.on_event.append(self._heard)
+
+    def add(self, entry_id: int, payload: Buffer, done: AddDone) -> None:
+        """Add an entry; `done(entry_id, error)` is called in the order of ids, as by a writer.
+
+        Raises `DuplicateEntryId` where one of that id was added before, `WriterBusy` when too
+        much waits for an id that does not come, and what `LedgerWriter.add` raises.
+        """
+        if entry_id < 0:
+            raise LedgerError(f"entry {entry_id}: ids begin with 0")
+        following = self._writer.last_add_pushed + 1
+        if entry_id < following or entry_id in self._early:
+            raise DuplicateEntryId(self._writer.ledger_id, entry_id)
+        if self._writer.error is not None:
+            raise self._writer.error
+        if entry_id == following:
+            self._writer.add(payload, done)
+            self._go_on()
+            return
+        data = bytes(payload)
+        if len(data) > ENTRY_PAYLOAD_BYTES_MAX:
+            raise PayloadTooLong(len(data), ENTRY_PAYLOAD_BYTES_MAX)
+        cost = len(data) + _EARLY_COST_BYTES
+        if self.early_bytes + cost > self._early_bytes_max:
+            raise WriterBusy(
+                f"ledger {self._writer.ledger_id}: {self.early_bytes} bytes in {len(self._early)} "
+                f"entries wait for entry {following}; add that one first"
+            )
+        self._early[entry_id] = data, done
+        self.early_bytes += cost
+
+    async def append(self, entry_id: int, payload: Buffer) -> None:
+        """Add an entry and wait until it is answered. Raises what `add` raises, or tells."""
+        await self._writer.drain()
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(_: int, error: OctavoError | None) -> None:
+            if answered.done():
+                return
+            if error is None:
+                answered.set_result(None)
+            else:
+                answered.set_exception(error)
+
+        self.add(entry_id, payload, done)
+        await answered
+
+    async def close(self) -> LedgerMetadata:
+        """As `LedgerWriter.close`; what waits behind a gap is no part of the ledger."""
+        self._fail(LedgerClosed(f"ledger {self._writer.ledger_id} was closed before its gap was"))
+        return await self._writer.close()
+
+    def _go_on(self) -> None:
+        """Hand on what has its turn now; what the writer refuses keeps waiting."""
+        while (found := self._early.get(self._writer.last_add_pushed + 1)) is not None:
+            payload, done = found
+            entry_id = self._writer.last_add_pushed + 1
+            try:
+                self._writer.add(payload, done)
+            except WriterBusy:
+                asyncio.get_running_loop().call_later(_BUSY_PAUSE_S, self._go_on)
+                return
+            except OctavoError as error:
+                self._fail(error)
+                return
+            del self._early[entry_id]
+            self.early_bytes -= len(payload) + _EARLY_COST_BYTES
+
+    def _heard(self, event: WriterEvent) -> None:
+        match event:
+            case Ended(error):
+                self._fail(error)
+            case Closed():
+                self._fail(LedgerClosed(f"ledger {self._writer.ledger_id} was closed"))
+            case _:
+                pass
+
+    def _fail(self, error: OctavoError) -> None:
+        early, self._early = self._early, {}
+        self.early_bytes = 0
+        for entry_id, (_, done) in sorted(early.items()):
+            done(entry_id, error)
