@@ -29,7 +29,7 @@ from tests.fuzz.test_fuzzed_readers import MUTATIONS, mutated
 from tests.support.raw_bookie import KEY, entry_of
 from tests.support.v3_frames import add_frame, framed, read_frame
 
-SHORT_EXAMPLES, EXAMPLES = 400, 20_000
+SHORT_EXAMPLES, EXAMPLES = 400, 4_000
 VARINT, BYTES = 0, 2
 LEDGER, ENTRY, MASTER_KEY, BODY, WRITE_FLAGS, FLAG = 1, 2, 3, 4, 5, 100
 HEADER, READ_BODY, ADD_BODY = 1, 100, 101

@@ -14,7 +14,7 @@ import pytest
 from octavo.protocol import extension, v3
 from octavo.protocol.codes import Code
 from tests.support.raw_bookie import RawClient, add_of, running_bookie, until
-from tests.support.v3_frames import request_frame
+from tests.support.v3_frames import V3Client, request_frame
 
 MIB = 1 << 20
 RUNS = [(3 * n, 3 * n + n % 2) for n in range(20_000)]
@@ -53,3 +53,21 @@ async def test_no_list_is_made_while_answers_are_not_taken(
         for client in clients:
             client.writer.transport.abort()
         await until(lambda: not server.answers.used)
+
+
+async def test_none_is_made_without_room(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path, answer_bytes_max=MIB, read_wait_ms_max=200) as bookie:
+        client = await V3Client.connect(bookie)
+        assert await client.add(1, 0) == v3.STATUS[Code.OK]
+        made: list[int] = []
+        reads: Any = bookie.storage.reads
+        held = reads.held
+        reads.held = lambda ledger: (made.append(ledger), held(ledger))[1]
+        for used, code in ((MIB, Code.TOO_MANY_REQUESTS), (-MIB, Code.OK)):
+            bookie.server.answers.change(used)
+            answer = await client.ask(
+                v3.Op.LIST_ENTRIES, "getListOfEntriesOfLedgerRequest", ledgerId=1
+            )
+            assert answer.status == v3.STATUS[code]
+        assert made == [1], "the one that was answered"
+        client.close()

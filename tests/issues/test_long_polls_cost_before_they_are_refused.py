@@ -5,6 +5,8 @@ one client had a bookie make as many as its frames could name, 7,000 with each c
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from pathlib import Path
 
 import pytest
@@ -40,7 +42,7 @@ def peak(monkeypatch: pytest.MonkeyPatch) -> Peak:
     return found
 
 
-@pytest.mark.parametrize("satisfied", [False, True], ids=["must wait", "need not wait"])
+@pytest.mark.parametrize("satisfied", [False, True], ids=["waits", "answered"])
 async def test_of_v3_reads(tmp_path: Path, peak: Peak, satisfied: bool) -> None:
     async with running_bookie(tmp_path, long_polls_max=POLLS_MAX) as bookie:
         client = await V3Client.connect(bookie)
@@ -62,7 +64,23 @@ async def test_of_v3_reads(tmp_path: Path, peak: Peak, satisfied: bool) -> None:
         await until(lambda: not bookie.server.requests.polls)
 
 
-@pytest.mark.parametrize("satisfied", [False, True], ids=["must wait", "need not wait"])
+@pytest.mark.parametrize("reset", [False, True], ids=["end", "reset"])
+async def test_who_is_gone_keeps_no_place(tmp_path: Path, reset: bool) -> None:
+    """With a reset nothing else comes of the connection: no end of what it sends."""
+    async with running_bookie(tmp_path, long_polls_max=POLLS_MAX) as bookie:
+        client = await V3Client.connect(bookie)
+        assert await client.add(1, 0) == STATUS[Code.OK]
+        for _ in range(POLLS_MAX):
+            client.send(read_frame(1, 0, previousLAC=5, timeOut=60_000))
+        await until(lambda: bookie.server.requests.polls == POLLS_MAX)
+        if reset:
+            sock = client.writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.writer.transport.abort()
+        await until(lambda: not bookie.server.requests.polls)
+
+
+@pytest.mark.parametrize("satisfied", [False, True], ids=["waits", "answered"])
 async def test_of_v2_requests(tmp_path: Path, peak: Peak, satisfied: bool) -> None:
     async with running_bookie(tmp_path, long_polls_max=POLLS_MAX) as bookie:
         client = await RawClient.connect(bookie)

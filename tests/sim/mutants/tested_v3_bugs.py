@@ -109,4 +109,125 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "long-poll-of-the-gone-kept",
+        "the long poll of a client that is gone goes on for as long as it may",
+        """Places for long polls are few. Clients that come, ask and go take all of them for a
+        minute.""",
+        "S6, a bound",
+        "issues/test_long_polls_cost_before_they_are_refused.py",
+        (
+            Edit(
+                "octavo.bookie.wire.in_flight:InFlight.cancel",
+                "for task in self._tasks:",
+                "for task in self._tasks - self._waits:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "long-polls-counted-when-they-wait",
+        "long polls are counted once they wait, and not when they come",
+        """Each has cost a task by then: one client has a bookie make as many as it can name.""",
+        "a bound of memory",
+        "issues/test_long_polls_cost_before_they_are_refused.py",
+        (
+            Edit(
+                "octavo.bookie.wire.in_flight:InFlight._wait",
+                "if not self._requests.takes_polls:",
+                "if len(self._requests._parked) >= self._requests._config.long_polls_max:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "v3-missing-field-is-zero",
+        "a required field that is missing in a v3 request is taken for a zero",
+        """Protobuf gives the default of a field that is not there; that it is not has to be asked
+        for.""",
+        "bad input is refused",
+        "fuzz/test_v3_by_hand.py::test_each_field_missing_once_and_repeated",
+        (
+            Edit(
+                "octavo.protocol.v3:parse_request",
+                "    if not message.IsInitialized():\n        return None\n",
+                "",
+            ),
+        ),
+    ),
+    TestedBug(
+        "v3-repeated-field-counts-for-another",
+        "of a v3 add that is read by hand the fields are counted, and not looked for",
+        """An entry id that is there three times makes up for a key that is missing: the add is
+        stored under a key of zeros, and acked.""",
+        "bad input is refused; a ledger's key is its writer's",
+        "fuzz/test_v3_by_hand.py::test_each_field_missing_once_and_repeated",
+        (
+            Edit(
+                "octavo.protocol.v3_runs:_walked",
+                "            seen |= 2\n",
+                "            seen += 2\n",
+            ),
+        ),
+    ),
+    TestedBug(
+        "v3-frame-without-bound",
+        "how long a v3 frame may be is not looked at",
+        """Who announces two gigabytes and goes on sending has them kept.""",
+        "a bound of memory",
+        "cluster/test_v3_frames.py::test_the_longest_frame_and_one_byte_more",
+        (
+            Edit(
+                "octavo.bookie.wire.connection:Connection._take_v3",
+                "position + LENGTH.size + self._receiver.checked_length(length)",
+                "position + LENGTH.size + length",
+            ),
+            Edit(
+                "octavo.protocol.frames:FrameReceiver.keep",
+                "LENGTH.size + self.checked_length(LENGTH.unpack_from(data, start)[0])",
+                "LENGTH.size + LENGTH.unpack_from(data, start)[0]",
+            ),
+        ),
+    ),
+    TestedBug(
+        "lists-beside-full-answers",
+        "a list of entries is made though nobody takes the answers that are there",
+        """Each may have megabytes; requests for it have 30 bytes.""",
+        "a bound of memory",
+        "issues/test_lists_of_entries_pile_up.py",
+        (
+            Edit(
+                "octavo.bookie.read.path:ReadPath.entries",
+                "        if self._answers.is_spent:\n            await self._wait_for_room()\n",
+                "",
+            ),
+        ),
+    ),
+    TestedBug(
+        "turn-reads-all-sockets",
+        "a turn of a bookie's loop reads whatever came on all sockets",
+        """With small requests it lasts for seconds, and everybody else waits.""",
+        "service under load",
+        "issues/test_a_turn_of_the_loop_without_end.py",
+        (
+            Edit(
+                "octavo.bookie.back_pressure:Flow.get_buffer",
+                "    if self._turns.is_over:\n        return self._receiver.get_buffer(1)\n",
+                "",
+            ),
+        ),
+    ),
+    TestedBug(
+        "quarantined-ledgers-asked-for-first",
+        "a round of garbage collection asks for ledgers by their ids, whoever has to wait",
+        """It asks for so many only. After many deletions two rounds of three ask in vain, and the
+        disk stays full for longer.""",
+        "garbage goes in time",
+        "unit/bookie/test_collector.py",
+        (
+            Edit(
+                "octavo.bookie.gc.rules:Quarantine.in_turn",
+                "    return due + new + waiting",
+                "    return list(held)",
+            ),
+        ),
+    ),
 )
