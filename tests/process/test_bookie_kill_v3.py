@@ -164,11 +164,10 @@ async def still_fenced(port: int, ledgers: Iterable[int]) -> None:
 @pytest.mark.parametrize(
     "cycles",
     [
-        SHORT_CYCLES,
+        pytest.param(SHORT_CYCLES, marks=pytest.mark.timeout(180)),
         pytest.param(CYCLES, marks=[pytest.mark.long, pytest.mark.timeout(900)]),
     ],
 )
-@pytest.mark.timeout(180)
 async def test_what_was_acked_in_v3_survives_kill_9(tmp_path: Path, cycles: int) -> None:
     rng = random.Random(20261124)
     writers = [

@@ -71,9 +71,11 @@ async def until_all_are_free(port: int, count: int, lac: int) -> None:
 
 @pytest.mark.parametrize(
     "count",
-    [SHORT_POLLS, pytest.param(POLLS, marks=[pytest.mark.long, pytest.mark.timeout(600)])],
+    [
+        pytest.param(SHORT_POLLS, marks=pytest.mark.timeout(180)),
+        pytest.param(POLLS, marks=[pytest.mark.long, pytest.mark.timeout(600)]),
+    ],
 )
-@pytest.mark.timeout(180)
 async def test_what_they_cost_and_that_it_is_given_back(tmp_path: Path, count: int) -> None:
     settings = {"long_polls_max": count, "connections_max": count + 100}
     with bookie_process(tmp_path, **settings) as (process, port):
