@@ -24,8 +24,10 @@ from urllib.parse import parse_qsl
 import structlog
 
 from octavo.bookie.metrics import BookieMetrics
-from octavo.bookie.wire.server import ListenFailed, why_not_listening
+from octavo.bookie.wire.listener import ListenFailed, why_not_listening
 from octavo.protocol.codes import OctavoError
+from octavo.tls.contexts import Certificates
+from octavo.tls.listening import TlsListener, plain_http
 
 Handler = Callable[[Mapping[str, str]], Any]
 """Takes the query, returns a JSON-able value, or an awaitable of one."""
@@ -48,7 +50,7 @@ class AdminServer:
         self._metrics = metrics
         self._health = health
         self._routes: dict[tuple[str, str], Handler] = {}
-        self._listener: asyncio.Server | None = None
+        self._listener: asyncio.Server | TlsListener | None = None
         self._connections = 0
         self.port = 0
 
@@ -65,15 +67,24 @@ class AdminServer:
         found = [("GET", "/healthz"), ("GET", "/metrics"), *self._routes]
         return [f"{method} {path}" for method, path in sorted(found, key=lambda one: one[::-1])]
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen. Raises `ListenFailed`."""
+    async def start(self, host: str, port: int, tls: Certificates | None = None) -> None:
+        """Listen, with https:// where there is `tls`. Raises `ListenFailed`."""
         try:
-            self._listener = await asyncio.start_server(
-                self._serve, host, port, limit=_REQUEST_BYTES_MAX
-            )
+            if tls is None:
+                self._listener = server = await asyncio.start_server(
+                    self._serve, host, port, limit=_REQUEST_BYTES_MAX
+                )
+                self.port = int(server.sockets[0].getsockname()[1])
+            else:
+                self._listener = listener = await TlsListener.bind(host, port, tls)
+                await listener.serve(self._connected, plain_http(tls, self._connected))
+                self.port = listener.port
         except OSError as error:
             raise ListenFailed(why_not_listening(error, host, port)) from error
-        self.port = int(self._listener.sockets[0].getsockname()[1])
+
+    def _connected(self) -> asyncio.BaseProtocol:
+        reader = asyncio.StreamReader(_REQUEST_BYTES_MAX)
+        return asyncio.StreamReaderProtocol(reader, self._serve)
 
     def close(self) -> None:
         """Listen no more."""

@@ -32,7 +32,8 @@ from octavo.bookie.ledgers.cookies import lock_folders
 from octavo.bookie.ledgers.identity import Identity
 from octavo.bookie.metrics import BookieMetrics
 from octavo.bookie.storage import Storage
-from octavo.bookie.wire.server import BookieServer, Listener
+from octavo.bookie.wire.listener import Listener, SecureListener
+from octavo.bookie.wire.server import BookieServer
 from octavo.metadata.bookies import BookieInfo, BookieRegistry
 from octavo.metadata.cookie import Cookie
 from octavo.metadata.ledgers import LedgerStore
@@ -44,6 +45,7 @@ from octavo.metadata.store import (
 )
 from octavo.protocol.backoff import Backoff
 from octavo.protocol.codes import OctavoError, Scope
+from octavo.tls.contexts import Certificates
 
 T = TypeVar("T")
 
@@ -81,8 +83,10 @@ class BookieNode:
         clock: Callable[[], int],
         index_opener: Callable[[str], LedgerIndex] | None = None,
         open_storage: Callable[..., Awaitable[Storage]] = Storage.open,
+        tls: Certificates | None = None,
     ) -> None:
-        """`open_storage` is called as `Storage.open` is: who watches a storage stands there."""
+        """`open_storage` is called as `Storage.open` is: who watches a storage stands there.
+        `tls`: what is shown at the ports; without it they are plain."""
         self.config = config
         self.metrics = BookieMetrics()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -93,6 +97,7 @@ class BookieNode:
         self._disk = disk
         self._index_opener = index_opener
         self._open_storage = open_storage
+        self._tls = tls if tls and tls.config.serves else None
         self._rng = rng
         self._clock = clock
         self._started_ms = 0
@@ -108,7 +113,7 @@ class BookieNode:
         self._version = _version()
         self.metrics.writing.observe_disk(disk)
         self.admin = AdminServer(self.metrics, self._health)
-        self._listener: Listener | None = None
+        self._listener: Listener | SecureListener | None = None
         self._serving: _Serving | None = None
 
     # Its parts
@@ -242,7 +247,7 @@ class BookieNode:
             raise
 
     async def _start(self) -> None:
-        listener = self._listener = await Listener.bind(self.config.host, self.config.port)
+        listener = self._listener = await self._bind()
         folders = self.config.directories
         self._locks = await self._blocking(lock_folders, self._disk, folders)
         identity = Identity(
@@ -281,7 +286,7 @@ class BookieNode:
             )
         await server.start()
         if self.config.admin_port is not None:
-            await self.admin.start(self.config.host, self.config.admin_port)
+            await self.admin.start(self.config.host, self.config.admin_port, self._tls)
         self._store.on_session(self._on_session)
         await self._within_start("registering", self._register())
         self._started_ms = self._clock()
@@ -302,6 +307,12 @@ class BookieNode:
             incarnation=self.incarnation,
             read_only=self.read_only,
         )
+
+    async def _bind(self) -> Listener | SecureListener:
+        host, port = self.config.host, self.config.port
+        if self._tls is None:
+            return await Listener.bind(host, port)
+        return await SecureListener.bind(host, port, self._tls)
 
     async def stop(self) -> None:
         """End in good order; may be called twice, and after `failed`."""

@@ -45,6 +45,7 @@ from octavo.metadata.store import MetadataStore, RecordNotFound
 from octavo.protocol.codes import BadRequest, OctavoError
 from octavo.protocol.entry import DigestType
 from octavo.protocol.extension import Op
+from octavo.tls.contexts import Certificates
 
 log = structlog.get_logger()
 
@@ -64,10 +65,12 @@ class LedgerClient:
         options: LedgerOptions | None = None,
         clock: Callable[[], int] | None = None,
         observe_recovery: Callable[[int, RecoveryEvent], None] | None = None,
+        tls: Certificates | None = None,
     ) -> None:
         """`clock` gives milliseconds since the epoch, for creation times; without it they are 0.
 
         `observe_recovery` sees (ledger id, step) of every recovery that has no observer of its own.
+        `tls`: how bookies are connected to; without it, in the clear.
         """
         self.store = store
         self.options = options or LedgerOptions()
@@ -75,7 +78,7 @@ class LedgerClient:
         self.cluster_password = b""
         """What new ledgers are protected by; known once started."""
         self.records = LedgerStore(store, rng=rng)
-        self.bookies = Bookies(BookieRegistry(store), self.options, rng)
+        self.bookies = Bookies(BookieRegistry(store), self.options, rng, tls)
         self._clock = clock or (lambda: 0)
         self._observe_recovery = observe_recovery
         self._tasks: set[asyncio.Task[Any]] = set()

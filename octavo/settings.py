@@ -1,11 +1,11 @@
 """Settings: one place that turns flags, environment and a TOML file into the layers' configs.
 
 The frozen dataclasses of the layers (`BookieConfig`, `BrokerConfig`, `HttpConfig`,
-`LedgerOptions`) and `ProcessConfig` here are the only list of what can be set: every field is a
-setting, with the field's default. What wins: a flag, then the environment (`OCTAVO_BOOKIE_PORT`),
-then the file (`port` in `[bookie]`), then the default. A value that does not fit, and a name that
-does not exist, are errors that say where they came from and what would be right; nothing is
-ignored silently.
+`LedgerOptions`, `TlsConfig`) and `ProcessConfig` here are the only list of what can be set: every
+field is a setting, with the field's default. What wins: a flag, then the environment
+(`OCTAVO_BOOKIE_PORT`), then the file (`port` in `[bookie]`), then the default. A value that does
+not fit, and a name that does not exist, are errors that say where they came from and what would be
+right; nothing is ignored silently.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from octavo.protocol.codes import OctavoError, Scope
 T = TypeVar("T")
 
 PREFIX = "OCTAVO_"
-SECTIONS = ("bookie", "broker", "http", "ledger")
+SECTIONS = ("bookie", "broker", "http", "ledger", "tls")
 NOT_SETTINGS = frozenset(
     {"OCTAVO_URL", "OCTAVO_ADMIN_URL", "OCTAVO_CONFIG", "OCTAVO_DATA", "OCTAVO_DEBUG"}
 )

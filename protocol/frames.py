@@ -225,6 +225,10 @@ def _key_of(frame: memoryview, start: int, flags: int) -> bytes:
     return key if flags & _FENCE else b""
 
 
+_TLS_BEGINS = 0x1603
+"""The first bytes of a handshake."""
+
+
 def checked_length(length: int, frame_bytes_max: int) -> int:
     """`length`, if a frame of at most `frame_bytes_max` bytes may announce it.
 
@@ -232,6 +236,11 @@ def checked_length(length: int, frame_bytes_max: int) -> int:
     `FrameTooLong`, or `ProtocolError` below 4.
     """
     if length > frame_bytes_max - LENGTH.size:
+        if length >> 16 == _TLS_BEGINS:
+            raise ProtocolError(
+                "this is TLS, and this port speaks none: give the bookie certificates "
+                "(tls.certificate), or connect without TLS"
+            )
         raise FrameTooLong(
             f"frame announces {length} bytes after its length field; "
             f"the limit is {frame_bytes_max} with it"

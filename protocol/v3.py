@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from octavo.protocol.auth import AUTH_DISABLED
-from octavo.protocol.codes import Code
+from octavo.protocol.codes import Code, ProtocolError
 from octavo.protocol.entry import Buffer
 from octavo.protocol.frames import LENGTH, Flag
 from octavo.protocol.v3_schema import RequestMessage, ResponseMessage
@@ -216,6 +216,27 @@ def answer(head: bytes, code: Code, name: str = "", **fields: Any) -> bytes:
             setattr(body, key, value)
     data: bytes = message.SerializeToString()
     return LENGTH.pack(len(data)) + data
+
+
+def start_tls_request(txn_id: int) -> bytes:
+    """Asks a bookie to go on with TLS on this connection; nothing may follow before its answer."""
+    message = RequestMessage()
+    message.header.version, message.header.operation = VERSION, Op.START_TLS
+    message.header.txnId = txn_id
+    message.startTLSRequest.SetInParent()
+    data: bytes = message.SerializeToString()
+    return LENGTH.pack(len(data)) + data
+
+
+def start_tls_code(message: bytes) -> Code:
+    """What a bookie says to START_TLS. Raises `ProtocolError` for what answers something else."""
+    try:
+        found = ResponseMessage.FromString(message)
+    except DecodeError as error:
+        raise ProtocolError("the answer to START_TLS is no v3 answer") from error
+    if found.header.operation != Op.START_TLS:
+        raise ProtocolError(f"operation {found.header.operation} was answered, not START_TLS")
+    return next((code for code, status in STATUS.items() if status == found.status), Code.IO)
 
 
 def auth_answer(head: bytes) -> bytes:

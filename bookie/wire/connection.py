@@ -214,7 +214,9 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         self._in_flight.end_waits()
         self.flow.pauses |= Pause.STOPPING
-        return self.busy  # what is under way closes the transport when it is done
+        # What is under way closes the transport when it is done. TLS knows no such half of an end.
+        is_tls = self._transport and self._transport.get_extra_info("sslcontext") is not None
+        return self.busy and not is_tls
 
     def pause_writing(self) -> None:
         """The socket does not take all that was written."""

@@ -8,7 +8,6 @@ answered, then the sockets close.
 from __future__ import annotations
 
 import asyncio
-import errno
 import itertools
 import socket
 from collections.abc import Callable
@@ -19,9 +18,9 @@ import structlog
 from octavo.bookie.back_pressure import FrameRoom, Pause, Pressure, Turns
 from octavo.bookie.read.scheduler import ReadScheduler
 from octavo.bookie.wire.connection import Connection
+from octavo.bookie.wire.listener import Listener, SecureListener
 from octavo.bookie.wire.requests import Requests
 from octavo.bookie.wire.v3_calls import V3Calls
-from octavo.protocol.codes import OctavoError, Scope
 from octavo.protocol.tally import Tally
 
 if TYPE_CHECKING:
@@ -32,58 +31,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 _KEEPALIVE_PROBES = 3
-_BACKLOG = 1024
-
-
-class ListenFailed(OctavoError):
-    """The bookie cannot listen where it was told to. The message says why and what to do."""
-
-    name = "listen-failed"
-    scope = Scope.PROCESS
-
-
-class Listener:
-    """A port that is ours; nobody is served there before `serve`."""
-
-    def __init__(self, host: str, port: int, sockets: asyncio.Server, line: _Line) -> None:
-        self._host = host
-        self._sockets = sockets
-        self._line = line
-        self.port = port
-
-    @classmethod
-    async def bind(cls, host: str, port: int) -> Listener:
-        """Take the port; 0: any. Raises `ListenFailed`."""
-        line = _Line()
-        try:
-            sockets = await asyncio.get_running_loop().create_server(
-                line.accept, host, port, backlog=_BACKLOG, start_serving=False
-            )
-        except OSError as error:
-            raise ListenFailed(why_not_listening(error, host, port)) from error
-        return cls(host, int(sockets.sockets[0].getsockname()[1]), sockets, line)
-
-    async def serve(self, protocol: Callable[[], asyncio.BaseProtocol]) -> None:
-        """Give each connection a `protocol`. Raises `ListenFailed`: only now is it surely ours."""
-        self._line.protocol = protocol
-        try:
-            await self._sockets.start_serving()
-        except OSError as error:
-            raise ListenFailed(why_not_listening(error, self._host, self.port)) from error
-
-    def close(self) -> None:
-        """Take no more connections."""
-        self._sockets.close()
-
-
-class _Line:
-    """What a socket hands its connections to, before anybody is there for them and after."""
-
-    def __init__(self) -> None:
-        self.protocol: Callable[[], asyncio.BaseProtocol] = asyncio.Protocol
-
-    def accept(self) -> asyncio.BaseProtocol:
-        return self.protocol()
 
 
 class BookieServer:
@@ -94,7 +41,7 @@ class BookieServer:
         config: BookieConfig,
         storage: Storage,
         metrics: BookieMetrics,
-        listener: Listener,
+        listener: Listener | SecureListener,
         node_info: Callable[[], dict[str, Any]],
     ) -> None:
         self.config = config
@@ -216,20 +163,6 @@ class BookieServer:
             for connection in tuple(self._connections):
                 connection.flow.look(now)
         self._watch = loop.call_later(self.config.pressed_stall_ms_max / 4000, self._look_after)
-
-
-def why_not_listening(error: OSError, host: str, port: int) -> str:
-    """What stands in the way, and what to do about it."""
-    if error.errno == errno.EADDRINUSE:
-        return (
-            f"port {port} on {host} is in use by another process: stop it "
-            f"(`ss -ltnp 'sport = :{port}'` shows which) or give this bookie another port"
-        )
-    if error.errno == errno.EACCES:
-        return f"port {port} on {host} is not allowed for this user: use a port above 1023"
-    if error.errno in (errno.EADDRNOTAVAIL, None):  # None: asyncio of Python 3.13, for this alone
-        return f"{host} is not an address of this machine: set `host` to one that is, or 0.0.0.0"
-    return f"cannot listen on {host}:{port}: {error.strerror or error}"
 
 
 def _keep_alive(transport: asyncio.Transport, idle_s: int) -> None:

@@ -23,6 +23,13 @@ from octavo.broker.http.problems import Problem
 from octavo.broker.http.request_edges import RequestEdges
 from octavo.protocol.tally import Tally
 
+_TLS_BEGINS = "\\x16\\x03"
+"""The first bytes of a handshake, as aiohttp shows bytes that are no request."""
+_TLS_HERE = (
+    "this is TLS, and this port speaks none: use http://, or give the broker certificates "
+    "(tls.certificate)"
+)
+
 log = structlog.get_logger()
 
 
@@ -146,8 +153,10 @@ class Connection(web.RequestHandler):
         """The answer to a request that could not even be parsed."""
         if status >= 500:
             return super().handle_error(request, status, exc, message)
-        log.info("request_malformed", remote=request.remote, reason=str(message)[:200])
         text = " ".join(str(message or "not HTTP/1.1").split())[:500]
+        if _TLS_BEGINS in text:
+            text = _TLS_HERE
+        log.info("request_malformed", remote=request.remote, reason=text[:200])
         response = Problem(status, "malformed-request", text).response()
         response.force_close()
         return response

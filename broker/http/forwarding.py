@@ -37,6 +37,8 @@ from octavo.broker.metrics import Metrics
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import BrokerInfo, Owner, PartitionName, TopicInfo
 from octavo.protocol.backoff import Backoff
+from octavo.tls.contexts import Certificates
+from octavo.tls.words import why
 
 HELD_ANSWER_BYTES_MAX = 1024 * 1024
 """A longer answer is passed on piece by piece."""
@@ -245,8 +247,15 @@ class Peers:
     its caller, and those are bounded. So however many wait, those that work find a connection.
     """
 
-    def __init__(self, config: HttpConfig, metrics: Metrics, proof: BrokerProof) -> None:
+    def __init__(
+        self,
+        config: HttpConfig,
+        metrics: Metrics,
+        proof: BrokerProof,
+        tls: Certificates | None = None,
+    ) -> None:
         self._config = config
+        self._tls = tls
         self._metrics = metrics
         self._proof = proof
         self._working: aiohttp.ClientSession | None = None
@@ -404,6 +413,7 @@ class Peers:
             data=body,
             headers=headers,
             allow_redirects=False,
+            ssl=self._tls.client if self._tls and self._tls.client else True,
             timeout=aiohttp.ClientTimeout(
                 total=None,
                 connect=config.peer_connect_timeout_ms / 1000 * 2,
@@ -428,8 +438,12 @@ def _prefers_redirect(call: Call) -> bool:
 def _unreachable(owner: Owner, error: BaseException) -> OwnerUnreachable:
     return OwnerUnreachable(
         f"broker {owner.broker_id}, which owns the partition, cannot be reached at {owner.url} "
-        f"({error or type(error).__name__}); another one takes over when its session has ended"
+        f"({_reason(error)}); another one takes over when its session has ended"
     )
+
+
+def _reason(error: BaseException) -> str:
+    return why(error) or str(error) or type(error).__name__
 
 
 def _unknown(owner: Owner, error: BaseException) -> Problem:
@@ -437,7 +451,7 @@ def _unknown(owner: Owner, error: BaseException) -> Problem:
         504,
         "outcome-unknown",
         f"broker {owner.broker_id}, which owns the partition, broke off before it answered "
-        f"({error or type(error).__name__}); what was asked for may or may not have happened. "
+        f"({_reason(error)}); what was asked for may or may not have happened. "
         "Repeating is safe for an ack, and for a publish with the same Producer-Id, Epoch and Seq",
         retryable=True,
     )

@@ -40,6 +40,8 @@ from octavo.broker.types import BrokerInfo, Owner, PartitionName, TopicName
 from octavo.metadata.bookies import BookieRegistry
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.codes import Scope
+from octavo.tls.contexts import Certificates
+from octavo.tls.listening import TlsListener, plain_http
 
 if TYPE_CHECKING:
     from octavo.ledger.client import LedgerClient
@@ -79,10 +81,13 @@ class BrokerServer:
         clock: Callable[[], int],
         call_key: bytes,
         http: HttpConfig | None = None,
+        tls: Certificates | None = None,
     ) -> None:
-        """`call_key`: of all brokers of the cluster and nobody else, see broker_calls.py."""
+        """`call_key`: of all brokers of the cluster and nobody else, see broker_calls.py. `tls`:
+        what is shown at the port, and whom this broker believes; without it all is plain."""
         self._broker = broker
         self._config = http or HttpConfig()
+        self._tls = tls if tls and tls.config.serves else None
         metrics = Metrics(
             lambda: [open_here.stats() for open_here in broker.ownership.open_partitions()],
             broker.duties,
@@ -98,7 +103,7 @@ class BrokerServer:
             metrics=metrics,
             streams=StreamPlaces(self._config.streams_max, metrics.streams.set),
             held=HeldBytes(self._config.bodies_bytes_max),
-            peers=Peers(self._config, metrics, proof),
+            peers=Peers(self._config, metrics, proof, tls),
             proof=proof,
             clock=clock,
             routes=ROUTES,
@@ -108,18 +113,17 @@ class BrokerServer:
         broker.tell_peer = self._tell_peer
         broker.ask_peer = self._ask_peer
         self._router = Router(FormerNames().routes(ROUTES))
-        self._listener: asyncio.Server | None = None
+        self._listener: asyncio.Server | TlsListener | None = None
         self._http: ConnectionServer | None = None
         self._hosts: frozenset[str] = frozenset()
 
     @property
     def url(self) -> str:
-        """Where this broker is reached, once started: `http://host:port`."""
+        """Where this broker is reached, once started: `http://host:port`, or `https://…`."""
         return self._services.url
 
     async def start(self) -> None:
         """Listen, register, take part. Raises `CannotListen`, and what `Broker.start` raises."""
-        loop = asyncio.get_running_loop()
         config = self._config
         host, port = self._broker.config.host, self._broker.config.port
         self._http = ConnectionServer(
@@ -138,13 +142,12 @@ class BrokerServer:
             auto_decompress=False,
         )
         try:
-            self._listener = await loop.create_server(self._http, host, port, backlog=BACKLOG)
+            bound = await self._listen(self._http, host, port)
         except OSError as error:
             raise _cannot_listen(host, port, error) from error
-        bound = self._listener.sockets[0].getsockname()[1]
         advertised = self._broker.config.advertised_host or host
         name = f"[{advertised}]" if ":" in advertised else advertised
-        self._services.url = f"http://{name}:{bound}"
+        self._services.url = f"{'https' if self._tls else 'http'}://{name}:{bound}"
         self._hosts = frozenset(name.lower() for name in (*config.allowed_hosts, advertised))
         try:
             await self._services.peers.start()
@@ -155,6 +158,16 @@ class BrokerServer:
             raise
         self._services.ready = True
         log.info("broker_ready", broker_id=self._broker.broker_id, url=self.url)
+
+    async def _listen(self, http: ConnectionServer, host: str, port: int) -> int:
+        """The port that was bound. Raises `OSError`."""
+        if self._tls is not None:
+            self._listener = listener = await TlsListener.bind(host, port, self._tls)
+            await listener.serve(http, plain_http(self._tls, http))
+            return listener.port
+        loop = asyncio.get_running_loop()
+        self._listener = server = await loop.create_server(http, host, port, backlog=BACKLOG)
+        return int(server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
         """Close the door, end what is in hand, hand over, close. May be called twice."""

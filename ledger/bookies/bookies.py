@@ -35,6 +35,9 @@ from octavo.metadata.store import MetadataError, Watch
 from octavo.protocol.backoff import Backoff
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.extension import Op
+from octavo.tls.connecting import connect_tls
+from octavo.tls.contexts import Certificates
+from octavo.tls.words import CUT_OFF, why
 
 log = structlog.get_logger()
 
@@ -151,7 +154,11 @@ class Bookie:
                 connection = await self._open()
         except (OSError, TimeoutError, ValueError, OverflowError) as error:
             # The last two: what is registered is no host name, or no port.
-            reason = str(error) or f"no connection in {self._options.connect_timeout_s:g} s"
+            reason = (
+                why(error)
+                or str(error)
+                or f"no connection in {self._options.connect_timeout_s:g} s"
+            )
             self._error = BookieUnavailable(self.bookie_id, reason)
             raise self._error from error
         except BookieUnavailable as error:
@@ -168,17 +175,20 @@ class Bookie:
         host, port = await self._pool.address(self.bookie_id)
         loop = asyncio.get_running_loop()
         kind = V3Connection if self.request_class is RequestClass.V3 else BookieConnection
-        _, connection = await loop.create_connection(
-            lambda: kind(
+
+        def made() -> BookieConnection:
+            return kind(
                 self.bookie_id,
                 self,
                 self._pool.scratch,
                 timeout_s=self._options.read_timeout_s,
                 buffer_bytes_max=self._options.connection_buffer_bytes_max,
-            ),
-            host,
-            port,
-        )
+            )
+
+        if self._pool.tls is None:
+            _, connection = await loop.create_connection(made, host, port)
+        else:
+            connection = await connect_tls(self._pool.tls, made, host, port)
         try:
             if self.is_ours:
                 await self._check_identity(connection)
@@ -193,7 +203,10 @@ class Bookie:
         try:
             found = (await answer).get("bookie_id")
         except OctavoError as error:
-            raise BookieUnavailable(self.bookie_id, f"does not say who it is: {error}") from error
+            hint = f"; {CUT_OFF}" if self._pool.tls and isinstance(error, BookieUnavailable) else ""
+            raise BookieUnavailable(
+                self.bookie_id, f"does not say who it is: {error}{hint}"
+            ) from error
         if found != self.bookie_id:
             raise BookieUnavailable(self.bookie_id, f"bookie {found} answers at its address")
 
@@ -256,9 +269,14 @@ class Bookies:
     """All bookies of the cluster, as this process sees them."""
 
     def __init__(
-        self, registry: BookieRegistry, options: LedgerOptions, rng: random.Random
+        self,
+        registry: BookieRegistry,
+        options: LedgerOptions,
+        rng: random.Random,
+        tls: Certificates | None = None,
     ) -> None:
         self.options = options
+        self.tls = tls if tls and tls.config.connects else None
         self._rng = rng
         self.scratch = bytearray(options.scratch_bytes)
         self.closed = False

@@ -28,6 +28,7 @@ from octavo.protocol.entry import Buffer
 from octavo.protocol.extension import Answer, Op, encode_request
 from octavo.protocol.frames import FrameReceiver, batch_read_request, read_request
 from octavo.protocol.limits import FRAME_BYTES_MAX
+from octavo.tls.words import why
 
 log = structlog.get_logger()
 
@@ -135,7 +136,7 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
-        self._fail(str(exc) if exc is not None else "the connection was closed")
+        self._fail(why(exc) or str(exc or "") or "the connection was closed")
 
     def close(self, reason: str) -> None:
         """Give the connection up; everything under way fails with `reason`."""

@@ -8,7 +8,9 @@ import urllib.request
 from typing import Any
 
 from octavo.cli.options import BadOption
+from octavo.client.trust import context_of
 from octavo.protocol.codes import OctavoError
+from octavo.tls.words import why
 
 _TIMEOUT_S = 15.0
 _ANSWER_BYTES_MAX = 64 * 1024 * 1024
@@ -33,14 +35,16 @@ def ask(url: str | None, path: str, *, method: str = "GET") -> Any:
         raise BadOption(f"--url {url}: write http://host:port")
     try:
         request = urllib.request.Request(base.rstrip("/") + path, method=method)
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+        context = context_of(None, None, None)
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=context) as answer:
             return json.loads(answer.read(_ANSWER_BYTES_MAX))
     except urllib.error.HTTPError as error:
         raise AdminRefused(f"{base}{path}: {_reason(error)}") from error
     except (OSError, ValueError) as error:  # URLError and timeouts are OSErrors
-        why = getattr(error, "reason", error)
+        cause = getattr(error, "reason", error)
+        told = why(cause if isinstance(cause, BaseException) else error) or cause
         raise AdminRefused(
-            f"no answer from {base}: {why}; is the bookie up, and is that its admin_port? (A "
+            f"no answer from {base}: {told}; is the bookie up, and is that its admin_port? (A "
             "bookie of Apache's has none: `octavo bookies` shows which kind it is)"
         ) from error
 

@@ -38,7 +38,7 @@ SHOWN_BYTES_MAX = 60
 def with_ledgers(url: str, work: Callable[[LedgerClient], Awaitable[T]]) -> T:
     """Run `work` with a ledger client on the metadata store at `url`."""
     from octavo.clock import wall_clock_ms
-    from octavo.credentials import credentials_file
+    from octavo.credentials import certificates, credentials_file
     from octavo.ledger.client import LedgerClient
     from octavo.logs import configure_logging
     from octavo.metadata.opening import open_store
@@ -49,7 +49,9 @@ def with_ledgers(url: str, work: Callable[[LedgerClient], Awaitable[T]]) -> T:
         store = open_store(url, credentials_file=credentials_file())
         await store.start()
         try:
-            ledgers = LedgerClient(store, rng=random.SystemRandom(), clock=wall_clock_ms)
+            ledgers = LedgerClient(
+                store, rng=random.SystemRandom(), clock=wall_clock_ms, tls=certificates()
+            )
             await ledgers.start()
             try:
                 return await work(ledgers)

@@ -15,6 +15,7 @@ from octavo import __version__
 from octavo.cli import (
     bookie,
     bookies,
+    certs,
     consume,
     demo,
     inspect,
@@ -64,6 +65,7 @@ app.command("publish")(publish.publish)
 app.command("consume")(consume.consume)
 app.add_typer(ledger.app, name="ledger")
 app.command("bookies")(bookies.bookies)
+app.command("certs")(certs.certs)
 app.add_typer(inspect.app, name="inspect")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(demo.app, name="demo")
@@ -118,6 +120,7 @@ _USAGE = {
     "no-cluster",
     "nothing-to-inspect",
     "settings",
+    "tls",
 }
 """Errors of what was typed, by name: nothing was done, and typing it again will not help."""
 _REMEDIES = {

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from octavo.cli.options import BadOption, Config, Host, Metadata, NodeName, Port, Sets, parse_sets
+
+if TYPE_CHECKING:
+    from octavo.tls.settings import TlsConfig
 
 
 def bookie(
@@ -79,7 +82,7 @@ def bookie(
             f"or a settings file with --config ({error})"
         ) from error
     name = settings.bookie_id or f"{settings.advertised_host or settings.host}:{settings.port}"
-    _serve(serve_bookie, name, metadata, config, {"bookie": settings})
+    _serve(serve_bookie, name, metadata, config, {"bookie": settings, "tls": _tls(config)})
 
 
 def broker(
@@ -119,8 +122,21 @@ def broker(
         "broker": settings,
         "http": load(HttpConfig, "http", file=config),
         "ledger": load(LedgerOptions, "ledger", file=config),
+        "tls": _tls(config),
     }
     _serve(serve_broker, name, metadata, config, sections)
+
+
+def _tls(config: Path | None) -> TlsConfig:
+    """The settings of TLS, of a node: it shows a certificate or knows nothing of TLS."""
+    from octavo.settings import load
+    from octavo.tls.contexts import certificates_of
+    from octavo.tls.settings import TlsConfig
+
+    tls = load(TlsConfig, "tls", file=config)
+    tls.check_node()
+    certificates_of(tls)  # or say why
+    return tls
 
 
 def _folders(given: list[Path] | None, data: Path | None, name: str) -> list[str] | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from octavo.client.trust import VARIABLES
 from octavo.protocol.codes import OctavoError
-from octavo.standalone.cluster_file import read_cluster
+from octavo.standalone.cluster_file import ClusterFile, read_cluster
 
 DATA_FOLDER = Path("octavo-data")
 BROKER_URL = "http://127.0.0.1:8080"
@@ -125,7 +127,7 @@ def broker_urls(url: str | None, data: Path | None) -> list[str]:
     if url:
         return [part.strip() for part in url.split(",") if part.strip()]
     if data is not None:
-        return read_cluster(data).urls
+        return _known(data).urls
     return [BROKER_URL]
 
 
@@ -138,7 +140,16 @@ def metadata_url(metadata: str | None, data: Path | None) -> str:
             "which cluster? name its metadata store with --metadata URL, or a standalone "
             "cluster's folder with --data DIR"
         )
-    return read_cluster(data or DATA_FOLDER).metadata_url
+    return _known(data or DATA_FOLDER).metadata_url
+
+
+def _known(folder: Path) -> ClusterFile:
+    """A standalone cluster. What its TLS needs is set for all that this command opens, unless the
+    environment says otherwise."""
+    cluster = read_cluster(folder)
+    if not any(name in os.environ for name in VARIABLES):
+        os.environ.update(zip(VARIABLES, cluster.shown, strict=False))
+    return cluster
 
 
 def named_values(option: str, pairs: list[str] | None) -> dict[str, str]:

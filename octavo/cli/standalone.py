@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from octavo.standalone.supervisor import Plan
 
 TOPIC_ENSEMBLE = 3
+_CURL = ("--cacert", "--cert", "--key")
 EXAMPLE = """\b
 Examples:
   octavo standalone --data ./octavo-data
   octavo standalone --data /tmp/x --port-base 0 --json      (any free ports, one JSON line)
   octavo standalone --set bookie.journal_sync=false         (any setting of the processes)
+  octavo standalone --data /tmp/y --tls                     (and --set tls.mutual=true)
 """
 
 
@@ -51,6 +53,10 @@ def standalone(
     restart: Annotated[
         bool, typer.Option("--restart/--no-restart", help="Start again what died.")
     ] = True,
+    tls: Annotated[
+        bool,
+        typer.Option("--tls", help="All ports speak TLS, with certificates made in DATA/tls."),
+    ] = False,
     config: Config = None,
     sets: Sets = None,
     as_json: AsJson = False,
@@ -76,6 +82,7 @@ def standalone(
         log_bytes_max=process.log_bytes_max,
         log_files_max=process.log_files_max,
         sections=_sections(config, sets),
+        make_certificates=tls,
     )
     with asyncio.Runner() as runner:
         code = runner.run(_run(plan, as_json))
@@ -103,6 +110,7 @@ def _sections(config: Path | None, sets: list[str] | None) -> dict[str, dict[str
     from octavo.broker.http.config import HttpConfig
     from octavo.ledger.options import LedgerOptions
     from octavo.settings import SECTIONS, SettingsError, chosen
+    from octavo.tls.settings import TlsConfig
 
     flags: dict[str, dict[str, object]] = {}
     for name, value in parse_sets(sets).items():
@@ -114,7 +122,7 @@ def _sections(config: Path | None, sets: list[str] | None) -> dict[str, dict[str
             )
         flags.setdefault(section, {})[setting] = value
     found: dict[str, dict[str, Any]] = {}
-    kinds = (BookieConfig, BrokerConfig, HttpConfig, LedgerOptions)
+    kinds = (BookieConfig, BrokerConfig, HttpConfig, LedgerOptions, TlsConfig)
     for kind, section in zip(kinds, SECTIONS, strict=True):
         values = chosen(kind, section, file=config, flags=flags.get(section))
         for name in _OWN.get(section, ()):
@@ -124,6 +132,9 @@ def _sections(config: Path | None, sets: list[str] | None) -> dict[str, dict[str
                     f"process; use --data, --host and --port-base"
                 )
         found[section] = values
+    for name in ("certificate", "key", "ca"):
+        if found["tls"].get(name):  # read by processes that may stand elsewhere
+            found["tls"][name] = str(Path(found["tls"][name]).absolute())
     return found
 
 
@@ -170,9 +181,9 @@ async def _run(plan: Plan, as_json: bool) -> int:
     return 0
 
 
-def _admin_url(member: Member) -> str:
+def _admin_url(member: Member, scheme: str) -> str:
     host = member.address.rpartition(":")[0]
-    return f"http://{host}:{member.admin_port}" if member.admin_port else ""
+    return f"{scheme}://{host}:{member.admin_port}" if member.admin_port else ""
 
 
 def _announce(cluster: ClusterFile, took_s: float, as_json: bool) -> None:
@@ -183,7 +194,7 @@ def _announce(cluster: ClusterFile, took_s: float, as_json: bool) -> None:
         (
             member.name,
             member.address,
-            _admin_url(member),
+            _admin_url(member, cluster.urls[0].partition(":")[0]),
             str(member.pid),
             Path(member.log).name,
         )
@@ -193,11 +204,13 @@ def _announce(cluster: ClusterFile, took_s: float, as_json: bool) -> None:
     emit_table(("process", "address", "admin", "pid", "log (in logs/)"), rows)
     url = cluster.urls[0]
     topic = f"{url}/v1/topics/public/greetings"
+    shown = zip(_CURL, cluster.shown, strict=False)
+    curl = " ".join(("curl", *(f"{how} {file}" for how, file in shown)))
     out.print(
         f"\nmetadata  {cluster.metadata_url}"
-        f"\ncreate    curl -X PUT {topic}"
-        f"\npublish   curl -d 'hello' {topic}/messages"
-        f"\nread      curl '{topic}/messages?from=earliest'"
+        f"\ncreate    {curl} -X PUT {topic}"
+        f"\npublish   {curl} -d 'hello' {topic}/messages"
+        f"\nread      {curl} '{topic}/messages?from=earliest'"
         f"\nAPI       {url}/openapi.json"
         "\n\nCtrl-C stops it; kill -9 loses nothing that was acknowledged.",
         markup=False,

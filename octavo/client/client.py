@@ -27,8 +27,9 @@ from octavo.client.reading import find_offset, read_messages
 from octavo.client.settings import ProducerSettings, TopicChanges, TopicSettings
 from octavo.client.subscription import Subscription
 from octavo.client.transport import Transport
+from octavo.client.trust import context_of
 from octavo.client.types import Headers, Message, Position, Topic, TopicName, Value, partitions_in
-from octavo.client.wire import Wire
+from octavo.client.wire import HttpWire, Wire
 from octavo.clock import wall_clock_ms
 from octavo.protocol.compression import Compression
 
@@ -50,6 +51,10 @@ class AsyncClient:
 
     Arguments:
         urls: any of the brokers, `http://host:port`; more than one for when one is away.
+        ca_file: PEM file of the CAs that are believed, for `https://`; by default those of the
+            machine. The environment may name it: `OCTAVO_TLS_CA`.
+        certificate, key: PEM files of what this client shows where brokers ask for it
+            (`OCTAVO_TLS_CERTIFICATE`, `OCTAVO_TLS_KEY`).
         attempt_s: seconds that one try of a call may take.
         retry_s: seconds for which a call that failed for a reason that passes (a broker that does
             not answer, 429, 503) is repeated, with growing pauses; 0 tries once.
@@ -66,6 +71,9 @@ class AsyncClient:
         self,
         urls: str | Sequence[str] = DEFAULT_URL,
         *,
+        ca_file: str | None = None,
+        certificate: str | None = None,
+        key: str | None = None,
         attempt_s: float = 15.0,
         retry_s: float = 60.0,
         rng: random.Random | None = None,
@@ -76,7 +84,12 @@ class AsyncClient:
         self._rng = rng or random.SystemRandom()
         self._clock = clock
         self.transport = Transport(
-            urls, attempt_s=attempt_s, retry_s=retry_s, rng=self._rng, on_retry=on_retry, wire=wire
+            urls,
+            attempt_s=attempt_s,
+            retry_s=retry_s,
+            rng=self._rng,
+            on_retry=on_retry,
+            wire=wire or HttpWire(context_of(ca_file, certificate, key)),
         )
         self._own_producers: dict[TopicName, Producer] = {}
         self._looked_at: dict[TopicName, Incarnation] = {}

@@ -208,6 +208,10 @@ class Client(OnLoopThread[AsyncClient]):
 
     Arguments:
         urls: any of the brokers, `http://host:port`; more than one for when one is away.
+        ca_file: PEM file of the CAs that are believed, for `https://`; by default those of the
+            machine. The environment may name it: `OCTAVO_TLS_CA`.
+        certificate, key: PEM files of what this client shows where brokers ask for it
+            (`OCTAVO_TLS_CERTIFICATE`, `OCTAVO_TLS_KEY`).
         attempt_s: seconds that one try of a call may take.
         retry_s: seconds for which a call that failed for a reason that passes is repeated.
 
@@ -237,10 +241,20 @@ class Client(OnLoopThread[AsyncClient]):
         self,
         urls: str | Sequence[str] = DEFAULT_URL,
         *,
+        ca_file: str | None = None,
+        certificate: str | None = None,
+        key: str | None = None,
         attempt_s: float = 15.0,
         retry_s: float = 60.0,
     ) -> None:
-        inner = AsyncClient(urls, attempt_s=attempt_s, retry_s=retry_s)
+        inner = AsyncClient(
+            urls,
+            ca_file=ca_file,
+            certificate=certificate,
+            key=key,
+            attempt_s=attempt_s,
+            retry_s=retry_s,
+        )
         super().__init__(inner, LoopThread("octavo-client"))
 
     def __enter__(self) -> Client:

@@ -26,15 +26,16 @@ from octavo.client.errors import (
     api_error,
 )
 from octavo.client.incarnation import Incarnation
-from octavo.client.wire import LOST, HttpWire, Reply, Wire, has_no_address, reason_of
+from octavo.client.wire import LOST, HttpWire, Reply, Wire, is_hopeless, reason_of
 from octavo.protocol.backoff import Backoff
 
 PAUSE_S = 0.05
 PAUSE_S_MAX = 2.0
 SILENT_S = 10.0
 """A broker that gave no answer is asked again only after this, unless there is no other."""
-NAME_RETRY_S = 2.0
-"""So long a host name that leads nowhere is tried again: it is mistyped more often than late."""
+HOPELESS_RETRY_S = 2.0
+"""So long a host name that leads nowhere is tried again, and a broker with which TLS fails: it is
+mistyped more often than late."""
 OWNER_ANSWER_S = 10.0
 """A broker holds the question who owns a partition for as long as nobody does."""
 PROBLEM_TYPE = "application/problem+json"
@@ -131,8 +132,8 @@ class Transport:
         deadline = begun + (self.retry_s if retry_s is None else retry_s)
         pauses = Backoff(PAUSE_S, PAUSE_S_MAX, self._rng)
         tried: dict[str, str] = {}
-        nameless: set[str] = set()
-        """Of the brokers, those whose host names lead nowhere."""
+        hopeless: set[str] = set()
+        """Of the brokers, those with which trying again will hardly help."""
         while True:
             url = self._url_for(partition)
             if of is not None:
@@ -149,10 +150,10 @@ class Transport:
                     raise TopicReplaced(409, _ANOTHER, shown)
                 return answer
             except LOST as error:
-                tried[url] = reason_of(error)
-                nameless = nameless | {url} if has_no_address(error) else nameless - {url}
-                if nameless >= set(self._urls):
-                    deadline = min(deadline, begun + NAME_RETRY_S)
+                tried[url] = reason_of(error, url)
+                hopeless = hopeless | {url} if is_hopeless(error) else hopeless - {url}
+                if hopeless >= set(self._urls):
+                    deadline = min(deadline, begun + HOPELESS_RETRY_S)
                 self._silent_until[url] = loop.time() + SILENT_S
                 self._leave(url)
                 last: ClientError = Unreachable(f"{shown}: no answer from {_tried(tried)}")
@@ -210,7 +211,7 @@ class Transport:
                 ):
                     yield piece
         except LOST as error:
-            raise Unreachable(f"{shown}: {url} broke off ({reason_of(error)})") from None
+            raise Unreachable(f"{shown}: {url} broke off ({reason_of(error, url)})") from None
 
     async def _once(
         self,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import NamedTuple, Protocol
 
 import aiohttp
+
+from octavo.tls.words import CUT_OFF, tls_error, why
 
 CONNECT_TIMEOUT_S = 3.0
 LOST = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, OSError)
@@ -60,7 +63,9 @@ class Wire(Protocol):
 class HttpWire:
     """Real HTTP; connections open when needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        """`tls`: of URLs that begin with https://; without it the machine's CAs are believed."""
+        self._tls = tls
         self._session: aiohttp.ClientSession | None = None
 
     async def send(
@@ -110,23 +115,29 @@ class HttpWire:
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60)
+                connector=aiohttp.TCPConnector(
+                    limit=0, ttl_dns_cache=60, ssl=self._tls if self._tls is not None else True
+                )
             )
             self._session._retry_connection = False  # it would repeat a DELETE behind our back
         return self._session
 
 
-def has_no_address(error: BaseException) -> bool:
-    """Whether the broker's host name leads nowhere."""
-    return isinstance(error, aiohttp.ClientConnectorDNSError)
+def is_hopeless(error: BaseException) -> bool:
+    """Whether time alone will hardly help: the host name leads nowhere, or TLS was refused."""
+    return isinstance(error, aiohttp.ClientConnectorDNSError) or tls_error(error) is not None
 
 
-def reason_of(error: BaseException) -> str:
-    """Why there was no answer, in words."""
+def reason_of(error: BaseException, url: str) -> str:
+    """Why there was no answer from `url`, in words."""
     if isinstance(error, TimeoutError):
         return "timed out"
+    if said := why(error):
+        return said
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return f"there is no host named {error.host!r}: {error.strerror or error.os_error}"
     if isinstance(error, aiohttp.ClientConnectorError):
         return str(error.strerror or error.os_error or error)
-    return str(error) or type(error).__name__
+    text = str(error) or type(error).__name__
+    ended = isinstance(error, aiohttp.ServerDisconnectedError | ConnectionResetError)
+    return f"{text}; {CUT_OFF}" if ended and url.startswith("https://") else text

@@ -18,11 +18,14 @@ from octavo.metadata.opening import open_store
 from octavo.process.copies import kept_copies
 from octavo.process.life import Life, run_process
 from octavo.process.spec import ProcessSpec, read_spec
+from octavo.tls.contexts import certificates_of, kept_fresh
+from octavo.tls.settings import TlsConfig
 
 
 async def serve_bookie(spec: ProcessSpec, life: Life) -> None:
     """Start, register, serve until stopped; every start error names its cause."""
     config = spec.config(BookieConfig, "bookie")
+    tls = certificates_of(spec.config(TlsConfig, "tls"))
     store = open_store(
         spec.metadata_url,
         session_timeout_ms=spec.session_timeout_ms,
@@ -31,13 +34,16 @@ async def serve_bookie(spec: ProcessSpec, life: Life) -> None:
     await store.start()
     try:
         node = BookieNode(
-            config, store, disk=RealDisk(), rng=random.SystemRandom(), clock=wall_clock_ms
+            config, store, disk=RealDisk(), rng=random.SystemRandom(), clock=wall_clock_ms, tls=tls
         )
         await node.start()
         failed = asyncio.ensure_future(life.fail_with(node.failed))
         try:
             life.ready(bookie_id=node.bookie_id, address=node.address)
-            async with kept_copies(node, store, rng=random.SystemRandom(), clock=wall_clock_ms):
+            copies = kept_copies(
+                node, store, rng=random.SystemRandom(), clock=wall_clock_ms, tls=tls
+            )
+            async with kept_fresh(tls), copies:
                 await life.until_stopped()
         finally:
             failed.cancel()

@@ -20,6 +20,8 @@ from octavo.metadata.secret import cluster_secret
 from octavo.process.life import Life, run_process
 from octavo.process.recovery_log import log_recovery_step
 from octavo.process.spec import ProcessSpec, read_spec
+from octavo.tls.contexts import certificates_of, kept_fresh
+from octavo.tls.settings import TlsConfig
 
 
 async def serve_broker(spec: ProcessSpec, life: Life) -> None:
@@ -27,6 +29,7 @@ async def serve_broker(spec: ProcessSpec, life: Life) -> None:
     config = spec.config(BrokerConfig, "broker")
     http = spec.config(HttpConfig, "http")
     options = spec.config(LedgerOptions, "ledger")
+    tls = certificates_of(spec.config(TlsConfig, "tls"))
     rng = random.SystemRandom()
     store = open_store(
         spec.metadata_url,
@@ -42,6 +45,7 @@ async def serve_broker(spec: ProcessSpec, life: Life) -> None:
             rng=rng,
             clock=wall_clock_ms,
             observe_recovery=log_recovery_step,
+            tls=tls,
         )
         await ledgers.start()
         try:
@@ -53,12 +57,14 @@ async def serve_broker(spec: ProcessSpec, life: Life) -> None:
                 clock=wall_clock_ms,
                 call_key=secret.key(KEY_USE),
                 http=http,
+                tls=tls,
             )
             await server.start()
             failed = asyncio.ensure_future(life.fail_with(broker.failed))
             try:
                 life.ready(broker_id=broker.broker_id, url=server.url)
-                await life.until_stopped()
+                async with kept_fresh(tls):
+                    await life.until_stopped()
             finally:
                 failed.cancel()
                 await server.stop()

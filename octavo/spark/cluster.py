@@ -20,8 +20,9 @@ import aiohttp
 import structlog
 
 from octavo.broker.cluster.registry import decode_broker
+from octavo.client.trust import connector
 from octavo.clock import wall_clock_ms
-from octavo.credentials import credentials_file
+from octavo.credentials import certificates, credentials_file
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import LedgerNotFound
 from octavo.ledger.offload.offloaded import OffloadedReader, open_offloaded
@@ -74,7 +75,10 @@ async def metadata_url(service: str) -> str:
     url = service.rstrip("/") + "/v1/cluster"
     try:
         timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
-        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as answer:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, connector=connector()) as session,
+            session.get(url) as answer,
+        ):
             answer.raise_for_status()
             found = (await answer.json())["metadata"]["url"]
             assert isinstance(found, str)
@@ -96,7 +100,11 @@ class Cluster:
         self.store = store
         self.topics = TopicStore(store)
         self.ledgers = LedgerClient(
-            store, rng=random.SystemRandom(), options=LedgerOptions(), clock=wall_clock_ms
+            store,
+            rng=random.SystemRandom(),
+            options=LedgerOptions(),
+            clock=wall_clock_ms,
+            tls=certificates(),
         )
         self._open: dict[int, LedgerReader | OffloadedReader] = {}
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator
 
 import aiohttp
 
+from octavo.client.trust import connector
 from octavo.protocol.batch import InvalidBatch, split_batches
 from octavo.protocol.codes import OctavoError
 from octavo.spark.columns import StoredBatch
@@ -37,7 +38,9 @@ async def served(service: str, piece: Piece) -> AsyncGenerator[list[StoredBatch]
     url = f"{service.rstrip('/')}/v1/topics/{piece.topic}/partitions/{piece.partition}/messages"
     timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
     headers = {_INCARNATION: piece.incarnation} if piece.incarnation else {}
-    async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
+    async with aiohttp.ClientSession(
+        timeout=timeout, headers=headers, connector=connector()
+    ) as session:
         ahead = asyncio.ensure_future(_ask(session, url, piece.start))
         try:
             while True:

@@ -49,6 +49,8 @@ class ClusterFile:
     metadata_url: str
     supervisor_pid: int = 0
     ready: bool = False
+    shown: Sequence[str] = field(default_factory=tuple)
+    """With TLS: the files of its CA, and of a certificate and key that it takes from clients."""
     members: Sequence[Member] = field(default_factory=tuple)
 
     def of_kind(self, kind: str) -> list[Member]:

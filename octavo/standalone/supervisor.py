@@ -41,6 +41,7 @@ SMALLER: Mapping[str, Mapping[str, Any]] = {
 }
 """Five processes share one machine: caches below their defaults, for 500 MB in all."""
 ORPHANS_TIMEOUT_S = 45.0
+CERTIFICATE_DAYS = 365
 STEADY_S = 60.0
 """A member that ran so long starts over with the shortest pause."""
 
@@ -70,6 +71,8 @@ class Plan:
     log_bytes_max: int = LOG_BYTES_MAX
     log_files_max: int = LOG_FILES_MAX
     sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    make_certificates: bool = False
+    """Of a CA of its own, in the folder, where there are none yet; all ports then speak TLS."""
 
 
 class Supervisor:
@@ -91,6 +94,7 @@ class Supervisor:
         self._watchers: dict[str, asyncio.Task[None]] = {}
         self._former: ClusterFile | None = None
         self._lock: IO[str] | None = None
+        self._tls: Mapping[str, Any] = plan.sections.get("tls", {})
         self.cluster = ClusterFile(
             folder=str(folder),
             metadata_url=plan.metadata_url or f"file://{folder / 'metadata.db'}",
@@ -102,6 +106,7 @@ class Supervisor:
         self._take_folder()
         try:
             await self._until_orphans_gone()
+            self._prepare_tls()
             members = [("bookie", n) for n in range(1, self.plan.bookies + 1)]
             members += [("broker", n) for n in range(1, self.plan.brokers + 1)]
             ports.check_ports(self.plan.host, self._fixed_ports(members))
@@ -187,6 +192,28 @@ class Supervisor:
             while is_child(member.pid) and time.monotonic() < deadline:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
+    def _prepare_tls(self) -> None:
+        """Certificates where they are to be made, and whom clients are to believe. Raises
+        `TlsError`."""
+        from octavo.tls.authority import Authority, own_names
+        from octavo.tls.contexts import certificates_of
+        from octavo.tls.settings import TlsConfig
+
+        if self.plan.make_certificates:
+            folder = self._folder / "tls"
+            authority, _ = Authority.opened(folder)
+            certificate, key = folder / "node.pem", folder / "node.key"
+            if not certificate.exists() and not key.exists():
+                authority.issue("node", [*own_names(), self.plan.host], days=CERTIFICATE_DAYS)
+            files = {"ca": authority.file, "certificate": certificate, "key": key}
+            self._tls = {**self._tls, **{name: str(path) for name, path in files.items()}}
+        config = TlsConfig(**self._tls)
+        config.check_node()
+        certificates_of(config)  # or say why
+        if config.serves:
+            shown = (config.ca, *((config.certificate, config.key) if config.mutual else ()))
+            self.cluster = replace(self.cluster, shown=shown)
+
     async def _prepare_metadata(self) -> None:
         """Make the store's root records once, before five processes would try it together."""
         from octavo.metadata.ledgers import LedgerStore
@@ -219,7 +246,7 @@ class Supervisor:
                 "journal_directories": [str(data / "journal")],
                 "ledger_directories": [str(data / "ledgers")],
             }
-        sections = {kind: {**own, **plan.sections.get(kind, {})}}
+        sections = {kind: {**own, **plan.sections.get(kind, {})}, "tls": dict(self._tls)}
         if kind == "broker":
             sections |= {name: dict(plan.sections.get(name, {})) for name in ("http", "ledger")}
         spec = ProcessSpec(

@@ -26,7 +26,7 @@ def no_such_host(monkeypatch: pytest.MonkeyPatch) -> None:
         return await real(self, host, *args, **named)
 
     monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "getaddrinfo", getaddrinfo)
-    monkeypatch.setattr(transport, "NAME_RETRY_S", 0.2)
+    monkeypatch.setattr(transport, "HOPELESS_RETRY_S", 0.2)
 
 
 async def test_it_is_named_soon() -> None:

@@ -1,0 +1,113 @@
+"""The port of a bookie: taken before its folders are, served once they are read; plain, or TLS.
+
+With certificates it is TLS from the first byte, or after BookKeeper's START_TLS, as each client
+likes; who does neither is refused, unless `plain_allowed`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+
+from octavo.protocol.codes import OctavoError, Scope
+from octavo.tls.contexts import Certificates
+from octavo.tls.listening import TlsListener
+from octavo.tls.start_tls import StartTls
+
+_BACKLOG = 1024
+
+
+class ListenFailed(OctavoError):
+    """The bookie cannot listen where it was told to. The message says why and what to do."""
+
+    name = "listen-failed"
+    scope = Scope.PROCESS
+
+
+class Listener:
+    """A port that is ours; nobody is served there before `serve`."""
+
+    def __init__(self, host: str, port: int, sockets: asyncio.Server, line: _Line) -> None:
+        self._host = host
+        self._sockets = sockets
+        self._line = line
+        self.port = port
+
+    @classmethod
+    async def bind(cls, host: str, port: int) -> Listener:
+        """Take the port; 0: any. Raises `ListenFailed`."""
+        line = _Line()
+        try:
+            sockets = await asyncio.get_running_loop().create_server(
+                line.accept, host, port, backlog=_BACKLOG, start_serving=False
+            )
+        except OSError as error:
+            raise ListenFailed(why_not_listening(error, host, port)) from error
+        return cls(host, int(sockets.sockets[0].getsockname()[1]), sockets, line)
+
+    async def serve(self, protocol: Callable[[], asyncio.BaseProtocol]) -> None:
+        """Give each connection a `protocol`. Raises `ListenFailed`: only now is it surely ours."""
+        self._line.protocol = protocol
+        try:
+            await self._sockets.start_serving()
+        except OSError as error:
+            raise ListenFailed(why_not_listening(error, self._host, self.port)) from error
+
+    def close(self) -> None:
+        """Take no more connections."""
+        self._sockets.close()
+
+
+class _Line:
+    """What a socket hands its connections to, before anybody is there for them and after."""
+
+    def __init__(self) -> None:
+        self.protocol: Callable[[], asyncio.BaseProtocol] = asyncio.Protocol
+
+    def accept(self) -> asyncio.BaseProtocol:
+        return self.protocol()
+
+
+class SecureListener:
+    """The same with TLS."""
+
+    def __init__(self, host: str, port: TlsListener, certificates: Certificates) -> None:
+        self._host = host
+        self._port = port
+        self._certificates = certificates
+        self.port = port.port
+
+    @classmethod
+    async def bind(cls, host: str, port: int, certificates: Certificates) -> SecureListener:
+        """Take the port; 0: any. Raises `ListenFailed`."""
+        try:
+            bound = await TlsListener.bind(host, port, certificates)
+        except OSError as error:
+            raise ListenFailed(why_not_listening(error, host, port)) from error
+        return cls(host, bound, certificates)
+
+    async def serve(self, protocol: Callable[[], asyncio.BaseProtocol]) -> None:
+        """Give each connection a `protocol`. Raises `ListenFailed`: only now is it surely ours."""
+        try:
+            await self._port.serve(protocol, StartTls(self._certificates, protocol).take)
+        except OSError as error:
+            raise ListenFailed(why_not_listening(error, self._host, self.port)) from error
+
+    def close(self) -> None:
+        """Take no more connections."""
+        self._port.close()
+
+
+def why_not_listening(error: OSError, host: str, port: int) -> str:
+    """What stands in the way, and what to do about it."""
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"port {port} on {host} is in use by another process: stop it "
+            f"(`ss -ltnp 'sport = :{port}'` shows which) or give this bookie another port"
+        )
+    if error.errno == errno.EACCES:
+        return f"port {port} on {host} is not allowed for this user: use a port above 1023"
+    if error.errno in (errno.EADDRNOTAVAIL, None):  # None: asyncio of Python 3.13, for this alone
+        return f"{host} is not an address of this machine: set `host` to one that is, or 0.0.0.0"
+    return f"cannot listen on {host}:{port}: {error.strerror or error}"

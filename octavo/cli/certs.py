@@ -1,0 +1,68 @@
+"""`octavo certs`: a CA for development and certificates of nodes, from one command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from octavo.cli.options import AsJson
+from octavo.cli.output import emit_json, out
+
+DAYS = 365
+
+
+def certs(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAMES]",
+            help="Host names and IP addresses by which the node is reached. "
+            "Default: localhost, 127.0.0.1, ::1 and this machine's name.",
+            show_default=False,
+        ),
+    ] = None,
+    folder: Annotated[
+        Path, typer.Option("--dir", help="Folder of the CA and all it signs.")
+    ] = Path("octavo-certs"),
+    name: Annotated[
+        str, typer.Option(help="Of the files, and the certificate's subject: one for each node.")
+    ] = "node",
+    days: Annotated[int, typer.Option(min=1, max=3650, help="How long it is valid.")] = DAYS,
+    as_json: AsJson = False,
+) -> None:
+    """Make certificates for development: a CA, once, and one certificate each time.
+
+    \b
+    Examples:
+      octavo certs                                     (octavo-certs/ca.pem, node.pem, node.key)
+      octavo certs --name bookie-1 bookie-1.internal 10.0.0.7
+      octavo certs --name alice alice.clients          (to show as a client)
+    """
+    from octavo.tls.authority import Authority, own_names
+
+    authority, is_new = Authority.opened(folder)
+    made = authority.issue(name, names or own_names(), days=days)
+    if as_json:
+        emit_json(
+            {
+                "ca": str(authority.file),
+                "ca_is_new": is_new,
+                "certificate": str(made.certificate),
+                "key": str(made.key),
+                "names": list(made.names),
+                "ends_at": made.ends_at.isoformat(),
+            }
+        )
+        return
+    out.print(
+        f"ca           {authority.file}{' (new)' if is_new else ''}\n"
+        f"certificate  {made.certificate}, for {', '.join(made.names)}, "
+        f"until {made.ends_at:%Y-%m-%d}\n"
+        f"key          {made.key}\n\n"
+        f"a node    OCTAVO_TLS_CERTIFICATE={made.certificate} OCTAVO_TLS_KEY={made.key} "
+        f"OCTAVO_TLS_CA={authority.file} octavo broker …\n"
+        f"a client  curl --cacert {authority.file} https://…",
+        markup=False,
+    )

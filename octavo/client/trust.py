@@ -1,0 +1,36 @@
+"""Whom a client believes and what it shows, by arguments or by the environment."""
+
+from __future__ import annotations
+
+import os
+import ssl
+
+import aiohttp
+
+from octavo.client.errors import InvalidCall
+from octavo.tls.contexts import client_context
+from octavo.tls.settings import TlsError
+
+VARIABLES = ("OCTAVO_TLS_CA", "OCTAVO_TLS_CERTIFICATE", "OCTAVO_TLS_KEY")
+"""What stands for `ca_file`, `certificate` and `key` where none of them is given."""
+
+
+def context_of(
+    ca_file: str | None, certificate: str | None, key: str | None
+) -> ssl.SSLContext | None:
+    """For URLs with https://; None when nothing is said. Raises `InvalidCall`."""
+    given = [one or "" for one in (ca_file, certificate, key)]
+    if not any(given):
+        given = [os.environ.get(name, "") for name in VARIABLES]
+    if not any(given):
+        return None
+    try:
+        return client_context(ca=given[0], certificate=given[1], key=given[2])
+    except TlsError as error:
+        raise InvalidCall(str(error)) from error
+
+
+def connector() -> aiohttp.TCPConnector:
+    """For sessions of those who have no client, by the environment. Raises `InvalidCall`."""
+    found = context_of(None, None, None)
+    return aiohttp.TCPConnector(ssl=True if found is None else found)

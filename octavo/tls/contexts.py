@@ -1,0 +1,226 @@
+"""Every `ssl.SSLContext` is made here, of `TlsConfig`, and made again when the files have changed.
+
+`Certificates` holds the two of a process: `server` for its ports, `client` for its connections.
+Who accepts or connects asks for the present one each time, so a connection keeps what it was made
+with and the next one has the new files. Files that cannot be used (half written, a key of another
+certificate) change nothing; that is told, and looked at again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import ssl
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import structlog
+
+from octavo.tls.settings import TlsConfig, TlsError
+
+log = structlog.get_logger()
+
+CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Of TLS 1.2: with forward secrecy, and none without authentication. Those of 1.3 all are such."""
+SOON = timedelta(days=14)
+"""A certificate that ends before is told of …"""
+TOLD_EVERY = timedelta(days=1)
+"""… so often."""
+
+_Seen = tuple[tuple[int, int, int] | None, ...]
+
+
+class Certificates:
+    """What a process shows and whom it believes, as the files have it now."""
+
+    def __init__(self, config: TlsConfig) -> None:
+        """Raises `TlsError`, with the file and what is wrong with it."""
+        self.config = config
+        self._seen = self._look()
+        self.server, self.client = self._made()
+        self._ends_at = self._end()
+        self._told_at: datetime | None = None
+        self._failed: str | None = None
+
+    @property
+    def ends_at(self) -> datetime | None:
+        """When the certificate that is shown expires; None without one."""
+        return self._ends_at
+
+    def refresh(self) -> bool:
+        """Look at the files; True when they had changed and were taken."""
+        seen = self._look()
+        self._tell_of_end()
+        if seen == self._seen:
+            return False
+        try:
+            self.server, self.client = self._made()
+            self._ends_at = self._end()
+        except TlsError as error:
+            if str(error) != self._failed:
+                self._failed = str(error)
+                log.warning("certificates_not_loaded", reason=str(error))
+            return False
+        self._seen, self._failed, self._told_at = seen, None, None
+        log.info("certificates_loaded", ends_at=str(self._ends_at))
+        self._tell_of_end()
+        return True
+
+    async def keep_fresh(self) -> None:
+        """Look at the files every `reload_ms`, for ever."""
+        while True:
+            try:
+                await asyncio.to_thread(self.refresh)
+            except Exception as error:  # the old ones serve on
+                log.error("certificates_not_loaded", reason=repr(error), exc_info=error)
+            await asyncio.sleep(self.config.reload_ms / 1000)
+
+    def _made(self) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+        config = self.config
+        return (
+            server_context(config) if config.serves else None,
+            client_context(
+                ca=config.ca,
+                certificate=config.certificate,
+                key=config.key,
+                minimum_version=config.minimum_version,
+            )
+            if config.connects
+            else None,
+        )
+
+    def _look(self) -> _Seen:
+        config = self.config
+        return tuple(_state_of(name) for name in (config.certificate, config.key, config.ca))
+
+    def _end(self) -> datetime | None:
+        return end_of(self.config.certificate) if self.config.serves else None
+
+    def _tell_of_end(self) -> None:
+        now = datetime.now(UTC)
+        if self._ends_at is None or self._ends_at - now > SOON:
+            return
+        if self._told_at is None or now - self._told_at >= TOLD_EVERY:
+            self._told_at = now
+            log.warning(
+                "certificate_ends",
+                path=self.config.certificate,
+                ends_at=str(self._ends_at),
+                expired=self._ends_at <= now,
+            )
+
+
+@contextlib.asynccontextmanager
+async def kept_fresh(certificates: Certificates | None) -> AsyncIterator[None]:
+    """Take the files' changes in for as long as this lasts."""
+    if certificates is None:
+        yield
+        return
+    task = asyncio.create_task(certificates.keep_fresh(), name="certificates")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def certificates_of(config: TlsConfig) -> Certificates | None:
+    """The certificates of a process; None when it is told nothing of TLS. Raises `TlsError`."""
+    return Certificates(config) if config.serves or config.connects else None
+
+
+def server_context(config: TlsConfig) -> ssl.SSLContext:
+    """For ports. Raises `TlsError`."""
+    context = _context(ssl.PROTOCOL_TLS_SERVER, config.minimum_version)
+    _load_chain(context, config.certificate, config.key)
+    if config.mutual:
+        _load_ca(context, config.ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def client_context(
+    *, ca: str = "", certificate: str = "", key: str = "", minimum_version: str = "1.2"
+) -> ssl.SSLContext:
+    """For connections: certificate and name of the other side are checked. Raises `TlsError`.
+
+    Without `ca` the CAs of the machine are believed.
+    """
+    context = _context(ssl.PROTOCOL_TLS_CLIENT, minimum_version)
+    if ca:
+        _load_ca(context, ca)
+    else:
+        context.load_default_certs()
+    if certificate or key:
+        if not (certificate and key):
+            raise TlsError("a certificate and its key belong together: give both, or neither")
+        _load_chain(context, certificate, key)
+    return context
+
+
+def end_of(path: str) -> datetime:
+    """When the first certificate of a PEM file expires. Raises `TlsError`."""
+    from cryptography import x509  # megabytes, for those who use TLS
+
+    try:
+        return x509.load_pem_x509_certificate(Path(path).read_bytes()).not_valid_after_utc
+    except (OSError, ValueError) as error:
+        raise TlsError(f"{path} holds no certificate in PEM form: {error}") from error
+
+
+def _context(kind: int, minimum_version: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(kind)
+    context.minimum_version = (
+        ssl.TLSVersion.TLSv1_3 if minimum_version == "1.3" else ssl.TLSVersion.TLSv1_2
+    )
+    context.set_ciphers(CIPHERS)
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    return context
+
+
+def _load_chain(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    _readable(certificate, "certificate")
+    _readable(key, "key")
+    try:
+        context.load_cert_chain(certificate, key, password=_no_passphrase)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise TlsError(
+                f"key {key} is not that of certificate {certificate}: give the two that were "
+                "made together"
+            ) from error
+        raise TlsError(
+            f"certificate {certificate} and key {key} cannot be used: both must be in PEM form, "
+            f"the key without a passphrase ({error.reason or error})"
+        ) from error
+
+
+def _load_ca(context: ssl.SSLContext, ca: str) -> None:
+    _readable(ca, "ca")
+    try:
+        context.load_verify_locations(ca)
+    except ssl.SSLError as error:
+        raise TlsError(f"ca {ca} holds no certificate in PEM form ({error.reason})") from error
+
+
+def _readable(path: str, what: str) -> None:
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise TlsError(f"{what} {path} cannot be read: {error.strerror}") from error
+
+
+def _no_passphrase() -> bytes:
+    """OpenSSL would ask for it on the terminal."""
+    raise TlsError("the key has a passphrase: nobody is there to type it, write one without")
+
+
+def _state_of(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path) if path else None
+    except OSError:
+        return None
+    return (found.st_mtime_ns, found.st_size, found.st_ino) if found else None

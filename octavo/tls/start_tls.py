@@ -1,0 +1,154 @@
+"""BookKeeper's START_TLS, as the bookie has it: the first frame asks for it, the rest is TLS.
+
+    client  START_TLS, a v3 frame, also of clients that speak v2 from then on
+    bookie  OK, in the clear
+    both    handshake; then frames, as if nothing had been said before
+
+A port that has certificates takes nothing else in the clear, unless `plain_allowed`. What stands
+behind START_TLS before its answer is refused: it came unprotected and may be anybody's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import cast
+
+from octavo.protocol import v3
+from octavo.protocol.codes import Code
+from octavo.protocol.frames import LENGTH
+from octavo.tls.contexts import Certificates
+from octavo.tls.listening import tell_refused
+
+REQUEST_BYTES_MAX = 1024
+"""START_TLS has about ten."""
+RIGHT = "this port speaks TLS: begin with it, or ask for it by START_TLS"
+
+
+class StartTls:
+    """Of one port; `made` gives the protocols of its connections."""
+
+    def __init__(
+        self, certificates: Certificates, made: Callable[[], asyncio.BaseProtocol]
+    ) -> None:
+        self._certificates = certificates
+        self._made = made
+
+    async def take(self, sock: socket.socket) -> None:
+        """Bring a connection that came in the clear to TLS, or to its end. Whoever calls bounds
+        the time. Raises `OSError`, errors of TLS among them."""
+        loop = asyncio.get_running_loop()
+        transport, listening = await loop.connect_accepted_socket(_FirstFrame, sock)
+        try:
+            first, rest = await listening.came
+            request = v3.parse_request(memoryview(first)) if first else None
+            asks = isinstance(request, v3.Call) and _asks(request)
+            if not asks and self._certificates.config.plain_allowed:
+                self._go_on(transport, first + rest)
+                return
+            if asks and not rest:
+                assert isinstance(request, v3.Call)
+                transport.write(v3.answer(request.head, Code.OK, "startTLSResponse"))
+                await self._secure(transport)
+                return
+            if request is not None:
+                transport.write(v3.answer(request.head, Code.UNAUTHORIZED))
+            reason = "something follows START_TLS before its answer" if asks else RIGHT
+            tell_refused(transport.get_extra_info("peername"), reason)
+            transport.close()
+        except BaseException:
+            transport.abort()
+            raise
+
+    async def _secure(self, transport: asyncio.Transport) -> None:
+        loop = asyncio.get_running_loop()
+        early = _Early()
+        context = self._certificates.server
+        assert context is not None, "a port of TLS"
+        secured = await loop.start_tls(
+            transport,
+            early,
+            context,
+            server_side=True,
+            ssl_handshake_timeout=self._certificates.config.handshake_timeout_ms / 1000,
+        )
+        if secured is None or early.is_lost:
+            raise ConnectionResetError("the connection was closed in its handshake")
+        self._go_on(secured, bytes(early.data))
+
+    def _go_on(self, transport: asyncio.Transport, data: bytes) -> None:
+        """From here on the protocol has it; `data` has come already."""
+        protocol = self._made()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        if transport.is_closing():
+            return
+        transport.resume_reading()  # before `data`, for which the protocol may pause it again
+        _feed(protocol, data)
+
+
+class _FirstFrame(asyncio.Protocol):
+    """Waits for the first frame, and reads no further."""
+
+    def __init__(self) -> None:
+        self.came: asyncio.Future[tuple[bytes, bytes]] = asyncio.get_running_loop().create_future()
+        """The frame, and what came with it; no frame where it is longer than START_TLS can be."""
+        self._data = b""
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        if self.came.done() or len(self._data) < LENGTH.size:
+            return
+        end = LENGTH.size + LENGTH.unpack_from(self._data)[0]
+        if not LENGTH.size <= end <= REQUEST_BYTES_MAX:
+            end = 0
+        if len(self._data) >= end:
+            assert self._transport is not None
+            self._transport.pause_reading()
+            self.came.set_result((self._data[:end], self._data[end:]))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.came.done():
+            self.came.set_exception(exc or ConnectionResetError("it went away"))
+
+
+class _Early(asyncio.Protocol):
+    """Keeps what comes right behind the handshake, before there is a transport to answer by."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.is_lost = False
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self.is_lost = True
+
+
+def _asks(call: v3.Call) -> bool:
+    return (
+        call.op == v3.Op.START_TLS
+        and call.version == v3.VERSION
+        and bool(call.body.HasField("startTLSRequest"))
+    )
+
+
+def _feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:
+    """Have a protocol take bytes as if they came by its transport."""
+    if not isinstance(protocol, asyncio.BufferedProtocol):
+        assert isinstance(protocol, asyncio.Protocol)
+        if data:
+            protocol.data_received(data)
+        return
+    while data:
+        room = cast(memoryview, protocol.get_buffer(len(data)))
+        taken = min(len(room), len(data))
+        room[:taken] = data[:taken]
+        protocol.buffer_updated(taken)
+        data = data[taken:]
