@@ -15,7 +15,7 @@ import pytest
 from octavo.bookie.config import BookieConfigError
 from octavo.bookie.disk.files import DiskFull, SyncFailed
 from octavo.bookie.ledgers.cookies import CookieRefused, FolderUnusable
-from octavo.bookie.wire.server import ListenFailed
+from octavo.bookie.wire.listener import Listener, ListenFailed
 from octavo.metadata.bookies import BookieInfo, BookieRegistry
 from octavo.metadata.cookie import decode_cookie
 from octavo.metadata.store import MetadataStore
@@ -100,7 +100,9 @@ async def test_stop_answers_what_was_read_and_ends_connections(tmp_path: Path) -
         client.send(adds_of(1, range(100)))
         await until(lambda: node.storage.pending_add_bytes)
         stopping = asyncio.ensure_future(node.stop())
-        await until(lambda: not node.server._listener._sockets.is_serving())
+        listener = node.server._listener
+        assert isinstance(listener, Listener)
+        await until(lambda: not listener._sockets.is_serving())
         gate.set()
         assert len(await client.acked(100)) == 100
         assert await client.is_closed()

@@ -132,7 +132,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.http.router:* octavo.broker.http.server:* octavo.broker.http.services:*
         octavo.broker.http.status_page:* octavo.client.following:* octavo.client.sync:*
         octavo.client.wire:*
-        octavo.bookie.wire.server:_KEEPALIVE_PROBES octavo.bookie.wire.server:_BACKLOG
+        octavo.bookie.wire.server:_KEEPALIVE_PROBES octavo.bookie.wire.listener:_BACKLOG
         octavo.broker.http.problems:RETRY_AFTER_S
         octavo.broker.http.forwarding:HELD_ANSWER_BYTES_MAX
         octavo.broker.http.forwarding:HELD_BODY_BYTES_MAX

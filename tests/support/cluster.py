@@ -41,6 +41,7 @@ from octavo.metadata.opening import open_store
 from octavo.metadata.secret import cluster_secret
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.records import Record, build_batch, read_records
+from octavo.tls.contexts import Certificates
 from tests.support.fake_broker import Api
 from tests.support.raw_bookie import config_in, new_node, open_metadata
 
@@ -116,10 +117,16 @@ class Cluster:
     """Bookies b1, b2, … over one embedded store, and what tests put on top of them."""
 
     def __init__(
-        self, folder: Path, store: MetadataStore, session_timeout_ms: int = SESSION_TIMEOUT_MS
+        self,
+        folder: Path,
+        store: MetadataStore,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        tls: Certificates | None = None,
     ) -> None:
         self.folder = folder
         self.store = store
+        self.tls = tls
+        """Of all nodes together, who are one process."""
         self.clock = Clock()
         """Of brokers' cores; those behind HTTP go by the wall clock."""
         self.nodes: dict[str, BookieNode] = {}
@@ -147,7 +154,7 @@ class Cluster:
     async def start_bookie(self, name: str, *, disk: Disk | None = None, **how: Any) -> BookieNode:
         """Start a bookie; again with the same name, it finds its folder as it left it."""
         config = config_in(self.folder / name, bookie_id=name, **how)
-        node = new_node(config, self.store, disk)
+        node = new_node(config, self.store, disk, self.tls)
         await node.start()
         self.nodes[name] = node
         return node
@@ -161,6 +168,7 @@ class Cluster:
             rng=random.Random(seed),
             options=LedgerOptions(**{**QUICK, **options}),
             clock=lambda: 1_700_000_000_000,
+            tls=self.tls,
         )
         await client.start()
         self._clients.append(client)
@@ -198,10 +206,15 @@ class Cluster:
             clock=wall_clock_ms,
             call_key=(await cluster_secret(running.store)).key(KEY_USE),
             http=HttpConfig(**http),
+            tls=self.tls,
         )
         await server.start()
         if self._http is None:
-            self._http = aiohttp.ClientSession(auto_decompress=False)
+            context = self.tls.client if self.tls else None
+            self._http = aiohttp.ClientSession(
+                auto_decompress=False,
+                connector=aiohttp.TCPConnector(ssl=context if context else True),
+            )
         self.apis[name] = Api(self._http, server.url)
         return self.apis[name]
 
@@ -215,7 +228,9 @@ class Cluster:
                 setattr(muted, kind, _muted(getattr(store, kind)))
         await store.start()
         rng = random.Random(f"{config.broker_id} {len(self._running)}")
-        ledgers = LedgerClient(store, rng=rng, options=LedgerOptions(**QUICK), clock=clock)
+        ledgers = LedgerClient(
+            store, rng=rng, options=LedgerOptions(**QUICK), clock=clock, tls=self.tls
+        )
         await ledgers.start()
         broker = Broker(store, ledgers, config, rng=rng, clock=clock)
         running = RunningBroker(broker, store, ledgers)
@@ -301,11 +316,12 @@ async def running_cluster(
     *,
     brokers: int = 0,
     session_timeout_ms: int = SESSION_TIMEOUT_MS,
+    tls: Certificates | None = None,
     **how: Any,
 ) -> AsyncIterator[Cluster]:
     """`bookies` bookies with the settings `how`, and `brokers` behind HTTP, `broker-0` first."""
     async with open_metadata(folder) as store:
-        cluster = Cluster(folder, store, session_timeout_ms)
+        cluster = Cluster(folder, store, session_timeout_ms, tls)
         try:
             for number in range(1, bookies + 1):
                 await cluster.start_bookie(f"b{number}", **how)

@@ -31,6 +31,7 @@ from octavo.protocol.answers import (
 from octavo.protocol.codes import Code
 from octavo.protocol.entry import Buffer, DigestType, digest_for, master_key, pack_entry
 from octavo.protocol.frames import Flag, add_prefix, batch_read_request, read_request
+from octavo.tls.contexts import Certificates
 
 T = TypeVar("T")
 
@@ -257,7 +258,12 @@ async def open_metadata(folder: Path) -> AsyncIterator[MetadataStore]:
         await store.close()
 
 
-def new_node(config: BookieConfig, store: MetadataStore, disk: Disk | None = None) -> BookieNode:
+def new_node(
+    config: BookieConfig,
+    store: MetadataStore,
+    disk: Disk | None = None,
+    tls: Certificates | None = None,
+) -> BookieNode:
     """A node, not yet started."""
     return BookieNode(
         config,
@@ -265,16 +271,22 @@ def new_node(config: BookieConfig, store: MetadataStore, disk: Disk | None = Non
         disk=disk or RealDisk(),
         rng=random.Random(store.url),
         clock=lambda: 1_700_000_000_000,
+        tls=tls,
     )
 
 
 @contextlib.asynccontextmanager
 async def running_bookie(
-    folder: Path, *, disk: Disk | None = None, metadata: Path | None = None, **how: Any
+    folder: Path,
+    *,
+    disk: Disk | None = None,
+    metadata: Path | None = None,
+    tls: Certificates | None = None,
+    **how: Any,
 ) -> AsyncIterator[BookieNode]:
     """A bookie that stores below `folder`, its metadata beside it."""
     async with open_metadata(metadata or folder) as store:
-        node = new_node(config_in(folder, **how), store, disk)
+        node = new_node(config_in(folder, **how), store, disk, tls)
         await node.start()
         try:
             yield node

@@ -15,6 +15,7 @@ from octavo.broker.http.config import HttpConfig
 from octavo.ledger.options import LedgerOptions
 from octavo.settings import ProcessConfig
 from octavo.standalone.supervisor import SMALLER
+from octavo.tls.settings import TlsConfig
 from tests.attack.memory import MIB, bookie_parts, broker_parts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,6 +26,7 @@ SETTINGS: dict[str, Any] = {
     "bookie": BookieConfig,
     "ledger": LedgerOptions,
     "process": ProcessConfig,
+    "tls": TlsConfig,
 }
 INSIDE = {
     "broker.reopen_delay_ms_max",

@@ -24,6 +24,7 @@ from octavo.ledger.rereplication.comparing import ComparingStatus
 from octavo.ledger.rereplication.keeper import KeeperStatus
 from octavo.process.copies import CopyMetrics
 from octavo.settings import ProcessConfig
+from octavo.tls.settings import TlsConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("bookie", "broker", "ledger", "metadata", "octavo")
@@ -116,6 +117,7 @@ def shown(name: str, value: Any) -> str:
         ("broker", BrokerConfig),
         ("http", HttpConfig),
         ("ledger", LedgerOptions),
+        ("tls", TlsConfig),
     ],
 )
 def test_every_setting_is_on_the_page_with_its_default(section: str, kind: Any) -> None:
