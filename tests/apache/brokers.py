@@ -61,6 +61,10 @@ async def _rows(matrix: Matrix, grounds: Grounds) -> None:
     ) as checks:
         async with used(checks, Users(urls, "quiet")) as users:
             await users.more(600)
+    # Before any bookie is killed: audit and scrub find what it missed then, and rightly so.
+    what = "pipeline audit, verify, scrub, compact, offload (Spark)"
+    with matrix.row(COMMANDS, MODE, what) as checks:
+        await asyncio.to_thread(jobs, checks, grounds, urls[0])
     async with store_at(grounds.zookeeper.port) as store:
         client = LedgerClient(store, rng=random.Random(5))
         await client.start()
@@ -80,9 +84,6 @@ async def _rows(matrix: Matrix, grounds: Grounds) -> None:
         await asyncio.to_thread(commands, checks, grounds, urls[0])
     with matrix.row(COMMANDS, MODE, "what is of Octavo's bookies alone says so") as checks:
         await asyncio.to_thread(refusals, checks, grounds)
-    what = "pipeline audit, verify, scrub, compact, offload (Spark)"
-    with matrix.row(COMMANDS, MODE, what) as checks:
-        await asyncio.to_thread(jobs, checks, grounds, urls[0])
 
 
 @contextlib.asynccontextmanager
