@@ -96,8 +96,8 @@ async def test_another_ca(tmp_path: Path) -> None:
     )
     assert "of no CA that is believed here" in here
     assert "name the CA that signed it" in here
-    assert len(there) <= 1
-    assert all("does not" in one for one in there)
+    # curl would say why it leaves, and asyncio's clients just do.
+    assert there in ([], ["it went away"])
 
 
 async def test_another_name(tmp_path: Path) -> None:
