@@ -48,7 +48,7 @@ SERVICE = "sim://cluster"
 FOLDER = "sim://objects"
 _ANSWER_S = 3.0
 _AGAIN_S = 0.05
-_NO_HTTP = SimpleNamespace(ClientSession=contextlib.nullcontext)
+_NO_HTTP = SimpleNamespace(ClientSession=lambda **_: contextlib.nullcontext())
 
 
 class ToolCluster(Cluster):
