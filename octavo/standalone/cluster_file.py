@@ -86,7 +86,8 @@ def read_cluster(folder: Path) -> ClusterFile:
     try:
         found = json.loads(path.read_text())
         members = tuple(Member(**member) for member in found.pop("members"))
-        return ClusterFile(members=members, **found)
+        shown = tuple(found.pop("shown", ()))
+        return ClusterFile(members=members, shown=shown, **found)
     except FileNotFoundError:
         raise NoCluster(
             f"{folder} holds no standalone cluster; start one with "

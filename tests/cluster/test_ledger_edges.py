@@ -106,12 +106,12 @@ async def test_20_recovery_gets_through_a_busy_bookie(cluster: Cluster) -> None:
     for node in cluster.nodes.values():
         add, read = node.storage.add, node.storage.reads.read
 
-        def moody_add(runs, done, lane, add=add) -> None:  # type: ignore[no-untyped-def]
+        def moody_add(runs, done, lane, add=add, *, deferred=False) -> None:  # type: ignore[no-untyped-def]
             for run in runs:
                 if busy.random() < 0.5:
                     done([(run, Code.TOO_MANY_REQUESTS)])
                 else:
-                    add([run], done, lane)
+                    add([run], done, lane, deferred=deferred)
 
         async def moody_read(ledger_id: int, entry_id: int, read=read) -> bytes:  # type: ignore[no-untyped-def]
             if busy.random() < 0.5:

@@ -356,7 +356,7 @@ class Moody:
         self._add = node.storage.add
         node.storage.add = self._moody_add  # type: ignore[method-assign, assignment]
 
-    def _moody_add(self, runs, done, lane) -> None:  # type: ignore[no-untyped-def]
+    def _moody_add(self, runs, done, lane, *, deferred=False) -> None:  # type: ignore[no-untyped-def]
         taken = []
         for run in runs:
             if self.left > 0:
@@ -366,7 +366,7 @@ class Moody:
             else:
                 taken.append(run)
         if taken:
-            self._add(taken, done, lane)
+            self._add(taken, done, lane, deferred=deferred)
 
 
 @pytest.mark.parametrize("everywhere", [True, False])

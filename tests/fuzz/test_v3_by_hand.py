@@ -132,6 +132,7 @@ def judged_add(frame: bytes) -> Add | None:
     add = found.addRequest
     flags = int(Flag.HIGH_PRIORITY) if found.header.priority else 0
     flags |= int(Flag.RECOVERY_ADD) if add.flag == 1 else 0
+    flags |= int(Flag.DEFERRED_SYNC) if add.writeFlags & 1 else 0
     ids = (add.ledgerId, add.entryId)
     return Add(found.header.txnId, flags, *ids, add.masterKey, add.body)
 

@@ -27,7 +27,7 @@ async def test_the_writer_gives_up(tmp_path: Path) -> None:
         storage: Any = cluster.nodes["b3"].storage
         refused = 0
 
-        def refuses(runs: Any, done: Any, lane: Any = 0) -> None:
+        def refuses(runs: Any, done: Any, lane: Any = 0, **_: Any) -> None:
             nonlocal refused
             refused += 1
             answer = [(run, Code.IO) for run in runs]

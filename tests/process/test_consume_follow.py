@@ -84,7 +84,8 @@ def test_each_line_at_once_through_a_killed_owner(
                 client.publish(topic, number)
             values = consuming.values(10)
             if subscription:  # at least once: what was given out is given again when its owner dies
-                values = sorted({*values, 0, 1} - {0, 1})
+                again = len({0, 1}.intersection(values))
+                values = sorted({*values, *consuming.values(again)} - {0, 1})
             assert values == [*range(2, 12)]
             said = consuming.interrupted()
         assert "messages" in said

@@ -208,6 +208,8 @@ STORIES: dict[str, Callable[[Story], object]] = {
     "P31 marking changed": lambda s: s.written(2).change(state=RECOVERY, fragments=TWO),
     "S3 closed at": lambda s: s.written(2).close(0),
     "P8 closed below LAC": lambda s: s.written(1).then("learnt", "r", 1, -1, 0).close(-1),
+    "P13 ledger 1 entry 1 answered after": lambda s: s.change().then("answered_early", 1, 1),
+    "P21 b1 defers": lambda s: s.change().then("deferred", "b1", 1, 0, 0, True),
     "P20 closed at": lambda s: (
         s.written(1).add().store(1, "b1", "b2").then("refused", 1, 1).close(1)
     ),
