@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: apache attack containers docs help demo demo-pipeline test test-all check install fmt interop bench bench-peers bench-spark bench-storage sim sim-digest sim-many mutants kills spark-kills model crash-states fault-sweep io-errors engine-model network-matrix take-over
+.PHONY: apache attack audit containers docs help demo demo-pipeline test test-all check install fmt interop bench bench-peers bench-spark bench-storage sim sim-digest sim-many mutants kills spark-kills model crash-states fault-sweep io-errors engine-model network-matrix sbom take-over
 
 help:
 	@echo 'make demo      a cluster on real data, a bookie and a broker killed; then fencing explained'
@@ -13,12 +13,12 @@ help:
 	@echo 'make check     the same without the tests'
 	@echo 'make docs      a page for every module, made from its docstrings, in dist/api'
 	@echo 'make fmt       format and mend what can be mended'
-	@echo 'make bench     B1 to B8, B10 and B11 of docs/performance.md on this machine; 10 minutes'
+	@echo 'make bench     B1 to B8 and B10 to B12 of docs/performance.md on this machine; 10 minutes'
 	@echo 'make bench-peers    beside Kafka, Pulsar, RocketMQ, NATS, BookKeeper; 15 minutes: [SYSTEMS=octavo,kafka-flush] [ROUNDS=3] [PAGE=1] (needs a JDK, Maven, Go)'
 	@echo 'make bench-spark    B9: what the Spark source reads from closed ledgers, what the sink writes'
 	@echo 'make bench-storage  the storage engine: busy, restarts, index; 15 minutes, 25 GB of disk'
 	@echo 'make interop   beside a real Apache BookKeeper (needs a JDK and Maven)'
-	@echo 'make apache    all of Apache on our bookies, and the other way: [ONLY=shell,move] [SHORT=1] (the same needs)'
+	@echo 'make apache    all of Apache on our bookies, and the other way: [ONLY=shell,move] [SHORT=1] [PAGE=1] [FROM="outputs"] (the same needs)'
 	@echo 'make sim       one simulated seed: SEED=7 [VERBOSE=1]'
 	@echo 'make sim-many  many of them: N=3000 [START=0] [JOBS=2] [PROFILE=all]'
 	@echo 'make sim-digest  what 300 of them told, in a hash for each profile: the same before and after a move'
@@ -32,6 +32,8 @@ help:
 	@echo 'make network-matrix   the network cut in 20 ways and slow in 4, in 3 phases each; root; 15 minutes'
 	@echo 'make take-over  how long a killed broker is missed, and where the time goes: [ROUNDS=20]'
 	@echo 'make attack    unruly clients against a real cluster, one after another: [ONLY=text] [FUZZ_SECONDS=600] [SEED=7]'
+	@echo 'make sbom      what Octavo is made of, with versions (CycloneDX): dist/sbom.json'
+	@echo 'make audit     known vulnerabilities of that; says so where no advisory database is in reach'
 	@echo 'make kills     kill -9 real processes at random and at persist steps: N=500 [SEED=7]'
 	@echo 'make spark-kills  kill -9 a streaming query on one checkpoint: N=100 [SEED=7] [COMMIT=producer]; needs Java 17'
 
@@ -91,6 +93,7 @@ bench: install
 	$(BIN)/python -m bench.b8_growth
 	$(BIN)/python -m bench.b10_fan_out --kinds events
 	$(BIN)/python -m bench.b11_slow_bookie --seconds 8
+	$(BIN)/python -m bench.b12_noisy --seconds 8
 
 # The others are fetched; without a network, Java or Go, it goes on with those that are there.
 # PAGE=1 puts the table into docs/performance.md, also that of an earlier run: FROM=its-output.
@@ -116,7 +119,8 @@ interop: install
 	$(BIN)/python -m tests.apache --only conversations
 
 apache: install
-	$(BIN)/python -m tests.apache $(if $(ONLY),--only $(ONLY)) $(if $(SHORT),--short) $(if $(PAGE),--page)
+	$(BIN)/python -m tests.apache $(if $(ONLY),--only $(ONLY)) $(if $(SHORT),--short) $(if $(PAGE),--page) \
+	    $(if $(FROM),--from $(FROM))
 
 # The simulator: a whole cluster in one thread and virtual time; docs/simulation.md.
 START ?= 0
@@ -150,6 +154,13 @@ kills: install
 attack: install
 	$(BIN)/python -m tests.attack $(if $(ONLY),--only '$(ONLY)') \
 	    $(if $(FUZZ_SECONDS),--fuzz $(FUZZ_SECONDS)) $(if $(SEED),--seed $(SEED))
+
+# Of what a user gets who installs Octavo alone: dist/runtime. REQUIRE_ADVISORIES=1: an answer must come.
+sbom: install
+	$(BIN)/python -m tests.supply_chain sbom
+
+audit: sbom
+	$(BIN)/python -m tests.supply_chain audit
 
 # A streaming query from topic to topic, killed at random and at its commits: each row comes out once.
 spark-kills: N ?= 100

@@ -2,6 +2,7 @@
 
     python -m bench.b2_three_bookies              # 100 B, 1 KB, 64 KB, three rounds each
     python -m bench.b2_three_bookies --sizes 100 --seconds 10
+    python -m bench.b2_three_bookies --encrypted  # every size twice: in the clear, encrypted
 
 The bookies and the writer are processes of their own over one embedded metadata store; everything
 is Octavo's production path: placement, digests, quorum, in-order confirmation, close. The figure
@@ -39,9 +40,14 @@ from octavo.ledger.client import LedgerClient
 from octavo.ledger.options import LedgerOptions
 from octavo.ledger.write.writer import LedgerWriter
 from octavo.metadata.opening import open_store
+from octavo.security.keys.data_keys import DataKeys
+from octavo.security.keys.key_file import NamespaceKey, with_key
+from octavo.security.keys.sources import FileKeys
 
 BURST_BYTES = 64 * 1024
 TICK_S = 120.0
+NAMESPACE = "bench"
+"""Of the ledgers that are encrypted."""
 
 
 async def serve(folder: str, name: str, url: str, settings: dict[str, Any]) -> None:
@@ -133,7 +139,10 @@ async def ledger_client(url: str) -> AsyncIterator[LedgerClient]:
     store = open_store(url)
     await store.start()
     options = LedgerOptions(pending_bytes_max=16 << 20, pending_entries_max=50_000)
-    client = LedgerClient(store, rng=random.Random(7), options=options)
+    text = with_key("", NamespaceKey(NAMESPACE, "k1", bytes(32)))
+    source = FileKeys("keys", lambda: 1, lambda: text)
+    keys = DataKeys(source, random_bytes=os.urandom, recheck_s=0.5)
+    client = LedgerClient(store, rng=random.Random(7), options=options, keys=keys)
     await client.start()
     try:
         async with asyncio.timeout(30):
@@ -152,15 +161,18 @@ async def measure(
     sizes: list[int],
     seconds: float,
     rounds: int,
+    *,
+    encrypted: bool = False,
 ) -> list[dict[str, Any]]:
-    """All rounds, the sizes interleaved."""
-    rates: dict[int, list[float]] = {size: [] for size in sizes}
-    writer_us: dict[int, list[float]] = {size: [] for size in sizes}
-    bookie_us: dict[int, list[float]] = {size: [] for size in sizes}
+    """All rounds, the sizes interleaved, and with `encrypted` each in the clear and encrypted."""
+    kinds = [(size, how) for size in sizes for how in ((None, NAMESPACE) if encrypted else (None,))]
+    rates: dict[tuple[int, str | None], list[float]] = {kind: [] for kind in kinds}
+    writer_us: dict[tuple[int, str | None], list[float]] = {kind: [] for kind in kinds}
+    bookie_us: dict[tuple[int, str | None], list[float]] = {kind: [] for kind in kinds}
     async with ledger_client(url) as client:
         for round_number in range(rounds + 1):
-            for size in sizes:
-                writer = await client.create(ensemble_size=3, write_quorum=3, ack_quorum=2)
+            for size, encrypted_for in kinds:
+                writer = await client.create(encrypted_for=encrypted_for)
                 cpu, theirs = time.process_time(), cpu_of(servers)
                 warming = round_number == 0
                 count, took = await write(
@@ -173,19 +185,20 @@ async def measure(
                 assert metadata.last_entry == count - 1, (metadata.last_entry, count)
                 assert len(metadata.fragments) == 1, "the ensemble changed during the measurement"
                 if not warming:
-                    rates[size].append(count / took)
-                    writer_us[size].append(1e6 * cpu / count)
-                    bookie_us[size].append(1e6 * theirs / count / len(servers))
+                    rates[size, encrypted_for].append(count / took)
+                    writer_us[size, encrypted_for].append(1e6 * cpu / count)
+                    bookie_us[size, encrypted_for].append(1e6 * theirs / count / len(servers))
     return [
         {
-            "payload_bytes": size,
-            "entries_per_s": round(statistics.median(rates[size])),
-            "mb_per_s": round(statistics.median(rates[size]) * size / 1e6, 1),
-            "rounds_entries_per_s": [round(rate) for rate in rates[size]],
-            "writer_cpu_us_per_entry": round(statistics.median(writer_us[size]), 2),
-            "bookie_cpu_us_per_entry": round(statistics.median(bookie_us[size]), 2),
+            "payload_bytes": kind[0],
+            "encrypted": kind[1] is not None,
+            "entries_per_s": round(statistics.median(rates[kind])),
+            "mb_per_s": round(statistics.median(rates[kind]) * kind[0] / 1e6, 1),
+            "rounds_entries_per_s": [round(rate) for rate in rates[kind]],
+            "writer_cpu_us_per_entry": round(statistics.median(writer_us[kind]), 2),
+            "bookie_cpu_us_per_entry": round(statistics.median(bookie_us[kind]), 2),
         }
-        for size in sizes
+        for kind in kinds
     ]
 
 
@@ -195,6 +208,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1024, 65536])
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--encrypted", action="store_true", help="each size also encrypted")
     parser.add_argument("--data", default=None, help="folder of the bookies (a temporary one)")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--name", help=argparse.SUPPRESS)
@@ -209,11 +223,15 @@ def main() -> None:
         url = f"file://{folder}/metadata.db"
         with bookies(folder, url, 3) as servers:
             results = uvloop.run(
-                measure(url, servers, options.sizes, options.seconds, options.rounds)
-            )
+                measure(
+                    url, servers, options.sizes, options.seconds, options.rounds,
+                    encrypted=options.encrypted,
+                )
+            )  # fmt: skip
     for result in results:
         print(
-            f"{result['payload_bytes']:>6} B  {result['entries_per_s']:>9,} entries/s  "
+            f"{result['payload_bytes']:>6} B {'encrypted ' * result['encrypted']} "
+            f"{result['entries_per_s']:>9,} entries/s  "
             f"{result['mb_per_s']:>7} MB/s x 3   processor time of one entry: writer "
             f"{result['writer_cpu_us_per_entry']} us, each bookie "
             f"{result['bookie_cpu_us_per_entry']} us"

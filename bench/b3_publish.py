@@ -2,6 +2,7 @@
 
     python -m bench.b3_publish                       # record batches and NDJSON, three rounds each
     python -m bench.b3_publish --modes batch --seconds 10 --connections 8
+    python -m bench.b3_publish --modes batch --secure        # beside a cluster with nothing open
     python -m bench.b3_publish --url http://127.0.0.1:8080   # a cluster that is already running
 
 `octavo standalone` is started in a fresh folder: three bookies, two brokers, E = Qw = 3, Qa = 2.
@@ -17,6 +18,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import ssl
 import statistics
 import subprocess
 import sys
@@ -25,7 +27,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import psutil
@@ -33,9 +35,12 @@ import uvloop
 
 from bench.program import arguments, end
 from bench.standalone import as_typed
+from octavo.keys import change_text
 from octavo.protocol.records import Record, build_batch
+from octavo.security.keys.key_file import NamespaceKey, with_key
 
 TOPIC = "/v1/topics/public/b3"
+ENCRYPTED = "/v1/topics/encrypted/b3"
 WARM_UP_S = 1.0
 
 
@@ -107,13 +112,17 @@ async def send(job: dict[str, Any]) -> dict[str, Any]:
     senders = []
     for number in range(job["connections"]):
         url = urlsplit(job["targets"][number % len(job["targets"])])
+        shown = f"Authorization: Bearer {job['token']}\r\n" if job["token"] else ""
         head = (
-            f"POST {url.path} HTTP/1.1\r\nHost: {url.netloc}\r\nContent-Type: {kind}\r\n"
+            f"POST {url.path} HTTP/1.1\r\nHost: {url.netloc}\r\nContent-Type: {kind}\r\n{shown}"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
         request = head.encode() + body
         _, sender = await loop.create_connection(
-            lambda request=request: Sender(request, seconds), url.hostname, url.port
+            lambda request=request: Sender(request, seconds),
+            url.hostname,
+            url.port,
+            ssl=ssl.create_default_context(cafile=job["ca"]) if job["ca"] else None,
         )
         senders.append(sender)
     await asyncio.sleep(WARM_UP_S)
@@ -139,35 +148,60 @@ async def send(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+class Where(NamedTuple):
+    """A cluster: a broker's URL, the supervisor's pid, and what its clients believe and show."""
+
+    url: str
+    pid: int | None = None
+    ca: str = ""
+    token: str = ""
+
+
 @contextlib.contextmanager
-def started(brokers: int, settings: list[str]) -> Iterator[tuple[str, int]]:
-    """`octavo standalone` in a fresh folder: a broker's URL and the supervisor's pid."""
-    options = ["--brokers", str(brokers)]
+def started(
+    brokers: int, settings: list[str], *, encrypted: bool = False, secure: bool = False
+) -> Iterator[Where]:
+    """`octavo standalone` in a fresh folder."""
+    options = ["--brokers", str(brokers), *(["--secure"] if secure else [])]
     for setting in settings:
         options += ["--set", setting]
-    with (
-        tempfile.TemporaryDirectory(prefix="octavo-b3-") as folder,
-        as_typed(Path(folder) / "data", *options) as cluster,
-    ):
-        yield cluster.url, cluster.supervisor.pid
+    with tempfile.TemporaryDirectory(prefix="octavo-b3-") as folder:
+        data = Path(folder) / "data"
+        keys = _with_key(folder) if encrypted else ()
+        with as_typed(data, *options, *keys) as cluster:
+            where = Where(cluster.url, cluster.supervisor.pid)
+            if secure:
+                token = (data / "admin.token").read_text().strip()
+                where = where._replace(ca=str(data / "tls/ca.pem"), token=token)
+            yield where
 
 
-def call(method: str, url: str, body: bytes | None = None) -> Any:
-    """One plain HTTP call."""
-    request = urllib.request.Request(url, body, method=method)
+def _with_key(folder: str) -> tuple[str, str]:
+    path = Path(folder) / "keys"
+    key = NamespaceKey(ENCRYPTED.split("/")[3], "k1", bytes(32))
+    change_text(path, lambda text: with_key(text, key))
+    return "--set", f"keys.file={path}"
+
+
+def call(where: Where, method: str, path: str, body: bytes | None = None) -> Any:
+    """One HTTP call."""
+    request = urllib.request.Request(where.url + path, body, method=method)
+    if where.token:
+        request.add_header("Authorization", f"Bearer {where.token}")
     if body is not None:
         request.add_header("Content-Type", "application/json")
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    context = ssl.create_default_context(cafile=where.ca) if where.ca else None
+    with urllib.request.urlopen(request, timeout=30, context=context) as answer:
         return json.loads(answer.read() or b"{}"), dict(answer.headers)
 
 
-def targets(url: str, partitions: int) -> list[str]:
+def targets(where: Where, partitions: int, topic: str = TOPIC) -> list[str]:
     """Each partition's publish URL at its owner."""
-    call("PUT", url + TOPIC, json.dumps({"partitions": partitions}).encode())
+    call(where, "PUT", topic, json.dumps({"partitions": partitions}).encode())
     found = []
     for number in range(partitions):
-        _, headers = call("GET", f"{url}{TOPIC}/partitions/{number}")
-        found.append(f"{headers['Octavo-Owner']}{TOPIC}/partitions/{number}/messages")
+        _, headers = call(where, "GET", f"{topic}/partitions/{number}")
+        found.append(f"{headers['Octavo-Owner']}{topic}/partitions/{number}/messages")
     return found
 
 
@@ -233,6 +267,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--brokers", type=int, default=2, help="of the cluster that is started")
+    parser.add_argument("--encrypted", action="store_true", help="each round also encrypted")
+    parser.add_argument(
+        "--secure", action="store_true", help="each round also at a second cluster, with --secure"
+    )
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--client", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -243,24 +281,36 @@ def main() -> None:
         name: value for name, value in vars(options).items() if name not in ("client", "url")
     }
     results: dict[str, Any] = {}
-    own = started(options.brokers, options.set)
-    where = contextlib.nullcontext((options.url, None)) if options.url else own
-    with where as (url, pid):
-        to = targets(url, options.partitions)
+    with contextlib.ExitStack() as stack:
+        plain = Where(options.url)
+        if not options.url:
+            own = started(options.brokers, options.set, encrypted=options.encrypted)
+            plain = stack.enter_context(own)
+        to = {"": (plain, targets(plain, options.partitions))}
+        if options.encrypted:
+            body = json.dumps({"encrypted": True}).encode()
+            call(plain, "PUT", f"/v1/namespaces/{ENCRYPTED.split('/')[3]}", body)
+            to[" encrypted"] = plain, targets(plain, options.partitions, ENCRYPTED)
+        if options.secure:
+            other = stack.enter_context(started(options.brokers, options.set, secure=True))
+            to[" secure"] = other, targets(other, options.partitions)
         for mode in options.modes:
-            job = {**settings, "mode": mode, "targets": to}
-            rounds = []
-            for _ in range(options.rounds):
-                found = one_round(job, options.clients, pid)
-                rounds.append(found)
+            rounds: dict[str, list[dict[str, Any]]] = {how: [] for how in to}
+            for how in [*to] * options.rounds:
+                where, urls = to[how]
+                job = {**settings, **where._asdict(), "mode": mode, "targets": urls}
+                found = one_round(job, options.clients, where.pid)
+                rounds[how].append(found)
                 print(
-                    f"{mode:7} {options.message_bytes} B: {found['messages_per_s']:>9,} messages/s "
+                    f"{mode + how:7} {options.message_bytes} B: "
+                    f"{found['messages_per_s']:>9,} messages/s "
                     f"{found['mb_per_s']:6.1f} MB/s  p50 {found['latency_ms_p50']} ms  "
                     f"p99 {found['latency_ms_p99']} ms  cores {found['cores']}",
                     flush=True,
                 )
-            median = statistics.median(one["messages_per_s"] for one in rounds)
-            results[mode] = {"messages_per_s_median": median, "rounds": rounds}
+            for how, those in rounds.items():
+                median = statistics.median(one["messages_per_s"] for one in those)
+                results[mode + how] = {"messages_per_s_median": median, "rounds": those}
     end(options, "b3_publish", **results)
 
 

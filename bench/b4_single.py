@@ -74,13 +74,13 @@ class Connection(asyncio.Protocol):
 class Load:
     """Messages that are due, and connections that are idle."""
 
-    def __init__(self, host: str, topic: str) -> None:
+    def __init__(self, host: str, topic: str, namespace: str = "public") -> None:
         self.idle: list[Connection] = []
         self.refused = b""
         """An answer that is no 200: it ends the measurement."""
         self.late: deque[float] = deque()
         self.took_s: list[float] = []
-        path = f"/v1/topics/public/{topic}/partitions/0/messages"
+        path = f"/v1/topics/{namespace}/{topic}/partitions/0/messages"
         self.request = (
             f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: text/plain\r\n"
             f"Content-Length: {len(VALUE)}\r\n\r\n"
@@ -106,7 +106,7 @@ async def run(job: dict[str, Any]) -> dict[str, Any]:
     """One rate, for so long."""
     loop = asyncio.get_running_loop()
     host, _, port = job["url"].removeprefix("http://").rpartition(":")
-    load = Load(f"{host}:{port}", job["topic"])
+    load = Load(f"{host}:{port}", job["topic"], job.get("namespace", "public"))
     for _ in range(job["connections"]):
         await loop.create_connection(lambda: Connection(load), host, int(port))
     rate, seconds = job["rate"], job["seconds"]

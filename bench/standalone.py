@@ -67,8 +67,8 @@ def as_typed(folder: Path, *options: str) -> Iterator[Typed]:
         process.wait(_STOP_S)
 
 
-def owner_of(url: str, topic: str) -> str:
-    """Where partition 0 of a topic of namespace `public` is served, by the word of any broker."""
-    path = f"{url}/v1/topics/public/{topic}/partitions/0"
+def owner_of(url: str, topic: str, namespace: str = "public") -> str:
+    """Where partition 0 of a topic is served, by the word of any broker."""
+    path = f"{url}/v1/topics/{namespace}/{topic}/partitions/0"
     with urllib.request.urlopen(path, timeout=10) as answer:
         return str(answer.headers["Octavo-Owner"])

@@ -9,7 +9,10 @@ something to say registers a route:
 A handler takes the query's parameters and returns what `json.dumps` takes; it bounds its own
 answer (`limit`), and an `OctavoError` that it raises is answered with its text. Bounded are the
 bytes of a request, the time until its answer, and the connections. `GET` changes nothing. A
-`POST` sent by a page in somebody's browser (it carries `Origin`) is refused.
+`POST` sent by a page in somebody's browser (it carries `Origin` or `Sec-Fetch-Site`) is refused,
+and so is what comes under a name that a foreign page may have. In a secured cluster `/healthz`
+tells everybody whether it is well and no more, what is read is for who may describe bookies or
+cluster, and every `POST` for who may administer bookies.
 """
 
 from __future__ import annotations
@@ -17,15 +20,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
 import structlog
 
 from octavo.bookie.metrics import BookieMetrics
+from octavo.bookie.wire.guard import Guard
 from octavo.bookie.wire.listener import ListenFailed, why_not_listening
 from octavo.protocol.codes import OctavoError
+from octavo.protocol.host_names import is_own
+from octavo.security.principal import ANONYMOUS, Shown, Unauthenticated
+from octavo.security.rules import BOOKIES, CLUSTER, Operation
 from octavo.tls.contexts import Certificates
 from octavo.tls.listening import TlsListener, plain_http
 
@@ -37,6 +44,9 @@ _REQUEST_S_MAX = 10.0
 _CONNECTIONS_MAX = 64
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _JSON = "application/json"
+_UNHEALTHY = "503 Service Unavailable"
+_UNAUTHENTICATED = "401 Unauthorized"
+_CHALLENGE = 'WWW-Authenticate: Bearer realm="octavo"\r\n'
 
 log = structlog.get_logger()
 
@@ -45,10 +55,18 @@ class AdminServer:
     """Serves one node's metrics and health, and the routes that its parts register."""
 
     def __init__(
-        self, metrics: BookieMetrics, health: Callable[[], tuple[bool, dict[str, Any]]]
+        self,
+        metrics: BookieMetrics,
+        health: Callable[[], tuple[bool, dict[str, Any]]],
+        guard: Guard | None = None,
+        names: Collection[str] = (),
     ) -> None:
+        """`guard` says who may ask what; without it everybody may ask everything. `names`: by which
+        this node is reached, besides IP addresses and names without a dot."""
+        self._names = frozenset(name.lower() for name in names)
         self._metrics = metrics
         self._health = health
+        self._guard = guard
         self._routes: dict[tuple[str, str], Handler] = {}
         self._listener: asyncio.Server | TlsListener | None = None
         self._connections = 0
@@ -98,7 +116,7 @@ class AdminServer:
                 return
             async with asyncio.timeout(_REQUEST_S_MAX):
                 head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(await self._answer(head))
+                writer.write(await self._answer(head, _shown(head, writer)))
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # whoever asked is gone, or was no HTTP client
@@ -106,15 +124,65 @@ class AdminServer:
             self._connections -= 1
             writer.close()
 
-    async def _answer(self, head: bytes) -> bytes:
+    async def _answer(self, head: bytes, shown: Shown) -> bytes:
         method, _, rest = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
         path, _, query = rest.partition(" ")[0].partition("?")
-        status, kind, body = await self._route(method, path, query, head)
+        refused = self._misdirected(head) or await self._refusal(method, path, shown)
+        status, kind, body = refused or await self._route(method, path, query, head)
+        challenge = _CHALLENGE if status == _UNAUTHENTICATED else ""
         front = (
-            f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n"
+            f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n{challenge}"
+            "X-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\n"
             f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         )
         return front.encode() + (b"" if method == "HEAD" else body)
+
+    def _misdirected(self, head: bytes) -> tuple[str, str, bytes] | None:
+        """The refusal of a name that is none of ours; None where it is."""
+        for host in _values(head, b"host"):
+            if not is_own(host, self._names):
+                reason = (
+                    f"this bookie does not go by the name {host[:100]!r}: use its IP address, or "
+                    "the name that it advertises (advertised_host)"
+                )
+                return (
+                    "421 Misdirected Request", _JSON,
+                    _plain({"error": "unknown-host", "reason": reason}),
+                )  # fmt: skip
+        return None
+
+    async def _refusal(self, method: str, path: str, shown: Shown) -> tuple[str, str, bytes] | None:
+        """Status, content type and body for whom this is not; None where it is."""
+        guard = self._guard
+        if guard is None or not guard.secured:
+            return None
+        is_health = path == "/healthz" and method in ("GET", "HEAD")
+        try:
+            caller = await guard.identify(shown)
+        except Unauthenticated as error:
+            if is_health:
+                return self._alive()
+            return _UNAUTHENTICATED, _JSON, _plain({"error": error.name, "reason": str(error)})
+        decide = guard.authority.decide
+        if method in ("GET", "HEAD"):
+            decisions = [decide(caller, Operation.DESCRIBE, one) for one in (BOOKIES, CLUSTER)]
+        else:
+            decisions = [decide(caller, Operation.ADMIN, BOOKIES)]
+        if any(decision.allowed for decision in decisions):
+            return None
+        if is_health:
+            return self._alive()
+        log.warning("admin_request_refused", peer=shown.peer, who=caller.name, path=path)
+        reason = f"{method} {path}: {decisions[0].reason}"
+        if caller == ANONYMOUS:
+            reason += ". Show a token (Authorization: Bearer …, OCTAVO_TOKEN) or a certificate"
+            return _UNAUTHENTICATED, _JSON, _plain({"error": "unauthenticated", "reason": reason})
+        return "403 Forbidden", _JSON, _plain({"error": "forbidden", "reason": reason})
+
+    def _alive(self) -> tuple[str, str, bytes]:
+        """Whether it is well, for anybody; the facts are for those who may look at bookies."""
+        healthy, _ = self._health()
+        return "200 OK" if healthy else _UNHEALTHY, _JSON, _plain({"healthy": healthy})
 
     async def _route(
         self, method: str, path: str, query: str, head: bytes
@@ -125,13 +193,13 @@ class AdminServer:
             return "200 OK", _TEXT, self._metrics.exposition()
         if (wanted, path) == ("GET", "/healthz"):
             healthy, facts = self._health()
-            return "200 OK" if healthy else "503 Service Unavailable", _JSON, _plain(facts)
+            return "200 OK" if healthy else _UNHEALTHY, _JSON, _plain(facts)
         handler = self._routes.get((wanted, path))
         if handler is None:
             known = any(line.endswith(f" {path}") for line in self.paths)
             status = "405 Method Not Allowed" if known else "404 Not Found"
             return status, _JSON, _plain({"error": status[4:].lower(), "paths": self.paths})
-        if wanted == "POST" and b"\r\norigin:" in head.lower():
+        if wanted == "POST" and (_values(head, b"origin") or _values(head, b"sec-fetch-site")):
             return "403 Forbidden", _JSON, _plain({"error": "a web page may change nothing here"})
         try:
             found = handler(dict(parse_qsl(query)))
@@ -144,6 +212,24 @@ class AdminServer:
         except Exception as error:
             log.error("admin_request_failed", path=path, error=repr(error), exc_info=error)
             return "500 Internal Server Error", _JSON, _plain({"error": repr(error)})
+
+
+def _shown(head: bytes, writer: asyncio.StreamWriter) -> Shown:
+    """What the caller shows of itself."""
+    given = ", ".join(_values(head, b"authorization")) or None  # several together prove nothing
+    tls = writer.get_extra_info("ssl_object")
+    peer = writer.get_extra_info("peername") or ("?",)
+    return Shown(given, tls and tls.getpeercert(True), ":".join(map(str, peer[:2])))
+
+
+def _values(head: bytes, wanted: bytes) -> list[str]:
+    """Of each header of that name."""
+    lines = (line.partition(b":") for line in head.split(b"\r\n")[1:])
+    return [
+        value.strip().decode("latin-1")
+        for name, _, value in lines
+        if name.strip().lower() == wanted
+    ]
 
 
 def _plain(value: Any) -> bytes:

@@ -325,6 +325,8 @@ class Pause(enum.Flag):
     FRAMES = enum.auto()
     TURN = enum.auto()
     STOPPING = enum.auto()
+    IDENTITY = enum.auto()
+    """It is being found out whose certificate this is."""
 
 
 class Flow:

@@ -273,6 +273,9 @@ class BookieMetrics:
         self.protocol_errors = Counter(
             "octavo_bookie_protocol_errors", "Ended for bytes they sent", registry=registry
         )
+        self.unauthorized = Counter(
+            "octavo_bookie_unauthorized", "Refused for who asked", registry=registry
+        )
         self.pauses = Counter(
             "octavo_bookie_read_pauses",
             "Times a socket was left unread for a while, by reason",

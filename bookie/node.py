@@ -32,9 +32,10 @@ from octavo.bookie.ledgers.cookies import lock_folders
 from octavo.bookie.ledgers.identity import Identity
 from octavo.bookie.metrics import BookieMetrics
 from octavo.bookie.storage import Storage
+from octavo.bookie.wire.guard import Guard
 from octavo.bookie.wire.listener import Listener, SecureListener
 from octavo.bookie.wire.server import BookieServer
-from octavo.metadata.bookies import BookieInfo, BookieRegistry
+from octavo.metadata.bookies import AUTH, INCARNATION, BookieInfo, BookieRegistry
 from octavo.metadata.cookie import Cookie
 from octavo.metadata.ledgers import LedgerStore
 from octavo.metadata.store import (
@@ -43,6 +44,7 @@ from octavo.metadata.store import (
     SessionExpired,
     SessionState,
 )
+from octavo.protocol.auth import OCTAVO
 from octavo.protocol.backoff import Backoff
 from octavo.protocol.codes import OctavoError, Scope
 from octavo.tls.contexts import Certificates
@@ -84,9 +86,11 @@ class BookieNode:
         index_opener: Callable[[str], LedgerIndex] | None = None,
         open_storage: Callable[..., Awaitable[Storage]] = Storage.open,
         tls: Certificates | None = None,
+        guard: Guard | None = None,
     ) -> None:
         """`open_storage` is called as `Storage.open` is: who watches a storage stands there.
-        `tls`: what is shown at the ports; without it they are plain."""
+        `tls`: what is shown at the ports; without it they are plain. `guard` says who may do what;
+        without it everybody may do everything. The node starts and closes it."""
         self.config = config
         self.metrics = BookieMetrics()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -98,6 +102,7 @@ class BookieNode:
         self._index_opener = index_opener
         self._open_storage = open_storage
         self._tls = tls if tls and tls.config.serves else None
+        self._guard = guard
         self._rng = rng
         self._clock = clock
         self._started_ms = 0
@@ -112,7 +117,7 @@ class BookieNode:
         self._stopping = False
         self._version = _version()
         self.metrics.writing.observe_disk(disk)
-        self.admin = AdminServer(self.metrics, self._health)
+        self.admin = AdminServer(self.metrics, self._health, guard, [self.host])
         self._listener: Listener | SecureListener | None = None
         self._serving: _Serving | None = None
 
@@ -270,7 +275,9 @@ class BookieNode:
             clock=self._clock,
             on_loss=identity.data_lost if self.config.accept_data_loss else None,
         )
-        server = BookieServer(self.config, storage, self.metrics, listener, self.info)
+        if self._guard is not None:
+            await self._within_start("reading the policy", self._guard.start(self.bookie_id))
+        server = BookieServer(self.config, storage, self.metrics, listener, self.info, self._guard)
         collector = self._new_collector(storage, cookie.instance_id)
         self._serving = _Serving(storage, server, collector)
         self._judge_space(room, collect=False)
@@ -339,6 +346,8 @@ class BookieNode:
     async def _release(self) -> None:
         """Give back whatever is held."""
         self.admin.close()
+        if self._guard is not None:
+            await self._guard.close()
         if self._listener is not None:
             self._listener.close()
         try:
@@ -365,7 +374,9 @@ class BookieNode:
     # Registration
 
     async def _register(self) -> None:
-        properties = {"incarnation": self.incarnation}
+        properties = {INCARNATION: self.incarnation}
+        if self._guard is not None:
+            properties[AUTH] = OCTAVO
         if self.config.rack:
             properties["rack"] = self.config.rack
         if not self.storage.limbo.is_over:

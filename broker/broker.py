@@ -22,20 +22,28 @@ import structlog
 from octavo.broker.bulkload.driver import BulkLoads
 from octavo.broker.clock.deletion_clock import ClockLimits, DeletionTime
 from octavo.broker.clock.timekeeper import Timekeeper
-from octavo.broker.cluster.balance import AskHeir, Balance
+from octavo.broker.cluster.balance import Balance
 from octavo.broker.cluster.chores import Chores
 from octavo.broker.cluster.deletion import Deletions
+from octavo.broker.cluster.forks import Forks
+from octavo.broker.cluster.handing import AskHeir, ForetellHeir, Handed
+from octavo.broker.cluster.inactive import Inactive
 from octavo.broker.cluster.leftovers import Leftovers
+from octavo.broker.cluster.letters import Letters
 from octavo.broker.cluster.ownership import OwnershipManager
 from octavo.broker.cluster.registry import BrokerRegistry, decode_broker, encode_broker
+from octavo.broker.cluster.schema_registry import SchemaRegistry
+from octavo.broker.cluster.standing import Standing
 from octavo.broker.cluster.topics import Topics
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import TopicChanged, TopicNotFound
 from octavo.broker.log.cache import TailCache
 from octavo.broker.log.open_batches import OpenBatches
 from octavo.broker.log.reader import ReadAheadBudget
+from octavo.broker.log.shared_ledgers import SharedLedgers
 from octavo.broker.metrics import Duties
 from octavo.broker.partition.context import PartitionContext
+from octavo.broker.partition.ending import Foretold
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import (
     DEFAULT_NAMESPACE,
@@ -47,6 +55,8 @@ from octavo.ledger.client import LedgerClient
 from octavo.metadata.bulk_loads import BulkLoadStore
 from octavo.metadata.clock import ClockStore
 from octavo.metadata.election import Ownership
+from octavo.metadata.schemas import SchemaStore
+from octavo.metadata.shares import ShareStore
 from octavo.metadata.store import MetadataStore, MetadataUnavailable, SessionExpired
 from octavo.metadata.topics import TopicStore
 from octavo.protocol.codes import OctavoError
@@ -76,17 +86,22 @@ class Broker:
         self._rounds: list[asyncio.Task[None]] = []
         records = TopicStore(store)
         ownership = Ownership(store)
+        self._shared = SharedLedgers(ShareStore(store), records, ledgers, config.ledger_shares_max)
         self._deletions = Deletions(
-            records, ledgers, ownership, config, self._tell_all, self._spawn, rng
+            records, ledgers, ownership, config, self._tell_all, self._spawn, rng, self._shared
         )
         self.topics = Topics(
             records, self._deletions, clock, self._spawn,
             lambda name: self.ownership.topic_deleted(name),
         )  # fmt: skip
         """Namespaces, topics and subscriptions of the cluster."""
-        self._leftovers = Leftovers(records, ledgers, config)
+        self.forks = Forks(records, self.topics, self._deletions, self._shared, clock, self._spawn)
+        """Topics that begin with another one's ledgers."""
+        self._leftovers = Leftovers(records, ledgers, config, self._shared)
         self.tell_peer: TellPeer | None = None
         """Calls `let_go` of another broker; set by whoever connects brokers with one another."""
+        self.foretell_peer: ForetellHeir | None = None
+        """Has another broker make ready for a partition; set by the same."""
         self.ask_peer: AskHeir | None = None
         """Has another broker serve a partition; set by the same."""
         self.registry = BrokerRegistry(
@@ -102,21 +117,11 @@ class Broker:
         )
         self.open_batches = OpenBatches(config.opened_bytes_max)
         """For whoever wants single messages."""
-        self._context = PartitionContext(
-            config=config,
-            ledgers=ledgers,
-            topics=records,
-            tail_cache=TailCache(config.tail_cache_bytes_max),
-            read_ahead=ReadAheadBudget(config.read_ahead_bytes_max),
-            open_batches=self.open_batches,
-            clock=clock,
-            rng=rng,
-            deletion_time=self.deletion_time,
-            subscription_info=lambda name, sub: self.topics.subscription(name.topic_name, sub),
-            spawn=self._spawn,
-            broker_id=lambda: self.registry.own.broker_id,
-            bulk_loads=BulkLoadStore(store),
-        )
+        self.letters = Letters(self.topics, lambda: self.ownership, clock)
+        """What this broker publishes for itself."""
+        self.schemas = SchemaRegistry(SchemaStore(store), clock, self._spawn)
+        """Subjects of schemas."""
+        self._context = self._new_context(store, records, ledgers, clock)
         self.bulk_loads = BulkLoads(
             self._context.bulk_loads, records, ledgers, clock, self.deletion_time
         )
@@ -125,10 +130,42 @@ class Broker:
             self._context, config, self.topics, records, ownership, self.registry, self._spawn
         )
         """Who serves which partition, and those that are open here."""
-        self.balance = Balance(config, self.registry, self.ownership, self._ask_heir)
+        self.balance = Balance(
+            config, self.registry, self.ownership, self._foretell_heir, self._ask_heir
+        )
         """Who is to be handed what."""
+        self.inactive = Inactive(self.topics, records, self.ownership, self.deletion_time)
+        """Topics that nobody uses any more."""
         self.chores = Chores(config.trim_interval_ms, self._spawn)
         """What is done again and again."""
+
+    def _new_context(
+        self,
+        store: MetadataStore,
+        records: TopicStore,
+        ledgers: LedgerClient,
+        clock: Callable[[], int],
+    ) -> PartitionContext:
+        """What the partitions share."""
+        config = self.config
+        return PartitionContext(
+            config=config,
+            ledgers=ledgers,
+            topics=records,
+            tail_cache=TailCache(config.tail_cache_bytes_max),
+            read_ahead=ReadAheadBudget(config.read_ahead_bytes_max),
+            open_batches=self.open_batches,
+            clock=clock,
+            rng=self._rng,
+            deletion_time=self.deletion_time,
+            subscription_info=lambda name, sub: self.topics.subscription(name.topic_name, sub),
+            spawn=self._spawn,
+            broker_id=lambda: self.registry.own.broker_id,
+            bulk_loads=BulkLoadStore(store),
+            letters=self.letters,
+            shared=self._shared,
+            schema_checker=self.schemas.checker,
+        )
 
     @property
     def broker_id(self) -> str:
@@ -174,10 +211,38 @@ class Broker:
         await self.registry.close()
         self.topics.close()
         self.bulk_loads.close()
+        self.schemas.close()
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def drain(self) -> None:
+        """Give everything that is served here to other brokers, and be preferred for nothing.
+
+        Until `undrain`, or until this broker is started anew. It goes on by itself when the call
+        has returned; `standing` tells how far it is. Raises `NoOtherBroker`, `MetadataUnavailable`.
+        """
+        self.balance.check_others()
+        await self._stand(draining=True)
+        _log.info("broker_drained", broker=self.broker_id)
+        self._rebalance()
+
+    async def undrain(self) -> None:
+        """Be like any other broker again. Raises `MetadataUnavailable`."""
+        await self._stand(draining=False)
+        _log.info("broker_not_drained", broker=self.broker_id)
+
+    def standing(self) -> Standing:
+        """How this broker stands at this moment."""
+        own = self.registry.standings.own
+        return own._replace(partitions=self.ownership.held())
+
+    async def _stand(self, *, draining: bool) -> None:
+        await self.registry.standings.tell(self.standing()._replace(draining=draining))
+
+    async def _tell_standing(self) -> None:
+        await self._stand(draining=self.registry.is_draining)
 
     async def let_go(self, name: TopicName, incarnation: str) -> list[int]:
         """Serve this incarnation of the topic no more: it is being deleted, says another broker.
@@ -200,6 +265,8 @@ class Broker:
             dict(self.chores.failures),
             self._leftovers.removed,
             self._context.ledgers.taken.count,
+            self._context.passed_over.expired,
+            self._context.passed_over.evicted,
         )
 
     # Time
@@ -244,9 +311,15 @@ class Broker:
             )
             return []
 
-    async def _ask_heir(self, heir: BrokerInfo, name: PartitionName, incarnation: str) -> None:
+    async def _foretell_heir(
+        self, heir: BrokerInfo, name: PartitionName, foretold: Foretold
+    ) -> None:
+        if self.foretell_peer is not None:
+            await self.foretell_peer(heir, name, foretold)
+
+    async def _ask_heir(self, heir: BrokerInfo, name: PartitionName, handed: Handed) -> None:
         if self.ask_peer is not None:
-            await self.ask_peer(heir, name, incarnation)
+            await self.ask_peer(heir, name, handed)
 
     def _fail(self, error: OctavoError) -> None:
         if not self.failed.done():
@@ -265,9 +338,15 @@ class Broker:
 
     def _keep_up(self) -> None:
         served = self.ownership.open_partitions()
-        self.chores.keep_only("upkeep", [partition.name for partition in served])
+        for chore in ("upkeep", "compaction"):
+            self.chores.keep_only(chore, [partition.name for partition in served])
         for partition in served:
             self.chores.begin("upkeep", partition.name, partition.maintain)
+            if partition.compaction_is_due:
+                self.chores.begin("compaction", partition.name, partition.compact)
+            if self.inactive.is_due(partition):
+                work = partial(self.inactive.look, partition)
+                self.chores.begin("inactive", partition.name.topic_name, work)
         self.chores.begin("sweep", "bulk_loads", self._sweep_bulk_loads)
 
     async def _sweep_bulk_loads(self) -> None:
@@ -280,12 +359,16 @@ class Broker:
     def _sweep(self) -> None:
         self.chores.begin("sweep", "deletions", self._sweep_deletions)
         self.chores.begin("sweep", "leftovers", self._sweep_leftovers)
+        self.chores.begin("sweep", "shared_ledgers", self._sweep_shared)
 
     async def _sweep_deletions(self) -> None:
         await self._deletions.sweep(self._is_ours_to_sweep)
 
     async def _sweep_leftovers(self) -> None:
         await self._leftovers.sweep(self._is_ours_to_sweep)
+
+    async def _sweep_shared(self) -> None:
+        await self._shared.sweep(self._is_ours_to_sweep)
 
     def _is_ours_to_sweep(self, topic: TopicName) -> bool:
         return self.registry.preferred(topic, 1)[0].broker_id == self.broker_id
@@ -294,6 +377,7 @@ class Broker:
         self.chores.begin("clock", self.broker_id, self._timekeeper.beat)
 
     def _rebalance(self) -> None:
+        self.chores.begin("standing", self.broker_id, self._tell_standing)
         self.chores.begin("balance", "", self.balance.look)
 
     async def _served_here(self, name: PartitionName) -> Partition | None:

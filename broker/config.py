@@ -13,6 +13,7 @@ from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
 KIB = 1024
 MIB = 1024 * KIB
+AUDIT_LEVELS = ("debug", "info", "warning", "error")
 
 
 class BrokerConfigError(OctavoError):
@@ -82,6 +83,21 @@ class BrokerConfig:
     """Messages out at consumers per subscription and partition; above it receive gives none."""
     delayed_messages_max: int = 50_000
     """Messages given back with a delay, per subscription and partition; no more are taken back."""
+    look_ahead_messages_max: int = 20_000
+    """Of a key-shared subscription in one partition: messages whose keys are remembered while they
+    wait for their consumers, and as many keys."""
+
+    # Dead letters
+    dead_letters_waiting_max: int = 10_000
+    """Messages on their way to the dead-letter topic, per subscription and partition; beyond, they
+    go on being delivered."""
+    dead_letter_retry_ms: int = 1_000
+    """First pause before copies that could not be stored are sent again; doubles up to …"""
+    dead_letter_retry_ms_max: int = 60_000
+    """… this."""
+    pending_messages_max: int = 1_000_000
+    """Messages that are not due, remembered per subscription and partition, 8 to 50 bytes each;
+    with so many none behind them is looked for until some are due."""
 
     # Ownership
     claim_wait_ms: int = 10_000
@@ -95,6 +111,8 @@ class BrokerConfig:
     """How often a broker looks whether another should serve what it serves …"""
     balance_pause_ms: int = 100
     """… and how long it waits between two partitions that it hands on."""
+    drain_moves_max: int = 8
+    """So many partitions at once are handed on by a broker that is drained."""
     deletion_wait_ms: int = 20_000
     """How long a caller waits for a topic's deletion; it goes on without them."""
     let_go_timeout_ms: int = 2_000
@@ -105,6 +123,37 @@ class BrokerConfig:
     leftover_grace_ms: int = 600_000
     """A ledger that nobody names goes when that is found twice, so long apart."""
 
+    # Compaction, of topics that ask for it
+    compaction_keys_max: int = 500_000
+    """Keys of which one run knows the newest offset, some 150 bytes each; it ends with the batch
+    that has the last of them, and the next goes on there."""
+    compaction_bytes_per_s: int = 16 * MIB
+    """How fast a broker reads what it compacts, one partition after the other."""
+    compaction_grace_ms: int = 3_600_000
+    """Ledgers of a compacted view stay so long after a newer one took its place."""
+    compaction_yield_ms: int = 6 * 3_600_000
+    """A job that compacts a partition is left to finish for so long, then it is taken for dead."""
+    ledger_shares_max: int = 1_000
+    """So many partitions may share a ledger: a topic and its forks."""
+
+    # The audit log, of secured clusters
+    audit_topic: bool = True
+    """Whether audit events also go into the topic octavo/audit, not into the log alone."""
+    audit_retention_ms: int = 30 * 24 * 3_600_000
+    """How long that topic keeps them; what it is made with, and may be changed there."""
+    audit_queue_max: int = 10_000
+    """Events that wait to be stored; beyond, they are counted as lost."""
+    audit_log_level: str = "info"
+    """Of the log event `audit`: debug, info, warning or error. Above the level of the process it
+    is also seen in a log that shows no more than warnings."""
+
+    # Policies
+    backlog_hold_ms: int = 5_000
+    """How long a publish waits for a backlog that is over its quota, where the policy is `hold`."""
+    deferred_sync_ms: int = 100
+    """How long after its ack a message may be not synced, where the durability is `deferred`; what
+    syncing takes comes on top."""
+
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:
             raise BrokerConfigError(f"port is {self.port}; it must be between 0 and 65535")
@@ -112,6 +161,11 @@ class BrokerConfig:
             raise BrokerConfigError(
                 f"batch_bytes_max is {self.batch_bytes_max}; it must be between 1 and "
                 f"{ENTRY_PAYLOAD_BYTES_MAX}, the longest payload of an entry"
+            )
+        if self.audit_log_level not in AUDIT_LEVELS:
+            raise BrokerConfigError(
+                f"audit_log_level is {self.audit_log_level!r}; it must be one of "
+                + ", ".join(AUDIT_LEVELS)
             )
         for name in _POSITIVE:
             if getattr(self, name) < 1:
@@ -137,13 +191,28 @@ _POSITIVE = (
     "producers_max",
     "leased_messages_max",
     "delayed_messages_max",
+    "dead_letters_waiting_max",
+    "dead_letter_retry_ms",
+    "dead_letter_retry_ms_max",
+    "pending_messages_max",
+    "look_ahead_messages_max",
     "claim_wait_ms",
     "handover_timeout_ms",
     "balance_after_ms",
     "balance_interval_ms",
     "balance_pause_ms",
+    "drain_moves_max",
     "deletion_wait_ms",
     "let_go_timeout_ms",
     "sweep_interval_ms",
     "leftover_grace_ms",
+    "compaction_keys_max",
+    "compaction_bytes_per_s",
+    "compaction_grace_ms",
+    "compaction_yield_ms",
+    "ledger_shares_max",
+    "audit_retention_ms",
+    "audit_queue_max",
+    "backlog_hold_ms",
+    "deferred_sync_ms",
 )

@@ -91,6 +91,24 @@ class BrokerIdTaken(BrokerError):
     scope = Scope.PROCESS
 
 
+class BrokerNotFound(BrokerError):
+    """No live broker has this id (404)."""
+
+    name = "broker-not-found"
+
+
+class NoOtherBroker(BrokerError):
+    """There is nobody to whom a broker could give what it serves (409)."""
+
+    name = "no-other-broker"
+
+
+class BrokerDraining(BrokerError):
+    """A broker that gives everything away is to be given something (409)."""
+
+    name = "broker-draining"
+
+
 class PartitionNotFound(BrokerError):
     """The topic has fewer partitions than that (404)."""
 
@@ -286,6 +304,12 @@ class StaleLease(BrokerError):
         self.stale = tuple(stale)
 
 
+class AuditTopicClosed(BrokerError):
+    """A client would write to the audit log (403)."""
+
+    name = "audit-topic"
+
+
 class TooManyDelayed(BrokerError):
     """So many messages wait for their delay that no more are taken back with one (429).
 
@@ -341,6 +365,32 @@ class TooManyLedgers(BrokerError):
     name = "too-many-ledgers"
 
 
+class TopicExists(BrokerError):
+    """A fork gets a name that no topic has (409)."""
+
+    name = "topic-exists"
+
+
+class LedgerGoing(BrokerError):
+    """Nobody refers to the ledger any more, so nobody may: it is being deleted (409)."""
+
+    name = "ledger-going"
+    retryable = True
+
+
+class TooManyForks(BrokerError):
+    """A ledger would be part of too many partitions (409)."""
+
+    name = "too-many-forks"
+
+
+class ForkDisturbed(BrokerError):
+    """The topic lost ledgers, or lay elsewhere, while it was being forked; ask again (503)."""
+
+    name = "fork-disturbed"
+    retryable = True
+
+
 class LedgerInUse(BrokerError):
     """A living broker writes the ledger (409): recovering it would stop a topic. `owner` does."""
 
@@ -367,3 +417,107 @@ class BulkLoadUnfinished(BrokerError):
 
     name = "bulk-load-unfinished"
     retryable = True
+
+
+class BacklogQuotaExceeded(BrokerError):
+    """A subscription is too far behind, and nothing was stored for as long as publishes are held
+    (429); the message names it, and the figures.
+    """
+
+    name = "backlog-quota-exceeded"
+    retryable = True
+
+    def __init__(self, message: str, subscription: str) -> None:
+        super().__init__(message)
+        self.subscription = subscription
+
+
+class BacklogQuotaRejected(BacklogQuotaExceeded):
+    """The same, where the topic's policy is to reject at once (409)."""
+
+    retryable = False
+
+
+class StaleGeneration(BrokerError):
+    """A member of a consumer group was away, and the partition is another one's (409)."""
+
+    name = "stale-generation"
+
+    def __init__(self, message: str, generation: int) -> None:
+        super().__init__(message)
+        self.generation = generation
+
+
+class GroupNotAllowed(BrokerError):
+    """Members of a group share a subscription, and this one is exclusive (422)."""
+
+    name = "group-not-allowed"
+
+
+class GroupFull(BrokerError):
+    """A consumer group with so many members, or partitions, that no more come in (409)."""
+
+    name = "group-full"
+
+
+class ForeignMember(BrokerError):
+    """Somebody speaks for a member of a consumer group that is another one's (403)."""
+
+    name = "foreign-member"
+
+
+class InvalidSchema(BrokerError):
+    """No schema, a type or compatibility that there is not (422)."""
+
+    name = "invalid-schema"
+
+
+class SchemaNotFound(BrokerError):
+    """No such subject, or version of it (404)."""
+
+    name = "schema-not-found"
+
+
+class IncompatibleSchema(BrokerError):
+    """The schema may not follow the versions of its subject; `problems` say why (409)."""
+
+    name = "incompatible-schema"
+
+    def __init__(self, message: str, problems: Sequence[str]) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
+
+
+class SchemaMismatch(BrokerError):
+    """A message that does not fit its topic's schema; nothing of its batch was stored (422).
+
+    `index` is its number in that batch, None when no message could fit.
+    """
+
+    name = "schema-mismatch"
+
+    def __init__(self, message: str, index: int | None = None) -> None:
+        super().__init__(message)
+        self.index = index
+
+
+class ExclusiveProducer(BrokerError):
+    """One producer alone may publish, and the batch came with no epoch of its access (409)."""
+
+    name = "exclusive-producer"
+
+
+class StaleProducerAccess(BrokerError):
+    """The exclusive access of that epoch has ended: the producer was fenced, or let it go (403)."""
+
+    name = "stale-producer-access"
+
+
+class ProducerBusy(BrokerError):
+    """Another producer has exclusive access, for `left_ms` more at most if it is gone (409)."""
+
+    name = "producer-busy"
+
+    def __init__(self, message: str, left_ms: int) -> None:
+        super().__init__(message)
+        self.left_ms = left_ms

@@ -33,6 +33,10 @@ class Duties(NamedTuple):
     """Ledgers, since the start."""
     ledger_ids_taken: int = 0
     """New ledgers' ids that turned out to be others', since the start."""
+    messages_expired: int = 0
+    """That count as acked by their topic's time to live, since the start."""
+    messages_evicted: int = 0
+    """That count as acked by a backlog quota, since the start."""
 
 
 class Metrics:
@@ -69,6 +73,8 @@ class Metrics:
             "Connections beyond `connections_max` that were sent away",
             registry=self.registry,
         )
+        text = "Calls that were not let in, and open ones that were ended"
+        self._denied = Counter("octavo_http_denied", text, ("reason",), registry=self.registry)
         self.messages_published = Counter(
             "octavo_messages_published", "Messages stored for callers", registry=self.registry
         )
@@ -86,6 +92,7 @@ class Metrics:
             "Requests passed on to the partition's owner",
             registry=self.registry,
         )
+        self._count_security()
         doubted = Gauge(
             "octavo_clock_doubted",
             "1 while the clocks that deletion by age goes by do not agree",
@@ -102,6 +109,34 @@ class Metrics:
         self.registry.register(_DutiesCollector(duties))
         self._counted: dict[tuple[str, int], Counter] = {}
         self._timed: dict[str, Histogram] = {}
+
+    def _count_security(self) -> None:
+        self._exceeded: dict[str, Counter] = {}
+        self._quota_exceeded = Counter(
+            "octavo_quota_exceeded",
+            "Calls refused because a quota was used up",
+            ("quota",),
+            registry=self.registry,
+        )
+        self.audit_events = Counter(
+            "octavo_audit_events", "Audit events stored in their topic", registry=self.registry
+        )
+        self.audit_lost = Counter(
+            "octavo_audit_events_lost",
+            "Audit events that found no room; the log has them",
+            registry=self.registry,
+        )
+
+    def quota_exceeded(self, quota: str) -> None:
+        """A call was refused: it was over its quota of this name."""
+        counter = self._exceeded.get(quota)
+        if counter is None:
+            counter = self._exceeded[quota] = self._quota_exceeded.labels(quota)
+        counter.inc()
+
+    def denied(self, reason: str) -> None:
+        """Count one that was not let in."""
+        self._denied.labels(reason).inc()
 
     def answered(self, call: str, status: int, seconds: float) -> None:
         """Count one answer."""
@@ -133,6 +168,16 @@ class _PartitionCollector(Collector):
         backlog = GaugeMetricFamily(
             "octavo_subscription_backlog", "Messages not acked", labels=(*label, "subscription")
         )
+        waiting = GaugeMetricFamily(
+            "octavo_subscription_dead_letters_waiting",
+            "Messages whose copy in the dead-letter topic is not stored yet",
+            labels=(*label, "subscription"),
+        )
+        sent = CounterMetricFamily(
+            "octavo_subscription_dead_letters",
+            "Copies stored in the dead-letter topic",
+            labels=(*label, "subscription"),
+        )
         for stats in self._partitions():
             where = (str(stats.name.topic_name), str(stats.name.partition))
             following.add_metric(where, stats.next_offset)
@@ -141,7 +186,9 @@ class _PartitionCollector(Collector):
             pending.add_metric(where, stats.pending_bytes)
             for name, subscription in stats.subscriptions.items():
                 backlog.add_metric((*where, name), subscription.backlog)
-        return (following, earliest, stored, pending, backlog)
+                waiting.add_metric((*where, name), subscription.dead_letters.waiting)
+                sent.add_metric((*where, name), subscription.dead_letters.sent)
+        return (following, earliest, stored, pending, backlog, waiting, sent)
 
 
 class _DutiesCollector(Collector):
@@ -176,5 +223,15 @@ class _DutiesCollector(Collector):
                 "octavo_ledger_ids_taken",
                 "Ids of new ledgers that others had taken",
                 duties.ledger_ids_taken,
+            ),
+            CounterMetricFamily(
+                "octavo_messages_expired",
+                "Unacked messages that a time to live passed over, by subscription and partition",
+                duties.messages_expired,
+            ),
+            CounterMetricFamily(
+                "octavo_messages_evicted",
+                "Unacked messages that a backlog quota passed over",
+                duties.messages_evicted,
             ),
         )

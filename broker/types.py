@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from octavo.broker.errors import InvalidAckId, InvalidMessageId, InvalidName, InvalidSettings
+from octavo.broker.policies.rules import OFF, check_policies, resolved
+from octavo.metadata.topic_records import ForkRecord, Policies
 from octavo.protocol.ack_ids import span_of
 from octavo.protocol.batch import BatchHeader
 from octavo.protocol.names import NAME_RULE, is_name
@@ -24,8 +26,20 @@ _NAME_SHOWN_CHARS = 60
 PARTITIONS_MAX = 10_000
 BOOKIES_MAX = 64
 ACK_TIMEOUT_MS_MAX = 24 * 3_600_000
+DELIVERIES_MAX = 1_000
+RETRY_MS_MAX = 24 * 3_600_000
+BACKOFF_FACTOR_MAX = 100
+PRIORITY_MAX = 100
+"""Of a consumer; 0 is served first."""
+UNACKED_MAX = 10_000_000
+"""What a subscription may set as its own bound."""
+FILTER_HEADERS_MAX = 16
+FILTER_VALUES_MAX = 64
+FILTER_CHARS_MAX = 256
+"""Of a header's name, of a value, of a key's beginning."""
 
-SubscriptionType = Literal["exclusive", "shared"]
+SUBSCRIPTION_TYPES = ("exclusive", "shared", "failover", "key_shared")
+SubscriptionType = Literal["exclusive", "shared", "failover", "key_shared"]
 StartPosition = Literal["earliest", "latest"]
 
 
@@ -155,7 +169,9 @@ class AckRange(NamedTuple):
 class TopicSettings:
     """What the creator of a topic chooses. `None` means without limit.
 
-    Two creations with equal settings are the same topic; `partitions` may grow later.
+    As a partition's owner sees it, `policies` and retention say what holds (`Topics.settings_of`);
+    else what the topic says for itself. Two creations with equal settings are the same topic;
+    `partitions` may grow later.
     """
 
     partitions: int = 1
@@ -170,6 +186,23 @@ class TopicSettings:
     rollover_entries: int = 50_000
     rollover_age_ms: int = 4 * 3_600_000
     """A ledger longer or older than any of the three is closed and a new one begun."""
+    encrypted: bool = False
+    """The ledgers of its messages are. Its namespace decides, not the topic's maker."""
+    policies: Policies = field(default_factory=Policies)
+    """broker/policies/rules.py. Retention stands above."""
+    compaction_after_bytes: int | None = None
+    """Brokers compact a partition once so many bytes of closed ledgers are not in its compacted
+    view; None: never by themselves …"""
+    compaction_dirty_ratio: float = 0.5
+    """… and they are such a share of the messages that a run reads."""
+    compaction_tombstones_ms: int = 24 * 3_600_000
+    """A tombstone stays in the compacted view until its timestamp is older."""
+    compaction_delete_raw: bool = False
+    """Closed ledgers go once the view covers them and every subscription has acked them."""
+    schema_subject: str | None = None
+    """Of its messages, in the topic's namespace."""
+    schema_validate: bool = False
+    """What does not fit is not stored."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.partitions <= PARTITIONS_MAX:
@@ -181,17 +214,67 @@ class TopicSettings:
                 f"ensemble_size {self.ensemble_size}, write_quorum {self.write_quorum}, ack_quorum "
                 f"{self.ack_quorum}: must be {BOOKIES_MAX} >= ensemble >= write >= ack >= 1"
             )
-        for name in ("retention_ms", "retention_bytes"):
+        for name in ("retention_ms", "retention_bytes", "compaction_after_bytes"):
             value = getattr(self, name)
-            if value is not None and not 0 <= value <= _SETTING_MAX:
+            if value not in (None, OFF) and not 0 <= value <= _SETTING_MAX:
                 raise InvalidSettings(
-                    f"{name} is {value}; it must be between 0 and {_SETTING_MAX}, or null"
+                    f"{name} is {value}; it must be between 0 and {_SETTING_MAX}, off, or null"
                 )
+        if not 0 <= self.compaction_dirty_ratio <= 1:
+            raise InvalidSettings(
+                f"compaction_dirty_ratio is {self.compaction_dirty_ratio}; it must be between 0 "
+                "and 1"
+            )
+        if not 0 <= self.compaction_tombstones_ms <= _SETTING_MAX:
+            raise InvalidSettings(
+                f"compaction_tombstones_ms is {self.compaction_tombstones_ms}; it must be between "
+                f"0 and {_SETTING_MAX}"
+            )
         for name in ("rollover_bytes", "rollover_entries", "rollover_age_ms"):
             if not 1 <= getattr(self, name) <= _SETTING_MAX:
                 raise InvalidSettings(
                     f"{name} is {getattr(self, name)}; it must be between 1 and {_SETTING_MAX}"
                 )
+        check_policies(self.policies)
+        if self.schema_subject is not None:
+            checked_name("schema subject", self.schema_subject)
+        elif self.schema_validate:
+            raise InvalidSettings("schema.validate needs a schema.subject")
+
+    @property
+    def own_policies(self) -> Policies:
+        """What the topic says for itself, retention too."""
+        return replace(
+            self.policies, retention_ms=self.retention_ms, retention_bytes=self.retention_bytes
+        )
+
+    def under(self, namespace: Policies) -> TopicSettings:
+        """The settings that hold in a namespace of these policies."""
+        holds = resolved(self.own_policies, namespace)
+        return replace(
+            self,
+            retention_ms=holds.retention_ms,
+            retention_bytes=holds.retention_bytes,
+            policies=holds,
+        )
+
+
+class RetryBackoff(NamedTuple):
+    """How long a message waits for its next delivery: longer each time it was not acked."""
+
+    first_ms: int
+    """After the first delivery …"""
+    most_ms: int
+    """… and never longer than this."""
+    factor: float = 2.0
+    """Each wait is so many times the one before."""
+
+    def delay_ms(self, deliveries: int) -> int:
+        """The wait after so many deliveries, at least one."""
+        try:
+            return int(min(self.most_ms, self.first_ms * self.factor ** (deliveries - 1)))
+        except OverflowError:
+            return self.most_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,10 +288,35 @@ class SubscriptionSettings:
     type: SubscriptionType = "exclusive"
     start: StartPosition = "earliest"
     ack_timeout_ms: int = 30_000
+    retry_backoff: RetryBackoff | None = None
+    """Before a redelivery for which no nack names a delay; None: at once."""
+    max_deliveries: int | None = None
+    """A message that was delivered so often without an ack goes to the dead-letter topic; None: it
+    is delivered for ever."""
+    dead_letter_topic: str = ""
+    """`namespace/topic`; made with the subscription, if it is not there."""
+    dead_letter_subscription: str = ""
+    """Of that topic, made with it, so that nothing in it is removed before somebody had it."""
+    consumer_timeout_ms: int = 5_000
+    """So long after its last call a consumer keeps its keys, or stays the active one, without
+    holding messages. Of key-shared and failover subscriptions."""
+    max_unacked: int | None = None
+    """Messages out in one partition. None: what the broker allows; it never allows more."""
+    max_unacked_per_consumer: int | None = None
+    """Messages of one partition out at one consumer."""
+    filter_headers: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """By name the values that a message's header may have; `*` alone: any. Others are acked."""
+    filter_key_prefix: str | None = None
+    """What keys begin with; others, and messages without a key, are acked."""
+    durable: bool = True
+    """Else the cursor is in the owner's memory only, and begins at `start` with each owner."""
 
     def __post_init__(self) -> None:
-        if self.type not in ("exclusive", "shared"):
-            raise InvalidSettings(f"type is {self.type!r}; it must be 'exclusive' or 'shared'")
+        if self.type not in SUBSCRIPTION_TYPES:
+            raise InvalidSettings(
+                f"type is {self.type!r}; it must be one of "
+                + ", ".join(map(repr, SUBSCRIPTION_TYPES))
+            )
         if self.start not in ("earliest", "latest"):
             raise InvalidSettings(f"start is {self.start!r}; it must be 'earliest' or 'latest'")
         if not 1 <= self.ack_timeout_ms <= ACK_TIMEOUT_MS_MAX:
@@ -216,6 +324,66 @@ class SubscriptionSettings:
                 f"ack_timeout_ms is {self.ack_timeout_ms}; it must be between 1 and "
                 f"{ACK_TIMEOUT_MS_MAX}"
             )
+        _check_backoff(self.retry_backoff)
+        if self.max_deliveries is not None and not 1 <= self.max_deliveries <= DELIVERIES_MAX:
+            raise InvalidSettings(
+                f"max_deliveries is {self.max_deliveries}; it must be between 1 and "
+                f"{DELIVERIES_MAX}, or null"
+            )
+        if self.dead_letter_topic and "/" in self.dead_letter_topic:
+            TopicName.parse(self.dead_letter_topic)
+        elif self.dead_letter_topic:
+            checked_name("topic", self.dead_letter_topic)
+        if self.dead_letter_subscription:
+            checked_name("subscription", self.dead_letter_subscription)
+        if not 1 <= self.consumer_timeout_ms <= ACK_TIMEOUT_MS_MAX:
+            raise InvalidSettings(
+                f"consumer_timeout_ms is {self.consumer_timeout_ms}; it must be between 1 and "
+                f"{ACK_TIMEOUT_MS_MAX}"
+            )
+        for name in ("max_unacked", "max_unacked_per_consumer"):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= UNACKED_MAX:
+                raise InvalidSettings(
+                    f"{name} is {value}; it must be between 1 and {UNACKED_MAX}, or null"
+                )
+        self._check_filter()
+
+    def _check_filter(self) -> None:
+        texts = [self.filter_key_prefix or "*"]
+        for name, values in self.filter_headers:
+            texts += [name, *values]
+            if not name or not 1 <= len(values) <= FILTER_VALUES_MAX:
+                raise InvalidSettings(
+                    f"filter: header {name[:_NAME_SHOWN_CHARS]!r} has {len(values)} values; a "
+                    f"header has a name, and 1 to {FILTER_VALUES_MAX} values, or '*' for any"
+                )
+        names = [name for name, _ in self.filter_headers]
+        if len(names) > FILTER_HEADERS_MAX or len(dict.fromkeys(names)) < len(names):
+            raise InvalidSettings(
+                f"filter has {len(names)} headers; at most {FILTER_HEADERS_MAX} are allowed, each "
+                "once"
+            )
+        if any(len(text) > FILTER_CHARS_MAX for text in texts):
+            raise InvalidSettings(
+                f"filter: a name, a value and the beginning of a key have at most "
+                f"{FILTER_CHARS_MAX} characters"
+            )
+
+
+def _check_backoff(backoff: RetryBackoff | None) -> None:
+    if backoff is None:
+        return
+    if not 1 <= backoff.first_ms <= backoff.most_ms <= RETRY_MS_MAX:
+        raise InvalidSettings(
+            f"retry_backoff is first {backoff.first_ms} ms, most {backoff.most_ms} ms; it must be "
+            f"1 <= first <= most <= {RETRY_MS_MAX}"
+        )
+    if not 1 <= backoff.factor <= BACKOFF_FACTOR_MAX:
+        raise InvalidSettings(
+            f"retry_backoff's factor is {backoff.factor}; it must be between 1 and "
+            f"{BACKOFF_FACTOR_MAX}"
+        )
 
 
 class TopicInfo(NamedTuple):
@@ -225,6 +393,8 @@ class TopicInfo(NamedTuple):
     settings: TopicSettings
     created_ms: int
     incarnation: str = ""
+    fork: ForkRecord | None = None
+    """Of which topic it is a fork, and where."""
 
 
 class SubscriptionInfo(NamedTuple):
@@ -280,10 +450,13 @@ class Delivery(NamedTuple):
 
 
 class Nack(NamedTuple):
-    """A message to deliver again, not before `delay_ms` from now."""
+    """A message to deliver again, not before `delay_ms` from now.
+
+    None: after as long as the subscription's `retry_backoff` says, or at once.
+    """
 
     ack_id: str
-    delay_ms: int = 0
+    delay_ms: int | None = None
 
 
 class Owner(NamedTuple):
@@ -307,11 +480,34 @@ class BrokerInfo(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStats:
-    """A consumer of a subscription, as far as leases tell. `idle_ms` since its last call."""
+    """A consumer of a subscription, as far as leases tell. `idle_ms` since its last call.
+
+    `active`: of a failover subscription, whether it is the one. `slots`: of a key-shared one, how
+    many it has, and `slot_ranges` which: `0-511,2048-4095`.
+    """
 
     name: str
     leased: int
     idle_ms: int
+    priority: int = 0
+    active: bool | None = None
+    slots: int | None = None
+    slot_ranges: str | None = None
+
+
+class DeadLetters(NamedTuple):
+    """Of a subscription in one partition: what becomes of messages delivered too often.
+
+    `waiting` for their copy to be stored, `sent` since the partition was opened here; `problem`:
+    why copies are not stored at present.
+    """
+
+    waiting: int = 0
+    sent: int = 0
+    problem: str | None = None
+
+
+NO_DEAD_LETTERS = DeadLetters()
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +529,7 @@ class SubscriptionStats:
     delayed: int
     held_back: str | None
     consumers: tuple[ConsumerStats, ...]
+    dead_letters: DeadLetters = NO_DEAD_LETTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,6 +547,10 @@ class PartitionStats:
     last_add_confirmed: int
     producers: int
     subscriptions: Mapping[str, SubscriptionStats]
+    kept_because: str = ""
+    """Why retention leaves the oldest ledger."""
+    compacted: tuple[int, int, int] | None = None
+    """Of its compacted view, if it has one: horizon, messages, bytes."""
 
 
 class PartitionState(enum.Enum):

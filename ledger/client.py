@@ -20,6 +20,7 @@ from octavo.ledger.bookies.bookies import Bookies, settle
 from octavo.ledger.bookies.connection import BookieConnection
 from octavo.ledger.bookies.placement import choose_ensemble, choose_replacements
 from octavo.ledger.context import OpenWriter, Ticking
+from octavo.ledger.encryption import Sealing, opening_of
 from octavo.ledger.errors import (
     BookieUnavailable,
     ClientClosed,
@@ -45,6 +46,10 @@ from octavo.metadata.store import MetadataStore, RecordNotFound
 from octavo.protocol.codes import BadRequest, OctavoError
 from octavo.protocol.entry import DigestType
 from octavo.protocol.extension import Op
+from octavo.security.bookie_tokens import Prove
+from octavo.security.keys.data_keys import DataKeys
+from octavo.security.keys.errors import KeyMissing
+from octavo.security.keys.wrapped import ENCRYPTION_KEY
 from octavo.tls.contexts import Certificates
 
 log = structlog.get_logger()
@@ -66,11 +71,15 @@ class LedgerClient:
         clock: Callable[[], int] | None = None,
         observe_recovery: Callable[[int, RecoveryEvent], None] | None = None,
         tls: Certificates | None = None,
+        prove: Prove | None = None,
+        keys: DataKeys | None = None,
     ) -> None:
         """`clock` gives milliseconds since the epoch, for creation times; without it they are 0.
 
         `observe_recovery` sees (ledger id, step) of every recovery that has no observer of its own.
-        `tls`: how bookies are connected to; without it, in the clear.
+        `tls`: how bookies are connected to; without it, in the clear. `prove`: what is shown to
+        bookies that ask who calls (`security/bookie_tokens.py`). `keys`: for who writes or reads
+        the payloads of encrypted ledgers; all else is done without.
         """
         self.store = store
         self.options = options or LedgerOptions()
@@ -78,7 +87,8 @@ class LedgerClient:
         self.cluster_password = b""
         """What new ledgers are protected by; known once started."""
         self.records = LedgerStore(store, rng=rng)
-        self.bookies = Bookies(BookieRegistry(store), self.options, rng, tls)
+        self.bookies = Bookies(BookieRegistry(store), self.options, rng, tls, prove)
+        self.keys = keys
         self._clock = clock or (lambda: 0)
         self._observe_recovery = observe_recovery
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -120,19 +130,34 @@ class LedgerClient:
         password: bytes | None = None,
         custom: Mapping[str, bytes] | None = None,
         deferred_sync: bool = False,
+        encrypted_for: str | None = None,
     ) -> LedgerWriter:
         """A new ledger; without a `password` of its own it has the cluster's.
 
         With `deferred_sync` its bookies ack what they have written and not yet synced, and the LAC
         follows with `LedgerWriter.force`: until then a power failure may take the end of it away.
+        `encrypted_for` a namespace: under a data key of its own, wrapped by the namespace's.
 
         Raises `NotEnoughBookies`, which names who is up; `TooFewBookies` when more of them being
-        up would not help; `MetadataUnavailable`.
+        up would not help; `MetadataUnavailable`; `KeyMissing` and `KeySourceUnavailable`.
         """
         if not ensemble_size >= write_quorum >= ack_quorum >= 1:
             raise LedgerError(
                 f"ensemble size {ensemble_size}, write quorum {write_quorum}, ack quorum "
                 f"{ack_quorum}: wants ensemble size >= write quorum >= ack quorum >= 1"
+            )
+        key = (
+            None
+            if encrypted_for is None
+            else await self._keys_for(encrypted_for).new(encrypted_for)
+        )
+        labels = dict(custom or {})
+        if key is not None:
+            labels[ENCRYPTION_KEY] = key.wrapped.encode()
+        if password is None and not self.cluster_password:
+            raise LedgerError(
+                "the cluster's password is not known: start this ledger client, or give the ledger "
+                "a password of its own"
             )
         bookies = await self._choose(ensemble_size, write_quorum)
         wanted = LedgerMetadata(
@@ -144,15 +169,28 @@ class LedgerClient:
             digest_type=digest_type,
             password=self.cluster_password if password is None else password,
             created_ms=self._clock(),
-            custom=dict(custom or {}),
+            custom=labels,
         )
         await self._leave_taken()
         is_free = functools.partial(self._is_free, bookies)
         metadata, version = await self.records.create(wanted, is_free)
-        writer = LedgerWriter(self, metadata, version, deferred=deferred_sync)
+        sealing = None
+        if key is not None:
+            assert self.keys is not None
+            sealing = Sealing(metadata.ledger_id, key, self.keys.writer_prefix())
+        writer = LedgerWriter(self, metadata, version, deferred=deferred_sync, sealing=sealing)
         self._writers[writer] = None
         log.info("ledger_created", ledger=metadata.ledger_id, ensemble=bookies)
         return writer
+
+    def _keys_for(self, namespace: str) -> DataKeys:
+        if self.keys is None:
+            raise KeyMissing(
+                f"the topics of namespace {namespace} are encrypted, and this process has no keys: "
+                "give it the setting keys.file or keys.service (OCTAVO_KEYS_FILE, "
+                "OCTAVO_KEYS_SERVICE)"
+            )
+        return self.keys
 
     async def _is_free(self, bookies: Sequence[str], ledger_id: int) -> bool:
         """Whether to make a ledger with this id. While others take ids the bookies are asked."""
@@ -208,12 +246,18 @@ class LedgerClient:
         raise AssertionError("the second attempt returns or raises")
 
     async def open(
-        self, ledger_id: int, *, password: bytes | None = None, recover: bool = False
+        self,
+        ledger_id: int,
+        *,
+        password: bytes | None = None,
+        recover: bool = False,
+        as_stored: bool = False,
     ) -> LedgerReader:
         """Open for reading; with `recover`, close the ledger first: its writer is fenced.
 
         Without it an open ledger is followed, undisturbed. A `password` that is given must be the
-        ledger's; otherwise its record, which we can read, is proof enough. Raises `LedgerNotFound`,
+        ledger's; otherwise its record, which we can read, is proof enough. `as_stored`: entries of
+        an encrypted ledger come as they are, which takes no key. Raises `LedgerNotFound`,
         `Unauthorized`, `RecoveryFailed`.
         """
         if recover:
@@ -225,7 +269,8 @@ class LedgerClient:
                 self.records, ledger_id, self.options.metadata_timeout_s
             )
             check_password(metadata, password)
-            reader = LedgerReader(self, metadata, version)  # watches from here on
+            opening = None if as_stored else opening_of(metadata, self.keys)
+            reader = LedgerReader(self, metadata, version, opening)  # watches from here on
         finally:
             watch.cancel()
         if metadata.state is not LedgerState.CLOSED:

@@ -122,6 +122,12 @@ class LedgerDamaged(LedgerError):
         self.entry_id = entry_id
 
 
+class EntryTampered(LedgerDamaged):
+    """An entry of an encrypted ledger that was not written so, there, under the ledger's key."""
+
+    name = "entry-tampered"
+
+
 class BeyondLastConfirmed(LedgerError):
     """A read above the last confirmed entry that the reader knows of."""
 

@@ -40,6 +40,8 @@ __all__ = ["BookieIdTaken", "BookieInfo", "BookieRegistry", "Cookie"]
 _log = structlog.get_logger()
 
 INCARNATION = "incarnation"
+AUTH = "auth"
+"""By which plugin callers may prove who they are, in AUTH; a bookie without it asks nobody."""
 _ENDPOINT = "bookie"
 _PROTOCOL = "bookie-rpc"
 _READ_ONLY = "readonly"
@@ -65,6 +67,11 @@ class BookieInfo:
     def incarnation(self) -> str:
         """What its cookie says too; empty for a bookie that is not ours."""
         return self.properties.get(INCARNATION, "")
+
+    @property
+    def auth(self) -> str:
+        """The plugin by which it wants to know who calls; empty when it does not."""
+        return self.properties.get(AUTH, "")
 
 
 def encode_service_info(info: BookieInfo) -> bytes:

@@ -3,44 +3,56 @@
 from __future__ import annotations
 
 import re
+import ssl
+from collections.abc import Callable
 from urllib.parse import unquote, urlsplit
 
 from octavo.metadata.credentials import read_credentials
 from octavo.metadata.embedded import EmbeddedStore
 from octavo.metadata.paths import is_safe_name
 from octavo.metadata.store import BadMetadataUrl, MetadataStore
+from octavo.tls.contexts import Certificates, client_context
 
 SESSION_TIMEOUT_MS = 6000
 ZOOKEEPER_PORT = 2181
+ZOOKEEPER_TLS_PORT = 2281
 _FORMS = (
-    "a metadata URL is zk://host:port[,host:port…]/chroot for ZooKeeper, "
+    "a metadata URL is zk://host:port[,host:port…]/chroot for ZooKeeper (zks:// with TLS), "
     "or file:///absolute/path/octavo.db for one machine"
 )
 _HOST = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?\Z")
 
 
 def open_store(
-    url: str, *, session_timeout_ms: int = SESSION_TIMEOUT_MS, credentials_file: str = ""
+    url: str,
+    *,
+    session_timeout_ms: int = SESSION_TIMEOUT_MS,
+    credentials_file: str = "",
+    tls: Certificates | None = None,
 ) -> MetadataStore:
     """The store that `url` names, not yet started.
 
-    `credentials_file` is for ZooKeeper; the rights to a file are the file's own. Raises
-    `BadMetadataUrl`, `BadMetadataCredentials`.
+    `credentials_file` is for ZooKeeper; the rights to a file are the file's own. So is `tls`, for
+    `zks://`: without it, or without a CA in it, the CAs of the machine are believed. Raises
+    `BadMetadataUrl`, `BadMetadataCredentials`, `TlsError`.
     """
     scheme, separator, rest = url.partition("://")
     match scheme if separator else "":
         case "file":
             path = _file_path(url)
             return EmbeddedStore(path, session_timeout_ms=session_timeout_ms)
-        case "zk":
+        case "zk" | "zks":
             from octavo.metadata.zookeeper import ZooKeeperStore
 
-            hosts, chroot = _zookeeper_parts(url, rest)
+            secured = scheme == "zks"
+            port = ZOOKEEPER_TLS_PORT if secured else ZOOKEEPER_PORT
+            hosts, chroot = _zookeeper_parts(url, rest, port)
             return ZooKeeperStore(
                 hosts,
                 chroot,
                 session_timeout_ms=session_timeout_ms,
                 credentials=read_credentials(credentials_file) if credentials_file else None,
+                tls=_context_of(tls) if secured else None,
             )
         case _:
             raise BadMetadataUrl(f"{url!r} names no metadata store: {_FORMS}")
@@ -54,13 +66,27 @@ def _file_path(url: str) -> str:
     return path
 
 
-def _zookeeper_parts(url: str, rest: str) -> tuple[list[str], str]:
+def _context_of(tls: Certificates | None) -> Callable[[], ssl.SSLContext]:
+    """What gives the present context for connections. Raises `TlsError`."""
+    if tls is not None and tls.client is not None:
+        found = tls  # its context is another one when the files have changed
+
+        def present() -> ssl.SSLContext:
+            assert found.client is not None
+            return found.client
+
+        return present
+    context = client_context()
+    return lambda: context
+
+
+def _zookeeper_parts(url: str, rest: str, usual_port: int) -> tuple[list[str], str]:
     """(`host:port` each, chroot: empty or `/a/b`)."""
     authority, _, chroot = rest.partition("/")
     hosts = []
     for item in authority.split(","):
         match = _HOST.match(item)
-        port = int(match["port"] or ZOOKEEPER_PORT) if match else 0
+        port = int(match["port"] or usual_port) if match else 0
         if match is None or not 0 < port < 65536:
             raise BadMetadataUrl(f"{url!r}: {item!r} is no host:port; {_FORMS}")
         hosts.append(f"{match['host']}:{port}")

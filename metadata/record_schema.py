@@ -52,6 +52,7 @@ def open_database(path: str, busy_timeout_ms: int) -> sqlite3.Connection:
         raise MetadataUnusable(f"metadata file {path}: the folder {folder} does not exist")
     if os.path.isdir(path):
         raise MetadataUnusable(f"metadata file {path} is a folder; name a file in it")
+    _make_private(path)
     try:
         db = sqlite3.connect(path, timeout=busy_timeout_ms / 1000, isolation_level=None)
     except sqlite3.DatabaseError as error:
@@ -67,6 +68,15 @@ def open_database(path: str, busy_timeout_ms: int) -> sqlite3.Connection:
         db.close()
         raise
     return db
+
+
+def _make_private(path: str) -> None:
+    """Make the file, for its owner alone: it holds the cluster's secret. One that is there stays as
+    it is, and SQLite gives the files beside it the same rights."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except OSError:  # it is there; or cannot be made, which SQLite says in its own words
+        pass
 
 
 def _prepare(db: sqlite3.Connection, path: str) -> None:

@@ -23,20 +23,72 @@ from octavo.metadata.store import BadRecord
 FORMAT_VERSION = 1
 _KEY = "key"
 """In a field's metadata: the key it is stored under, where that is not its name."""
+_BRIEF = "brief"
+"""In a field's metadata: it is not written where it has its default."""
 R = TypeVar("R")
+
+
+def _unsaid() -> Any:
+    """A field that is None and not written where nothing is said."""
+    return field(default=None, metadata={_BRIEF: True})
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """What a topic says for itself, or a namespace for the topics that say nothing.
+
+    None: nothing is said; −1: that there is none. `retention_…` are a namespace's; a topic has them
+    beside these. What each means: broker/policies/rules.py. `extra` is no part of what is said.
+    """
+
+    retention_ms: int | None = _unsaid()
+    retention_bytes: int | None = _unsaid()
+    ttl_ms: int | None = _unsaid()
+    backlog_bytes: int | None = _unsaid()
+    backlog_age_ms: int | None = _unsaid()
+    backlog_policy: str | None = _unsaid()
+    inactive_ms: int | None = _unsaid()
+    message_bytes_max: int | None = _unsaid()
+    publish_bytes: int | None = _unsaid()
+    publish_messages: int | None = _unsaid()
+    dispatch_bytes: int | None = _unsaid()
+    dispatch_messages: int | None = _unsaid()
+    message_time: str | None = _unsaid()
+    durability: str | None = _unsaid()
+    extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AutoCreate:
+    """How a topic is made that somebody publishes to, and that is not there."""
+
+    partitions: int = 1
+    ensemble_size: int = 3
+    write_quorum: int = 3
+    ack_quorum: int = 2
+    extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceRecord:
-    """A namespace and when it was made."""
+    """A namespace and when it was made. `encrypted`: topics made in it are.
+
+    `policies` hold for topics that say nothing themselves. `auto_create`: None, nothing is made.
+    """
 
     created_ms: int = 0
+    encrypted: bool = False
+    policies: Policies = field(default_factory=Policies, metadata={_BRIEF: True})
+    auto_create: AutoCreate | None = field(default=None, metadata={_BRIEF: True})
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """What a topic's maker may choose. None means no bound."""
+    """What a topic's maker may choose. None means no bound. `encrypted` is its namespace's word.
+
+    `compaction_after_bytes`: None where brokers do not compact the topic by themselves.
+    """
 
     partitions: int = 1
     ensemble_size: int = 3
@@ -47,6 +99,29 @@ class TopicSettings:
     rollover_bytes: int = 1 << 30
     rollover_age_ms: int = 4 * 3600 * 1000
     rollover_entries: int = 1_000_000
+    encrypted: bool = False
+    policies: Policies = field(default_factory=Policies, metadata={_BRIEF: True})
+    compaction_after_bytes: int | None = None
+    compaction_dirty_ratio: float = 0.5
+    compaction_tombstones_ms: int = 24 * 3600 * 1000
+    compaction_delete_raw: bool = False
+    schema_subject: str | None = _unsaid()
+    schema_validate: bool = field(default=False, metadata={_BRIEF: True})
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ForkRecord:
+    """Of a topic that was forked: from which one, and where in each of its partitions.
+
+    `made`: its partitions' records are all there. Until then it is no topic yet, and if its maker
+    is gone it never becomes one.
+    """
+
+    topic: str
+    incarnation: str
+    offsets: Mapping[int, int]
+    made: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -63,7 +138,13 @@ class TopicRecord:
     deleting: bool = False
     incarnation: str = ""
     guarded: bool = False
+    fork: ForkRecord | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def stands(self) -> bool:
+        """Whether it may be used: it is whole, and nobody deletes it."""
+        return not self.deleting and (self.fork is None or self.fork.made)
 
     @property
     def guard(self) -> str | None:
@@ -83,6 +164,7 @@ class OffloadRecord:
     `url` is its folder while it is being copied, then the object. `dropped`: the copy is the only
     one, for the bookies' are given up. `since_ms`: when it came into its state. `crc` is over the
     entries, `footer_crc` over the object's footer (docs/formats/offload.md), `bytes` its size.
+    `encryption`: of an encrypted ledger what its own record says of its data key.
     """
 
     uuid: str
@@ -93,6 +175,7 @@ class OffloadRecord:
     bytes: int = 0
     crc: int = 0
     footer_crc: int = 0
+    encryption: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -136,6 +219,8 @@ class PartitionLedger:
     offload: OffloadRecord | None = None
     disorder_ms: int = -1
     aging_since_ms: int | None = None
+    shared: bool = False
+    cut: int = -1
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -204,6 +289,17 @@ class PartitionRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class BackoffRecord:
+    """How long a message waits for its next delivery: `first_ms`, then `factor` times as long
+    each time, at most `most_ms`."""
+
+    first_ms: int
+    most_ms: int
+    factor: float = 2.0
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class SubscriptionRecord:
     """A subscription's settings. Its position is in the partitions' state ledgers.
 
@@ -218,6 +314,37 @@ class SubscriptionRecord:
     max_deliveries: int | None = None
     created_ms: int = 0
     incarnation: str = ""
+    retry_backoff: BackoffRecord | None = None
+    dead_letter_topic: str = ""
+    dead_letter_subscription: str = ""
+    consumer_timeout_ms: int = 5_000
+    max_unacked: int | None = None
+    max_unacked_per_consumer: int | None = None
+    filter_headers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    filter_key_prefix: str | None = None
+    durable: bool = True
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Referrer:
+    """A partition of one making of a topic, whose record names a ledger that others name too."""
+
+    namespace: str
+    topic: str
+    partition: int
+    incarnation: str
+    extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ShareRecord:
+    """Who refers to a ledger that more than one partition's record names, or may.
+
+    Without referrers: nobody does any more, and nobody may again; the ledger is being deleted.
+    """
+
+    referrers: tuple[Referrer, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -246,9 +373,20 @@ def decode_record(kind: type[R], what: str, data: bytes) -> R:
 
 
 def _to_map(record: Any) -> dict[str, Any]:
-    fields = {_key(f): _plain(getattr(record, f.name)) for f in dataclasses.fields(record)}
+    fields = {}
+    for f in dataclasses.fields(record):
+        value = getattr(record, f.name)
+        if not (_BRIEF in f.metadata and _says_nothing(value)):
+            fields[_key(f)] = _plain(value)
     # Known fields win: an unknown key can never take a known one's place.
     return {**fields.pop("extra"), **fields}
+
+
+def _says_nothing(value: Any) -> bool:
+    """Whether it is left away; what a newer version has said is not."""
+    if isinstance(value, Policies):
+        return value == Policies() and not value.extra
+    return value is None
 
 
 def _key(spec: dataclasses.Field[Any]) -> str:

@@ -8,6 +8,7 @@
     /octavo/changes/<ns>/<topic>               ephemeral: who changes or deletes the topic
     /octavo/incarnations/<incarnation>         empty; stands exactly as long as its topic
     /octavo/brokers/<id>                       ephemeral
+    /octavo/standings/<id>                     ephemeral, see broker/cluster/standing.py
 
 Names are validated where users give them (broker/types.py); here a bad one is an AssertionError.
 """
@@ -28,13 +29,17 @@ from octavo.metadata.store import (
     Watch,
 )
 from octavo.metadata.topic_records import (
+    AutoCreate,
+    BackoffRecord,
     CompactedLedger,
     CompactionRecord,
+    ForkRecord,
     NamespaceRecord,
     OffloadIntent,
     OffloadRecord,
     PartitionLedger,
     PartitionRecord,
+    Policies,
     RetiredLedger,
     SubscriptionRecord,
     TopicRecord,
@@ -46,13 +51,18 @@ from octavo.metadata.topic_records import (
 __all__ = [
     "BROKERS_ROOT",
     "OWNERS_ROOT",
+    "STANDINGS_ROOT",
+    "AutoCreate",
+    "BackoffRecord",
     "CompactedLedger",
     "CompactionRecord",
+    "ForkRecord",
     "NamespaceRecord",
     "OffloadIntent",
     "OffloadRecord",
     "PartitionLedger",
     "PartitionRecord",
+    "Policies",
     "RetiredLedger",
     "SubscriptionRecord",
     "TopicRecord",
@@ -61,6 +71,7 @@ __all__ = [
     "broker_path",
     "changes_path",
     "owner_path",
+    "standing_path",
 ]
 
 NAMESPACES_ROOT = "/octavo/namespaces"
@@ -68,6 +79,7 @@ TOPICS_ROOT = "/octavo/topics"
 OWNERS_ROOT = "/octavo/owners"
 CHANGES_ROOT = "/octavo/changes"
 BROKERS_ROOT = "/octavo/brokers"
+STANDINGS_ROOT = "/octavo/standings"
 OFFLOADS_ROOT = "/octavo/offloads"
 INCARNATIONS_ROOT = "/octavo/incarnations"
 _DELETES_TRIED_MAX = 8
@@ -88,6 +100,11 @@ def changes_path(namespace: str, topic: str) -> str:
 def broker_path(broker_id: str) -> str:
     """Where a live broker is registered."""
     return join(BROKERS_ROOT, broker_id)
+
+
+def standing_path(broker_id: str) -> str:
+    """Where a live broker says how it stands."""
+    return join(STANDINGS_ROOT, broker_id)
 
 
 def topic_path(namespace: str, topic: str) -> str:
@@ -136,6 +153,14 @@ class TopicStore:
     async def read_namespace(self, namespace: str) -> tuple[NamespaceRecord, int]:
         """The record and its version."""
         return await self._read(NamespaceRecord, join(NAMESPACES_ROOT, namespace))
+
+    async def write_namespace(self, namespace: str, record: NamespaceRecord, version: int) -> int:
+        """Change it; returns its new version."""
+        return await self._write(join(NAMESPACES_ROOT, namespace), record, version)
+
+    def watch_namespace(self, namespace: str, on_change: Callable[[], None]) -> Watch:
+        """Call `on_change` after the namespace's record changed."""
+        return self._store.watch(join(NAMESPACES_ROOT, namespace), on_change)
 
     async def delete_namespace(self, namespace: str, version: int = ANY_VERSION) -> None:
         """Raises `RecordExists` when there are topics in it."""

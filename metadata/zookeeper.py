@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import ssl
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,6 +48,7 @@ from octavo.metadata.store import (
 )
 from octavo.metadata.watching import WatchKey, WatchTable
 from octavo.metadata.zookeeper_pairs import beside as beside_of
+from octavo.metadata.zookeeper_tls import Context, TlsHandler, why_not
 from octavo.metadata.zookeeper_watches import PlacedWatches
 
 CONNECT_TIMEOUT_MS = 6000
@@ -95,8 +97,10 @@ class ZooKeeperStore:
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         call_timeout_ms: int = CALL_TIMEOUT_MS,
         credentials: Credentials | None = None,
+        tls: Context | None = None,
         clock: Callable[[], int] = boot_clock_ms,
     ) -> None:
+        """`tls` gives the context of a connection; without it they are plain."""
         assert hosts
         self._hosts = tuple(hosts)
         self._chroot = check_path(chroot) if chroot else ""
@@ -104,10 +108,12 @@ class ZooKeeperStore:
         self._connect_timeout_ms = connect_timeout_ms
         self._call_timeout_ms = call_timeout_ms
         self._clock = clock
+        self._tls = tls
         self._user = "" if credentials is None else credentials.user
         self._client = KazooClient(
             hosts=",".join(hosts),
             timeout=session_timeout_ms / 1000,
+            handler=None if tls is None else TlsHandler(tls),
             logger=_kazoo_log,
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0),
             auth_data=None if credentials is None else [("digest", ":".join(credentials))],
@@ -129,8 +135,9 @@ class ZooKeeperStore:
 
     @property
     def url(self) -> str:
-        """`zk://` with all hosts and the chroot."""
-        return f"zk://{','.join(self._hosts)}{self._chroot}"
+        """`zk://`, or `zks://`, with all hosts and the chroot."""
+        scheme = "zk" if self._tls is None else "zks"
+        return f"{scheme}://{','.join(self._hosts)}{self._chroot}"
 
     @property
     def session_state(self) -> SessionState:
@@ -177,18 +184,29 @@ class ZooKeeperStore:
     async def _reason(self, host: str) -> str:
         """Why `host` is of no use, for a person to read."""
         name, _, port = host.rpartition(":")
+        context = None if self._tls is None else self._tls()
         try:
             async with asyncio.timeout(_PROBE_TIMEOUT_S):
-                _, writer = await asyncio.open_connection(name.strip("[]"), int(port))
+                reader, writer = await asyncio.open_connection(
+                    name.strip("[]"), int(port), ssl=context
+                )
+            if context is not None:
+                # Whether it takes our certificate shows in what it says first.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_PROBE_TIMEOUT_S):
+                        await reader.read(1)
         except TimeoutError:
             return f"{host} did not answer"
+        except (ssl.SSLError, ConnectionResetError, BrokenPipeError) as error:
+            return f"{host}: {why_not(error)}"
         except OSError as error:
             # asyncio's own text names the call; the system's names the reason.
             if error.errno is not None and error.errno > 0:
                 return f"{host}: {os.strerror(error.errno)}"
             return f"{host}: {error.strerror or error}"
         writer.close()
-        return f"{host} accepts connections, but opens no session (no quorum, or no ZooKeeper?)"
+        other = "" if context is not None else ", or does that port speak TLS: zks://"
+        return f"{host} accepts connections, but opens no session (no quorum, no ZooKeeper{other}?)"
 
     async def close(self) -> None:
         """End the session at once. May be called twice."""

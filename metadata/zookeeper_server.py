@@ -10,6 +10,7 @@ import importlib.util
 import os
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 from octavo.metadata.store import MetadataError
 
@@ -55,8 +56,29 @@ def find_class_path() -> str:
     )
 
 
-def write_config(folder: str, *, port: int, tick_ms: int = TICK_MS) -> str:
-    """Write `zoo.cfg` into `folder`, where the data go too; return its path."""
+class ServerTls(NamedTuple):
+    """What a server shows on its port, and whom it asks for a certificate."""
+
+    store: Path
+    """PEM: key and certificate (`pem_store`)."""
+    ca: Path
+    """PEM: whose certificates of clients it believes."""
+    asks_clients: bool = False
+
+
+def pem_store(path: Path, certificate: Path, key: Path) -> Path:
+    """Write key and certificate into one file, which its owner alone reads; return its path."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(key.read_bytes() + certificate.read_bytes())
+    return path
+
+
+def write_config(
+    folder: str, *, port: int, tick_ms: int = TICK_MS, tls: ServerTls | None = None
+) -> str:
+    """Write `zoo.cfg` into `folder`, where the data go too; return its path. With `tls` the port
+    speaks it, and there is no other."""
     data = Path(folder, "data")
     data.mkdir(parents=True, exist_ok=True)
     config = Path(folder, "zoo.cfg")
@@ -64,8 +86,7 @@ def write_config(folder: str, *, port: int, tick_ms: int = TICK_MS) -> str:
         f"tickTime={tick_ms}\n"
         f"maxSessionTimeout={SESSION_MS_MAX}\n"
         f"dataDir={data}\n"
-        "clientPortAddress=127.0.0.1\n"
-        f"clientPort={port}\n"
+        f"{_plain_port(port) if tls is None else _tls_port(port, tls)}"
         "maxClientCnxns=0\n"
         "admin.enableServer=false\n"
         "4lw.commands.whitelist=ruok,srvr,stat\n"
@@ -73,6 +94,20 @@ def write_config(folder: str, *, port: int, tick_ms: int = TICK_MS) -> str:
         "autopurge.purgeInterval=1\n"
     )
     return str(config)
+
+
+def _plain_port(port: int) -> str:
+    return f"clientPortAddress=127.0.0.1\nclientPort={port}\n"
+
+
+def _tls_port(port: int, tls: ServerTls) -> str:
+    return (
+        "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n"
+        f"secureClientPortAddress=127.0.0.1\nsecureClientPort={port}\n"
+        f"ssl.keyStore.location={tls.store}\nssl.keyStore.type=PEM\n"
+        f"ssl.trustStore.location={tls.ca}\nssl.trustStore.type=PEM\n"
+        f"ssl.clientAuth={'need' if tls.asks_clients else 'none'}\n"
+    )
 
 
 def server_command(config: str, *, durable: bool = True) -> list[str]:

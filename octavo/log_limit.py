@@ -22,6 +22,8 @@ EVENT_MAX = 100
 PEERS = ("peer", "remote")
 """Fields that hold `host:port`. The port changes with every connection, so the host counts."""
 SUBJECTS = ("ledger", "ledger_id", "partition", "topic", "bookie", "folder", "path", "task")
+UNLIMITED = frozenset({"audit"})
+"""Events that are bounded where they are made, and of which none may be left out."""
 LIMITED_LEVELS = frozenset({"warning", "error", "critical"})
 
 
@@ -62,6 +64,8 @@ class LogLimit:
 
     def _counted(self, fields: Mapping[str, Any]) -> bool:
         event, peer = str(fields.get("event", "")), _peer_of(fields)
+        if event in UNLIMITED:
+            return True
         if not peer and fields.get("level") not in LIMITED_LEVELS:
             return True
         if self._seen[(event,)] < EVENT_MAX:

@@ -34,9 +34,12 @@ from octavo.protocol.codes import OctavoError, Scope
 T = TypeVar("T")
 
 PREFIX = "OCTAVO_"
-SECTIONS = ("bookie", "broker", "http", "ledger", "tls")
+SECTIONS = ("bookie", "broker", "http", "ledger", "tls", "keys", "security")
 NOT_SETTINGS = frozenset(
-    {"OCTAVO_URL", "OCTAVO_ADMIN_URL", "OCTAVO_CONFIG", "OCTAVO_DATA", "OCTAVO_DEBUG"}
+    {
+        *("OCTAVO_URL", "OCTAVO_ADMIN_URL", "OCTAVO_CONFIG", "OCTAVO_DATA", "OCTAVO_DEBUG"),
+        *("OCTAVO_TOKEN", "OCTAVO_TOKEN_FILE"),
+    }
 )
 """Variables that commands read by themselves."""
 

@@ -14,6 +14,8 @@ from octavo.protocol.entry import Buffer
 
 AUTH_DISABLED = "AuthDisabledPlugin"
 """The plugin name by which a bookie says that it asks nobody who they are."""
+OCTAVO = "octavo"
+"""Ours. A request's payload is a token; an answer's is empty, or says what is wrong with it."""
 
 _PLUGIN, _PAYLOAD = 1, 2
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5

@@ -33,6 +33,8 @@ NO_PRODUCER = -1
 ATTRIBUTE_COMPRESSION = 0x07
 ATTRIBUTE_TRANSACTIONAL = 0x10
 ATTRIBUTE_CONTROL = 0x20
+ATTRIBUTE_DELAYED = 0x0400
+"""Ours, among bits that Kafka leaves alone: some message of it says when it is due (due.py)."""
 
 
 class InvalidBatch(OctavoError):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any, NamedTuple
 
 from aiokafka.errors import CorruptRecordException
@@ -21,6 +22,7 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 
 from octavo.protocol.batch import (
     ATTRIBUTE_COMPRESSION,
+    ATTRIBUTE_DELAYED,
     HEADER,
     HEADER_BYTES,
     MAGIC,
@@ -32,6 +34,7 @@ from octavo.protocol.batch import (
     with_base_offset,
 )
 from octavo.protocol.compression import Compression, compression_of, unpack
+from octavo.protocol.due import is_delayed
 from octavo.protocol.entry import Buffer
 
 NOT_RECORDS = (CorruptRecordException, ValueError)
@@ -90,12 +93,17 @@ def build_batch(
         MAGIC, kind, 0, producer_id, producer_epoch, base_sequence, _UNLIMITED
     )
     append = builder.append
-    position = -1
+    position, delayed = -1, False
     for position, (key, value, headers, timestamp_ms, _) in enumerate(records):
-        append(position, timestamp_ms, key, value, list(headers) if headers else _NO_HEADERS)
+        if headers:
+            append(position, timestamp_ms, key, value, list(headers))
+            delayed = delayed or is_delayed(headers)
+        else:
+            append(position, timestamp_ms, key, value, _NO_HEADERS)
     if position < 0:
         raise InvalidBatch("a record batch has at least one record, got none")
-    return bytes(builder.build())
+    batch = bytes(builder.build())
+    return _marked(batch, ATTRIBUTE_DELAYED) if delayed else batch
 
 
 def build_gapped_batch(
@@ -120,6 +128,24 @@ def build_gapped_batch(
         raise InvalidBatch("a record batch has at least one record, got none")
     batch = bytes(builder.build())
     return with_base_offset(_earlier(batch, later_ms) if later_ms else batch, base_offset)
+
+
+def _marked(batch: bytes, attribute: int) -> bytes:
+    header = read_header(batch)
+    marked = header._replace(attributes=header.attributes | attribute)
+    return sealed(marked, memoryview(batch)[HEADER_BYTES:])
+
+
+def front_of_batch(batch: Buffer, count: int) -> bytes:
+    """A batch of the first `count` records of a whole one, with base offset 0 and of no producer.
+
+    For what a fork has of a batch that it was cut in. Raises as `read_records` does.
+    """
+    attributes = read_header(batch).attributes
+    kind = attributes & ATTRIBUTE_COMPRESSION
+    front = build_gapped_batch(islice(read_records(batch), count), 0, compression=kind)
+    delayed = attributes & ATTRIBUTE_DELAYED
+    return _marked(front, delayed) if delayed else front
 
 
 def _earlier(batch: bytes, by_ms: int) -> bytes:

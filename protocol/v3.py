@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from octavo.protocol.auth import AUTH_DISABLED
+from octavo.protocol.auth import AUTH_DISABLED, AuthMessage
 from octavo.protocol.codes import Code, ProtocolError
 from octavo.protocol.entry import Buffer
 from octavo.protocol.frames import LENGTH, Flag
@@ -239,6 +239,19 @@ def start_tls_code(message: bytes) -> Code:
     return next((code for code, status in STATUS.items() if status == found.status), Code.IO)
 
 
-def auth_answer(head: bytes) -> bytes:
-    """That this bookie asks nobody who they are."""
-    return answer(head, Code.OK, "authResponse", authPluginName=AUTH_DISABLED, payload=b"")
+def auth_message(call: Call) -> AuthMessage:
+    """What a request with `Op.AUTH` says; empty where it has no body."""
+    return AuthMessage(call.body.authRequest.authPluginName, call.body.authRequest.payload)
+
+
+_NOBODY_ASKED = AuthMessage(AUTH_DISABLED, b"")
+
+
+def is_auth(call: Call) -> bool:
+    """Whether the caller says who it is, in the version that there is."""
+    return call.op == Op.AUTH and call.version == VERSION
+
+
+def auth_answer(head: bytes, code: Code = Code.OK, said: AuthMessage = _NOBODY_ASKED) -> bytes:
+    """By default that this bookie asks nobody who they are."""
+    return answer(head, code, "authResponse", authPluginName=said.plugin, payload=said.payload)

@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, cast
 
 import structlog
 
-from octavo.bookie.adds import AddBatch, Refused, split_adds
+from octavo.bookie.adds import AddBatch, Adds, Refused, split_adds
 from octavo.bookie.back_pressure import MODEST_BYTES, Flow, Pause, Pressure
 from octavo.bookie.wire.in_flight import InFlight
 from octavo.bookie.wire.requests import v2_code
 from octavo.bookie.wire.v3_adds import Gathering, V3Batch
 from octavo.protocol import extension, v3
-from octavo.protocol.auth import AUTH_DISABLED
+from octavo.protocol.auth import AUTH_DISABLED, AuthMessage
 from octavo.protocol.codes import Code, OctavoError, ProtocolError
 from octavo.protocol.extension import encode_added
 from octavo.protocol.frames import (
@@ -59,6 +59,7 @@ from octavo.protocol.frames import (
 from octavo.protocol.tally import host_of
 
 if TYPE_CHECKING:
+    from octavo.bookie.wire.rights import Request, Rights
     from octavo.bookie.wire.server import BookieServer
     from octavo.bookie.write.repeats import Done
 
@@ -74,9 +75,10 @@ _RANGE_ACK = int(Flag.RANGE_ACK)
 _DEFERRED_SYNC = int(Flag.DEFERRED_SYNC)
 _RECOVERY_ADD = int(Flag.RECOVERY_ADD)
 _HIGH_PRIORITY = int(Flag.HIGH_PRIORITY)
-_AUTH_ANSWER = auth_frame(AUTH_DISABLED)
 _ENTRY_ID_AT = ANSWER_BYTES - 8
 _LOGGED_REFUSALS_MAX = 3
+_FAREWELL_S = 0.5
+"""Who lost a right gets the answers that come by then."""
 _GATHERED_BYTES_MAX = 256 * 1024
 """Answers gathered in one loop turn before they are written; reads of entries are long."""
 
@@ -163,6 +165,11 @@ class Connection(asyncio.BufferedProtocol):
         self._v3_batches: dict[AddBatch, V3Batch] = {}
         """Those on their way to the disk."""
         self._closing = False
+        self._rights: Rights | None = None
+        """What the peer may do; None: everything."""
+        self._early: bytearray | None = None
+        """What came while it was being found out who the peer is; None once that is known."""
+        self._caller = None if server.guard is None else server.caller(self._may_now)
 
     # What the transport calls
 
@@ -175,6 +182,10 @@ class Connection(asyncio.BufferedProtocol):
         if not self._server.admit(self, transport):
             self._closing = True
             transport.abort()
+        elif self._caller is not None:
+            self._caller.connected(
+                transport, self.flow.peer, hold=self._hold_unknown, let_go=self._let_go
+            )
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Stop what runs for this client. Adds already handed on stay: they may be durable."""
@@ -182,6 +193,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         self.flow.release()
         self._in_flight.cancel()
+        if self._caller is not None:
+            self._caller.close()
         self._server.forget(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
@@ -191,6 +204,9 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Take apart what came."""
         if self._closing:
+            return
+        if self._early is not None:
+            self._early += self._receiver.received(nbytes)
             return
         turns = self._server.turns
         before = turns.taken
@@ -274,6 +290,88 @@ class Connection(asyncio.BufferedProtocol):
             )
         self.close()
 
+    # Who the peer is
+
+    def judge(self) -> None:
+        """The policy has changed: see whether the peer may still do what it might."""
+        if self._caller is not None:
+            self._caller.judge()
+
+    def doubt(self) -> None:
+        """The peer's certificate may count no longer."""
+        if self._caller is not None:
+            self._caller.doubt()
+
+    def _may_now(self, rights: Rights | None) -> None:
+        self._rights = rights
+
+    def _hold_unknown(self, hold: bool) -> None:
+        if hold:
+            self._early = bytearray()
+            self.flow.pause(Pause.IDENTITY)
+            return
+        early, self._early = self._early or b"", None
+        while early and not self._closing:
+            room = self.get_buffer(-1)
+            count = min(len(room), len(early))
+            room[:count] = early[:count]
+            self.buffer_updated(count)
+            early = early[count:]
+        self.flow.resume(Pause.IDENTITY)
+
+    def _let_go(self) -> None:
+        """The peer lost a right: it gets the answers to what it had asked, and no more."""
+        self._in_flight.end_waits()
+        self.finish()
+        self._loop.call_later(_FAREWELL_S, self.abort)
+
+    def _authenticate(self, message: AuthMessage) -> tuple[Code, AuthMessage]:
+        """What is answered to AUTH."""
+        if self._caller is None:
+            return Code.OK, AuthMessage(AUTH_DISABLED, b"")
+        answer = self._caller.show(message)
+        if self._caller.is_tiresome:
+            self._loop.call_soon(self.finish)
+        return answer
+
+    def _may(self, request: Request) -> bool:
+        """Whether the peer may ask that; if not, it is told so."""
+        assert self._rights is not None
+        assert self._caller is not None
+        if self._rights.allow(request):
+            return True
+        self._answer(self._server.requests.unauthorized(request, self._caller.refused()))
+        return False
+
+    def _refuse_adds(self, adds: Adds) -> None:
+        """Of one who may not write."""
+        self._tell_writer()
+        for _, batch in adds.batches:
+            self._refuse_add(batch.ledger_id, batch.first_entry, batch.count)
+        for add in adds.refused:
+            self._refuse_add(add.ledger_id, add.entry_id, 1)
+
+    def _refuse_add(self, ledger_id: int, first: int, count: int) -> None:
+        self._metrics.adds_refused.labels(Code.UNAUTHORIZED.name).inc(count)
+        self._answer(add_answers(Code.UNAUTHORIZED, ledger_id, first, count))
+
+    def _refuse_v3_adds(self, adds: Gathering) -> None:
+        batches = adds.batches()
+        if not batches and not adds.refused:
+            return
+        self._tell_writer()
+        refused = self._metrics.adds_refused.labels(Code.UNAUTHORIZED.name)
+        for one in batches:
+            self._answer(one.answers(Code.UNAUTHORIZED))
+            refused.inc(one.batch.count)
+        for add, _, _ in adds.refused:
+            self._answer(v3.add_answer(add.head, Code.UNAUTHORIZED, add.ledger_id, add.entry_id))
+            refused.inc()
+
+    def _tell_writer(self) -> None:
+        assert self._caller is not None
+        self._caller.refused()
+
     # Requests
 
     def _take(self, data: memoryview) -> int:
@@ -295,10 +393,13 @@ class Connection(asyncio.BufferedProtocol):
             following = position + LENGTH.size + self._receiver.checked_length(length)
             if head >> 16 == _ADD:
                 adds = split_adds(data, position, frame_bytes_max)
-                if adds.refused:
-                    self._refuse(adds.refused)
-                if adds.batches:
-                    self._add(adds.batches)
+                if self._rights is not None and not self._rights.may_write:
+                    self._refuse_adds(adds)
+                else:
+                    if adds.refused:
+                        self._refuse(adds.refused)
+                    if adds.batches:
+                        self._add(adds.batches)
                 if adds.end > position:
                     position = adds.end
                     continue
@@ -338,25 +439,39 @@ class Connection(asyncio.BufferedProtocol):
         return position
 
     def _dispatch_v3(self, request: v3.Read | v3.Call) -> None:
-        if isinstance(request, v3.Read):
+        if self._rights is not None and not self._may(request):
+            pass
+        elif isinstance(request, v3.Read):
             self._in_flight.read(request)
+        elif self._caller is not None and v3.is_auth(request):
+            self._authenticate_v3(request)
         else:
             self._in_flight.call(request)
         self._server.turns.took(1)
         if self._in_flight.count > self._config.connection_reads_max:
             self.flow.pause(Pause.READS)
 
+    def _authenticate_v3(self, call: v3.Call) -> None:
+        code, answer = self._authenticate(v3.auth_message(call))
+        self._answer(v3.auth_answer(call.head, code, answer))
+
     def _dispatch(self, head: int, frame: memoryview) -> None:
         kind = head >> 16
         if kind == _READ:
-            self._in_flight.read(parse_read(frame))
+            read = parse_read(frame)
+            if self._rights is None or self._may(read):
+                self._in_flight.read(read)
         elif kind == _BATCH_READ:
-            self._in_flight.read(parse_batch_read(frame))
+            reads = parse_batch_read(frame)
+            if self._rights is None or self._may(reads):
+                self._in_flight.read(reads)
         elif head >> 24 == extension.VERSION:
-            self._in_flight.extension(extension.decode_request(frame))
+            request = extension.decode_request(frame)
+            if self._rights is None or self._may(request):
+                self._in_flight.extension(request)
         elif kind == _AUTH:
-            parse_auth(frame)
-            self._answer(_AUTH_ANSWER)
+            _, answer = self._authenticate(parse_auth(frame))
+            self._answer(auth_frame(*answer))
         else:
             self._refuse_unknown(head, frame)
         self._server.turns.took(1)
@@ -400,6 +515,9 @@ class Connection(asyncio.BufferedProtocol):
             self.flow.pause(Pause.ADDS)
 
     def _add_v3(self, adds: Gathering) -> None:
+        if self._rights is not None and not self._rights.may_write:
+            self._refuse_v3_adds(adds)
+            return
         if refused := adds.refused:
             for add, code, _ in refused:
                 self._answer(v3.add_answer(add.head, code, add.ledger_id, add.entry_id))

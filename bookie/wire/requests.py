@@ -166,12 +166,19 @@ class Requests:
     def refusal(self, request: Read | Request | v3.Call, cause: str) -> bytes:
         """The answer that there is no room for the request at present."""
         self._metrics.throttled.labels(cause).inc()
+        return self._refused(request, Code.TOO_MANY_REQUESTS)
+
+    def unauthorized(self, request: Read | Request | v3.Call, reason: str) -> bytes:
+        """The answer that its sender may not ask that."""
+        return self._refused(request, Code.UNAUTHORIZED, reason)
+
+    def _refused(self, request: Read | Request | v3.Call, code: Code, reason: str = "") -> bytes:
         if isinstance(request, Request):
-            return encode_answer(request.op, request.request_id, Code.TOO_MANY_REQUESTS, {})
+            body = {"reason": reason} if reason else {}
+            return encode_answer(request.op, request.request_id, code, body)
         if isinstance(request, v3.Call):
-            return v3.answer(request.head, Code.TOO_MANY_REQUESTS)
-        now = asyncio.get_running_loop().time()
-        return self._answer(request, Code.TOO_MANY_REQUESTS, [], now)
+            return v3.answer(request.head, code)
+        return self._answer(request, code, [], asyncio.get_running_loop().time())
 
     def _batch_bounds(self, request: BatchReadRequest) -> tuple[int, int]:
         bytes_max = min(request.bytes_max, self._config.batch_read_bytes_max)

@@ -17,6 +17,7 @@ import structlog
 
 from octavo.bookie.back_pressure import FrameRoom, Pause, Pressure, Turns
 from octavo.bookie.read.scheduler import ReadScheduler
+from octavo.bookie.wire.caller import Caller
 from octavo.bookie.wire.connection import Connection
 from octavo.bookie.wire.listener import Listener, SecureListener
 from octavo.bookie.wire.requests import Requests
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from octavo.bookie.config import BookieConfig
     from octavo.bookie.metrics import BookieMetrics
     from octavo.bookie.storage import Storage
+    from octavo.bookie.wire.guard import Guard
+    from octavo.bookie.wire.rights import Rights
 
 log = structlog.get_logger()
 
@@ -43,8 +46,11 @@ class BookieServer:
         metrics: BookieMetrics,
         listener: Listener | SecureListener,
         node_info: Callable[[], dict[str, Any]],
+        guard: Guard | None = None,
     ) -> None:
+        """`guard` says who may do what; without it everybody may do everything."""
         self.config = config
+        self.guard = guard
         self.storage = storage
         self.metrics = metrics
         self.requests = Requests(storage, config, metrics, node_info)
@@ -72,6 +78,8 @@ class BookieServer:
         """Requests that one turn of the loop takes, of all connections."""
         self.refusals = Tally()
         """Connections closed for bytes that are no frames, by host."""
+        self.strangers = Tally()
+        """Requests refused to those who may not ask them, by host."""
         self._lanes = itertools.count(1)
         self._watch: asyncio.TimerHandle | None = None
         self._stopping = False
@@ -80,6 +88,9 @@ class BookieServer:
     async def start(self) -> None:
         """Serve on the port. Raises `ListenFailed`."""
         self.storage.pressure.on_change(self._on_pressure)
+        if self.guard is not None:
+            self.guard.on_change(self._on_policy)
+            self.guard.on_doubt(self._on_doubt)
         await self._listener.serve(lambda: Connection(self))
         self._look_after()
 
@@ -152,6 +163,21 @@ class BookieServer:
                 connection.flow.resume(Pause.STORAGE)
             elif connection.is_too_much(level):
                 connection.flow.pause(Pause.STORAGE)
+
+    def caller(self, on_rights: Callable[[Rights | None], None]) -> Caller:
+        """Of a new connection, where it matters who calls."""
+        assert self.guard is not None
+        return Caller(self.guard, self.strangers, self.metrics.unauthorized, on_rights)
+
+    def _on_policy(self) -> None:
+        """Somebody's rights may have changed."""
+        for connection in tuple(self._connections):
+            connection.judge()
+
+    def _on_doubt(self) -> None:
+        """Somebody may be no more who they were."""
+        for connection in tuple(self._connections):
+            connection.doubt()
 
     def _look_after(self) -> None:
         """Now and then, while memory is short, look who holds some of it in vain."""

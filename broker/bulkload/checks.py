@@ -19,6 +19,7 @@ from octavo.broker.errors import (
 )
 from octavo.broker.types import PartitionName, TopicName
 from octavo.ledger.client import LedgerClient
+from octavo.ledger.encryption import plain_length, wrapped_of
 from octavo.ledger.errors import LedgerNotFound
 from octavo.metadata.bulk_loads import BulkLoadPart, PrivateLedger
 from octavo.metadata.ledgers import LedgerMetadata, LedgerState
@@ -47,7 +48,7 @@ class Checks:
             record, _ = await self._records.read_topic(namespace, topic)
         except RecordNotFound:
             return None
-        return None if record.deleting else record
+        return record if record.stands else None
 
     async def partition_record(self, name: PartitionName) -> PartitionRecord:
         """As it stands; an empty one when there is none."""
@@ -75,7 +76,7 @@ class Checks:
             topic, there = await self._check_partition(offer)
             for ledger in offer.ledgers:
                 async with turn:
-                    await self._check_ledger(bulk_load, batch, offer.name, ledger)
+                    await self._check_ledger(bulk_load, batch, offer.name, ledger, topic)
                 if ledger.ledger_id in there:
                     # Of a batch that is remembered this is a repeat and never gets here.
                     raise InvalidBulkLoad(
@@ -126,7 +127,12 @@ class Checks:
         return topic
 
     async def _check_ledger(
-        self, bulk_load: str, batch: int, name: PartitionName, ledger: PrivateLedger
+        self,
+        bulk_load: str,
+        batch: int,
+        name: PartitionName,
+        ledger: PrivateLedger,
+        topic: TopicRecord,
     ) -> None:
         try:
             found = await self._ledgers.metadata(ledger.ledger_id)
@@ -141,6 +147,12 @@ class Checks:
                 f"ledger {ledger.ledger_id} is {found.state.name} with last entry "
                 f"{found.last_entry}; it must be closed and not empty"
             )
+        wrapped = wrapped_of(found)
+        if topic.settings.encrypted and (wrapped is None or wrapped.namespace != name.namespace):
+            raise InvalidBulkLoad(
+                f"ledger {ledger.ledger_id} is not encrypted for namespace {name.namespace}, whose "
+                "topics are: write the batch again with that namespace's key"
+            )
         reader = await self._ledgers.open(ledger.ledger_id)
         try:
             (entry,) = await reader.read(found.last_entry, found.last_entry)
@@ -148,9 +160,10 @@ class Checks:
             await reader.close()
         header = read_header(entry.payload)
         count = header.base_offset + header.record_count
-        if (count, found.length) != (ledger.count, ledger.bytes):
+        size = plain_length(found)
+        if (count, size) != (ledger.count, ledger.bytes):
             raise InvalidBulkLoad(
-                f"ledger {ledger.ledger_id} has {count} messages in {found.length} bytes, "
+                f"ledger {ledger.ledger_id} has {count} messages in {size} bytes, "
                 f"not {ledger.count} in {ledger.bytes}"
             )
 

@@ -7,7 +7,11 @@ Nothing moves
 
 - to a broker that has not been up for `balance_after_ms`, or by one that has not (registry.py);
 - that was opened here less than `balance_after_ms` ago: whoever gave it saw other brokers;
+- that was placed here on purpose;
 - while the metadata store is away, or this broker stops.
+
+A broker that is drained gives all it has to those that would have it without this one, however
+long they have been up, several partitions at a time.
 
 What the heir does not claim in time is taken back, and the heir is given nothing for a while: ten
 seconds, and twice as long each time, so that nothing is closed again and again in vain.
@@ -16,14 +20,17 @@ seconds, and twice as long each time, so that nothing is closed again and again 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import structlog
 
+from octavo.broker.cluster.handing import AskHeir, ForetellHeir, Handed
 from octavo.broker.cluster.ownership import OwnershipManager
 from octavo.broker.cluster.registry import BrokerRegistry
 from octavo.broker.config import BrokerConfig
+from octavo.broker.errors import BrokerDraining, NoOtherBroker, NotOwner, PartitionUnavailable
+from octavo.broker.partition.ending import Foretold, PartitionEnd
 from octavo.broker.types import BrokerInfo, PartitionName
 from octavo.protocol.backoff import Backoff
 from octavo.protocol.codes import OctavoError
@@ -31,10 +38,6 @@ from octavo.protocol.codes import OctavoError
 _log = structlog.get_logger()
 _TAKEN_WITHIN_S = 5.0
 _PAUSE_S_MAX = 600.0
-
-AskHeir = Callable[[BrokerInfo, PartitionName, str], Awaitable[None]]
-"""Has another broker serve the partition of a topic of this incarnation, as any call that is passed
-on to it does. Raises what a call to another broker does."""
 
 
 class _Silence(NamedTuple):
@@ -82,11 +85,13 @@ class Balance:
         config: BrokerConfig,
         registry: BrokerRegistry,
         owners: OwnershipManager,
+        foretell_heir: ForetellHeir,
         ask_heir: AskHeir,
     ) -> None:
         self._config = config
         self._registry = registry
         self._owners = owners
+        self._foretell_heir = foretell_heir
         self._ask_heir = ask_heir
         # A partition that was taken back stays for so long anyhow.
         self._patience = Patience(2 * config.balance_after_ms / 1000)
@@ -98,15 +103,62 @@ class Balance:
         """What is to be handed on as things stand, and to whom."""
         settled = self._registry.settled()
         own = self._registry.own.broker_id
+        if self._registry.is_draining:
+            return self._all()
         if own not in settled:
             return {}
         opened_by_s = asyncio.get_running_loop().time() - self._config.balance_after_ms / 1000
         found = {}
-        for name, partitions in self._owners.served_since(opened_by_s):
+        for name, partitions in self._owners.served_since(opened_by_s, placed=False):
             heir = self._registry.heirs(name.topic_name, partitions, settled)[name.partition]
             if heir is not None and heir != own:
                 found[name] = heir
         return found
+
+    def _all(self) -> dict[PartitionName, str]:
+        """Everything that is served here, and who should have it without us."""
+        now_s = asyncio.get_running_loop().time()
+        found = {}
+        for name, partitions in self._owners.served_since(now_s):
+            heir = self._registry.preferred(name.topic_name, partitions)[name.partition].broker_id
+            if heir != self._registry.own.broker_id:
+                found[name] = heir
+        return found
+
+    def check_others(self) -> None:
+        """Raises `NoOtherBroker` when nobody could take what this broker serves."""
+        others = [one for one in self._registry.undrained() if one != self._registry.own.broker_id]
+        if not others:
+            raise NoOtherBroker(
+                f"no other broker could take what {self._registry.own.broker_id} serves: start "
+                "one, or undo the drain of another"
+            )
+
+    async def unload(self, name: PartitionName, to: str) -> BrokerInfo:
+        """Hand on a partition that is open here, and return who has it then.
+
+        `to`: that broker, for as long as it lives; empty: who should have it, which may be this
+        one, and then it is closed and opened anew. Raises `BrokerNotFound`,
+        `BrokerDraining`, `NotOwner`, `PartitionUnavailable` (the heir did not take it).
+        """
+        own, partitions = self._registry.own, self._owners.partitions_of(name)
+        if partitions is None:
+            raise NotOwner(f"{name} is not served by this broker")
+        heir = (
+            self._registry.live.get(to)
+            if to
+            else self._registry.preferred(name.topic_name, partitions)[name.partition]
+        )
+        if heir is None:
+            raise self._registry.no_such_broker(to)
+        if to and to not in self._registry.undrained():
+            raise BrokerDraining(f"broker {to} is being drained: undo that first, or name another")
+        if heir.broker_id == own.broker_id:
+            await self._owners.open_anew(name, placed=bool(to))
+            return own
+        if not await self._move(name, heir, placed=bool(to)):
+            raise PartitionUnavailable(f"{name} was not taken by {heir.broker_id}; it stays here")
+        return heir
 
     async def look(self) -> None:
         """Hand on what is to be moved; called now and then."""
@@ -116,27 +168,57 @@ class Balance:
             # Watch what we are to be given, and take what was released unseen.
             self._owners.reconcile()
         self._patience.keep_only(settled)
+        if self._registry.is_draining:
+            await self._empty()
+            return
         for name, heir in self.to_move().items():
             if self.to_move().get(name) == heir and self._may_be_given(heir):
                 await self._move(name, self._registry.live[heir])
                 await asyncio.sleep(self._config.balance_pause_ms / 1000)
 
+    async def _empty(self) -> None:
+        """Give everything away, as long as we are to."""
+        left = iter(self.to_move().items())
+
+        async def some() -> None:
+            for name, heir in left:
+                found = self._registry.live.get(heir)
+                if not self._registry.is_draining:
+                    return
+                if found is not None and self._may_be_given(heir):
+                    await self._move(name, found)
+
+        await asyncio.gather(*(some() for _ in range(self._config.drain_moves_max)))
+
     def _may_be_given(self, heir: str) -> bool:
         return self._patience.may_be_given(heir, asyncio.get_running_loop().time())
 
-    async def _move(self, name: PartitionName, heir: BrokerInfo) -> None:
+    async def _move(self, name: PartitionName, heir: BrokerInfo, *, placed: bool = False) -> bool:
+        """Hand one on; whether somebody else has it now."""
+        if not self._owners.may_be_handed_on(name):
+            return False
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         reason = "it did not answer"
 
-        async def ask(incarnation: str) -> None:
+        async def foretell(foretold: Foretold) -> bool:
             nonlocal reason
             try:
-                await self._ask_heir(heir, name, incarnation)
+                async with asyncio.timeout(_TAKEN_WITHIN_S):
+                    await self._foretell_heir(heir, name, foretold)
+            except (OctavoError, OSError, TimeoutError) as error:
+                reason = str(error) or repr(error)
+                return False
+            return True
+
+        async def ask(incarnation: str, end: PartitionEnd | None) -> None:
+            nonlocal reason
+            try:
+                await self._ask_heir(heir, name, Handed(incarnation, placed, end))
             except (OctavoError, OSError, TimeoutError) as error:
                 reason = str(error) or repr(error)
 
-        owner = await self._owners.hand_on(name, ask, _TAKEN_WITHIN_S)
+        owner = await self._owners.hand_on(name, heir, foretell, ask, _TAKEN_WITHIN_S)
         duration_ms = round((loop.time() - started_s) * 1000, 1)
         if owner is None:
             _log.warning(
@@ -147,7 +229,7 @@ class Balance:
                 reason=reason,
                 again_in_s=self._patience.took_nothing(heir.broker_id, loop.time()),
             )
-            return
+            return False
         self._patience.took(heir.broker_id)
         self.moved += 1
         _log.info(
@@ -157,3 +239,4 @@ class Balance:
             to=owner.broker_id,
             duration_ms=duration_ms,
         )
+        return True

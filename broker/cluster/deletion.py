@@ -10,7 +10,8 @@
 
 What somebody makes below the topic's path when all of it is gone (a subscription, a record that an
 opener makes whose session is over) stands below a path without a record. A sweep puts one there, by
-compare-and-set, of a topic that is being deleted; from then on it is a deletion like any other.
+compare-and-set, of a topic that is being deleted; from then on it is a deletion like any other. So
+is a fork that its maker has left half done. Ledgers that forks have, too, stay (log/referrers.py).
 The folder above the owners goes only while nobody owns anything in it, which the store sees to.
 
 Everything is of one incarnation: of a topic that was made since, nothing is touched. A crash
@@ -32,6 +33,7 @@ import structlog
 
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import TopicDeleting
+from octavo.broker.log.shared_ledgers import SharedLedgers, referrer_of
 from octavo.broker.types import PartitionName, TopicName
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import LedgerNotFound
@@ -46,7 +48,6 @@ from octavo.metadata.store import (
 )
 from octavo.metadata.together import each_of
 from octavo.metadata.topics import (
-    PartitionLedger,
     PartitionRecord,
     TopicRecord,
     TopicSettings,
@@ -97,8 +98,10 @@ class Deletions:
         tell_all: TellAll,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         rng: random.Random,
+        shared: SharedLedgers,
     ) -> None:
         self._rng = rng
+        self._shared = shared
         self._records = records
         self._ledgers = ledgers
         self._ownership = ownership
@@ -196,9 +199,26 @@ class Deletions:
                     await self._records.take_up_leftover(*name, found)
                 await self.finish(name, _LEFTOVER)
             return
-        if record.deleting:
-            _log.info("deletion_taken_up", topic=str(name))
-            await self.finish(name, record.identity)
+        if record.stands:
+            return
+        if not record.deleting and not await self._give_up_fork(name, record.identity):
+            return
+        _log.info("deletion_taken_up", topic=str(name))
+        await self.finish(name, record.identity)
+
+    async def _give_up_fork(self, name: TopicName, incarnation: str) -> bool:
+        """Mark a fork whose maker is gone before it was whole. False: it is whole by now."""
+        try:
+            wait_s = self._config.deletion_wait_ms / 1000
+            async with asyncio.timeout(wait_s), self.alone(name) as check:
+                record, version = await self._records.read_topic(*name)
+                if record.stands or record.identity != incarnation:
+                    return False
+                check()
+                await self._records.write_topic(*name, replace(record, deleting=True), version)
+                return True
+        except (RecordNotFound, VersionConflict, TimeoutError):
+            return False
 
     async def _keep_trying(self, name: TopicName, incarnation: str, job: _Job) -> None:
         pauses = self._pauses()
@@ -303,7 +323,11 @@ class Deletions:
         """Step 7. The record goes after the ledgers that it names, so that none is forgotten."""
         name, record, version = marked
         while True:
-            for ledger_id in _ledgers_of(record):
+            mine = referrer_of(name, record.incarnation)
+            for segment in record.ledgers:
+                if not is_only_copy(segment.offload):
+                    await self._shared.release(segment.ledger_id, mine)
+            for ledger_id in _own_ledgers(record):
                 with contextlib.suppress(LedgerNotFound):
                     await self._ledgers.delete(ledger_id)
             check()
@@ -315,9 +339,8 @@ class Deletions:
                 return None
 
 
-def _ledgers_of(record: PartitionRecord) -> Iterable[int]:
-    segments: Iterable[PartitionLedger] = record.ledgers
-    yield from (segment.ledger_id for segment in segments if not is_only_copy(segment.offload))
+def _own_ledgers(record: PartitionRecord) -> Iterable[int]:
+    """Those that no other partition ever names."""
     if record.state_ledger is not None:
         yield record.state_ledger
     yield from compacted_ledgers(record)

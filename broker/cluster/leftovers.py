@@ -17,6 +17,7 @@ import structlog
 
 from octavo.broker.config import BrokerConfig
 from octavo.broker.log.leftover import Label, Suspects, label_of, may_go
+from octavo.broker.log.shared_ledgers import SharedLedgers
 from octavo.broker.types import PartitionName, TopicName
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import LedgerNotFound
@@ -37,9 +38,16 @@ _Records = tuple[TopicRecord | None, PartitionRecord | None]
 class Leftovers:
     """Sweeps ledgers. `removed` counts since the start."""
 
-    def __init__(self, records: TopicStore, ledgers: LedgerClient, config: BrokerConfig) -> None:
+    def __init__(
+        self,
+        records: TopicStore,
+        ledgers: LedgerClient,
+        config: BrokerConfig,
+        shared: SharedLedgers,
+    ) -> None:
         self._records = records
         self._ledgers = ledgers
+        self._shared = shared
         self._suspects = Suspects(config.leftover_grace_ms / 1000)
         self._to_look_at: list[int] = []
         self.removed = 0
@@ -101,6 +109,9 @@ class Leftovers:
         return topic, record
 
     async def _remove(self, labels: dict[int, Label], ledger_id: int) -> None:
+        if await self._shared.is_shared(ledger_id):  # forks have it, whatever its label says
+            self._suspects.acquitted(ledger_id)
+            return
         try:
             await self._ledgers.delete(ledger_id)
         except LedgerNotFound:  # its maker has removed it, or another broker

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 import structlog
 
+from octavo.broker.cluster.handing import Handed
 from octavo.broker.cluster.registry import BrokerRegistry, decode_broker
 from octavo.broker.cluster.topics import Topics
 from octavo.broker.cluster.watched_record import WatchedRecord
@@ -27,11 +28,13 @@ from octavo.broker.errors import (
     NotOwner,
     PartitionMoving,
     PartitionNotFound,
+    TopicChanged,
     TopicNotFound,
     cannot_be_opened,
 )
 from octavo.broker.log.record import OwnershipLost
 from octavo.broker.partition.context import PartitionContext
+from octavo.broker.partition.ending import Foretold, PartitionEnd
 from octavo.broker.partition.partition import Partition, PartitionOpening
 from octavo.broker.types import (
     BrokerInfo,
@@ -52,21 +55,42 @@ _LOOKUPS_AT_ONCE = 64
 _OPENINGS_AT_ONCE = 32
 """A survivor of a large broker opens thousands of partitions: not all at the same time."""
 _ASKED_EVERY_S = 0.25
+_GIVEN_LOOKS = 100
+_GIVEN_PAUSE_S = 0.005
+"""Between tries to claim what its owner is releasing, which takes it one write."""
+_ASKED_WITHIN_S = 1.0
+"""So long what a living broker has released is left to whom it has asked."""
 _NOWHERE = PartitionName("", "", -1)
 _SERVING = (PartitionState.OPEN, PartitionState.REOPENING)
+
+
+class _Claimed(Exception):
+    """Another broker's claim stands."""
+
+    def __init__(self, owner: bytes) -> None:
+        super().__init__()
+        self.owner = owner
 
 
 class Lookup:
     """Who owns a partition, as last read."""
 
-    __slots__ = ("changed", "changes", "owner", "watch")
+    __slots__ = ("changed", "changes", "owner", "released_by", "released_s", "watch")
 
     def __init__(self, owner: WatchedRecord[BrokerInfo | None]) -> None:
         self.owner = owner
+        self.released_by: BrokerInfo | None = None
+        """Who owned it when it was last found to have no owner, and when that was."""
+        self.released_s = 0.0
         self.changes = 0
         self.changed = asyncio.Event()
         """Set at the next change, and then replaced."""
         self.watch: Watch | None = None
+
+    def found_free(self, now_s: float) -> None:
+        """It has no owner; who had it last, as far as is known?"""
+        if (before := self.owner.last) is not None:
+            self.released_by, self.released_s = before, now_s
 
     def alarm(self) -> None:
         """Whoever waits for another owner looks again."""
@@ -120,9 +144,12 @@ class Lookups:
 
             async def read() -> BrokerInfo | None:
                 value = await self._ownership.owner(path)
-                return None if value is None else decode_broker(value)
+                if value is not None:
+                    return decode_broker(value)
+                made.found_free(asyncio.get_running_loop().time())
+                return None
 
-            lookup = self._lookups[name] = Lookup(WatchedRecord(read, self._spawn))
+            made = lookup = self._lookups[name] = Lookup(WatchedRecord(read, self._spawn))
             lookup.watch = self._ownership.watch(path, lambda: self._changed(name))
         return lookup
 
@@ -130,6 +157,25 @@ class Lookups:
         """Who owns it, if somebody asked before and no alarm came since."""
         lookup = self._lookups.get(name)
         return None if lookup is None else lookup.owner.fresh
+
+    def released_by(self, name: PartitionName, now_s: float) -> BrokerInfo | None:
+        """Who has released it a moment ago, if it was found without an owner since."""
+        lookup = self._lookups.get(name)
+        if lookup is None or now_s - lookup.released_s > _ASKED_WITHIN_S:
+            return None
+        return lookup.released_by
+
+    async def until_owned(self, name: PartitionName, is_left: Callable[[], bool]) -> None:
+        """Return once somebody owns it, or at an alarm when it `is_left` to nobody any more."""
+        lookup = self._lookups.get(name)
+        while lookup is not None and await lookup.owner.newest() is None and is_left():
+            await lookup.changed.wait()
+
+    def alarm(self, names: Iterable[PartitionName]) -> None:
+        """Whoever waits for news of these looks again."""
+        for name in names:
+            if (lookup := self._lookups.get(name)) is not None:
+                lookup.alarm()
 
     def note(self, name: PartitionName, owner: BrokerInfo | None) -> None:
         """What was learned of an owner by other means."""
@@ -176,10 +222,14 @@ class Lookups:
 class _Local:
     """A partition that is ours, or is about to be."""
 
-    __slots__ = ("error", "opened", "opening", "partition", "since_s", "task")
+    __slots__ = ("end", "error", "opened", "opening", "partition", "placed", "since_s", "task")
 
     def __init__(self, opening: PartitionOpening) -> None:
         self.opening = opening
+        self.end: PartitionEnd | None = None
+        """What its last owner said of how it was left, for the first attempt to open it."""
+        self.placed = False
+        """It was given to us on purpose, whatever the preference says."""
         self.partition: Partition | None = None
         """Once it is open."""
         self.since_s = 0.0
@@ -216,6 +266,12 @@ class OwnershipManager:
         """Whose owner records are being given up."""
         self._names: dict[str, PartitionName] = {}
         """Of `_local`, by the path of the ownership record."""
+        self._handing: dict[PartitionName, BrokerInfo | None] = {}
+        """On their way to others: not to be claimed by what a watch says. To whom, once drained."""
+        self._awaited: dict[PartitionName, int] = {}
+        """Released by others a moment ago, and left to whom they have asked."""
+        self._prepared: dict[PartitionName, tuple[PartitionOpening, asyncio.TimerHandle]] = {}
+        """What others are about to hand to us."""
         self._outstanding: dict[PartitionName, None] = {}
         """Claimed here at some time, of topics that may stand still."""
         self._lookups = Lookups(ownership, spawn, self._owner_changed)
@@ -237,15 +293,36 @@ class OwnershipManager:
             if local.partition is not None and local.partition.state in _SERVING
         ]
 
-    def served_since(self, upto_s: float) -> list[tuple[PartitionName, int]]:
-        """What is open here since `upto_s` or longer; with how many partitions its topic has."""
+    def served_since(
+        self, upto_s: float, *, placed: bool = True
+    ) -> list[tuple[PartitionName, int]]:
+        """What is open here since `upto_s` or longer; with how many partitions its topic has.
+
+        `placed`: also what was placed here on purpose.
+        """
         return [
             (name, local.opening.settings().partitions)
             for name, local in self._local.items()
             if local.partition is not None
             and local.partition.state is PartitionState.OPEN
             and local.since_s <= upto_s
+            and (placed or not local.placed)
         ]
+
+    def may_be_handed_on(self, name: PartitionName) -> bool:
+        """Whether it is open here, and not on its way already."""
+        return self.partitions_of(name) is not None and name not in self._handing
+
+    def held(self) -> int:
+        """How many partitions are served here, or being opened."""
+        return len(self._local)
+
+    def partitions_of(self, name: PartitionName) -> int | None:
+        """How many partitions its topic has, if this one is open here."""
+        local = self._local.get(name)
+        if local is None or local.partition is None:
+            return None
+        return local.opening.settings().partitions
 
     async def owner_of(
         self, name: PartitionName, *, forwarded: bool = False, incarnation: str | None = None
@@ -261,6 +338,10 @@ class OwnershipManager:
         info = await self._check_exists(name, incarnation)
         local = self._local.get(name)
         if local is None:
+            if (heir := self._handing.get(name)) is not None:  # whoever calls may wait there
+                return Owner(heir.broker_id, heir.url, False, info.incarnation)
+            if name in self._prepared:
+                raise PartitionMoving(f"{name} is about to be given to this broker; ask again")
             owner = await self._lookups.of(name).owner.value()
             if owner is not None and owner.broker_id != self._registry.own.broker_id:
                 return Owner(owner.broker_id, owner.url, False, info.incarnation)
@@ -268,12 +349,16 @@ class OwnershipManager:
                 raise PartitionMoving(f"{name} is being handed over by this broker")
             if name in self._releasing:
                 raise PartitionMoving(f"{name} is being released by this broker; ask again")
+            if name in self._handing:
+                raise PartitionMoving(f"{name} is being handed on by this broker; ask again")
             preferred = self._preferred(name, info.settings)
             # A record of ours that nobody is releasing is left over from a release that failed:
             # as long as our session lives, nobody else can open the partition.
             ours = owner is not None or preferred.broker_id == self._registry.own.broker_id
             if not ours and not forwarded:
                 return Owner(preferred.broker_id, preferred.url, False, info.incarnation)
+            if owner is None and not forwarded and self._is_left(name):
+                raise PartitionMoving(f"{name} is being handed on; ask again")
             local = self._claim(name, info.incarnation, info.settings)
         if local.opening.incarnation != info.incarnation:  # also a claim that another call began
             info = await self._topics.newest(name.topic_name)
@@ -318,6 +403,7 @@ class OwnershipManager:
     def reconcile(self) -> None:
         """Brokers went or came: take what nobody owns and we are preferred for, watch the rest."""
         self._reconcile_again = True
+        self._lookups.alarm(tuple(self._awaited))
         if not self._reconciling and not self._stopping:
             self._reconciling = True
             self._spawn(self._reconcile())
@@ -348,6 +434,8 @@ class OwnershipManager:
     async def hand_over(self) -> None:
         """Close every partition and release it; whoever is preferred then claims it at once."""
         self._stopping = True
+        for name in list(self._prepared):
+            self._unprepare(name)
         try:
             async with asyncio.timeout(self._config.handover_timeout_ms / 1000):
                 await asyncio.gather(*(self._hand_over(name) for name in list(self._local)))
@@ -358,28 +446,117 @@ class OwnershipManager:
         self._lookups.forget()
 
     async def hand_on(
-        self, name: PartitionName, ask: Callable[[str], Awaitable[None]], timeout_s: float
+        self,
+        name: PartitionName,
+        heir: BrokerInfo,
+        foretell: Callable[[Foretold], Awaitable[bool]],
+        ask: Callable[[str, PartitionEnd | None], Coroutine[Any, Any, None]],
+        timeout_s: float,
     ) -> BrokerInfo | None:
-        """Close a partition, release it, and return who has it then; None when that is nobody.
+        """Hand a partition to an heir, and return who has it then; None: still this one.
 
-        `ask(incarnation)` has the heir take it; taken back if nobody has it within `timeout_s`.
+        `foretell` has the heir make ready; false: it will not take it, and nothing is done.
+        `ask(incarnation, end)` has it take what was released; taken back if nobody has it within
+        `timeout_s`.
         """
         local = self._local.get(name)
-        if local is None or self._stopping:
+        if local is None or local.partition is None or self._stopping or name in self._handing:
             return None
         lookup = self._lookups.of(name)
+        self._handing[name] = None
         try:
-            async with asyncio.timeout(self._config.handover_timeout_ms / 1000):
-                await self._hand_over(name)
-        except TimeoutError:
-            _log.warning("handover_incomplete", partitions=[str(name)])
-        with contextlib.suppress(TimeoutError, OctavoError):
-            async with asyncio.timeout(timeout_s):
-                owner = await lookup.until_owned(lambda: ask(local.opening.incarnation))
-                return owner if owner.broker_id != self._registry.own.broker_id else None
+            if not await foretell(local.partition.foretell()) or self._local.get(name) is not local:
+                return None
+            taking: asyncio.Task[None] | None = None
+            end: PartitionEnd | None = None
+
+            def drained(left: PartitionEnd | None) -> None:
+                nonlocal end, taking
+                if (end := left) is not None:  # the ledgers are being closed beside it
+                    self._handing[name] = heir
+                    taking = self._spawn(ask(local.opening.incarnation, end))
+
+            try:
+                async with asyncio.timeout(self._config.handover_timeout_ms / 1000):
+                    await self._hand_off(name, local, local.partition, drained)
+            except TimeoutError:
+                _log.warning("handover_incomplete", partitions=[str(name)])
+            with contextlib.suppress(TimeoutError, OctavoError):
+                async with asyncio.timeout(timeout_s):
+                    if taking is not None:
+                        await asyncio.wait((taking,))
+                        lookup.alarm()
+                    owner = await lookup.until_owned(lambda: ask(local.opening.incarnation, end))
+                    return owner if owner.broker_id != self._registry.own.broker_id else None
+        finally:
+            del self._handing[name]
         if not self._stopping:
             self._claim(name, local.opening.incarnation, local.opening.settings())
         return None
+
+    async def prepare(self, name: PartitionName, foretold: Foretold) -> None:
+        """Make ready to be given a partition, soon. Raises what making ledgers raises.
+
+        And `PartitionMoving` when this broker stops or serves it already, `TopicNotFound`,
+        `TopicChanged`.
+        """
+        info = await self._known(name, foretold.incarnation)
+        if self._stopping or name in self._local:
+            raise PartitionMoving(f"{name} cannot be given to this broker now")
+        self._unprepare(name)
+        opening = self._opening(name, info.incarnation, info.settings)
+        await opening.opener.prepare(foretold)
+        self._unprepare(name)
+        timer = asyncio.get_running_loop().call_later(
+            self._config.handover_timeout_ms / 1000, self._unprepare, name
+        )
+        self._prepared[name] = opening, timer
+        self._lookups.of(name)  # under its watch from now on
+
+    def _unprepare(self, name: PartitionName) -> None:
+        """It did not come, or comes anew."""
+        opening, timer = self._prepared.pop(name, (None, None))
+        if opening is not None and timer is not None:
+            timer.cancel()
+            self._spawn(opening.close())
+
+    async def take(self, name: PartitionName, handed: Handed) -> None:
+        """Claim what its owner has released for us, and return when it is open.
+
+        Raises `PartitionMoving` when another broker has it, and as `owner_of` does.
+        """
+        info = await self._known(name, handed.incarnation)
+        if self._stopping:
+            raise PartitionMoving(f"{name} cannot be given to this broker: it stops")
+        # No look at who owns it: the claim tells, and no watch can be late for that.
+        local = self._local.get(name)
+        if local is None:
+            if name in self._handing or name in self._releasing:
+                raise PartitionMoving(f"{name} is on its way from this broker; ask again")
+            local = self._claim(name, info.incarnation, info.settings)
+            local.end = handed.end
+        await self._wait_until_open(name, local)
+        local.placed = handed.placed
+
+    async def _known(self, name: PartitionName, incarnation: str) -> TopicInfo:
+        """The topic of that incarnation, also when we had not heard that it was made anew."""
+        try:
+            return await self._check_exists(name, incarnation)
+        except TopicChanged as error:
+            if error.looked:
+                raise
+            self._topics.forget(name.topic_name)
+            return await self._check_exists(name, incarnation)
+
+    async def open_anew(self, name: PartitionName, *, placed: bool) -> None:
+        """Close a partition in good order, and open it here again."""
+        local = self._local.get(name)
+        if local is None or self._stopping:
+            raise NotOwner(f"{name} is not served by this broker")
+        await self._hand_over(name)
+        again = self._claim(name, local.opening.incarnation, local.opening.settings())
+        again.placed = placed
+        await self._wait_until_open(name, again)
 
     # Claims
 
@@ -387,18 +564,26 @@ class OwnershipManager:
         """Begin to claim and open; idempotent while that is under way."""
         local = self._local.get(name)
         if local is None:
-
-            def newest() -> TopicSettings:
-                return self._topics.settings_of(name.topic_name, settings)
-
-            opening = PartitionOpening(
-                name, incarnation, self._context, newest, self._partition_lost
-            )
+            opening, timer = self._prepared.pop(name, (None, None))
+            if timer is not None:
+                timer.cancel()
+            if opening is None or opening.incarnation != incarnation:
+                if opening is not None:
+                    self._spawn(opening.close())
+                opening = self._opening(name, incarnation, settings)
             local = self._local[name] = _Local(opening)
             self._names[owner_path(*name)] = name
             self._outstanding[name] = None
             local.task = asyncio.create_task(self._run(name, local), name=f"claim {name}")
         return local
+
+    def _opening(
+        self, name: PartitionName, incarnation: str, settings: TopicSettings
+    ) -> PartitionOpening:
+        def newest() -> TopicSettings:
+            return self._topics.settings_of(name.topic_name, settings)
+
+        return PartitionOpening(name, incarnation, self._context, newest, self._partition_lost)
 
     async def _run(self, name: PartitionName, local: _Local) -> None:
         """Claim, then open, again and again until it is open or turns out to be another's."""
@@ -406,14 +591,22 @@ class OwnershipManager:
         path = owner_path(*name)
         while self._local.get(name) is local:
             try:
-                claim = await self._ownership.claim(path, self._value)
-                if not claim.held:
-                    self._forget(name, local, NotOwner(f"{name} was claimed by another broker"))
-                    self._lookups.note(name, decode_broker(claim.owner))
-                    return
-                async with self._openings:
-                    partition = await local.opening.open()
+                partition = None
+                end, local.end = local.end, None
+                if end is not None:
+                    partition = await local.opening.open_as_left(
+                        end, lambda: self._claim_given(path)
+                    )
+                else:
+                    await self._claim_record(path)
+                if partition is None:
+                    async with self._openings:
+                        partition = await local.opening.open()
                 self._opened(name, local, partition)
+                return
+            except _Claimed as claimed:
+                self._forget(name, local, NotOwner(f"{name} was claimed by another broker"))
+                self._lookups.note(name, decode_broker(claimed.owner))
                 return
             except (OwnershipLost, RecordNotFound, TopicNotFound) as error:
                 self._topics.forget(name.topic_name)  # we may not have heard of its deletion
@@ -429,6 +622,26 @@ class OwnershipManager:
                     "partition_not_opened", partition=str(name), reason=reason, exc_info=bug
                 )
             await asyncio.sleep(pauses.next_s())
+
+    async def _claim_record(self, path: str) -> None:
+        """Raises `_Claimed`, and what claiming does."""
+        claim = await self._ownership.claim(path, self._value)
+        if not claim.held:
+            raise _Claimed(claim.owner)
+
+    async def _claim_given(self, path: str) -> None:
+        """The same, of what its owner is releasing for us at this moment."""
+        giver: bytes | None = None
+        for _ in range(_GIVEN_LOOKS):
+            try:
+                await self._claim_record(path)
+                return
+            except _Claimed as claimed:
+                if giver not in (None, claimed.owner):
+                    raise
+                giver = claimed.owner
+            await asyncio.sleep(_GIVEN_PAUSE_S)
+        raise _Claimed(giver or b"")
 
     def _opened(self, name: PartitionName, local: _Local, partition: Partition) -> None:
         if self._local.get(name) is not local:
@@ -513,6 +726,30 @@ class OwnershipManager:
             if not self._releasing[name]:
                 del self._releasing[name]
 
+    async def _hand_off(
+        self,
+        name: PartitionName,
+        local: _Local,
+        partition: Partition,
+        on_drained: Callable[[PartitionEnd | None], None],
+    ) -> None:
+        """Close it for an heir, and release it meanwhile: what was under way is stored by then."""
+        released: asyncio.Task[None] | None = None
+
+        def drained(end: PartitionEnd | None) -> None:
+            nonlocal released
+            self._forget(name, local, NotOwner(f"{name} was handed over"))
+            released = self._spawn(self._release_quietly(name))
+            on_drained(end)
+
+        try:
+            await partition.hand_off(drained)
+        finally:
+            if released is None:
+                drained(None)
+        if released is not None:
+            await asyncio.wait((released,))
+
     async def _hand_over(self, name: PartitionName) -> None:
         local = self._local.get(name)
         if local is None:
@@ -546,11 +783,34 @@ class OwnershipManager:
 
     def _owner_changed(self, name: PartitionName) -> None:
         if not self._stopping:
-            self._spawn(self._take_if_free(name, used=True))
+            self._spawn(self._take_released(name))
+
+    async def _take_released(self, name: PartitionName) -> None:
+        # Who released it lives, so it has asked somebody to take this, perhaps not us. If that
+        # fails it takes it back; if it dies meanwhile, that is news of its own.
+        self._awaited[name] = self._awaited.get(name, 0) + 1
+        try:
+            with contextlib.suppress(TimeoutError, OctavoError):
+                async with asyncio.timeout(_ASKED_WITHIN_S):
+                    await self._lookups.until_owned(name, lambda: self._is_left(name))
+        finally:
+            self._awaited[name] -= 1
+            if not self._awaited[name]:
+                del self._awaited[name]
+        await self._take_if_free(name, used=True)
+
+    def _is_left(self, name: PartitionName) -> bool:
+        """Whether a living broker has just released it, for whom it has asked to take it."""
+        if name in self._prepared:  # it is we who will be asked
+            return True
+        before = self._lookups.released_by(name, asyncio.get_running_loop().time())
+        return before is not None and self._registry.is_other(before)
 
     async def _take_if_free(self, name: PartitionName, *, used: bool) -> None:
         """Claim an unowned partition that we are preferred for, if it is in use."""
         try:
+            if name in self._handing:
+                return
             if name in self._local or self._stopping:
                 await self._verify_own(name)
                 return

@@ -4,7 +4,8 @@ A broker is alive as long as its ephemeral record stands. Which of the live brok
 partition says `preference.py`: all brokers come to the same answer. It is a preference, no more.
 Whoever claims a partition that nobody owns goes by all live brokers; a partition that is served is
 handed on only to a broker that has settled: up for a while, as is this one, without a break in
-our own session. So brokers that come and go make nothing move to and fro.
+our own session. So brokers that come and go make nothing move to and fro. One that is drained
+(standing.py) is preferred for nothing, as long as there is another.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import msgpack
 import structlog
 
 from octavo.broker.cluster.preference import preferred_brokers
-from octavo.broker.errors import BrokerIdTaken, OwnerNotRegistered
+from octavo.broker.cluster.standing import Standings
+from octavo.broker.errors import BrokerIdTaken, BrokerNotFound, OwnerNotRegistered
 from octavo.broker.types import BrokerInfo, TopicName
 from octavo.metadata.election import Ownership
 from octavo.metadata.paths import is_safe_name
@@ -30,8 +32,9 @@ from octavo.protocol.tally import Tally
 
 _log = structlog.get_logger()
 _RETRY_S = 0.2
-_TOPICS_REMEMBERED = 4_096
-"""What was computed for others is computed again when it is wanted."""
+_TOPICS_REMEMBERED = 32_768
+"""What was computed for others is computed again when it is wanted: each second, for all that is
+served here, so this is more than a broker is to serve."""
 _TAKEN_SESSIONS_MAX = 2
 """A record that stands for longer than so many session timeouts is no leftover of our past."""
 
@@ -60,7 +63,7 @@ class BrokerRegistry:
         settle_ms: int,
         on_gone: Callable[[], None],
         on_taken: Callable[[BrokerIdTaken], None],
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         self._store = store
         self._ownership = ownership
@@ -84,12 +87,15 @@ class BrokerRegistry:
         """Owners that are no live broker."""
         self._alarm = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
+        self.standings = Standings(store, on_gone, spawn)
+        """How we and the others stand."""
         self.own = BrokerInfo("", "")
         self.live: dict[str, BrokerInfo] = {}
 
     async def start(self, own: BrokerInfo, value: bytes) -> None:
         """Register and learn who else is there."""
         self.own, self._value = own, value
+        self.standings.start(own.broker_id, value)
         self._registered = True
         self._undisturbed_since_s = asyncio.get_running_loop().time()
         self._watch = self._store.watch_children(BROKERS_ROOT, self._alarm.set)
@@ -105,6 +111,7 @@ class BrokerRegistry:
 
     async def close(self) -> None:
         """Watch no more."""
+        self.standings.close()
         if self._watch is not None:
             self._watch.cancel()
         if self._following is not None:
@@ -118,7 +125,25 @@ class BrokerRegistry:
     def preferred(self, topic: TopicName, partitions: int) -> tuple[BrokerInfo, ...]:
         """Who should own each partition of a topic that has so many, were it free now."""
         live = self.live or {self.own.broker_id: self.own}
-        return tuple(live[one] for one in self._preferred(topic, partitions, tuple(sorted(live))))
+        able = self.undrained() or tuple(sorted(live))
+        return tuple(live[one] for one in self._preferred(topic, partitions, able))
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether this broker is being emptied."""
+        return self.standings.own.draining
+
+    def undrained(self) -> tuple[str, ...]:
+        """The live brokers that may be given something, as last seen; sorted."""
+        drained = self.standings.drained
+        own = self.own.broker_id
+        return tuple(
+            sorted(
+                one
+                for one in self.live
+                if (not self.is_draining if one == own else one not in drained)
+            )
+        )
 
     def is_other(self, owner: BrokerInfo) -> bool:
         """Whether this is another broker that is registered, as far as this one has heard."""
@@ -149,10 +174,17 @@ class BrokerRegistry:
             "served again when that record goes, which is when its session ends"
         )
 
+    def no_such_broker(self, broker_id: str) -> BrokerNotFound:
+        """What is said to who names one that does not live."""
+        return BrokerNotFound(
+            f"no live broker is called {broker_id[:200]}; there are: {', '.join(sorted(self.live))}"
+        )
+
     def settled(self) -> tuple[str, ...]:
         """The brokers that have been up for long enough to be given what is served; sorted.
 
-        None of them while this broker itself has not settled, or is without its session.
+        None of them while this broker itself has not settled, or is without its session. Nor those
+        that are drained.
         """
         settled_since_s = asyncio.get_running_loop().time() - self._settle_s
         if (
@@ -161,7 +193,7 @@ class BrokerRegistry:
             or self._undisturbed_since_s > settled_since_s
         ):
             return ()
-        return tuple(sorted(one for one in self.live if self._up_since_s[one] <= settled_since_s))
+        return tuple(one for one in self.undrained() if self._up_since_s[one] <= settled_since_s)
 
     def heirs(
         self, topic: TopicName, partitions: int, settled: tuple[str, ...]
@@ -193,6 +225,7 @@ class BrokerRegistry:
             self._alarm.clear()
             try:
                 if self._registered:
+                    await self.standings.tell_again()
                     await self._register()
                 await self._reload()
             except Exception as error:  # a bug must not deafen this broker in silence
@@ -246,6 +279,9 @@ class BrokerRegistry:
         # A broker that came back under its name has lost its partitions like one that is gone.
         gone = sorted(n for n, value in self._values.items() if values.get(n) != value)
         self._values = {name: value for name, value in values.items() if value is not None}
+        await self.standings.follow(
+            {name: self._values[name] for name in found if name != self.own.broker_id}
+        )
         now_s = asyncio.get_running_loop().time()
         self._up_since_s = {
             name: now_s if name in gone else self._up_since_s.get(name, now_s) for name in found

@@ -28,8 +28,10 @@ from octavo.broker.errors import (
     TopicDeleting,
     TopicNotFound,
 )
+from octavo.broker.subscriptions.dead_letters import with_dead_letters
 from octavo.broker.types import (
     DEFAULT_NAMESPACE,
+    RetryBackoff,
     StartPosition,
     SubscriptionInfo,
     SubscriptionSettings,
@@ -40,7 +42,14 @@ from octavo.broker.types import (
     checked_name,
 )
 from octavo.metadata.store import RecordExists, RecordNotFound, VersionConflict, Watch
-from octavo.metadata.topics import NamespaceRecord, SubscriptionRecord, TopicRecord, TopicStore
+from octavo.metadata.topics import (
+    BackoffRecord,
+    NamespaceRecord,
+    Policies,
+    SubscriptionRecord,
+    TopicRecord,
+    TopicStore,
+)
 from octavo.metadata.topics import TopicSettings as StoredSettings
 from octavo.protocol.codes import OctavoError
 
@@ -51,16 +60,19 @@ _STALE_SUBSCRIPTIONS_MAX = 1_000
 """Of a topic with more in memory, those that nobody asked for since the last alarm are dropped."""
 _PARTITIONS_KEY = "partitions"
 """In a subscription's record: how many partitions the topic had when it was made."""
+_SILENT = Policies()
 _SETTINGS = tuple(field.name for field in fields(TopicSettings))
 
 
 class _Known:
     """A topic in memory."""
 
-    __slots__ = ("info", "subscriptions", "watches")
+    __slots__ = ("holds", "info", "subscriptions", "watches")
 
     def __init__(self, info: WatchedRecord[TopicInfo]) -> None:
         self.info = info
+        self.holds: tuple[TopicSettings, Policies, TopicSettings] | None = None
+        """Its own word, its namespace's, and what that comes to: asked for with every publish."""
         self.subscriptions: dict[str, WatchedRecord[SubscriptionInfo]] = {}
         self.watches: list[Watch] = []
 
@@ -71,6 +83,22 @@ class _Known:
             self.subscriptions = kept
         for one in tuple(self.subscriptions.values()):
             one.alarm()
+
+
+class _KnownNamespace:
+    """A namespace in memory."""
+
+    __slots__ = ("record", "watch")
+
+    def __init__(self, record: WatchedRecord[NamespaceRecord]) -> None:
+        self.record = record
+        self.watch: Watch
+
+    @property
+    def policies(self) -> Policies:
+        """As last read."""
+        last = self.record.last
+        return _SILENT if last is None else last.policies
 
 
 class Topics:
@@ -92,6 +120,7 @@ class Topics:
         self._spawn = spawn
         self._on_deleted = on_deleted
         self._known: dict[TopicName, _Known] = {}
+        self._namespaces: dict[str, _KnownNamespace] = {}
 
     def start(self, run: str) -> None:
         """`run` is unique to this start of this broker."""
@@ -103,21 +132,75 @@ class Topics:
             for watch in known.watches:
                 watch.cancel()
         self._known.clear()
+        for namespace in self._namespaces.values():
+            namespace.watch.cancel()
+        self._namespaces.clear()
 
     # Namespaces
 
-    async def create_namespace(self, name: str) -> bool:
-        """True if it is new, False if it was there. Raises `InvalidName`."""
+    async def create_namespace(self, name: str, encrypted: bool | None = None) -> bool:
+        """True if it is new, False if it was there. Raises `InvalidName`, `SettingsConflict`.
+
+        `encrypted`: whether the ledgers that its topics begin from now on are; None: as it was.
+        """
         checked_name("namespace", name)
         try:
-            await self._records.create_namespace(name, NamespaceRecord(self._clock()))
+            record = NamespaceRecord(self._clock(), encrypted=bool(encrypted))
+            await self._records.create_namespace(name, record)
         except RecordExists:
+            if encrypted is not None:
+                await self._encrypt(name, encrypted)
             return False
         return True
 
+    async def _encrypt(self, namespace: str, encrypted: bool) -> None:
+        for _ in range(_CHANGES_TRIED_MAX):
+            record, version = await self._records.read_namespace(namespace)
+            with contextlib.suppress(VersionConflict):
+                if record.encrypted != encrypted:
+                    wanted = replace(record, encrypted=encrypted)
+                    await self._records.write_namespace(namespace, wanted, version)
+                break
+        else:
+            raise SettingsConflict(f"namespace {namespace} is being changed by others; try again")
+        for topic in await self._records.list_topics(namespace):
+            name = TopicName(namespace, topic)
+            with contextlib.suppress(TopicNotFound):
+                info = await self.newest(name)
+                if info.settings.encrypted != encrypted:
+                    await self.update(name, replace(info.settings, encrypted=encrypted))
+
+    async def is_encrypted(self, namespace: str) -> bool:
+        """Whether topics made in it are. Raises `NamespaceNotFound`."""
+        return (await self._namespace(namespace)).encrypted
+
+    async def namespace(self, name: str) -> NamespaceRecord:
+        """As it stands. Raises `NamespaceNotFound`."""
+        return await self._namespace(name)
+
+    async def set_policies(
+        self, namespace: str, change: Callable[[NamespaceRecord], NamespaceRecord]
+    ) -> NamespaceRecord:
+        """Set the namespace to `change` of what it is; its topics' owners hear of it.
+
+        Raises `NamespaceNotFound`, `SettingsConflict`, and what `change` raises.
+        """
+        for _ in range(_CHANGES_TRIED_MAX):
+            await self._namespace(namespace)
+            record, version = await self._records.read_namespace(namespace)
+            wanted = change(record)
+            if wanted == record:
+                return record
+            with contextlib.suppress(VersionConflict):
+                await self._records.write_namespace(namespace, wanted, version)
+                if (known := self._namespaces.get(namespace)) is not None:
+                    known.record.alarm()
+                return wanted
+        raise SettingsConflict(f"namespace {namespace} is being changed by others; try again")
+
     async def delete_namespace(self, name: str) -> None:
         """Raises `NamespaceNotFound`, `NamespaceNotEmpty`."""
-        await self._check_namespace(name)
+        await self._namespace(name)
         if name == DEFAULT_NAMESPACE:
             raise NamespaceNotEmpty(f"namespace {name!r} is always there")
         try:
@@ -131,9 +214,9 @@ class Topics:
         """All names, sorted; `public` is always there."""
         return await self._records.list_namespaces()
 
-    async def _check_namespace(self, name: str) -> None:
+    async def _namespace(self, name: str) -> NamespaceRecord:
         try:
-            await self._records.read_namespace(checked_name("namespace", name))
+            return (await self._records.read_namespace(checked_name("namespace", name)))[0]
         except RecordNotFound as error:
             raise NamespaceNotFound(
                 f"there is no namespace {name!r}; PUT /v1/namespaces/{name} makes it"
@@ -143,11 +226,11 @@ class Topics:
 
     async def create(self, name: TopicName, settings: TopicSettings) -> tuple[TopicInfo, bool]:
         """The topic, and whether it is new. Raises `SettingsConflict`, `NamespaceNotFound`."""
-        await self._check_namespace(name.namespace)
-        self._made += 1
-        incarnation = f"{self._run}-{self._made}"
+        namespace = await self._namespace(name.namespace)
+        settings = replace(settings, encrypted=namespace.encrypted)
+        incarnation = self.new_incarnation()
         record = TopicRecord(
-            _stored(settings), self._clock(), incarnation=incarnation, guarded=True
+            stored_settings(settings), self._clock(), incarnation=incarnation, guarded=True
         )
         while True:
             try:
@@ -155,13 +238,19 @@ class Topics:
             except RecordExists:
                 if (found := await self._standing(name)) is None:
                     continue
-                if found.settings != settings:
+                # Of a topic made before its namespace said so the word may not have come yet.
+                if replace(found.settings, encrypted=settings.encrypted) != settings:
                     raise SettingsConflict(
                         f"topic {name} exists with other settings: {_differences(found, settings)}"
                     ) from None
                 return found, False
             self.forget(name)
             return TopicInfo(name, settings, record.created_ms, incarnation), True
+
+    def new_incarnation(self) -> str:
+        """Of a topic that is about to be made; no other one ever had it."""
+        self._made += 1
+        return f"{self._run}-{self._made}"
 
     async def _standing(self, name: TopicName) -> TopicInfo | None:
         """The topic; None when it is gone, after waiting for a deletion. Raises `TopicDeleting`."""
@@ -172,6 +261,8 @@ class Topics:
         if record.deleting:
             await self._deletions.finish(name, record.identity)
             return None
+        if not record.stands:
+            raise TopicDeleting(f"topic {name} is being forked; ask again in a moment")
         return _info_of(name, record)
 
     async def get(self, name: TopicName, incarnation: str | None = None) -> TopicInfo:
@@ -199,7 +290,9 @@ class Topics:
     async def _found(self, name: TopicName, *, newest: bool) -> TopicInfo:
         info = self._watch(name).info
         try:
-            return await (info.newest() if newest else info.value())
+            found = await (info.newest() if newest else info.value())
+            await self.policies_of(name.namespace)
+            return found
         except TopicNotFound:
             self.forget(name)
             raise
@@ -210,10 +303,48 @@ class Topics:
         return await self._found(name, newest=True)
 
     def settings_of(self, name: TopicName, fallback: TopicSettings) -> TopicSettings:
-        """The newest settings in memory."""
+        """The newest settings in memory, with what the namespace says where the topic does not."""
         known = self._known.get(name)
         last = None if known is None else known.info.last
-        return fallback if last is None else last.settings
+        settings = fallback if last is None else last.settings
+        namespace = self._namespaces.get(name.namespace)
+        policies = _SILENT if namespace is None else namespace.policies
+        if known is None:
+            return settings.under(policies)
+        if known.holds is None or known.holds[:2] != (settings, policies):
+            known.holds = (settings, policies, settings.under(policies))
+        return known.holds[2]
+
+    async def policies_of(self, namespace: str) -> Policies:
+        """What a namespace says for its topics, from memory if possible; nothing if it is gone."""
+        known = self._namespaces.get(namespace)
+        if known is None:
+            new = WatchedRecord(lambda: self._read_namespace(namespace), self._spawn)
+            known = self._namespaces[namespace] = _KnownNamespace(new)
+            known.watch = self._records.watch_namespace(
+                namespace, lambda: self._namespace_changed(namespace)
+            )
+        try:
+            await known.record.value()
+        except OctavoError as error:
+            # A topic must open all the same: without its namespace's word more is kept, not less.
+            _log.warning("namespace_not_read", namespace=namespace, reason=str(error))
+        return known.policies
+
+    async def _read_namespace(self, namespace: str) -> NamespaceRecord:
+        try:
+            return (await self._records.read_namespace(namespace))[0]
+        except RecordNotFound:
+            return NamespaceRecord()
+
+    def _namespace_changed(self, namespace: str) -> None:
+        if (known := self._namespaces.get(namespace)) is not None:
+            known.record.alarm()
+            self._spawn(self._reread_namespace(namespace))
+
+    async def _reread_namespace(self, namespace: str) -> None:
+        """What it says now reaches the partitions that are open here."""
+        await self.policies_of(namespace)
 
     async def update(self, name: TopicName, settings: TopicSettings) -> TopicInfo:
         """New settings; partitions may only grow. Raises `TopicNotFound`, `InvalidSettings`."""
@@ -234,14 +365,14 @@ class Topics:
                 record, version = await self._records.read_topic(*name)
             except RecordNotFound as error:
                 raise _no_topic(name) from error
-            if record.deleting:
+            if not record.stands:
                 raise _no_topic(name)
             if settings.partitions < record.settings.partitions:
                 raise InvalidSettings(
                     f"topic {name} has {record.settings.partitions} partitions; it can get more, "
                     f"not fewer (asked for {settings.partitions})"
                 )
-            wanted = replace(_stored(settings), extra=record.settings.extra)
+            wanted = replace(stored_settings(settings), extra=record.settings.extra)
             check()
             with contextlib.suppress(VersionConflict):
                 await self._records.write_topic(*name, replace(record, settings=wanted), version)
@@ -266,7 +397,7 @@ class Topics:
 
     async def names_in(self, namespace: str) -> list[str]:
         """The topics of a namespace, sorted. Raises `NamespaceNotFound`."""
-        await self._check_namespace(namespace)
+        await self._namespace(namespace)
         return await self._records.list_topics(namespace)
 
     async def all_topics(self) -> list[TopicInfo]:
@@ -285,18 +416,32 @@ class Topics:
     ) -> tuple[SubscriptionInfo, bool]:
         """The subscription, and whether it is new; then call `Partition.subscribe` at every owner.
 
-        A partition that is missed makes its cursor when it is first used. Raises
-        `SettingsConflict`, `TopicNotFound`, `InvalidName`.
+        A partition that is missed makes its cursor when it is first used. With `max_deliveries` the
+        dead-letter topic and its subscription are there before this one is. Raises
+        `SettingsConflict`, `TopicNotFound`, `NamespaceNotFound`, `InvalidName`, `InvalidSettings`.
         """
         checked_name("subscription", name)
+        settings = with_dead_letters(topic, name, settings)
         info = await self.newest(topic)
+        if settings.dead_letter_topic:
+            await self._make_dead_letters(info, name, settings)
         record = SubscriptionRecord(
             type=settings.type,
             start=settings.start,
             ack_timeout_ms=settings.ack_timeout_ms,
             created_ms=self._clock(),
             incarnation=info.incarnation,
+            retry_backoff=settings.retry_backoff and BackoffRecord(*settings.retry_backoff),
+            max_deliveries=settings.max_deliveries,
+            dead_letter_topic=settings.dead_letter_topic,
+            dead_letter_subscription=settings.dead_letter_subscription,
             extra={_PARTITIONS_KEY: info.settings.partitions},
+            consumer_timeout_ms=settings.consumer_timeout_ms,
+            max_unacked=settings.max_unacked,
+            max_unacked_per_consumer=settings.max_unacked_per_consumer,
+            filter_headers=dict(settings.filter_headers),
+            filter_key_prefix=settings.filter_key_prefix,
+            durable=settings.durable,
         )
         await self._remove_leftover(topic, name, info.incarnation)
         try:
@@ -309,6 +454,31 @@ class Topics:
                 ) from None
             return found, False
         return await self._read_subscription(topic, name), True
+
+    async def _make_dead_letters(
+        self, origin: TopicInfo, name: str, settings: SubscriptionSettings
+    ) -> None:
+        """What a new subscription sends its dead letters to: copies of as many bookies as its own
+        topic has, in a subscription, without which retention would take them."""
+        with contextlib.suppress(SubscriptionNotFound):
+            found = await self._read_subscription(origin.name, name)
+            if found.settings != settings:
+                return  # which is refused next
+        target = TopicName.parse(settings.dead_letter_topic)
+        try:
+            await self.newest(target)
+        except TopicNotFound:
+            own = origin.settings
+            quorums = TopicSettings(
+                ensemble_size=own.ensemble_size,
+                write_quorum=own.write_quorum,
+                ack_quorum=own.ack_quorum,
+            )
+            with contextlib.suppress(SettingsConflict):  # somebody made it meanwhile
+                await self.create(target, quorums)
+        with contextlib.suppress(SettingsConflict):  # whatever it is like, it keeps them
+            shared = SubscriptionSettings(type="shared")
+            await self.create_subscription(target, settings.dead_letter_subscription, shared)
 
     async def _remove_leftover(self, topic: TopicName, name: str, incarnation: str) -> None:
         """One that came too late for the deletion of an earlier topic."""
@@ -362,6 +532,16 @@ class Topics:
             type=cast(SubscriptionType, record.type),
             start=cast(StartPosition, record.start),
             ack_timeout_ms=record.ack_timeout_ms,
+            retry_backoff=_backoff_of(record),
+            max_deliveries=record.max_deliveries,
+            dead_letter_topic=record.dead_letter_topic,
+            dead_letter_subscription=record.dead_letter_subscription,
+            consumer_timeout_ms=record.consumer_timeout_ms,
+            max_unacked=record.max_unacked,
+            max_unacked_per_consumer=record.max_unacked_per_consumer,
+            filter_headers=tuple(sorted(record.filter_headers.items())),
+            filter_key_prefix=record.filter_key_prefix,
+            durable=record.durable,
         )
         partitions = record.extra.get(_PARTITIONS_KEY, 0)
         return SubscriptionInfo(name, settings, record.created_ms, partitions)
@@ -382,6 +562,8 @@ class Topics:
             record, _ = await self._records.read_topic(*name)
         except RecordNotFound as error:
             raise _no_topic(name) from error
+        if not record.stands and not record.deleting:
+            raise TopicNotFound(f"topic {name} is being forked; ask again in a moment")
         if record.deleting:
             raise TopicNotFound(
                 f"topic {name} is being deleted; PUT /v1/topics/{name} waits for "
@@ -439,6 +621,13 @@ class Topics:
                 watch.cancel()
 
 
+def _backoff_of(record: SubscriptionRecord) -> RetryBackoff | None:
+    stored = record.retry_backoff
+    if stored is None:
+        return None
+    return RetryBackoff(stored.first_ms, stored.most_ms, stored.factor)
+
+
 def _no_topic(name: TopicName) -> TopicNotFound:
     return TopicNotFound(f"there is no topic {name}; PUT /v1/topics/{name} makes it")
 
@@ -450,14 +639,15 @@ def _no_subscription(topic: TopicName, name: str) -> SubscriptionNotFound:
     )
 
 
-def _stored(settings: TopicSettings) -> StoredSettings:
+def stored_settings(settings: TopicSettings) -> StoredSettings:
     """As the record has them."""
     return StoredSettings(**{name: getattr(settings, name) for name in _SETTINGS})
 
 
 def _info_of(name: TopicName, record: TopicRecord) -> TopicInfo:
     """What the record says of the topic."""
-    return TopicInfo(name, _settings_of(record.settings), record.created_ms, record.identity)
+    settings = _settings_of(record.settings)
+    return TopicInfo(name, settings, record.created_ms, record.identity, record.fork)
 
 
 def _settings_of(stored: StoredSettings) -> TopicSettings:

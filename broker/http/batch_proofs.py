@@ -17,11 +17,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from octavo.broker.errors import Overloaded
+from octavo.broker.http.problems import Problem
 from octavo.ledger.read.open_batch import unpacked, unpacked_if_small, walked
 from octavo.protocol.batch import ATTRIBUTE_COMPRESSION, HEADER_BYTES, BatchHeader
 from octavo.protocol.compression import Compression, compression_of
 from octavo.protocol.fair_queue import FairQueue
 from octavo.protocol.limits import RECORDS_BYTES_MAX
+from octavo.protocol.records import record_bytes
 from octavo.protocol.windows import STEP_RECORDS, BatchWindows
 
 TURN_WAIT_S = 10.0
@@ -75,15 +77,25 @@ class BatchProofs:
         self._line = _Line()
 
     async def prove(
-        self, header: BatchHeader, batch: bytes, peer: str, hold: Callable[[int], Awaitable[None]]
+        self,
+        header: BatchHeader,
+        batch: bytes,
+        peer: str,
+        hold: Callable[[int], Awaitable[None]],
+        message_bytes_max: int | None = None,
     ) -> None:
         """Return when this batch, which `check_batch` has passed, holds what its header says.
 
         `peer`: who sent it. `hold`: called with the bytes that are in memory beside the batch, at
-        last with 0. Raises `InvalidBatch`, `UnsupportedCompression`, `Overloaded`.
+        last with 0. `message_bytes_max`: of each of its messages. Raises `InvalidBatch`,
+        `UnsupportedCompression`, `Overloaded`, a 413 `Problem`.
         """
         kind = compression_of(header.attributes & ATTRIBUTE_COMPRESSION)
         if kind is Compression.NONE:
+            if message_bytes_max is not None and len(batch) - HEADER_BYTES > message_bytes_max:
+                windows = BatchWindows(header, batch, HEADER_BYTES)
+                await walked(windows)
+                await _measure(windows, message_bytes_max)
             return
         packed = batch[HEADER_BYTES:]
         small = unpacked_if_small(kind, packed)
@@ -91,11 +103,16 @@ class BatchProofs:
             windows = BatchWindows(header, small)
             if not windows.prove_at_once():
                 await _prove(windows)
+            if message_bytes_max is not None and len(small) > message_bytes_max:
+                await _measure(windows, message_bytes_max)
             return
         await self._take_turn(peer)
         try:
             await hold(RECORDS_BYTES_MAX)
-            await _prove(BatchWindows(header, await unpacked(kind, packed)))
+            windows = BatchWindows(header, await unpacked(kind, packed))
+            await _prove(windows)
+            if message_bytes_max is not None:
+                await _measure(windows, message_bytes_max)
         finally:
             self._line.leave()
             await hold(0)
@@ -119,3 +136,23 @@ async def _prove(windows: BatchWindows) -> None:
         if proved > STEP_RECORDS:
             proved = 0
             await asyncio.sleep(0)
+
+
+async def _measure(windows: BatchWindows, bytes_max: int) -> None:
+    """No message is longer than that. Raises a 413 `Problem`."""
+    for first, records in windows.following(0):
+        for number, record in enumerate(records, first):
+            size = record_bytes(record.key, record.value, record.headers)
+            if size > bytes_max:
+                raise message_too_long(size, bytes_max, f"message {number} of the batch")
+        await asyncio.sleep(0)
+
+
+def message_too_long(size: int, bytes_max: int, what: str = "this one") -> Problem:
+    """The 413."""
+    return Problem(
+        413,
+        "message-too-long",
+        f"a message may have {bytes_max} bytes of key, value and headers, {what} has {size}",
+        extra={"bytes_max": bytes_max},
+    )

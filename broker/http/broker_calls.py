@@ -1,16 +1,20 @@
 """A call from one broker to another: its headers, byte for byte, and the proof of it. Pure.
 
-    Octavo-Forwarded-By       who calls
-    Octavo-Forwarded-To       whom it means to call
-    Octavo-Forwarded-Proof    HMAC-SHA256 over both, method, path with query, and the headers that
-                              count between brokers only
-    Octavo-Forwarded-Escaped  which headers are percent-encoded
+    Octavo-Forwarded-By         who calls
+    Octavo-Forwarded-To         whom it means to call
+    Octavo-Forwarded-Identity   for whom: name, groups, what proved them, until when; as JSON
+    Octavo-Forwarded-Nonce      the caller's run, and a number that is higher for each of its calls
+    Octavo-Forwarded-Escaped    which headers are percent-encoded
+    Octavo-Forwarded-Seal       HMAC-SHA256 over all of these, method, path with query, and the
+                                incarnation of the topic that is meant
 
 The key is made of the cluster's secret, which only those have who may read its metadata. There is
-no time in it, so no clock can break a cluster. Who reads the traffic between brokers may thus
-repeat a call to the same broker, with another body. That is what any client may do; beyond it, the
-broker may serve a partition that nobody serves, as it did when it was asked first, and a topic is
-let go only when the metadata says that it is being deleted.
+no time in it, so no clock can break a cluster. Who reads the traffic between brokers learns no
+proof that is good a second time: what has come once is refused (replays.py), but by a broker that
+was started since. The body is not covered: that is for TLS.
+
+Brokers of 0.1 know `Octavo-Forwarded-Proof`, which covers neither identity nor nonce. It is sent,
+and taken, as long as the cluster is not secured, so that brokers can be upgraded one by one.
 
 A header value may hold any bytes (a producer's name, a key in Latin-1). aiohttp gives those that
 are not UTF-8 as lone surrogates, and leaves them out when it writes them. So such values travel
@@ -21,10 +25,16 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping, MutableMapping
+import itertools
+import json
+import re
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from multidict import CIMultiDict
+
+from octavo.security.principal import ANONYMOUS, Identity
 
 FORWARDED_HEADER = "Octavo-Forwarded-By"
 """Set by the broker that passes a call on: the one that gets it never passes it on again."""
@@ -34,44 +44,120 @@ INCARNATION_HEADER = "Octavo-Incarnation"
 """Which topic of that name: in answers, and in calls that shall be about no other one."""
 ESCAPED_HEADER = "Octavo-Forwarded-Escaped"
 """Names the headers whose values are percent-encoded."""
+IDENTITY_HEADER = "Octavo-Forwarded-Identity"
+NONCE_HEADER = "Octavo-Forwarded-Nonce"
+SEAL_HEADER = "Octavo-Forwarded-Seal"
 KEY_USE = "calls between brokers"
 """What the cluster's secret makes the key for."""
 INNER_HEADERS = frozenset(
-    name.lower() for name in (FORWARDED_HEADER, TARGET_HEADER, PROOF_HEADER, ESCAPED_HEADER)
+    name.lower()
+    for name in (
+        FORWARDED_HEADER,
+        TARGET_HEADER,
+        PROOF_HEADER,
+        ESCAPED_HEADER,
+        IDENTITY_HEADER,
+        NONCE_HEADER,
+        SEAL_HEADER,
+    )
 )
 """Of no meaning from anybody but a broker."""
 
 _COVERED = (FORWARDED_HEADER, TARGET_HEADER, INCARNATION_HEADER, ESCAPED_HEADER)
+_SEALED = (*_COVERED, IDENTITY_HEADER, NONCE_HEADER)
+_NONCE = re.compile(r"([0-9a-f]{1,32})-(0|[1-9][0-9]{0,17})")
+
+
+class Passed(NamedTuple):
+    """What another broker says of a call that it has made."""
+
+    target: str
+    """The broker that it meant."""
+    identity: Identity
+    """For whom it calls."""
+    run: str = ""
+    number: int = 0
+    """Its how-manieth call of that run; no run: of a broker that counts none."""
 
 
 class BrokerProof:
     """Makes and checks proofs with one key."""
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, run: str, secured: Callable[[], bool] = lambda: False) -> None:
+        """`run`: hexadecimal digits that no other run of any broker has."""
+        assert _NONCE.fullmatch(f"{run}-0"), run
         self._key = key
+        self._run = run
+        self._numbers = itertools.count()
+        self._secured = secured
 
     def enter(
-        self, headers: MutableMapping[str, str], caller: str, target: str, method: str, path: str
+        self,
+        headers: MutableMapping[str, str],
+        caller: str,
+        target: str,
+        method: str,
+        path: str,
+        identity: Identity,
     ) -> None:
-        """Prove that `caller` calls `target`; nothing of `headers` that counts changes after it.
+        """Prove that `caller` calls `target` for `identity`; nothing of `headers` that counts
+        changes after it.
 
         `path` as it is sent, with its query.
         """
         headers[FORWARDED_HEADER], headers[TARGET_HEADER] = caller, target
-        headers[PROOF_HEADER] = self._proof(headers, method, path)
+        headers[IDENTITY_HEADER] = _written(identity)
+        headers[NONCE_HEADER] = f"{self._run}-{next(self._numbers)}"
+        headers[SEAL_HEADER] = self._proof(_SEALED, headers, method, path)
+        if not self._secured():
+            headers[PROOF_HEADER] = self._proof(_COVERED, headers, method, path)
 
-    def holds(self, headers: Mapping[str, str], method: str, path: str) -> bool:
-        """Whether a broker made this call, for whomever it meant it."""
-        found = headers.get(PROOF_HEADER)
-        if found is None or FORWARDED_HEADER not in headers or not found.isascii():
+    def look(self, headers: Mapping[str, str], method: str, path: str) -> Passed | None:
+        """What the broker says that made this call, for whomever it meant it; None when it was
+        none, or there is no telling."""
+        if FORWARDED_HEADER not in headers:
+            return None
+        target = headers.get(TARGET_HEADER, "")
+        if self._holds(SEAL_HEADER, _SEALED, headers, method, path):
+            nonce = _NONCE.fullmatch(headers.get(NONCE_HEADER, ""))
+            identity = _read(headers.get(IDENTITY_HEADER, ""))
+            if nonce is None or identity is None:
+                return None
+            return Passed(target, identity, nonce[1], int(nonce[2]))
+        if self._secured() or not self._holds(PROOF_HEADER, _COVERED, headers, method, path):
+            return None
+        return Passed(target, ANONYMOUS)
+
+    def _holds(
+        self, name: str, covered: tuple[str, ...], headers: Mapping[str, str], *call: str
+    ) -> bool:
+        found = headers.get(name)
+        if found is None or not found.isascii():
             return False
-        return hmac.compare_digest(found, self._proof(headers, method, path))
+        return hmac.compare_digest(found, self._proof(covered, headers, *call))
 
-    def _proof(self, headers: Mapping[str, str], method: str, path: str) -> str:
-        # No field can hold a zero byte, so nothing of one can pass for a part of another.
-        fields = (method, path, *(headers.get(name, "") for name in _COVERED))
+    def _proof(
+        self, covered: tuple[str, ...], headers: Mapping[str, str], method: str, path: str
+    ) -> str:
+        # No field can hold a zero byte, so nothing of one can pass for a part of another; and the
+        # two kinds of proof have another number of fields.
+        fields = (method, path, *(headers.get(name, "") for name in covered))
         text = "\0".join(fields).encode("utf-8", "surrogateescape")
         return hmac.digest(self._key, text, hashlib.sha256).hex()
+
+
+def _written(identity: Identity) -> str:
+    name, groups, source, expires_at_s = identity
+    return json.dumps([name, sorted(groups), source, expires_at_s])  # ASCII, as a header must be
+
+
+def _read(text: str) -> Identity | None:
+    try:
+        name, groups, source, expires_at_s = json.loads(text)
+        end = None if expires_at_s is None else float(expires_at_s)
+        return Identity(str(name), frozenset(map(str, groups)), str(source), end)
+    except (ValueError, TypeError):  # of a version that says it otherwise
+        return None
 
 
 def escaped(headers: CIMultiDict[str]) -> CIMultiDict[str]:
@@ -108,4 +194,6 @@ def _quoted(value: str) -> str:
 
 
 def _unquoted(value: str) -> str:
-    return unquote_to_bytes(value).decode("utf-8", "surrogateescape")
+    return unquote_to_bytes(value.encode("utf-8", "surrogateescape")).decode(
+        "utf-8", "surrogateescape"
+    )

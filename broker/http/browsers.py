@@ -4,28 +4,65 @@ A browser sends along who asks (`Origin`, `Sec-Fetch-Site`), and a page cannot c
 that changes something is refused when it comes from another site; programs send neither header and
 are not concerned. And since a foreign name may be made to point at this address (DNS rebinding),
 `Host` must be a name that no foreign page can have. Pure; after Go's `CrossOriginProtection`.
+
+A page of another site may see no answer, unless its site is named (`allowed_origins`): then it may
+make any call, by CORS, with what it shows itself (`Authorization`). What the browser would add of
+its own accord (a certificate, a password that was typed once) is never asked for: no answer has
+`Access-Control-Allow-Credentials`. Nothing here sets a cookie.
 """
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Collection, Mapping
+from base64 import b64encode
+from collections.abc import Collection, Mapping, MutableMapping
+from hashlib import sha256
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from octavo.broker.http.problems import Problem
+from octavo.broker.http.status_page import STYLE
+from octavo.protocol.host_names import is_address, is_own, name_of
 
 SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 _OWN_SITES = frozenset(("same-origin", "none"))
 """`none`: a person typed the address."""
 
+HSTS_S = 30 * 24 * 3600
+"""So long a browser that has seen the page by TLS goes to no port of that name without it."""
+PREFLIGHT_S = 600
+"""So long a browser need not ask again whether a page of a named site may call."""
+
 PAGE_HEADERS: Mapping[str, str] = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
     "Content-Security-Policy": (
-        "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
+        "default-src 'none'; "
+        f"style-src 'sha256-{b64encode(sha256(STYLE.encode()).digest()).decode()}'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
 }
-"""For what a browser may show."""
+"""For what a browser may show: its own style sheet, and nothing that runs or is fetched."""
+
+
+class Asked(Protocol):
+    """What is looked at of a request."""
+
+    @property
+    def method(self) -> str:
+        """As it was sent."""
+        ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Of the request."""
+        ...
+
+    @property
+    def secure(self) -> bool:
+        """Whether it came by TLS."""
+        ...
 
 
 def check_browser(
@@ -37,7 +74,7 @@ def check_browser(
     `https://console.example.com` whose pages may call.
     """
     host = headers.get("Host")
-    if host is not None and not _is_own(_name_of(host), hosts):
+    if host is not None and not is_own(host, hosts):
         raise Problem(
             421,
             "unknown-host",
@@ -69,6 +106,54 @@ def check_origin(headers: Mapping[str, str], origins: Collection[str]) -> None:
         )
 
 
+def preflight(
+    method: str, headers: Mapping[str, str], origins: Collection[str]
+) -> Mapping[str, str] | None:
+    """The answer to a browser that asks whether a page of a named site may make a call: it may, any
+    call that there is. None when that is not what is asked, or the site is not named."""
+    origin = headers.get("Origin")
+    if (
+        method != "OPTIONS"
+        or "Access-Control-Request-Method" not in headers
+        or origin is None
+        or origin not in origins
+    ):
+        return None
+    return {
+        "Access-Control-Allow-Origin": origin,
+        "Access-Control-Allow-Methods": "GET, HEAD, POST, PUT, PATCH, DELETE",
+        "Access-Control-Allow-Headers": "Authorization, *",  # `*` is all but that one
+        "Access-Control-Max-Age": str(PREFLIGHT_S),
+        "Vary": "Origin",
+        "Server": "octavo",
+    }
+
+
+def protect(
+    answer: MutableMapping[str, str],
+    request: Asked,
+    origins: Collection[str],
+) -> None:
+    """Put into the head of an answer what a browser is to obey."""
+    headers = request.headers
+    answer["X-Content-Type-Options"] = "nosniff"
+    is_safe = request.method in SAFE_METHODS
+    if is_safe:  # the answer to any other one is kept by nobody, unless it says so
+        answer.setdefault("Cache-Control", "no-store")
+    if (
+        request.secure
+        and "Content-Security-Policy" in answer
+        and _is_of_dns(headers.get("Host", ""))
+    ):
+        answer["Strict-Transport-Security"] = f"max-age={HSTS_S}"
+    origin = headers.get("Origin")
+    if origins and (origin is not None or is_safe):
+        answer["Vary"] = "Origin"
+        if origin is not None and origin in origins:
+            answer["Access-Control-Allow-Origin"] = origin
+            answer["Access-Control-Expose-Headers"] = "*"
+
+
 def _site_of(origin: str) -> str:
     try:
         return urlsplit(origin).netloc.lower()
@@ -76,20 +161,8 @@ def _site_of(origin: str) -> str:
         return ""  # of nowhere that we could be
 
 
-def _name_of(host: str) -> str:
-    try:
-        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
-    except ValueError:
-        return "no name."
-
-
-def _is_own(name: str, hosts: Collection[str]) -> bool:
-    if "." not in name and ":" not in name:
-        return True  # localhost, or a name that only this network knows: no foreign page has one
-    if name.endswith(".localhost") or name in hosts:
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+def _is_of_dns(host: str) -> bool:
+    """Whether TLS alone may be demanded of that name: neither an address nor one of this machine,
+    on which other servers have other ports."""
+    name = name_of(host)
+    return "." in name.strip(".") and not name.endswith(".localhost") and not is_address(name)

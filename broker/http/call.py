@@ -17,12 +17,16 @@ import msgspec
 from aiohttp import web
 
 from octavo.broker.errors import NotOwner
-from octavo.broker.http.broker_calls import INCARNATION_HEADER, TARGET_HEADER, restored
+from octavo.broker.http.broker_calls import INCARNATION_HEADER, restored
+from octavo.broker.http.gate import Grant
 from octavo.broker.http.inflating import ENCODINGS, Inflater
-from octavo.broker.http.problems import Problem
+from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.types import PartitionName, TopicName, checked_name
+from octavo.security.principal import Identity
+from octavo.security.rules import Kind, Operation, Resource
 
 if TYPE_CHECKING:
+    from octavo.broker.http.broker_calls import Passed
     from octavo.broker.http.router import Route
     from octavo.broker.http.services import Services
 
@@ -50,16 +54,21 @@ class Call:
         "_body",
         "_held_bytes",
         "body_is_spent",
+        "ends_with",
         "forwarded",
+        "grant",
         "headers",
         "incarnation",
         "is_streaming",
+        "messages",
         "owner_url",
+        "passed",
         "query",
         "request",
         "route",
         "served_incarnation",
         "services",
+        "unpaid",
         "variables",
     )
 
@@ -72,11 +81,13 @@ class Call:
         services: Services,
     ) -> None:
         self.request = request
-        self.forwarded = services.proof.holds(request.headers, request.method, request.raw_path)
-        """Whether another broker has passed this call on to us, and no one who says so only."""
-        own = services.broker.broker_id
-        if self.forwarded and own != (meant := request.headers.get(TARGET_HEADER)):
-            raise NotOwner(f"the call was meant for broker {meant}; here is {own}")
+        self.passed = _passed(request, services)
+        """What the broker says that has passed this call on to us; None when none has."""
+        self.forwarded = self.passed is not None
+        self.grant: Grant | None = None
+        """Whose call it is, and that it was let in."""
+        self.ends_with: Problem | None = None
+        """Why an answer without end is ended from here."""
         self.headers = restored(request.headers) if self.forwarded else request.headers
         """As the caller sent them, also when another broker has passed the call on."""
         self.route = route
@@ -92,6 +103,10 @@ class Call:
         """Part of the body was taken as a stream: the call cannot be made again from here."""
         self.is_streaming = False
         """The head of an answer without end is out: no other answer can be given any more."""
+        self.unpaid = False
+        """The body is charged as it comes: how long it is was not announced, or does not matter."""
+        self.messages = 0
+        """That were stored, or are in the answer, as far as it is known."""
         self._body: bytes | None = None
         self._held_bytes = 0
 
@@ -128,6 +143,46 @@ class Call:
     def names_incarnation(self) -> bool:
         """Whether the caller, not a broker, says which topic of that name is meant."""
         return INCARNATION_HEADER in self.request.headers and not self.forwarded
+
+    # ---- who
+
+    @property
+    def identity(self) -> Identity:
+        """Who asks."""
+        assert self.grant is not None, "the gate has let it in"
+        return self.grant.identity
+
+    def check(self, operation: Operation, resource: Resource) -> None:
+        """Raises `Forbidden`, `Unauthenticated` if the caller may not, for what the body names."""
+        self.services.gate.check(self.identity, operation, resource, self.peer)
+
+    def may_see(self, kind: Kind, *names: str) -> bool:
+        """Whether the caller may know that this is there."""
+        gate = self.services.gate
+        if not gate.secured:
+            return True
+        return gate.may(self.identity, Operation.DESCRIBE, Resource(kind, "/".join(names)))
+
+    def may_see_some(self, kind: Kind, *names: str) -> bool:
+        """Whether the caller may know of something in this, if it is there."""
+        gate = self.services.gate
+        return gate.may_some(self.identity, Resource(kind, "/".join([*names, ""])))
+
+    async def ask_again(self) -> None:
+        """Raises the `Problem` why, if the call would not be let in any more."""
+        gate = self.services.gate
+        assert self.grant is not None
+        if gate.holds(self.grant):
+            return
+        try:
+            self.grant = await gate.admit(self.request, self.route, self.variables, self.passed)
+        except Exception as error:
+            problem = problem_of(error)
+            if problem.status == 429:  # nobody has looked at what was shown: ask again later
+                return
+            if problem is error:
+                raise
+            raise problem from error
 
     # ---- parameters
 
@@ -197,6 +252,8 @@ class Call:
             await self.continue_if_asked()
             body = b"".join(await self._collect(bound))
         self._body = body
+        if self.unpaid or len(body) != announced:
+            self.services.quotas.paid(self, len(body))
         return body
 
     def take_body(self, body: bytes) -> None:
@@ -316,9 +373,11 @@ class Call:
                 if inflater is not None:
                     inflater.finish()
                 return
+            await self.ask_again()
             patience_ms = idle_ms or stall_ms
             for piece in inflater.feed(chunk) if inflater else (chunk,):
                 yield piece
+            await self.services.quotas.came(self, len(chunk))
 
     async def continue_if_asked(self) -> None:
         """Tell a client that waits for `100 Continue` (curl, for larger bodies) to go on."""
@@ -361,6 +420,24 @@ class Call:
             content_type=JSON,
             headers=headers,
         )
+
+
+def _passed(request: web.BaseRequest, services: Services) -> Passed | None:
+    """Raises `NotOwner` for a call that another broker was meant by, and one that came before."""
+    found = services.proof.look(request.headers, request.method, request.raw_path)
+    if found is None:
+        return None
+    own = services.broker.broker_id
+    if own != found.target:
+        raise NotOwner(f"the call was meant for broker {found.target}; here is {own}")
+    if found.run and not services.replays.is_new(found.run, found.number):
+        raise Problem(
+            503,
+            "repeated-call",
+            f"call {found.number} of that broker has come before, or far too late",
+            retryable=True,
+        )
+    return found
 
 
 def decode_json(body: bytes, kind: type[Body]) -> Body:

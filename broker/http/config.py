@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from octavo.broker.config import KIB, MIB, BrokerConfigError
 from octavo.protocol.limits import MESSAGE_BYTES_MAX
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?")
+"""As a browser sends it (RFC 6454); `null` is every page in a sandbox."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +75,15 @@ class HttpConfig:
     """Names by which this broker is called besides IP addresses, names without a dot (localhost)
     and the one it advertises. A browser may be led here under any other."""
     allowed_origins: tuple[str, ...] = ()
-    """Sites whose pages may publish, ack and change settings, such as https://console.example.com."""
+    """Sites whose pages may make every call and see its answer, such as
+    https://console.example.com; any other's may neither change anything nor see what there is."""
+    groups_max: int = 1_000
+    """Consumer groups that one broker keeps the members of …"""
+    group_members_max: int = 256
+    """… members of each …"""
+    group_partitions_max: int = 4_096
+    """… and partitions of all its topics: who has what is worked out anew when one comes or goes,
+    within half a second."""
     stop_timeout_ms: int = 10_000
     """A graceful stop waits no longer than this for requests that are being answered."""
 
@@ -80,3 +92,10 @@ class HttpConfig:
             value = getattr(self, name)
             if isinstance(value, int) and value < 1:
                 raise BrokerConfigError(f"{name} is {value}; it must be at least 1")
+        for origin in self.allowed_origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise BrokerConfigError(
+                    f"allowed_origins has {origin!r}; it must be a scheme and a host, in small "
+                    "letters, and a port where it is not the usual one, as browsers send it: "
+                    "https://console.example.com. Nothing stands for every site"
+                )

@@ -13,6 +13,7 @@ out those who ask whether this broker lives, nor the brokers that pass calls on 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -25,6 +26,8 @@ from octavo.protocol.tally import Tally
 
 _TLS_BEGINS = "\\x16\\x03"
 """The first bytes of a handshake, as aiohttp shows bytes that are no request."""
+_QUOTED = re.compile(r"[\s:]*b?['\"\n].*", re.DOTALL)
+"""What aiohttp quotes of the bytes that it could not read: a token may stand in them."""
 _TLS_HERE = (
     "this is TLS, and this port speaks none: use http://, or give the broker certificates "
     "(tls.certificate)"
@@ -45,19 +48,24 @@ class Connection(web.RequestHandler):
     """
 
     __slots__ = (
-        "_edges", "_later", "_short_way", "_taken", "head", "peer", "reserved", "verdict",
+        "_certificate", "_edges", "_later", "_lost", "_short_way", "_taken", "counted_as", "head",
+        "peer", "reserved", "verdict",
     )  # fmt: skip
 
     def __init__(self, manager: web.Server, short_way: TakeShortWay, **options: Any) -> None:
         super().__init__(manager, **options)
         self.reserved = False
         """It came when all ordinary places were taken."""
+        self.counted_as = ""
+        """The principal whose connections it is counted among; empty before its first call."""
         self.peer = "unknown"
         """The address that it came from."""
         self.head = b""
         """Of the request that aiohttp has now, if that is plain."""
         self.verdict: BaseException | None = None
         """What has become of that request already."""
+        self._lost: Callable[[], None] | None = None
+        self._certificate: bytes | None = None
         self._short_way = short_way
         self._edges = RequestEdges()
         self._taken = b""
@@ -70,11 +78,30 @@ class Connection(web.RequestHandler):
         """Whether no request of it is being answered."""
         return self._current_request is None and not self._taken
 
+    @property
+    def certificate(self) -> bytes | None:
+        """Of the client, as the handshake has checked it (DER); None when it has shown none."""
+        if self._certificate is None and self.transport is not None:
+            tls = self.transport.get_extra_info("ssl_object")
+            self._certificate = (tls and tls.getpeercert(True)) or b""
+        return self._certificate or None
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Somebody is there."""
         super().connection_made(transport)
         if peer := transport.get_extra_info("peername"):
             self.peer = str(peer[0])
+
+    def when_lost(self, call: Callable[[], None]) -> None:
+        """Have this called when it ends."""
+        self._lost = call
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Nobody is there any more."""
+        super().connection_lost(exc)
+        if self._lost is not None:
+            self._lost()
+            self._lost = None
 
     def data_received(self, data: bytes) -> None:
         """Bytes of requests, in order; one request after another."""
@@ -153,9 +180,8 @@ class Connection(web.RequestHandler):
         """The answer to a request that could not even be parsed."""
         if status >= 500:
             return super().handle_error(request, status, exc, message)
-        text = " ".join(str(message or "not HTTP/1.1").split())[:500]
-        if _TLS_BEGINS in text:
-            text = _TLS_HERE
+        found = str(message or "")
+        text = _TLS_HERE if _TLS_BEGINS in found else _QUOTED.sub("", found) or "not HTTP/1.1"
         log.info("request_malformed", remote=request.remote, reason=text[:200])
         response = Problem(status, "malformed-request", text).response()
         response.force_close()

@@ -33,10 +33,12 @@ from octavo.broker.http.broker_calls import INCARNATION_HEADER, INNER_HEADERS, B
 from octavo.broker.http.call import OWNER_HEADER, Call
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.problems import Problem
+from octavo.broker.http.quotas import MESSAGES_HEADER
 from octavo.broker.metrics import Metrics
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import BrokerInfo, Owner, PartitionName, TopicInfo
 from octavo.protocol.backoff import Backoff
+from octavo.security.principal import Identity
 from octavo.tls.contexts import Certificates
 from octavo.tls.words import why
 
@@ -54,6 +56,8 @@ KEEPALIVE_S = 20
 MOVING_CODES = frozenset({"not-owner", "partition-moving", "not-ready", "stopping"})
 """A peer's 503s that mean: nothing was done, look for the owner again."""
 
+_CREDENTIALS = frozenset(("authorization", "cookie"))
+"""They prove the caller to the broker that was asked, which then says who it is."""
 _HOP_BY_HOP = frozenset(
     (
         "connection",
@@ -75,9 +79,9 @@ _NOT_KNOWN_HERE = (MessageNotFound, OffsetBeyondEnd)
 """Refusals for good because of what the partition lacks, which its next owner may have."""
 _NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 """Refused, or not a word for `peer_connect_timeout_ms`: nothing was sent."""
-_NOT_PASSED_ON = _HOP_BY_HOP | INNER_HEADERS
+_NOT_PASSED_ON = _HOP_BY_HOP | INNER_HEADERS | _CREDENTIALS
 """What counts between brokers is what the broker says that passes the call on."""
-_NOT_COPIED_BACK = _HOP_BY_HOP | {"date", "server"} - {"content-encoding"}
+_NOT_COPIED_BACK = _HOP_BY_HOP | {"date", "server", MESSAGES_HEADER} - {"content-encoding"}
 
 Result = TypeVar("Result")
 
@@ -127,6 +131,7 @@ async def with_owner(
             call.served_incarnation = owner.incarnation
             if owner.local:
                 partition = await ownership.partition(name)
+                services.quotas.owned(call, name.namespace)
                 try:
                     return await here(partition)
                 except _NOT_KNOWN_HERE:
@@ -195,11 +200,13 @@ async def ask_partition(
     body: Any = None,
     wait_s: float = 0.0,
     kind: Any = dict[str, Any],
+    identity: Identity | None = None,
 ) -> Any:
     """One partition's part of a call on a whole topic, as JSON.
 
     `here` makes it from the open partition, as a `kind`; at another owner it is the answer of the
-    call `…/partitions/{n}{suffix}`, decoded as `kind`. Raises what `here` raises, or the other's
+    call `…/partitions/{n}{suffix}`, decoded as `kind`, made for the caller or else for `identity`.
+    Raises what `here` raises, or the other's
     problem.
     """
 
@@ -208,7 +215,14 @@ async def ask_partition(
         content = None if body is None else msgspec.json.encode(body)
         headers = {} if body is None else {"Content-Type": "application/json"}
         reply = await call.services.peers.ask(
-            call.services.broker.broker_id, owner, method, path, content, headers, wait_s
+            call.services.broker.broker_id,
+            owner,
+            method,
+            path,
+            content,
+            headers,
+            wait_s,
+            identity=identity or call.identity,
         )
         return msgspec.json.decode(reply.body or b"{}", type=kind)
 
@@ -296,8 +310,10 @@ class Peers:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         wait_s: float = 0.0,
+        *,
+        identity: Identity,
     ) -> Reply:
-        """Call another broker and read its whole answer.
+        """Call another broker for `identity` and read its whole answer.
 
         Raises `NotOwner` and `OwnerUnreachable` (nothing was done), and the `Problem` it answers.
         """
@@ -305,7 +321,7 @@ class Peers:
         sent = dict(headers or {})
         if owner.incarnation:
             sent[INCARNATION_HEADER] = owner.incarnation
-        self._proof.enter(sent, from_broker, owner.broker_id, method, url.raw_path_qs)
+        self._proof.enter(sent, from_broker, owner.broker_id, method, url.raw_path_qs, identity)
         try:
             async with self._open(method, url, body, sent, wait_s) as response:
                 content = await response.read()
@@ -344,6 +360,7 @@ class Peers:
             owner.broker_id,
             request.method,
             url.raw_path_qs,
+            call.identity,
         )
         waits = call.route.waits and "wait" in call.query
         wait_s = self._config.wait_ms_max / 1000 if waits else 0.0
@@ -378,6 +395,7 @@ class Peers:
             for key, value in response.headers.items()
             if key.lower() not in _NOT_COPIED_BACK
         )
+        call.messages += int(response.headers.get(MESSAGES_HEADER, 0))
         headers.setdefault(OWNER_HEADER, owner.url)
         headers["Server"] = "octavo"
         length = response.content_length

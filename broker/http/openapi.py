@@ -9,6 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from octavo.broker.http.call import Call
+from octavo.broker.http.needs import Needs
 from octavo.broker.http.problems import PROBLEM_TYPE
 from octavo.broker.http.router import Answer, Content, Parameter, Route
 from octavo.broker.http.schemas import SCHEMAS, ref
@@ -16,6 +17,7 @@ from octavo.broker.http.schemas import SCHEMAS, ref
 VERSION = "1"
 _TAGS = {
     "topics": "Namespaces and topics",
+    "schemas": "Schemas of messages, by subject",
     "messages": "Publish and read",
     "subscriptions": "Consume with a durable cursor",
     "bulk-loads": "Ledgers written beforehand, added to many partitions at once",
@@ -25,6 +27,7 @@ _TAGS = {
 _ALWAYS = (400, 500, 503)
 _REASONS = {
     400: "Malformed: the detail says what and where",
+    401: "The cluster is secured, and what was shown does not say who asks",
     403: "Not allowed, or an older instance of the producer",
     404: "It does not exist",
     406: "None of the accepted media types can be had",
@@ -69,6 +72,11 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": SCHEMAS,
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "basic": {"type": "http", "scheme": "basic"},
+                "certificate": {"type": "mutualTLS"},
+            },
             "responses": {
                 "Problem": {
                     "description": "RFC 9457 problem",
@@ -92,13 +100,27 @@ def _operation(route: Route) -> dict[str, Any]:
     if route.body:
         found["requestBody"] = {"required": route.body_required, "content": _contents(route.body)}
     responses = {str(answer.status): _answer(answer) for answer in route.answers}
-    for status in sorted({*route.problems, *_ALWAYS}):
+    if not route.needs.is_open:
+        found["x-octavo-needs"] = _needs(route.needs)
+        found["security"] = [{one: []} for one in ("bearer", "basic", "certificate")] + [{}]
+    asked = () if route.needs.is_open else (401, 403)
+    for status in sorted({*route.problems, *_ALWAYS, *asked}):
         responses[str(status)] = {
             "description": _REASONS.get(status, HTTPStatus(status).phrase),
             "content": {PROBLEM_TYPE: {"schema": ref("Problem")}},
         }
     found["responses"] = responses
     return found
+
+
+def _needs(needs: Needs) -> list[str]:
+    """In the words of `octavo acl`: all of these."""
+    if needs.is_inner:
+        return ["a broker of the cluster"]
+    found = [
+        str(one) if one.instead is None else f"{one}, or {one.instead}" for one in needs.rights
+    ]
+    return [*found, "produce on each topic of the body"] if needs.in_body else found
 
 
 def _parameter(parameter: Parameter) -> dict[str, Any]:

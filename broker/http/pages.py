@@ -8,10 +8,12 @@ from collections.abc import Awaitable, Callable
 from msgspec import Raw
 
 from octavo.broker.types import PartitionName
+from octavo.security.principal import Identity
 
 EVENTS = "text/event-stream"
-Place = tuple[PartitionName, str, int, bool]
-"""Partition, incarnation of its topic, offset, whether batches are wanted as stored."""
+Place = tuple[PartitionName, str, int, bool, Identity]
+"""Partition, incarnation of its topic, offset, whether batches are wanted as stored, and for whom:
+the owner may refuse one reader what it gives another."""
 
 
 class Page:

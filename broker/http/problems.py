@@ -9,6 +9,7 @@ to the caller.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -22,10 +23,17 @@ from octavo.ledger import errors as ledger_errors
 from octavo.metadata import store as metadata_errors
 from octavo.protocol import batch, codes, compression
 from octavo.protocol.codes import OctavoError
+from octavo.security import principal as callers
+from octavo.security.identity.failed_logins import LoginsPaused
+from octavo.security.keys.errors import KeyMissing, KeySourceUnavailable
+from octavo.security.quotas import InvalidQuota
+from octavo.security.rules import InvalidRule
 
 PROBLEM_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
 """What a caller is asked to wait after a 429 or 503: take-overs end within about a second."""
+WAYS_TO_PROVE = 'Bearer realm="octavo", Basic realm="octavo", charset="UTF-8"'
+"""How a caller may say who they are, besides by a certificate."""
 
 log = structlog.get_logger()
 
@@ -96,18 +104,30 @@ STATUS_OF: dict[type[OctavoError], int] = {
     broker_errors.InvalidAckId: 400,
     broker_errors.InvalidSettings: 422,
     broker_errors.CumulativeAckNotAllowed: 422,
+    broker_errors.GroupNotAllowed: 422,
+    broker_errors.InvalidSchema: 422,
+    broker_errors.SchemaMismatch: 422,
     broker_errors.InvalidBulkLoad: 422,
+    InvalidQuota: 422,
+    InvalidRule: 422,
+    callers.InvalidPrincipal: 422,
     broker_errors.BatchTooLong: 413,
     ledger_errors.PayloadTooLong: 413,
     batch.InvalidBatch: 422,
     compression.UnsupportedCompression: 422,
+    # Who asks
+    LoginsPaused: 429,
+    callers.Unauthenticated: 401,
+    callers.Forbidden: 403,
     # What is not there
     broker_errors.NamespaceNotFound: 404,
     broker_errors.TopicNotFound: 404,
     broker_errors.PartitionNotFound: 404,
+    broker_errors.BrokerNotFound: 404,
     broker_errors.SubscriptionNotFound: 404,
     broker_errors.MessageNotFound: 404,
     broker_errors.BulkLoadNotFound: 404,
+    broker_errors.SchemaNotFound: 404,
     broker_errors.OffsetTrimmed: 410,
     broker_errors.OffsetBeyondEnd: 416,
     codes.NoSuchLedger: 404,
@@ -121,13 +141,27 @@ STATUS_OF: dict[type[OctavoError], int] = {
     broker_errors.SequenceGap: 409,
     broker_errors.SubscriptionBusy: 409,
     broker_errors.StaleLease: 409,
+    broker_errors.StaleGeneration: 409,
+    broker_errors.ExclusiveProducer: 409,
+    broker_errors.ProducerBusy: 409,
+    broker_errors.IncompatibleSchema: 409,
+    broker_errors.GroupFull: 409,
     broker_errors.BulkLoadAborted: 409,
     broker_errors.BatchBegun: 409,
     broker_errors.BatchOutOfOrder: 409,
     broker_errors.TooManyLedgers: 409,
     broker_errors.LedgerInUse: 409,
+    broker_errors.BacklogQuotaRejected: 409,
+    broker_errors.NoOtherBroker: 409,
+    broker_errors.BrokerDraining: 409,
+    broker_errors.TopicExists: 409,
+    broker_errors.LedgerGoing: 409,
+    broker_errors.TooManyForks: 409,
     broker_errors.StaleProducerEpoch: 403,
     broker_errors.ForeignBulkLoad: 403,
+    broker_errors.AuditTopicClosed: 403,
+    broker_errors.ForeignMember: 403,
+    broker_errors.StaleProducerAccess: 403,
     broker_errors.OffsetMismatch: 412,
     codes.Unauthorized: 403,
     codes.Fenced: 409,
@@ -140,6 +174,7 @@ STATUS_OF: dict[type[OctavoError], int] = {
     # What passes
     broker_errors.Overloaded: 429,
     broker_errors.TooManyDelayed: 429,
+    broker_errors.BacklogQuotaExceeded: 429,
     broker_errors.TooManyRecoveries: 429,
     codes.TooManyRequests: 429,
     ledger_errors.WriterBusy: 429,
@@ -153,6 +188,7 @@ STATUS_OF: dict[type[OctavoError], int] = {
     broker_errors.PartitionUnavailable: 503,
     broker_errors.CompactedViewUnreadable: 503,
     broker_errors.BulkLoadUnfinished: 503,
+    broker_errors.ForkDisturbed: 503,
     metadata_errors.MetadataUnavailable: 503,
     metadata_errors.SessionExpired: 503,
     metadata_errors.MetadataUnusable: 503,
@@ -170,6 +206,9 @@ STATUS_OF: dict[type[OctavoError], int] = {
     ledger_errors.OffloadUnavailable: 503,
     ledger_errors.OffloadDamaged: 503,
     ledger_errors.LedgerDamaged: 503,
+    ledger_errors.EntryTampered: 503,
+    KeyMissing: 503,
+    KeySourceUnavailable: 503,
     # What nobody knows
     broker_errors.PublishOutcomeUnknown: 504,
     broker_errors.AckOutcomeUnknown: 504,
@@ -219,10 +258,22 @@ def _translate(error: OctavoError) -> Problem:
         headers["Next-Offset"] = str(error.next_offset)
     elif isinstance(error, broker_errors.StaleLease):
         extra["stale"] = list(error.stale)
+    elif isinstance(error, broker_errors.IncompatibleSchema):
+        extra["problems"] = list(error.problems)
+    elif isinstance(error, broker_errors.SchemaMismatch):
+        extra["message_in_batch"] = error.index
+    elif isinstance(error, broker_errors.StaleGeneration):
+        extra["generation"] = error.generation
     elif isinstance(error, broker_errors.BatchOutOfOrder):
         extra["expected_batch"] = error.expected
     elif isinstance(error, broker_errors.LedgerInUse):
         extra["owner"] = error.owner
+    elif isinstance(error, broker_errors.BacklogQuotaExceeded):
+        extra["subscription"] = error.subscription
+    elif isinstance(error, LoginsPaused):
+        headers["Retry-After"] = str(math.ceil(error.retry_after_s))
+    elif isinstance(error, callers.Unauthenticated):
+        headers["WWW-Authenticate"] = WAYS_TO_PROVE
     elif isinstance(error, broker_errors.TooManyRecoveries):
         headers["Retry-After"] = str(error.retry_after_s)
     return Problem(

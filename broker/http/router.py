@@ -13,12 +13,15 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
+from octavo.broker.http.needs import Needs
 from octavo.broker.http.problems import Problem
 
 Handler = Callable[[Any], Awaitable[web.StreamResponse]]
 """Takes a `Call` (call.py), which knows its route and is therefore not known here."""
 Json = Mapping[str, Any]
 PATH_BYTES_MAX = 4096
+NO_SUCH_CALL = "no-such-call"
+"""What is answered where no call is known, by an older broker as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,8 @@ class Route:
     name: str
     tag: str
     summary: str
+    needs: Needs
+    """What its caller must be allowed. Without a default, so that no new call can forget it."""
     description: str = ""
     parameters: tuple[Parameter, ...] = ()
     body: tuple[Content, ...] = ()
@@ -69,9 +74,12 @@ class Route:
     answers: tuple[Answer, ...] = ()
     problems: tuple[int, ...] = ()
     waits: bool = False
-    inner: bool = False
-    """Between brokers only; anybody else is answered 403."""
     query_names: frozenset[str] = field(init=False)
+
+    @property
+    def inner(self) -> bool:
+        """Between brokers only; anybody else is answered 403."""
+        return self.needs.is_inner
 
     def __post_init__(self) -> None:
         names = frozenset(p.name for p in self.parameters if p.place == "query")
@@ -132,7 +140,7 @@ class Router:
         if step is None or not step.routes:
             raise Problem(
                 404,
-                "no-such-call",
+                NO_SUCH_CALL,
                 f"there is no call at {path[:200]!r}; GET /openapi.json has all",
             )
         found = step.routes.get(method)

@@ -9,23 +9,55 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from octavo.broker.http.api import access as api_access
 from octavo.broker.http.api import acks as api_acks
+from octavo.broker.http.api import auto_create as api_auto_create
 from octavo.broker.http.api import bulk_loads as api_bulk_loads
 from octavo.broker.http.api import cluster as api_cluster
+from octavo.broker.http.api import cursors as api_cursors
 from octavo.broker.http.api import deliveries as api_deliveries
+from octavo.broker.http.api import forks as api_forks
+from octavo.broker.http.api import groups as api_groups
+from octavo.broker.http.api import moves as api_moves
+from octavo.broker.http.api import policy as api_policy
 from octavo.broker.http.api import publish as api_publish
 from octavo.broker.http.api import push as api_push
+from octavo.broker.http.api import quotas as api_quotas
 from octavo.broker.http.api import read as api_read
+from octavo.broker.http.api import reader_tokens as api_reader_tokens
+from octavo.broker.http.api import schemas as api_schemas
 from octavo.broker.http.api import subscriptions as api_subscriptions
 from octavo.broker.http.api import topics as api_topics
 from octavo.broker.http.api.deliveries import CREDITS_MAX
 from octavo.broker.http.call import JSON, NDJSON, RECORD_BATCH
+from octavo.broker.http.needs import (
+    CREATE_TOPIC,
+    FORK_TOPIC,
+    IN_GROUP,
+    INNER,
+    LIST_NAMESPACES,
+    LIST_TOPICS,
+    OPEN,
+    SEE_SUBSCRIPTION,
+    UNLOAD,
+    Needs,
+    of_bulk_load,
+    of_cluster,
+    of_namespace,
+    of_schemas,
+    of_subscription,
+    of_topic,
+)
 from octavo.broker.http.openapi import openapi
 from octavo.broker.http.pages import EVENTS
 from octavo.broker.http.router import Answer, Content, Handler, Parameter, Route
 from octavo.broker.http.schemas import NAME, OFFSET, ref
+from octavo.broker.types import PRIORITY_MAX
 from octavo.protocol.leased import ENTRIES_HEADER, LEASE_HEADER, LEASED_HEADER, PARTITION_HEADER
+from octavo.security.rules import Operation
 
+_QUOTA = "/v1/quotas/{subject}"
+_DRAIN = "/v1/brokers/{broker}/drain"
 _TOPIC = "/v1/topics/{namespace}/{topic}"
 _EXAMPLES: dict[str, Any] = {
     "namespace": "public",
@@ -34,6 +66,12 @@ _EXAMPLES: dict[str, Any] = {
     "subscription": "reports",
     "bulk_load": "nightly-copy",
     "batch": 0,
+    "subject": "user:alice",
+    "broker": "b0",
+    "group": "billing",
+    "member": "worker-1",
+    "schema_subject": "flights",
+    "version": "latest",
 }
 _NAMED: dict[str, dict[str, Any]] = {
     "namespace": NAME,
@@ -43,7 +81,13 @@ _NAMED: dict[str, dict[str, Any]] = {
     "batch": OFFSET,
     "partition": {"type": "integer", "minimum": 0},
     "ledger": OFFSET,
+    "subject": {"type": "string"},
     "entry": OFFSET,
+    "broker": {"type": "string"},
+    "group": NAME,
+    "member": NAME,
+    "schema_subject": NAME,
+    "version": {"type": "string", "description": "a number, an id, or `latest`"},
 }
 
 
@@ -74,7 +118,9 @@ def _ok(description: str, schema: str = "Any", status: int = 200) -> Answer:
     return Answer(status, description, _json(schema))
 
 
-def _get(path: str, handler: Handler, name: str, summary: str, answer: str, tag: str) -> Route:
+def _get(
+    path: str, handler: Handler, name: str, summary: str, answer: str, tag: str, needs: Needs
+) -> Route:
     """A plain GET of something that has a path and nothing else."""
     names = tuple(step[1:-1] for step in path.split("/") if step.startswith("{"))
     return Route(
@@ -84,6 +130,7 @@ def _get(path: str, handler: Handler, name: str, summary: str, answer: str, tag:
         name=name,
         tag=tag,
         summary=summary,
+        needs=needs,
         parameters=_in_path(*names),
         answers=(_ok(summary, answer),),
         problems=(404,) if names else (),
@@ -113,6 +160,11 @@ _PREFER = _header("Prefer", "`redirect`: answer 307 to the owner instead of pass
 _WAIT = _query(
     "wait", "how long to wait for something new, at most 60 s", {"type": "string"}, "100ms"
 )
+_GENERATION = _query(
+    "generation",
+    "of the consumer group that has given its member `consumer` this partition; of one partition",
+    {"type": "integer", "minimum": 0},
+)
 _COMPACTED = _query(
     "compacted",
     "`true`: below the horizon of the partition's compacted view only the messages that it has, "
@@ -124,29 +176,44 @@ _LINES = (
     '{"key": "N14228", "value": {"flight": 1545}}\n{"key": "N24211", "value": {"flight": 1714}}\n'
 )
 
+_UNLOAD = (
+    "By planned hand-over: publishers wait for some tens of milliseconds. Without `to` each goes "
+    "to the broker that should have it, and if that is its owner, it is closed and opened anew. "
+    "What is given to a named broker stays there until that goes or is drained, or it is unloaded "
+    "again."
+)
+_TO = _query("to", "a live broker's id; default: who should have it", {"type": "string"})
+
 _TOPICS = (
     _get(
         "/v1/namespaces", api_topics.list_namespaces, "list_namespaces",
-        "All namespaces", "Any", "topics",
+        "All namespaces", "Any", "topics", LIST_NAMESPACES,
     ),
     Route(
         method="PUT", path="/v1/namespaces/{namespace}", handler=api_topics.put_namespace,
-        name="put_namespace", tag="topics", summary="Create a namespace",
-        parameters=_in_path("namespace"), body=_json("Any", {}), body_required=False,
+        name="put_namespace", tag="topics", summary="Create a namespace, or change its policies",
+        needs=of_namespace(Operation.CREATE),
+        description="`encrypted`: whether the ledgers that its topics begin from now on are. "
+        "`auto_create`: how a topic is made that is published to and not there; null: it is not. "
+        "All else holds for topics that say nothing themselves. What is left away stays as it was.",
+        parameters=_in_path("namespace"), body=_json("NamespaceSettings", {"encrypted": False}),
+        body_required=False,
         answers=(_ok("New", status=201), _ok("It was there")), problems=(422,),
     ),
     _get(
         "/v1/namespaces/{namespace}", api_topics.get_namespace, "get_namespace",
-        "One namespace", "Any", "topics",
+        "One namespace", "Namespace", "topics", of_namespace(Operation.DESCRIBE),
     ),
     Route(
         method="DELETE", path="/v1/namespaces/{namespace}", handler=api_topics.delete_namespace,
         name="delete_namespace", tag="topics", summary="Delete an empty namespace",
+        needs=of_namespace(Operation.DELETE),
         parameters=_in_path("namespace"), answers=(_NO_CONTENT,), problems=(404, 409),
     ),
     Route(
         method="GET", path="/v1/topics/{namespace}", handler=api_topics.list_topics,
         name="list_topics", tag="topics", summary="The topics of a namespace, by name",
+        needs=LIST_TOPICS,
         description="`next` is null, or where to go on `after`; so says the `Link` header.",
         parameters=(
             *_in_path("namespace"),
@@ -156,16 +223,33 @@ _TOPICS = (
         answers=(_ok("Names", "Topics"),), problems=(404,),
     ),
     Route(
-        method="PUT", path=_TOPIC, handler=api_topics.put_topic, name="put_topic", tag="topics",
-        summary="Create a topic", parameters=_in_path("namespace", "topic"),
+        method="PUT", path=_TOPIC, handler=api_auto_create.put_topic_or_auto, name="put_topic",
+        tag="topics", summary="Create a topic", needs=CREATE_TOPIC,
+        parameters=(
+            *_in_path("namespace", "topic"),
+            _query(
+                "auto",
+                "`true`, without a body: as the namespace's `auto_create` says, 404 if it says "
+                "nothing, 200 if the topic is there",
+                {"enum": ["true", "false"], "default": "false"},
+            ),
+            _query(
+                "force", "`true`: also when it asks for more bookies than there are",
+                {"enum": ["true", "false"], "default": "false"},
+            ),
+        ),
         body=_json("TopicSettings", {"partitions": 4}), body_required=False,
         answers=(_ok("New", "Topic", 201), _ok("It was there with the same settings", "Topic")),
         problems=(404, 409, 415, 422),
     ),
-    _get(_TOPIC, api_topics.get_topic, "get_topic", "Settings and live figures", "Topic", "topics"),
+    _get(
+        _TOPIC, api_topics.get_topic, "get_topic", "Settings and live figures", "Topic", "topics",
+        of_topic(Operation.DESCRIBE),
+    ),
     Route(
         method="PATCH", path=_TOPIC, handler=api_topics.patch_topic, name="patch_topic",
         tag="topics", summary="Change settings; partitions may only grow",
+        needs=of_topic(Operation.ALTER),
         parameters=_in_path("namespace", "topic"),
         body=_json("TopicSettings", {"retention": {"time": "7d", "size": "10GB"}}),
         answers=(_ok("Changed", "Topic"),), problems=(404, 409, 415, 422),
@@ -173,6 +257,7 @@ _TOPICS = (
     Route(
         method="DELETE", path=_TOPIC, handler=api_topics.delete_topic, name="delete_topic",
         tag="topics", summary="Delete a topic with its ledgers and cursors",
+        needs=of_topic(Operation.DELETE),
         description=(
             "When it is answered, no broker serves the topic any more and none of its publishers "
             "gets another ack. A deletion that takes long is a 503 and goes on by itself."
@@ -180,17 +265,89 @@ _TOPICS = (
         parameters=_in_path("namespace", "topic"), answers=(_NO_CONTENT,), problems=(404, 503),
     ),
     Route(
+        method="POST", path=_TOPIC + "/fork", handler=api_forks.fork, name="fork_topic",
+        tag="topics", summary="Fork a topic: a new one that begins with its messages, uncopied",
+        needs=FORK_TOPIC,
+        description=(
+            "The fork has the settings of the topic, and its messages at their offsets up to where "
+            "it was forked; then it goes its own way. Ledgers are shared, and deleted when nobody "
+            "has them any more: of both topics any may be trimmed, forked again or deleted. "
+            "Subscriptions, producers' sequences and compacted views are not taken over."
+        ),
+        parameters=_in_path("namespace", "topic"),
+        body=_json("Fork", {"name": "flights-again", "at": "latest"}),
+        answers=(_ok("Forked", "Topic", 201),), problems=(404, 409, 410, 415, 416, 422),
+    ),
+    Route(
+        method="POST", path=_TOPIC + "/partitions/{partition}/fork-point",
+        handler=api_forks.fork_point, name="fork_point", tag="topics",
+        summary="From broker to broker: where the partition would be forked", needs=INNER,
+        parameters=_in_path("namespace", "topic", "partition"),
+        body=_json("ForkPlace", {"at": "latest"}),
+        answers=(_ok("There", "ForkPoint"),), problems=(403, 404, 410, 415, 416, 422),
+    ),
+    Route(
         method="POST", path=_TOPIC + "/let-go", handler=api_topics.let_go, name="let_go",
         tag="topics", summary="From broker to broker: the topic is being deleted, serve it no more",
+        needs=INNER,
         parameters=(
             *_in_path("namespace", "topic"),
             _query("incarnation", "which topic of that name", {"type": "string"}, "9f3c-1"),
         ),
-        answers=(_ok("Let go", "LetGo"),), problems=(403, 503), inner=True,
+        answers=(_ok("Let go", "LetGo"),), problems=(403, 503),
+    ),
+    Route(
+        method="POST", path="/v1/audit", handler=api_publish.write_audit, name="write_audit",
+        tag="cluster", summary="From broker to broker: store audit events of a secured cluster",
+        body=(Content(RECORD_BATCH, {"type": "string", "format": "binary"}),),
+        answers=(_NO_CONTENT,), problems=(403, 503, 504), needs=INNER,
+    ),
+    Route(
+        method="POST", path=_TOPIC + "/unload", handler=api_moves.unload_topic,
+        name="unload_topic", tag="topics",
+        summary="Hand all partitions on to those that should have them, or to one broker",
+        description=_UNLOAD, needs=UNLOAD,
+        parameters=(*_in_path("namespace", "topic"), _TO),
+        answers=(_ok("Where each is served now", "UnloadedTopic"),), problems=(404, 409, 503, 504),
+    ),
+    Route(
+        method="POST", path=_TOPIC + "/partitions/{partition}/unload",
+        handler=api_moves.unload_partition, name="unload_partition", tag="topics",
+        summary="The same, one partition",
+        description=_UNLOAD, needs=UNLOAD,
+        parameters=(*_in_path("namespace", "topic", "partition"), _TO),
+        answers=(_ok("Where it is served now", "Unloaded"),), problems=(404, 409, 503, 504),
+    ),
+    Route(
+        method="POST", path=_TOPIC + "/partitions/{partition}/prepare",
+        handler=api_moves.prepare_partition, name="prepare_partition", tag="topics",
+        summary="From broker to broker: make ready for what will be handed on",
+        needs=INNER, parameters=_in_path("namespace", "topic", "partition"),
+        body=_json("Prepare", {"incarnation": "i0", "epoch": 3, "has_state": False}),
+        answers=(Answer(204, "It is ready"),), problems=(403, 404, 415, 422, 503),
+    ),
+    Route(
+        method="POST", path=_TOPIC + "/partitions/{partition}/take",
+        handler=api_moves.take_partition, name="take_partition", tag="topics",
+        summary="From broker to broker: claim and open what was handed on",
+        needs=INNER, parameters=_in_path("namespace", "topic", "partition"),
+        body=_json("Take", {"incarnation": "i0"}),
+        answers=(Answer(204, "It is served"),), problems=(403, 404, 415, 422, 503),
+    ),
+    Route(
+        method="POST", path=_TOPIC + "/partitions/{partition}/unused", handler=api_topics.unused,
+        name="unused", tag="topics", needs=INNER,
+        summary="From broker to broker: has nobody used the partition for long?",
+        parameters=(
+            *_in_path("namespace", "topic", "partition"),
+            _query("for", "how long", {"type": "string"}, "7d"),
+            _query("retire", "if so, serve nothing for so long", {"type": "string"}, "0s"),
+        ),
+        answers=(_ok("Whether that is so", "Unused"),), problems=(403, 404, 503),
     ),
     _get(
         _TOPIC + "/partitions/{partition}", api_topics.get_partition, "get_partition",
-        "Live figures of one partition", "Partition", "topics",
+        "Live figures of one partition", "Partition", "topics", of_topic(Operation.DESCRIBE),
     ),
 )  # fmt: skip
 
@@ -198,7 +355,7 @@ _MESSAGES = (
     *_both(
         Route(
             method="POST", path=_TOPIC + "/messages", handler=api_publish.publish, name="publish",
-            tag="messages", summary="Publish",
+            tag="messages", summary="Publish", needs=of_topic(Operation.PRODUCE),
             description=(
                 "The body is one message or several, by Content-Type. A key picks the partition "
                 "(murmur2), messages without one are spread. Every line of NDJSON "
@@ -215,10 +372,17 @@ _MESSAGES = (
                 ),
                 _header("Octavo-Key", "the key of a raw message", "N14228"),
                 _header("Octavo-Timestamp", "of a raw message: milliseconds or RFC 3339"),
+                _header(
+                    "Octavo-Deliver-At",
+                    "of a raw message: shared subscriptions hand it out no earlier; milliseconds "
+                    "or RFC 3339",
+                ),
+                _header("Octavo-Deliver-After", "the same, counted from now: 500ms, 30s, 2h"),
                 _header("Producer-Id", "a number below 2^63, or any name"),
                 _header("Producer-Epoch", "grows with each instance of the producer"),
                 _header("Producer-Seq", "the number of the first message of this request"),
                 _header("If-Match", 'store only at this offset: "42"'),
+                _header("Producer-Access-Epoch", "of the exclusive access that was acquired"),
                 _PREFER,
             ),
             body=(
@@ -244,7 +408,8 @@ _MESSAGES = (
     *_both(
         Route(
             method="GET", path=_TOPIC + "/messages", handler=api_read.read, name="read",
-            tag="messages", summary="Read without a subscription", waits=True,
+            tag="messages", summary="Read without a subscription",
+            needs=of_topic(Operation.CONSUME), waits=True,
             description=(
                 "One partition at a time: a topic with several needs it in the path. Record "
                 "batches come whole, so the first may begin before the offset asked for; those of "
@@ -288,8 +453,29 @@ _MESSAGES = (
     ),
     *_both(
         Route(
+            method="DELETE", path=_TOPIC + "/messages", handler=api_read.truncate, name="truncate",
+            tag="messages", summary="Remove the oldest messages, for good",
+            needs=of_topic(Operation.DELETE),
+            description=(
+                "Whether they are acked or not: subscriptions skip them, readers get 410 with the "
+                "first offset that is left. It never goes back: an earlier place than that changes "
+                "nothing. An offset or a message id needs one partition."
+            ),
+            parameters=(
+                *_in_path("namespace", "topic"),
+                _query(
+                    "before",
+                    "the first to be kept: latest, earliest, an offset, a message id or a time",
+                    {"type": "string"}, "earliest",
+                ),
+            ),
+            answers=(_ok("Durable", "Truncated"),), problems=(404, 416, 422),
+        )
+    ),
+    *_both(
+        Route(
             method="GET", path=_TOPIC + "/offsets", handler=api_read.offsets, name="offsets",
-            tag="messages", summary="Find offsets",
+            tag="messages", summary="Find offsets", needs=of_topic(Operation.CONSUME),
             parameters=(
                 *_in_path("namespace", "topic"),
                 _query(
@@ -303,17 +489,71 @@ _MESSAGES = (
     ),
 )  # fmt: skip
 
+_ACCESS_PATH = _TOPIC + "/partitions/{partition}/producer-access"
+_ACCESS = (
+    Route(
+        method="POST", path=_ACCESS_PATH, handler=api_access.acquire, name="acquire_access",
+        tag="messages", summary="Be the only producer of a partition",
+        needs=of_topic(Operation.PRODUCE), waits=True,
+        description=(
+            "From then on a publish needs `Producer-Access-Epoch`, with the epoch of the answer, "
+            "and all that others had published lies before `next_offset` and is durable. With "
+            "`fencing` whoever has it loses it; else a holder that was heard of within its "
+            "session timeout is waited for, as long as `wait` says."
+        ),
+        parameters=(*_in_path("namespace", "topic", "partition"), _WAIT),
+        body=_json("ProducerAccess", {"producer": "loader", "fencing": True}),
+        answers=(_ok("It is yours", "ProducerAccessShown"),), problems=(404, 409, 415, 422, 504),
+    ),
+    _get(
+        _ACCESS_PATH, api_access.show, "get_access", "Who alone may publish",
+        "ProducerAccessShown", "messages", of_topic(Operation.DESCRIBE),
+    ),
+    Route(
+        method="DELETE", path=_ACCESS_PATH, handler=api_access.release, name="release_access",
+        tag="messages", summary="Let others publish again", needs=of_topic(Operation.PRODUCE),
+        parameters=(
+            *_in_path("namespace", "topic", "partition"),
+            _query("epoch", "the one that was acquired", {"type": "integer", "minimum": 0}, 1),
+        ),
+        answers=(_NO_CONTENT,), problems=(400, 403, 404, 504),
+    ),
+)  # fmt: skip
+
+_READER_TOKENS = (
+    Route(
+        method="POST", path=_TOPIC + "/reader-token", handler=api_reader_tokens.issue,
+        needs=of_topic(Operation.CONSUME),
+        name="issue_reader_token", tag="messages",
+        summary="A token to read the topic's ledgers from the bookies",
+        description=(
+            "For readers that have the metadata's records of these ledgers, and reach the bookies. "
+            "It is shown to a bookie in AUTH, names the ledgers of now, and ends ten minutes later."
+        ),
+        parameters=(
+            *_in_path("namespace", "topic"),
+            _query("partition", "only its ledgers", {"type": "integer", "minimum": 0}, 0),
+        ),
+        answers=(_ok("Token, ledgers, `expires_at` in milliseconds"),), problems=(404, 422),
+    ),
+)  # fmt: skip
+
 _SUBSCRIPTION = _TOPIC + "/subscriptions/{subscription}"
 _SUBSCRIPTION_PATH = _in_path("namespace", "topic", "subscription")
+_PRIORITY = _query(
+    "priority", "of the consumer: 0 is served first, others get what it does not take",
+    {"type": "integer", "minimum": 0, "maximum": PRIORITY_MAX, "default": 0}, 1,
+)  # fmt: skip
 _SUBSCRIPTIONS = (
     _get(
         _TOPIC + "/subscriptions", api_subscriptions.list_subscriptions, "list_subscriptions",
-        "The subscriptions of a topic", "Any", "subscriptions",
+        "The subscriptions of a topic", "Any", "subscriptions", of_topic(Operation.DESCRIBE),
     ),
     *_both(
         Route(
             method="PUT", path=_SUBSCRIPTION, handler=api_subscriptions.put_subscription,
             name="put_subscription", tag="subscriptions", summary="Create a subscription",
+            needs=of_subscription(Operation.CREATE),
             parameters=_SUBSCRIPTION_PATH,
             body=_json("SubscriptionSettings", {"type": "shared"}), body_required=False,
             answers=(
@@ -330,6 +570,7 @@ _SUBSCRIPTIONS = (
         Route(
             method="GET", path=_SUBSCRIPTION, handler=api_subscriptions.get_subscription,
             name="get_subscription", tag="subscriptions", summary="Settings and live figures",
+            needs=SEE_SUBSCRIPTION,
             parameters=_SUBSCRIPTION_PATH, answers=(_ok("Found", "Subscription"),),
             problems=(404,),
         ),
@@ -338,12 +579,14 @@ _SUBSCRIPTIONS = (
     Route(
         method="DELETE", path=_SUBSCRIPTION, handler=api_subscriptions.delete_subscription,
         name="delete_subscription", tag="subscriptions", summary="Delete a subscription",
+        needs=of_subscription(Operation.DELETE),
         parameters=_SUBSCRIPTION_PATH, answers=(_NO_CONTENT,), problems=(404,),
     ),
     *_both(
         Route(
             method="POST", path=_SUBSCRIPTION + "/receive", handler=api_deliveries.receive,
-            name="receive", tag="subscriptions", summary="Receive", waits=True,
+            name="receive", tag="subscriptions", summary="Receive",
+            needs=of_subscription(Operation.CONSUME), waits=True,
             description=(
                 "Messages, each leased to the consumer for the subscription's ack timeout. An "
                 "ack_id is good at any broker until then. From one partition in record batches as "
@@ -367,6 +610,8 @@ _SUBSCRIPTIONS = (
                     "consumer, unacked",
                     {"type": "integer", "minimum": 1, "maximum": CREDITS_MAX}, 100,
                 ),
+                _GENERATION,
+                _PRIORITY,
             ),
             answers=(
                 Answer(
@@ -386,7 +631,8 @@ _SUBSCRIPTIONS = (
     *_both(
         Route(
             method="GET", path=_SUBSCRIPTION + "/stream", handler=api_push.stream,
-            name="stream", tag="subscriptions", summary="Receive without end", waits=True,
+            name="stream", tag="subscriptions", summary="Receive without end",
+            needs=of_subscription(Operation.CONSUME), waits=True,
             description=(
                 "Messages as they come, each leased as by `receive`, through the death of their "
                 "owners: server-sent events, NDJSON, or a WebSocket (`Upgrade: websocket`). Events "
@@ -410,6 +656,8 @@ _SUBSCRIPTIONS = (
                     "where that is not more",
                     {"enum": ["json", "batches"], "default": "json"}, "json",
                 ),
+                _GENERATION,
+                _PRIORITY,
             ),
             answers=(
                 Answer(101, "A WebSocket"),
@@ -428,6 +676,7 @@ _SUBSCRIPTIONS = (
         Route(
             method="POST", path=_SUBSCRIPTION + "/ack", handler=api_acks.acknowledge,
             name="acknowledge", tag="subscriptions", summary="Acknowledge, give back, or extend",
+            needs=of_subscription(Operation.CONSUME),
             parameters=_SUBSCRIPTION_PATH, body=_json("Ack", {"ack_ids": []}),
             answers=(_ok("All of it is durable", "Acked"),), problems=(404, 409, 415, 422, 504),
         )
@@ -436,9 +685,121 @@ _SUBSCRIPTIONS = (
         Route(
             method="POST", path=_SUBSCRIPTION + "/seek", handler=api_subscriptions.seek,
             name="seek", tag="subscriptions", summary="Set the cursor",
+            needs=of_subscription(Operation.CONSUME),
             parameters=_SUBSCRIPTION_PATH, body=_json("Seek", {"to": "earliest"}),
-            answers=(_ok("Where the cursors are now"),), problems=(404, 415, 422),
+            answers=(_ok("Where the cursors are now"),), problems=(404, 410, 415, 416, 422),
         )
+    ),
+    *_both(
+        Route(
+            method="GET", path=_SUBSCRIPTION + "/peek", handler=api_cursors.peek,
+            name="peek", tag="subscriptions", summary="The first messages that are not acked",
+            needs=of_subscription(Operation.CONSUME),
+            description="Nothing is leased, and nothing counts as delivered.",
+            parameters=(
+                *_SUBSCRIPTION_PATH,
+                _query(
+                    "max", "messages",
+                    {"type": "integer", "minimum": 1, "default": api_cursors.PEEK_DEFAULT}, 10,
+                ),
+            ),
+            answers=(_ok("Messages, without ack ids", "Messages"),), problems=(404,),
+        )
+    ),
+    *_both(
+        Route(
+            method="POST", path=_SUBSCRIPTION + "/skip", handler=api_cursors.skip,
+            name="skip", tag="subscriptions", summary="Ack the first so many messages",
+            needs=of_subscription(Operation.CONSUME),
+            parameters=_SUBSCRIPTION_PATH, body=_json("Skip", {"messages": 1}),
+            answers=(_ok("It is durable", "Moved"),), problems=(404, 415, 422, 504),
+        )
+    ),
+    *_both(
+        Route(
+            method="POST", path=_SUBSCRIPTION + "/expire", handler=api_cursors.expire,
+            name="expire", tag="subscriptions", summary="Ack all messages that are too old",
+            needs=of_subscription(Operation.CONSUME),
+            parameters=_SUBSCRIPTION_PATH, body=_json("Expire", {"older_than": "7d"}),
+            answers=(_ok("It is durable", "Moved"),), problems=(404, 415, 422, 504),
+        )
+    ),
+)  # fmt: skip
+
+_MEMBER = "/v1/groups/{namespace}/{group}/members/{member}"
+_GROUPS = (
+    Route(
+        method="POST", path=_MEMBER, handler=api_groups.beat, name="beat", tag="subscriptions",
+        summary="Be a member of a consumer group, and hear which partitions one has",
+        needs=IN_GROUP, waits=True,
+        description=(
+            "Again and again, at least once in a session timeout. Members share the partitions of "
+            "all topics that they name; each is one member's at a time. Answered when what the "
+            "member has is not what it `holds`, or after `wait` (at most half a session timeout). "
+            "What it was not given it stops to receive from, acks or gives back, and names no more "
+            "under `holds` in its next call: only then another member gets it."
+        ),
+        parameters=(*_in_path("namespace", "group", "member"), _WAIT),
+        body=_json("GroupMember", {"topics": ["flights"]}),
+        answers=(_ok("What it has", "GroupMemberShown"),), problems=(403, 404, 409, 415, 422),
+    ),
+    Route(
+        method="DELETE", path=_MEMBER, handler=api_groups.leave, name="leave_group",
+        tag="subscriptions", summary="Leave a consumer group: others get its partitions at once",
+        needs=IN_GROUP, parameters=_in_path("namespace", "group", "member"),
+        answers=(_NO_CONTENT,), problems=(403,),
+    ),
+    _get(
+        "/v1/groups/{namespace}/{group}", api_groups.show, "get_group",
+        "The members of a consumer group, and what each has", "Group", "subscriptions", IN_GROUP,
+    ),
+)  # fmt: skip
+
+_SUBJECT = "/v1/schemas/subjects/{namespace}/{schema_subject}"
+_OF_SUBJECT = _in_path("namespace", "schema_subject")
+_SCHEMA = {"type": "json", "schema": {"type": "object", "required": ["flight"]}}
+_SCHEMAS = (
+    _get(
+        "/v1/schemas/subjects/{namespace}", api_schemas.list_subjects, "list_schema_subjects",
+        "The subjects of a namespace", "Any", "schemas", of_namespace(Operation.DESCRIBE),
+    ),
+    Route(
+        method="POST", path=_SUBJECT + "/versions", handler=api_schemas.register_schema,
+        name="register_schema", tag="schemas", summary="Register a schema as the next version",
+        needs=of_schemas(Operation.ALTER),
+        description="One that is there already is answered as it is.",
+        parameters=_OF_SUBJECT, body=_json("Schema", _SCHEMA),
+        answers=(_ok("New", "SchemaShown", 201), _ok("It was there", "SchemaShown")),
+        problems=(409, 415, 422),
+    ),
+    Route(
+        method="POST", path=_SUBJECT + "/check", handler=api_schemas.check_schema,
+        name="check_schema", tag="schemas", summary="Whether a schema may be the next version",
+        needs=of_schemas(Operation.DESCRIBE), parameters=_OF_SUBJECT,
+        body=_json("Schema", _SCHEMA), answers=(_ok("Yes or no", "SchemaChecked"),),
+        problems=(415, 422),
+    ),
+    _get(
+        _SUBJECT, api_schemas.get_subject, "get_schema_subject", "A subject and its versions",
+        "SchemaSubject", "schemas", of_schemas(Operation.DESCRIBE),
+    ),
+    Route(
+        method="PUT", path=_SUBJECT, handler=api_schemas.put_subject, name="put_schema_subject",
+        tag="schemas", summary="What a new version has to be compatible with",
+        needs=of_schemas(Operation.ALTER), parameters=_OF_SUBJECT,
+        body=_json("SchemaCompatibility", {"compatibility": "BACKWARD"}),
+        answers=(_ok("Set", "SchemaSubject"),), problems=(409, 415, 422),
+    ),
+    _get(
+        _SUBJECT + "/versions/{version}", api_schemas.get_schema, "get_schema",
+        "One version, by its number, its id, or `latest`", "SchemaShown", "schemas",
+        of_schemas(Operation.DESCRIBE),
+    ),
+    Route(
+        method="DELETE", path=_SUBJECT, handler=api_schemas.delete_subject,
+        name="delete_schema_subject", tag="schemas",
+        summary="Delete a subject with all its versions", needs=of_schemas(Operation.DELETE),
+        parameters=_OF_SUBJECT, answers=(_NO_CONTENT,), problems=(404, 409),
     ),
 )  # fmt: skip
 
@@ -455,6 +816,7 @@ _BULK_LOADS = (
         method="POST", path=_BATCH + "/commit", handler=api_bulk_loads.commit,
         name="commit_bulk_load", tag="bulk-loads",
         summary="Make closed ledgers part of their partitions, all or none of them",
+        needs=of_bulk_load(Operation.PRODUCE, in_body=True),
         description=(
             "For writers that put record batches into ledgers of their own, straight at the "
             "bookies. A batch that is not newer than the newest committed one is a repeat and "
@@ -468,6 +830,7 @@ _BULK_LOADS = (
         method="POST", path=_BATCH + "/begin", handler=api_bulk_loads.begin,
         name="begin_bulk_load", tag="bulk-loads",
         summary="Note that the caller will publish a batch by itself, and what",
+        needs=of_bulk_load(Operation.PRODUCE, in_body=True),
         description=(
             "For small batches that an idempotent producer publishes, one record batch to each "
             "partition, between this call and a commit with `published`. A repeat must have the "
@@ -481,6 +844,7 @@ _BULK_LOADS = (
         method="POST", path=_BATCH + "/abort", handler=api_bulk_loads.abort,
         name="abort_bulk_load", tag="bulk-loads",
         summary="Give up ledgers of a batch; those that no partition has are deleted",
+        needs=of_bulk_load(Operation.PRODUCE),
         parameters=_OF_BATCH, body=_json("GivenUp", {"ledgers": []}),
         answers=(_ok("What was deleted", "GivenUp"),), problems=(403, 409, 415, 422),
     ),
@@ -488,21 +852,22 @@ _BULK_LOADS = (
         method="POST", path=_TOPIC + "/partitions/{partition}/bulk-load",
         handler=api_bulk_loads.load_part, name="load_part", tag="bulk-loads",
         summary="From broker to broker: take in a partition's part of a committed batch",
+        needs=INNER,
         parameters=_in_path("namespace", "topic", "partition"),
         body=_json("BulkLoadBatch", {"bulk_load": "nightly-copy", "batch": 0}),
-        answers=(_ok("It is there", "PartLoaded"),), problems=(403, 404, 415, 422), inner=True,
+        answers=(_ok("It is there", "PartLoaded"),), problems=(403, 404, 415, 422),
     ),
     _get(
         "/v1/bulk-loads/{bulk_load}", api_bulk_loads.get_bulk_load, "get_bulk_load",
         "The newest committed batch, and whether all of it is visible", "BulkLoad",
-        "bulk-loads",
+        "bulk-loads", of_bulk_load(Operation.DESCRIBE),
     ),
 )  # fmt: skip
 
 _CLUSTER = (
     Route(
         method="GET", path="/v1/ledgers", handler=api_cluster.list_ledgers, name="list_ledgers",
-        tag="cluster", summary="Ledger ids, ascending",
+        tag="cluster", summary="Ledger ids, ascending", needs=of_cluster(Operation.DESCRIBE),
         parameters=(
             _query("after", "only larger ids", {"type": "integer"}),
             _query("limit", "ids", {"type": "integer", "minimum": 1}, 10),
@@ -511,15 +876,17 @@ _CLUSTER = (
     ),
     _get(
         "/v1/ledgers/{ledger}", api_cluster.get_ledger, "get_ledger",
-        "A ledger's metadata", "Ledger", "cluster",
+        "A ledger's metadata", "Ledger", "cluster", of_cluster(Operation.DESCRIBE),
     ),
     _get(
         "/v1/ledgers/{ledger}/entries/{entry}", api_cluster.get_entry, "get_entry",
         "One entry; Accept: application/octet-stream gives its payload", "Any", "cluster",
+        of_cluster(Operation.ADMIN),
     ),
     Route(
         method="POST", path="/v1/ledgers/{ledger}/recover", handler=api_cluster.recover_ledger,
         name="recover_ledger", tag="cluster", summary="Fence a ledger, find its end, close it",
+        needs=of_cluster(Operation.ADMIN),
         description=(
             "Its writer gets no further ack. A ledger that a living broker writes for a topic is "
             "refused (409, with the owner) unless forced; the owner then opens a new ledger."
@@ -533,28 +900,94 @@ _CLUSTER = (
         ),
         answers=(_ok("Closed", "Ledger"),), problems=(404, 409),
     ),
-    _get("/v1/bookies", api_cluster.list_bookies, "list_bookies", "Bookies", "Any", "cluster"),
-    _get("/v1/brokers", api_cluster.list_brokers, "list_brokers", "Brokers", "Any", "cluster"),
-    _get("/v1/cluster", api_cluster.get_cluster, "get_cluster", "All of it", "Any", "cluster"),
+    _get(
+        "/v1/bookies", api_cluster.list_bookies, "list_bookies", "Bookies", "Any", "cluster",
+        of_cluster(Operation.DESCRIBE),
+    ),
+    _get(
+        "/v1/brokers", api_cluster.list_brokers, "list_brokers", "Brokers", "Any", "cluster",
+        of_cluster(Operation.DESCRIBE),
+    ),
+    Route(
+        method="POST", path=_DRAIN, handler=api_moves.drain_broker, name="drain_broker",
+        tag="cluster", summary="Have a broker give all that it serves to others",
+        description=(
+            "By planned hand-over, several partitions at once; `partitions` of `/v1/brokers` tells "
+            "how many are left. It is preferred for nothing until it is started anew, or the drain "
+            "undone."
+        ),
+        needs=of_cluster(Operation.ADMIN), parameters=_in_path("broker"),
+        answers=(_ok("It has begun", "Drained"),), problems=(404, 409, 503, 504),
+    ),
+    Route(
+        method="DELETE", path=_DRAIN, handler=api_moves.undrain_broker, name="undrain_broker",
+        tag="cluster", summary="Have a drained broker be like any other again",
+        needs=of_cluster(Operation.ADMIN), parameters=_in_path("broker"),
+        answers=(_ok("It will be given its share", "Drained"),), problems=(404, 503, 504),
+    ),
+    _get(
+        "/v1/cluster", api_cluster.get_cluster, "get_cluster", "All of it", "Any", "cluster",
+        of_cluster(Operation.DESCRIBE),
+    ),
+    _get(
+        "/v1/quotas", api_quotas.list_quotas, "list_quotas", "All quotas", "Quotas", "cluster",
+        of_cluster(Operation.DESCRIBE),
+    ),
+    _get(
+        _QUOTA, api_quotas.get_quota, "get_quota", "What is set for one, and what holds",
+        "QuotaShown", "cluster", of_cluster(Operation.DESCRIBE),
+    ),
+    Route(
+        method="PUT", path=_QUOTA, handler=api_quotas.put_quota, name="put_quota", tag="cluster",
+        summary="Set what one may do, in place of what was set", needs=of_cluster(Operation.ALTER),
+        description="`user:NAME`, `user:*`, `anonymous`, `namespace:NS` or `namespace:*`.",
+        parameters=_in_path("subject"),
+        body=_json("Quota", {"publish_bytes": 10_000_000, "requests": 100}),
+        answers=(_ok("It is set; all brokers keep to it within seconds", "QuotaShown"),),
+        problems=(415, 422),
+    ),
+    Route(
+        method="DELETE", path=_QUOTA, handler=api_quotas.delete_quota, name="delete_quota",
+        tag="cluster", summary="From now on the default holds", needs=of_cluster(Operation.ALTER),
+        parameters=_in_path("subject"), answers=(_NO_CONTENT,), problems=(422,),
+    ),
+    _get(
+        "/v1/policy", api_policy.get_policy, "get_policy", "Who may do what: all rules and roles",
+        "PolicyShown", "cluster", of_cluster(Operation.ADMIN),
+    ),
+    Route(
+        method="PUT", path="/v1/policy", handler=api_policy.put_policy, name="put_policy",
+        tag="cluster", summary="Change who may do what, all of it at once",
+        needs=of_cluster(Operation.ADMIN),
+        description="Of a cluster that is secured. Whoever calls must still administer it then.",
+        parameters=(_header("If-Match", "the ETag of the policy that is replaced", '"7"'),),
+        body=_json("Policy", {"rules": [], "roles": []}),
+        answers=(_ok("All brokers and bookies go by it within seconds", "PolicyShown"),),
+        problems=(409, 412, 415, 422),
+    ),
     Route(
         method="POST", path="/v1/cluster/clock", handler=api_cluster.confirm_clock,
         name="confirm_clock", tag="cluster", summary="This broker's clock is right",
+        needs=of_cluster(Operation.ALTER),
         description="Deletion by age goes by it from now on, at all brokers.",
         answers=(_ok("The time that is gone by"),),
     ),
-    _get("/healthz", api_cluster.healthz, "healthz", "The process answers", "Any", "health"),
-    _get("/readyz", api_cluster.readyz, "readyz", "The broker takes part", "Any", "health"),
+    _get("/healthz", api_cluster.healthz, "healthz", "The process answers", "Any", "health", OPEN),
+    _get("/readyz", api_cluster.readyz, "readyz", "The broker takes part", "Any", "health", OPEN),
     Route(
         method="GET", path="/metrics", handler=api_cluster.metrics, name="metrics", tag="health",
-        summary="Prometheus text",
+        summary="Prometheus text", needs=of_cluster(Operation.DESCRIBE),
         answers=(Answer(200, "Metrics", (Content("text/plain", {"type": "string"}),)),),
     ),
-    _get("/openapi.json", openapi, "openapi", "This API", "Any", "health"),
+    _get("/openapi.json", openapi, "openapi", "This API", "Any", "health", OPEN),
     Route(
         method="GET", path="/", handler=api_cluster.status_page, name="status_page", tag="health",
-        summary="The cluster on one page",
+        summary="The cluster on one page", needs=of_cluster(Operation.DESCRIBE),
         answers=(Answer(200, "HTML", (Content("text/html", {"type": "string"}),)),),
     ),
 )  # fmt: skip
 
-ROUTES: tuple[Route, ...] = (*_MESSAGES, *_TOPICS, *_SUBSCRIPTIONS, *_BULK_LOADS, *_CLUSTER)
+ROUTES: tuple[Route, ...] = (
+    *_MESSAGES, *_ACCESS, *_READER_TOKENS, *_TOPICS, *_SUBSCRIPTIONS, *_GROUPS, *_SCHEMAS,
+    *_BULK_LOADS, *_CLUSTER,
+)  # fmt: skip

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from octavo.broker.http.api import answers
+from octavo.broker.http.api.access import AccessBody, AccessShown
 from octavo.broker.http.api.acks import AckBody
 from octavo.broker.http.api.bulk_loads import (
     AbortBody,
@@ -23,9 +24,22 @@ from octavo.broker.http.api.bulk_loads import (
     LoadPartBody,
     PartBody,
 )
+from octavo.broker.http.api.cursors import ExpireBody, SkipBody
+from octavo.broker.http.api.forks import ForkBody, ForkPlace
+from octavo.broker.http.api.groups import GroupShown, MemberBody, MemberShown
+from octavo.broker.http.api.moves import EndBody, PrepareBody, TakeBody
 from octavo.broker.http.api.payloads import MessageIn, MessageOut, MessagesIn
+from octavo.broker.http.api.policy import PolicyBody, PolicyShown
+from octavo.broker.http.api.quotas import QuotaBody, Quotas, QuotaShown
+from octavo.broker.http.api.schemas import (
+    CompatibilityBody,
+    SchemaBody,
+    SchemaChecked,
+    SchemaShown,
+    SubjectShown,
+)
 from octavo.broker.http.api.subscriptions import SeekBody
-from octavo.broker.http.api.topic_body import SubscriptionBody, TopicBody
+from octavo.broker.http.api.topic_body import NamespaceBody, SubscriptionBody, TopicBody
 
 NAME = msgspec.json.schema(answers.Name)
 OFFSET = msgspec.json.schema(answers.Offset)
@@ -43,8 +57,11 @@ _KINDS: dict[str, type[msgspec.Struct]] = {
     "TopicSettings": TopicBody,
     "Topics": answers.Topics,
     "Topic": answers.Topic,
+    "NamespaceSettings": NamespaceBody,
+    "Namespace": answers.Namespace,
     "Partition": answers.PartitionFigures,
     "LetGo": answers.LetGo,
+    "Unused": answers.Unused,
     "SubscriptionSettings": SubscriptionBody,
     "SubscriptionFigures": answers.SubscriptionFigures,
     "Subscription": answers.Subscription,
@@ -61,6 +78,34 @@ _KINDS: dict[str, type[msgspec.Struct]] = {
     "GivenUp": AbortBody,
     "PartLoaded": answers.PartLoaded,
     "Ledger": answers.Ledger,
+    "Quota": QuotaBody,
+    "Quotas": Quotas,
+    "QuotaShown": QuotaShown,
+    "GroupMember": MemberBody,
+    "GroupMemberShown": MemberShown,
+    "Group": GroupShown,
+    "Skip": SkipBody,
+    "Expire": ExpireBody,
+    "Moved": answers.Moved,
+    "Schema": SchemaBody,
+    "SchemaShown": SchemaShown,
+    "SchemaSubject": SubjectShown,
+    "SchemaChecked": SchemaChecked,
+    "SchemaCompatibility": CompatibilityBody,
+    "ProducerAccess": AccessBody,
+    "ProducerAccessShown": AccessShown,
+    "Policy": PolicyBody,
+    "PolicyShown": PolicyShown,
+    "Drained": answers.Drained,
+    "Unloaded": answers.Unloaded,
+    "UnloadedTopic": answers.UnloadedAll,
+    "Prepare": PrepareBody,
+    "PartitionEnd": EndBody,
+    "Take": TakeBody,
+    "Fork": ForkBody,
+    "ForkPlace": ForkPlace,
+    "ForkPoint": answers.ForkPointOf,
+    "Truncated": answers.Truncated,
 }
 """By the name that documents and generated clients know. Others are known by their own."""
 _MORE: dict[str, dict[str, Any]] = {

@@ -10,36 +10,48 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import random
+import secrets
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
 from aiohttp import web
 
+from octavo.broker.audit.log import AuditLog
 from octavo.broker.broker import Broker
+from octavo.broker.cluster.handing import Handed
 from octavo.broker.errors import BrokerError
-from octavo.broker.http.api.answers import LetGo
+from octavo.broker.http.api.answers import LetGo, Unused
+from octavo.broker.http.api.moves import PrepareBody, TakeBody, end_body
 from octavo.broker.http.api.short_way import ShortWay
 from octavo.broker.http.broker_calls import INCARNATION_HEADER, BrokerProof
-from octavo.broker.http.browsers import check_browser
-from octavo.broker.http.call import OWNER_HEADER, Call
+from octavo.broker.http.browsers import check_browser, preflight, protect
+from octavo.broker.http.call import JSON, OWNER_HEADER, RECORD_BATCH, Call
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.connections import Connection, ConnectionServer
 from octavo.broker.http.former_names import FormerNames
-from octavo.broker.http.forwarding import Peers
+from octavo.broker.http.forwarding import Peers, Reply
+from octavo.broker.http.gate import Gate
+from octavo.broker.http.groups import Groups
 from octavo.broker.http.held_bytes import HeldBytes
 from octavo.broker.http.overview import Overview
 from octavo.broker.http.problems import Problem, problem_of
-from octavo.broker.http.router import Router
+from octavo.broker.http.quotas import HttpQuotas
+from octavo.broker.http.router import NO_SUCH_CALL, Router
 from octavo.broker.http.routes import ROUTES
 from octavo.broker.http.services import Services
 from octavo.broker.http.stream import StreamPlaces, stopping
 from octavo.broker.metrics import Metrics
+from octavo.broker.partition.ending import Foretold
 from octavo.broker.types import BrokerInfo, Owner, PartitionName, TopicName
 from octavo.metadata.bookies import BookieRegistry
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.codes import Scope
+from octavo.security.authority import Authority
+from octavo.security.principal import Authenticates
+from octavo.security.settings import SecurityConfig
 from octavo.tls.contexts import Certificates
 from octavo.tls.listening import TlsListener, plain_http
 
@@ -82,9 +94,14 @@ class BrokerServer:
         call_key: bytes,
         http: HttpConfig | None = None,
         tls: Certificates | None = None,
+        authority: Authority | None = None,
+        authenticator: Authenticates | None = None,
+        security: SecurityConfig | None = None,
     ) -> None:
         """`call_key`: of all brokers of the cluster and nobody else, see broker_calls.py. `tls`:
-        what is shown at the port, and whom this broker believes; without it all is plain."""
+        what is shown at the port, and whom this broker believes; without it all is plain.
+        `authority`: says who may do what, started; without it anybody may do anything.
+        `authenticator`: finds out who asks; without it everybody is anonymous."""
         self._broker = broker
         self._config = http or HttpConfig()
         self._tls = tls if tls and tls.config.serves else None
@@ -93,7 +110,15 @@ class BrokerServer:
             broker.duties,
             broker.deletion_time,
         )
-        proof = BrokerProof(call_key)
+        gate = Gate(
+            authority,
+            authenticator,
+            clock,
+            metrics.denied,
+            required=bool(security and security.required),
+        )
+        self._gate = gate
+        proof = BrokerProof(call_key, secrets.token_hex(8), lambda: gate.secured)
         self._services = Services(
             broker=broker,
             ledgers=ledgers,
@@ -103,15 +128,31 @@ class BrokerServer:
             metrics=metrics,
             streams=StreamPlaces(self._config.streams_max, metrics.streams.set),
             held=HeldBytes(self._config.bodies_bytes_max),
+            quotas=HttpQuotas(store, broker, self._config, metrics),
+            groups=Groups(self._config),
             peers=Peers(self._config, metrics, proof, tls),
             proof=proof,
+            gate=gate,
             clock=clock,
             routes=ROUTES,
         )
+        self._audit = AuditLog(
+            broker,
+            self._pass_audit_on,
+            clock=clock,
+            rng=random.SystemRandom(),
+            count_lost=metrics.audit_lost.inc,
+            count_written=metrics.audit_events.inc,
+        )
+        gate.on_decision = self._audit.on_decision
+        gate.on_unauthenticated = self._audit.on_unauthenticated
         metrics.held_bytes.set_function(lambda: self._services.held.total)
         self._short_way = ShortWay(self._services)
         broker.tell_peer = self._tell_peer
+        broker.foretell_peer = self._foretell_peer
         broker.ask_peer = self._ask_peer
+        broker.letters.pass_on = self._pass_letter_on
+        broker.inactive.ask = self._ask_unused
         self._router = Router(FormerNames().routes(ROUTES))
         self._listener: asyncio.Server | TlsListener | None = None
         self._http: ConnectionServer | None = None
@@ -151,8 +192,10 @@ class BrokerServer:
         self._hosts = frozenset(name.lower() for name in (*config.allowed_hosts, advertised))
         try:
             await self._services.peers.start()
+            await self._services.quotas.start()
             await self._broker.start(self._services.url)
             self._services.overview.start()
+            self._audit.start()
         except BaseException:
             await self._cut_off()
             raise
@@ -174,6 +217,7 @@ class BrokerServer:
         if self._http is None or self._services.stopping.is_set():
             return
         self._services.stopping.set()
+        self._gate.wakes.wake()
         self._services.ready = False
         if self._listener is not None:
             self._listener.close()
@@ -184,6 +228,7 @@ class BrokerServer:
         except TimeoutError:
             log.warning("requests_cut_off", count=self._services.in_hand.count)
         try:
+            await self._audit.close()
             await self._broker.close()
         finally:
             await self._cut_off()
@@ -191,21 +236,71 @@ class BrokerServer:
     async def _tell_peer(self, peer: BrokerInfo, name: TopicName, incarnation: str) -> list[int]:
         owner = Owner(peer.broker_id, peer.url, False, incarnation)
         path = f"/v1/topics/{name.namespace}/{name.topic}/let-go?incarnation={incarnation}"
-        reply = await self._services.peers.ask(self._broker.broker_id, owner, "POST", path)
+        reply = await self._ask(owner, "POST", path)
         return msgspec.json.decode(reply.body, type=LetGo).served
 
-    async def _ask_peer(self, peer: BrokerInfo, name: PartitionName, incarnation: str) -> None:
-        """Any call that is passed on has it claim what nobody serves; so has one of an older run
-        of the software."""
-        owner = Owner(peer.broker_id, peer.url, False, incarnation)
-        path = f"/v1/topics/{name.namespace}/{name.topic}/partitions/{name.partition}"
-        await self._services.peers.ask(self._broker.broker_id, owner, "GET", path)
+    async def _foretell_peer(
+        self, peer: BrokerInfo, name: PartitionName, foretold: Foretold
+    ) -> None:
+        owner = Owner(peer.broker_id, peer.url, False, foretold.incarnation)
+        body = msgspec.json.encode(PrepareBody(*foretold))
+        try:
+            await self._ask(owner, "POST", f"{_path(name)}/prepare", body, {"Content-Type": JSON})
+        except Problem as problem:
+            if problem.code != NO_SUCH_CALL:  # a broker of before 0.2 makes ready for nothing
+                raise
+
+    async def _ask_peer(self, peer: BrokerInfo, name: PartitionName, handed: Handed) -> None:
+        owner = Owner(peer.broker_id, peer.url, False, handed.incarnation)
+        body = TakeBody(handed.incarnation, handed.placed, end_body(handed.end))
+        try:
+            await self._ask(
+                owner, "POST", f"{_path(name)}/take", msgspec.json.encode(body),
+                {"Content-Type": JSON},
+            )  # fmt: skip
+        except Problem as problem:
+            if problem.code != NO_SUCH_CALL:
+                raise
+            # It claims what nobody serves at any call that is passed on.
+            await self._ask(owner, "GET", _path(name))
+
+    async def _ask_unused(
+        self, owner: Owner, name: PartitionName, for_ms: int, retire_s: float
+    ) -> bool:
+        path = (
+            f"/v1/topics/{name.namespace}/{name.topic}/partitions/{name.partition}/unused"
+            f"?for={for_ms}ms&retire={round(retire_s * 1000)}ms"
+        )
+        return msgspec.json.decode((await self._ask(owner, "POST", path)).body, type=Unused).unused
+
+    async def _ask(
+        self,
+        owner: Owner,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """A call that this broker makes for itself."""
+        return await self._services.peers.ask(
+            self._broker.broker_id, owner, method, path, body, headers,
+            identity=self._services.own_identity,
+        )  # fmt: skip
+
+    async def _pass_letter_on(self, owner: Owner, name: PartitionName, batch: bytes) -> None:
+        path = f"/v1/topics/{name.namespace}/{name.topic}/partitions/{name.partition}/messages"
+        headers = {"Content-Type": RECORD_BATCH}
+        await self._ask(owner, "POST", path, batch, headers)
+
+    async def _pass_audit_on(self, owner: Owner, batch: bytes) -> None:
+        await self._ask(owner, "POST", "/v1/audit", batch)
 
     async def _cut_off(self) -> None:
         if self._listener is not None:
             self._listener.close()
         await self._services.overview.close()
         await self._services.peers.close()
+        await self._services.quotas.close()
         if self._http is not None:
             await self._http.shutdown(timeout=1.0)
 
@@ -224,11 +319,12 @@ class BrokerServer:
             check_browser(
                 request.method, request.headers, self._hosts, self._config.allowed_origins
             )
+            if asked := preflight(request.method, request.headers, self._config.allowed_origins):
+                return web.Response(status=204, headers=asked)
             route, variables = self._router.find(request.method, path)
             call = Call(request, route, variables, query, self._services)
-            if connection.verdict is not None:
-                raise connection.take_verdict()
             response = await self._run(call, connection)
+            self._services.quotas.answered(call, response)
             if connection.head and response.status == 200:
                 self._short_way.learn(connection.head, call)
         except asyncio.CancelledError:
@@ -247,7 +343,7 @@ class BrokerServer:
             if call and call.served_incarnation:
                 headers.setdefault(INCARNATION_HEADER, call.served_incarnation)
             headers["Server"] = "octavo"
-            headers["X-Content-Type-Options"] = "nosniff"
+            protect(headers, request, self._config.allowed_origins)
             if self._services.stopping.is_set() or headers.get("Connection") == "close":
                 response.force_close()
         name = call.route.name if call else UNKNOWN_CALL
@@ -289,13 +385,7 @@ class BrokerServer:
         if connection.reserved and not (call.forwarded or call.route.tag == "health"):
             assert self._http is not None
             raise self._http.refused()
-        if call.route.inner and not call.forwarded:
-            raise Problem(
-                403,
-                "brokers-only",
-                f"{call.route.method} {call.route.path} is a call between brokers, and this one "
-                "does not prove that it comes from a broker of this cluster",
-            )
+        call.grant = await self._gate.admit(call.request, call.route, call.variables, call.passed)
         if not self._services.ready and call.route.tag != "health":
             raise Problem(
                 503,
@@ -303,33 +393,56 @@ class BrokerServer:
                 "this broker is starting or stopping; ask another one, or come back in a moment",
                 retryable=True,
             )
+        if connection.verdict is not None:
+            raise connection.take_verdict()
+        self._services.quotas.admit(call, connection)
         if not call.route.waits:
             return await call.route.handler(call)
         return await self._run_while_wanted(call)
 
     async def _run_while_wanted(self, call: Call) -> web.StreamResponse:
-        """A call that may wait long ends when its client goes away or this broker stops."""
+        """A call that may wait long ends when its client goes away, this broker stops, or its
+        caller may make it no more."""
+        services = self._services
         task = asyncio.ensure_future(call.route.handler(call))
-        stops = asyncio.ensure_future(self._services.stopping.wait())
         try:
             while not task.done():
-                await asyncio.wait(
-                    {task, stops}, timeout=GONE_CHECK_S, return_when=asyncio.FIRST_COMPLETED
-                )
+                with self._gate.wakes.next() as woken:
+                    either: set[asyncio.Future[Any]] = {task, woken}
+                    await asyncio.wait(
+                        either, timeout=GONE_CHECK_S, return_when=asyncio.FIRST_COMPLETED
+                    )
                 if task.done():
                     break
-                if stops.done() or call.client_is_gone:
-                    task.cancel()
-                    await asyncio.gather(task, return_exceptions=True)
-                    if stops.done() and not call.is_streaming:
-                        raise stopping()
-                    return _cut(call.request)
+                ends = stopping() if services.stopping.is_set() else await _denied(call)
+                if ends is None and not call.client_is_gone:
+                    continue
+                call.ends_with = ends
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                if call.is_streaming and not task.cancelled() and task.exception() is None:
+                    break  # its last word is out, and another call may come
+                if ends is not None and not call.is_streaming:
+                    raise ends
+                return _cut(call.request)
             return task.result()
         finally:
-            stops.cancel()
             if not task.done():
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+
+
+async def _denied(call: Call) -> Problem | None:
+    """Why a call that was let in would not be any more."""
+    try:
+        await call.ask_again()
+    except Problem as problem:
+        return problem
+    return None
+
+
+def _path(name: PartitionName) -> str:
+    return f"/v1/topics/{name.namespace}/{name.topic}/partitions/{name.partition}"
 
 
 def _cut(request: web.BaseRequest) -> web.Response:

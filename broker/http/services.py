@@ -13,16 +13,24 @@ from octavo.broker.http.batch_proofs import BatchProofs
 from octavo.broker.http.broker_calls import BrokerProof
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.forwarding import Peers
+from octavo.broker.http.gate import Gate
+from octavo.broker.http.groups import Groups
 from octavo.broker.http.held_bytes import HeldBytes
 from octavo.broker.http.overview import Overview
 from octavo.broker.http.pages import Pages
+from octavo.broker.http.quotas import HttpQuotas
+from octavo.broker.http.replays import Replays
 from octavo.broker.http.stream import StreamPlaces
 from octavo.broker.metrics import Metrics
+from octavo.broker.types import TopicName, TopicSettings
 from octavo.metadata.store import MetadataStore
+from octavo.security.principal import Identity
 
 if TYPE_CHECKING:
     from octavo.broker.http.router import Route
     from octavo.ledger.client import LedgerClient
+
+_SILENT = TopicSettings()
 
 
 class Turn:
@@ -67,12 +75,16 @@ class Services:
     config: HttpConfig
     metrics: Metrics
     held: HeldBytes
+    quotas: HttpQuotas
+    groups: Groups
     in_hand: InHand = field(default_factory=InHand)
     streams: StreamPlaces
     pages: Pages = field(default_factory=Pages)
     proofs: BatchProofs = field(default_factory=BatchProofs)
     peers: Peers
     proof: BrokerProof
+    replays: Replays = field(default_factory=Replays)
+    gate: Gate
     clock: Callable[[], int]
     routes: tuple[Route, ...]
     url: str = ""
@@ -81,3 +93,13 @@ class Services:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     turn: Turn = field(default_factory=Turn)
     """Whose turn it is: spreads messages without a key, rotates where receives begin."""
+
+    def message_bytes_max(self, topic: TopicName) -> int | None:
+        """The longest message that the topic takes, if that is less than this broker does."""
+        most = self.broker.topics.settings_of(topic, _SILENT).policies.message_bytes_max
+        return None if most is None or most >= self.config.line_bytes_max else most
+
+    @property
+    def own_identity(self) -> Identity:
+        """Of this broker, for what it asks of others for itself."""
+        return Identity(f"node:{self.broker.broker_id}", source="node")

@@ -8,7 +8,7 @@ from typing import Any
 
 from octavo.broker.types import PartitionStats
 
-_STYLE = """
+STYLE = """
 :root{color-scheme:light dark}
 body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:64rem;padding:0 1rem}
 h1{font-size:1.5rem;margin:0}h2{font-size:1.05rem;margin:1.8rem 0 .4rem}
@@ -19,6 +19,7 @@ th{font-weight:600;color:GrayText;font-size:.85rem}
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 .bad{color:#c0392b}pre{background:#8881;padding:.8rem;overflow-x:auto;border-radius:.3rem}
 """
+"""A browser takes this style sheet and no other (browsers.py)."""
 
 _TOPICS_SHOWN_MAX = 500
 _UNKNOWN = "Not known: the metadata store has not answered since this broker started."
@@ -35,7 +36,7 @@ def page(
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width,initial-scale=1">',
             '<meta http-equiv="refresh" content="5">',
-            f"<title>Octavo · {escape(figures['broker_id'])}</title><style>{_STYLE}</style></head>",
+            f"<title>Octavo · {escape(figures['broker_id'])}</title><style>{STYLE}</style></head>",
             f"<body><h1>Octavo</h1><p class=sub>Broker {escape(figures['broker_id'])} at "
             f"{escape(url)} · metadata {escape(figures['metadata']['url'])}: "
             f"<span{mark}>{escape(session)}</span></p>",
@@ -50,11 +51,8 @@ def page(
             ),
             _section(
                 "Brokers",
-                ("Broker", "URL"),
-                [
-                    (escape(one["id"]) + (" (this one)" if one["self"] else ""), _link(one["url"]))
-                    for one in figures["brokers"]
-                ],
+                ("Broker", "URL", "State", "#Partitions"),
+                [_broker_row(one) for one in figures["brokers"]],
                 "No broker is registered.",
             ),
             _section(
@@ -103,6 +101,15 @@ def _bookie_row(info: dict[str, Any]) -> tuple[str, ...]:
         escape(f"{info['host']}:{info['port']}"),
         "<span class=bad>read-only</span>" if info["read_only"] else "writable",
         escape(info["properties"].get("rack", "")),
+    )
+
+
+def _broker_row(info: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        escape(info["id"]) + (" (this one)" if info["self"] else ""),
+        _link(info["url"]),
+        "<span class=bad>draining</span>" if info["draining"] else "",
+        f"{info['partitions']:,}",
     )
 
 

@@ -19,6 +19,7 @@ from aiohttp import web
 
 from octavo.broker.errors import Overloaded, TopicChanged, TopicReplaced
 from octavo.broker.http.broker_calls import INCARNATION_HEADER
+from octavo.broker.http.browsers import protect
 from octavo.broker.http.call import NDJSON, OWNER_HEADER, RECORD_BATCH, Call
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.protocol.backoff import Backoff
@@ -82,12 +83,17 @@ class Stream:
         write_head(self._call, self.response)
         await self.response.prepare(self._call.request)
 
-    async def send(self, data: bytes) -> None:
-        """Raises `TimeoutError` when the reader takes nothing of it, `ConnectionError`."""
+    async def send(self, data: bytes, messages: int = 0) -> None:
+        """Raises `TimeoutError` when the reader takes nothing of it, `ConnectionError`.
+
+        Whose quota is used up by so many `messages` waits before more is sent.
+        """
         await count(self._call, len(data))
         async with asyncio.timeout(self._call.services.config.stall_timeout_ms / 1000):
             await self.response.write(data)
         await self._call.hold(0)
+        if messages:
+            await self._call.services.quotas.sent(self._call, len(data), messages)
 
     @asynccontextmanager
     async def lasting(self) -> AsyncIterator[None]:
@@ -99,10 +105,12 @@ class Stream:
             if (transport := self._call.request.transport) is not None:
                 transport.abort()
         except asyncio.CancelledError:
-            if self._call.services.stopping.is_set():
-                with suppress(ConnectionError, TimeoutError):
-                    async with asyncio.timeout(LAST_WORD_S):
-                        await self._last_word(stopping())
+            if (problem := self._call.ends_with) is None:
+                raise
+            with suppress(ConnectionError, TimeoutError):
+                async with asyncio.timeout(LAST_WORD_S):
+                    await self._last_word(problem)
+                return
             raise
         except ConnectionError:
             raise
@@ -124,7 +132,7 @@ def write_head(call: Call, response: web.StreamResponse) -> None:
     response.headers["X-Accel-Buffering"] = "no"  # nginx would keep it until it has 4 KiB
     response.headers[OWNER_HEADER] = call.owner_url
     response.headers["Server"] = "octavo"
-    response.headers["X-Content-Type-Options"] = "nosniff"
+    protect(response.headers, call.request, call.services.config.allowed_origins)
     if call.served_incarnation:
         response.headers[INCARNATION_HEADER] = call.served_incarnation
     call.is_streaming = True

@@ -13,7 +13,7 @@ compare-and-set of the partition's record.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -72,10 +72,41 @@ class Contents(NamedTuple):
 
 
 class RetentionPolicy(NamedTuple):
-    """What may be trimmed; None keeps without limit."""
+    """What may be trimmed; None keeps without limit.
+
+    `covered_to`: of a topic that is compacted, the horizon of its view; what reaches beyond it
+    stays. `covered_goes`: what does not, needs no other reason to go.
+    """
 
     age_ms: int | None
     payload_bytes: int | None
+    covered_to: int | None = None
+    covered_goes: bool = False
+
+    def is_uncovered(self, segment: PartitionLedger) -> bool:
+        """Whether its messages have to be brought into a compacted view first."""
+        return self.covered_to is not None and end_offset(segment) > self.covered_to
+
+
+class Cut(NamedTuple):
+    """The part of a ledger that a fork gets: up to its entry `last_entry`, perhaps half of that.
+
+    `payload_bytes` is about what it holds; `some_ms` the timestamp of one of its messages, −1 when
+    there is none.
+    """
+
+    ledger_id: int
+    last_entry: int
+    payload_bytes: int
+    some_ms: int
+
+
+class ForkPoint(NamedTuple):
+    """Where a partition is forked: before `offset`. `cut` is of the ledger with the message before
+    that; None when the ledger ends there, or there is no such message."""
+
+    offset: int
+    cut: Cut | None = None
 
 
 def measured(segment: PartitionLedger, contents: Contents) -> PartitionLedger:
@@ -109,7 +140,11 @@ def is_older(segment: PartitionLedger, age_ms: int, now_ms: int) -> bool:
 
 
 class LedgerList:
-    """The segments in order. Immutable; `trimmed_to`: the earliest offset when there are none."""
+    """The segments in order. Immutable.
+
+    `trimmed_to`: no earlier offset is left; it may lie within a segment, for who truncates does not
+    ask where ledgers end.
+    """
 
     __slots__ = ("_bases", "segments", "trimmed_to")
 
@@ -122,13 +157,13 @@ class LedgerList:
                 f"ledger {before.ledger_id} ends at {end_offset(before)}, "
                 f"ledger {after.ledger_id} starts at {after.base_offset}"
             )
-        assert not self.segments or self.segments[0].base_offset >= trimmed_to
         self._bases = [segment.base_offset for segment in self.segments]
 
     @property
     def earliest_offset(self) -> int:
         """The first offset that is left."""
-        return self.segments[0].base_offset if self.segments else self.trimmed_to
+        first = self.segments[0].base_offset if self.segments else 0
+        return max(first, self.trimmed_to)
 
     @property
     def last(self) -> PartitionLedger | None:
@@ -168,7 +203,7 @@ class LedgerList:
         assert last.count is None
         if contents.messages == 0:
             rest = self.segments[:-1]
-            return LedgerList(rest, self.trimmed_to if rest else last.base_offset)
+            return LedgerList(rest, self.trimmed_to if rest else self.earliest_offset)
         closed = replace(
             last,
             count=contents.messages,
@@ -217,7 +252,20 @@ class LedgerList:
         keep = self._covered_from(policy, now_ms, open_bytes, limit)
         if not keep:
             return self
-        return LedgerList(self.segments[keep:], self.segments[keep].base_offset)
+        first = self.segments[keep].base_offset
+        return LedgerList(self.segments[keep:], max(first, self.trimmed_to))
+
+    def truncating(self, before: int) -> LedgerList:
+        """Without what lies before that offset, which is not beyond the end. Never goes back.
+
+        The newest ledger always stays, and so does one that `before` lies in.
+        """
+        keep = 0
+        for segment in self.segments[:-1]:
+            if end_offset(segment) > before:
+                break
+            keep += 1
+        return LedgerList(self.segments[keep:], max(before, self.earliest_offset))
 
     def to_measure(
         self, policy: RetentionPolicy, now_ms: int, open_bytes: int = 0, limit: int | None = None
@@ -226,6 +274,8 @@ class LedgerList:
         segment = self.segments[self._covered_from(policy, now_ms, open_bytes, limit)]
         unacked = limit is not None and segment.count is not None and end_offset(segment) > limit
         if segment.count is None or unacked or is_measured(segment) or policy.age_ms is None:
+            return None
+        if policy.is_uncovered(segment):
             return None
         # Its true newest message is not older than the one that is known.
         may_be_old = segment.first_ms >= 0 and now_ms - segment.last_ms > policy.age_ms
@@ -257,10 +307,44 @@ class LedgerList:
                 policy.payload_bytes is not None and total - segment.bytes >= policy.payload_bytes
             )
             unacked = limit is not None and end_offset(segment) > limit
-            if unacked or not (old or large):
+            kept = unacked or policy.is_uncovered(segment)
+            goes = not kept and (old or large or policy.covered_goes)
+            if not goes and end_offset(segment) > self.trimmed_to:  # else it was truncated
                 return number
             total -= segment.bytes
         return max(0, len(self.segments) - 1)
+
+    def why_kept(
+        self,
+        policy: RetentionPolicy,
+        now_ms: int,
+        open_bytes: int = 0,
+        unacked: Mapping[str, int] | None = None,
+    ) -> str:
+        """Why the oldest ledger stays, in words. `unacked`: by subscription its first one."""
+        oldest = self.segments[0] if self.segments else None
+        if oldest is None or oldest.count is None:
+            return "it is the ledger that is being written"
+        if policy.age_ms is None and policy.payload_bytes is None and not policy.covered_goes:
+            return "no retention is set, so nothing goes"
+        if policy.is_uncovered(oldest):
+            return "its messages are in no compacted view yet"
+        slowest = min((unacked or {}).items(), key=lambda one: one[1], default=None)
+        if slowest is not None and slowest[1] < end_offset(oldest):
+            return f"subscription {slowest[0]!r} has not acked offset {slowest[1]}"
+        if self._covered_from(policy, now_ms, open_bytes, None):
+            return "nothing: the next round removes it"
+        if len(self.segments) == 1:
+            return "it is the newest ledger"
+        why = []
+        if policy.payload_bytes is not None:
+            left = self.closed_bytes + open_bytes - oldest.bytes
+            why.append(f"{left} bytes would be left of {policy.payload_bytes} to keep")
+        if policy.age_ms is not None:
+            why.append(
+                f"its newest message is not known to be older than {policy.age_ms / 1000:g} s"
+            )
+        return "; ".join(why)
 
     def measuring(self, ledger_id: int, contents: Contents) -> LedgerList:
         """With the timestamps of a closed ledger, if the list still holds it."""
@@ -271,6 +355,39 @@ class LedgerList:
             ),
             self.trimmed_to,
         )
+
+    def forked(self, point: ForkPoint, now_ms: int) -> LedgerList:
+        """What a fork begins with: the same ledgers at the same offsets, all closed for it.
+
+        Raises `ValueError` when the list does not hold what was to be cut (any more).
+        """
+        at = point.offset
+        if at < self.earliest_offset:
+            raise ValueError(f"offset {at} was trimmed; the earliest is {self.earliest_offset}")
+        if at == self.earliest_offset:
+            return LedgerList((), at)
+        found = []
+        for segment in self.segments:
+            if segment.base_offset >= at:
+                break
+            if segment.count is not None and end_offset(segment) <= at:
+                found.append(replace(segment, shared=True))
+                continue
+            if point.cut is None or point.cut.ledger_id != segment.ledger_id:
+                raise ValueError(f"nobody has said where ledger {segment.ledger_id} is to be cut")
+            found.append(
+                PartitionLedger(
+                    segment.ledger_id, segment.base_offset, at - segment.base_offset,
+                    point.cut.payload_bytes, point.cut.some_ms, point.cut.some_ms, now_ms,
+                    bulk_loaded=segment.bulk_loaded, aging_since_ms=segment.aging_since_ms,
+                    shared=True, cut=point.cut.last_entry,
+                )
+            )  # fmt: skip
+        if found and end_offset(found[-1]) != at:
+            raise ValueError(f"the messages end at {end_offset(found[-1])}, before offset {at}")
+        if not found:
+            raise ValueError(f"no message before offset {at} is there")
+        return LedgerList(found, self.earliest_offset)
 
     def dropped_in(self, newer: LedgerList) -> list[int]:
         """The ledgers that are here but not in `newer`."""

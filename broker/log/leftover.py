@@ -25,9 +25,12 @@ incarnation is another one, or the topic is gone. A topic that is being deleted 
 matter, until it is gone.
 
 What is not named at the record's own epoch stays until the epoch moves, by the next opening.
-Ledgers without both labels (older versions, private ledgers of bulk loads, compacted views, other
-users of the bookies) are not judged here: `octavo pipeline gc` knows those of bulk loads and
-views.
+A ledger of a broker's compaction says its run in the epoch's stead, and was made while the record
+had that run. Only a record that still has it can come to name the ledger, and a run that left the
+record never comes back (metadata/compactions.py). A ledger that forks have, too (referrers.py), is
+not judged by its label, which is of the partition that it was made for. Neither are ledgers without
+these labels (older versions, private ledgers of bulk loads, views that jobs made, other users of
+the bookies): `octavo pipeline gc` knows those of bulk loads and views.
 """
 
 from __future__ import annotations
@@ -37,10 +40,10 @@ from typing import NamedTuple
 
 from octavo.broker.errors import InvalidName
 from octavo.broker.types import PartitionName, checked_name
-from octavo.metadata.compactions import compacted_ledgers
+from octavo.metadata.compactions import KIND, KIND_KEY, RUN_KEY, compacted_ledgers
 from octavo.metadata.topics import PartitionRecord, TopicRecord
 
-_PARTITION, _KIND = "octavo.partition", "octavo.kind"
+_PARTITION, _KIND = "octavo.partition", KIND_KEY
 _INCARNATION, _EPOCH = "octavo.incarnation", "octavo.epoch"
 _KINDS = (b"data", b"state")
 
@@ -51,6 +54,8 @@ class Label(NamedTuple):
     partition: PartitionName
     incarnation: str
     epoch: int
+    run: str = ""
+    """Of the compaction that made it; then it has no epoch."""
 
 
 def custom_of(name: PartitionName, kind: str, record: PartitionRecord) -> dict[str, bytes]:
@@ -64,10 +69,24 @@ def custom_of(name: PartitionName, kind: str, record: PartitionRecord) -> dict[s
     }
 
 
+def compaction_custom_of(name: PartitionName, incarnation: str, run: str) -> dict[str, bytes]:
+    """The custom metadata of a ledger of a compacted view, made while the record has this run."""
+    return {
+        _PARTITION: str(name).encode(),
+        _KIND: KIND,
+        RUN_KEY: run.encode(),
+        _INCARNATION: incarnation.encode(),
+    }
+
+
 def partition_of(custom: Mapping[str, bytes]) -> PartitionName | None:
     """The partition that a broker made a ledger for; None for all other ledgers."""
     if custom.get(_KIND) not in _KINDS:
         return None
+    return _named_partition(custom)
+
+
+def _named_partition(custom: Mapping[str, bytes]) -> PartitionName | None:
     try:
         namespace, topic, number = custom.get(_PARTITION, b"").decode().split("/")
         return PartitionName(
@@ -79,13 +98,17 @@ def partition_of(custom: Mapping[str, bytes]) -> PartitionName | None:
 
 def label_of(custom: Mapping[str, bytes]) -> Label | None:
     """The label in a ledger's custom metadata; None when it has none that we write."""
-    partition = partition_of(custom)
+    compacted = custom.get(_KIND) == KIND
+    partition = _named_partition(custom) if compacted else partition_of(custom)
     try:
         incarnation = custom.get(_INCARNATION, b"").decode()
-        epoch = _number(custom.get(_EPOCH, b"").decode())
+        run = custom.get(RUN_KEY, b"").decode() if compacted else ""
+        epoch = -1 if compacted else _number(custom.get(_EPOCH, b"").decode())
     except ValueError:
         return None
-    return Label(partition, incarnation, epoch) if partition and incarnation else None
+    if not partition or not incarnation or compacted != bool(run):
+        return None
+    return Label(partition, incarnation, epoch, run)
 
 
 def _number(text: str) -> int:
@@ -108,9 +131,13 @@ def may_go(
         return False
     if topic is None or topic.identity != label.incarnation:
         return True
-    if topic.deleting or record is None or record.deleted:
+    if not topic.stands or record is None or record.deleted:
         return False
-    return record.incarnation == label.incarnation and record.epoch > label.epoch
+    if record.incarnation != label.incarnation:
+        return False
+    if label.run:
+        return record.compaction is None or record.compaction.run != label.run
+    return record.epoch > label.epoch
 
 
 def named_ledgers(record: PartitionRecord) -> set[int]:

@@ -22,21 +22,24 @@ from octavo.broker.errors import (
     PartitionUnavailable,
 )
 from octavo.broker.log.entry_index import EntryIndex
-from octavo.broker.log.ledger_list import Contents
+from octavo.broker.log.ledger_list import Contents, end_offset
 from octavo.broker.log.record import PartitionRecordKeeper
 from octavo.broker.types import MessageId, PartitionName, StoredBatch
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import LedgerDamaged, LedgerNotFound
 from octavo.ledger.offload.offloaded import OffloadedReader, open_offloaded
 from octavo.ledger.read.continuity import Continuity
-from octavo.ledger.read.open_batch import Opening
+from octavo.ledger.read.open_batch import Opening, is_large
 from octavo.ledger.read.reader import LedgerReader
 from octavo.ledger.read.time_search import offset_as_new_as
 from octavo.metadata.offloads import is_only_copy
 from octavo.metadata.topics import PartitionLedger
-from octavo.protocol.batch import BatchHeader, with_base_offset
+from octavo.protocol.batch import BatchHeader, InvalidBatch, read_header, with_base_offset
 from octavo.protocol.codes import NoSuchEntry
+from octavo.protocol.compression import UnsupportedCompression
 from octavo.protocol.entry import Entry
+from octavo.protocol.records import front_of_batch
+from octavo.security.keys.errors import KeyMissing
 
 T = TypeVar("T")
 AnyReader = LedgerReader | OffloadedReader
@@ -48,6 +51,7 @@ _STREAMS_MAX = 8
 _HINTS_MAX = 128
 _INTERPOLATIONS_MAX = 3
 _CONFIRM_WAIT_S = 5.0
+_REWRAP_LOOK_S = 1.0
 
 
 class _Closes(Protocol):
@@ -141,6 +145,7 @@ class LogReader:
         self._last_entry = last_entry
         self._opening = opening
         self._readers = OpenReaders[AnyReader](_READERS_MAX)
+        self._rewrap_looked_s = float("-inf")
         self._hints: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._ahead: OrderedDict[int, asyncio.Task[list[StoredBatch]]] = OrderedDict()
 
@@ -215,14 +220,22 @@ class LogReader:
             )
 
         found = await self._where_it_lies(segment, await self._reader(segment), search)
-        return None if found is None else segment.base_offset + found
+        if found is None or (segment.count is not None and found >= segment.count):
+            return None  # behind a cut are messages of others
+        return segment.base_offset + found
 
     async def contents_of(self, segment: PartitionLedger) -> Contents:
-        """What a closed ledger holds, by the headers of all its batches: it is read whole."""
+        """What a closed ledger holds, by the headers of all its batches: it is read whole.
+
+        Of the last batch of one that is cut all messages count.
+        """
+        last = await self._last_entry_of(segment)
 
         async def read(reader: AnyReader) -> Contents:
             found, order = Contents(), self._order(segment, reader)
-            async for entry in reader.entries(0, reader.last_add_confirmed):
+            if last > reader.last_add_confirmed:
+                await self._catch_up(reader, last)
+            async for entry in reader.entries(0, last):
                 found = found.plus(order.follow(entry), len(entry.payload))
             return found
 
@@ -240,6 +253,10 @@ class LogReader:
             return [order.follow(entry) for entry in entries][-1]
 
         return await self._undamaged(segment, lambda: self._of_closed(segment, read))
+
+    async def header_at(self, segment: PartitionLedger, entry_id: int) -> BatchHeader:
+        """The header of one confirmed entry, as it is stored."""
+        return await self._undamaged(segment, lambda: self._one_header(segment, entry_id))
 
     async def headers_from(
         self, segment: PartitionLedger, first_entry: int
@@ -307,10 +324,15 @@ class LogReader:
             return await self._load(offset, bytes_wanted)
         self._budget.give_back(CHUNK_BYTES)
         try:
-            return await task
+            batches = await task
         except asyncio.CancelledError:
             task.cancel()
             raise
+        reader = self._readers.get(batches[0].ledger_id)
+        if reader is None:
+            return await self._load(offset, bytes_wanted)
+        await reader.check_key()  # it may have been forgotten since this was read
+        return batches
 
     def _read_ahead(self, offset: int) -> None:
         if self._budget.take(CHUNK_BYTES):
@@ -411,10 +433,38 @@ class LogReader:
             if entry.entry_id < first:
                 continue
             base = segment.base_offset + header.base_offset
+            payload = entry.payload
+            if entry.entry_id == segment.cut:
+                header, payload = await self._cut(segment, entry, header)
             served = header._replace(base_offset=base, partition_leader_epoch=0)
-            data = with_base_offset(entry.payload, base)
+            data = with_base_offset(payload, base)
             found.append(StoredBatch(base, segment.ledger_id, entry.entry_id, served, data))
         return found
+
+    async def _cut(
+        self, segment: PartitionLedger, entry: Entry, header: BatchHeader
+    ) -> tuple[BatchHeader, bytes]:
+        """The batch in front of a cut. Raises `LedgerDamaged`."""
+        assert segment.count is not None
+        kept = segment.count - header.base_offset
+        if not 0 < kept <= header.record_count:
+            raise LedgerDamaged(
+                segment.ledger_id, entry.entry_id,
+                f"holds offsets {segment.base_offset + header.base_offset} to "
+                f"{segment.base_offset + header.next_offset - 1}; expected is the one before "
+                f"{end_offset(segment)}",
+            )  # fmt: skip
+        if kept == header.record_count:
+            return header, bytes(entry.payload)
+        try:
+            if is_large(header):
+                loop = asyncio.get_running_loop()
+                front = await loop.run_in_executor(None, front_of_batch, entry.payload, kept)
+            else:
+                front = front_of_batch(entry.payload, kept)
+        except (InvalidBatch, UnsupportedCompression) as error:
+            raise LedgerDamaged(segment.ledger_id, entry.entry_id, str(error)) from None
+        return read_header(front), front
 
     async def _read(self, segment: PartitionLedger, first: int, last: int) -> list[Entry]:
         reader = await self._reader(segment)
@@ -425,12 +475,12 @@ class LogReader:
     def _order(
         self, segment: PartitionLedger, reader: AnyReader, starts: int | None = None
     ) -> Continuity:
-        closed = segment.count is not None and reader.is_closed
+        closed = segment.count is not None and reader.is_closed and segment.cut < 0
         return Continuity(
             segment.ledger_id,
             base_offset=segment.base_offset,
             expected=None if starts is None else starts - segment.base_offset,
-            count=segment.count,
+            count=segment.count if segment.cut < 0 else None,
             last_entry=reader.last_add_confirmed if closed else None,
         )
 
@@ -462,11 +512,27 @@ class LogReader:
         """What `read` finds: again, elsewhere, when the bookies have given the ledger up."""
         try:
             return await read(reader)
+        except KeyMissing:
+            # Of an object the partition's record has the data key, which may be wrapped anew.
+            if not isinstance(reader, OffloadedReader) or not await self._is_rewrapped(segment):
+                raise
+            return await read(await self._reader(segment))
         except (LedgerNotFound, NoSuchEntry):
             moved = await self._moved(segment)
             if moved is None:
                 raise
             return await read(await self._reader(moved))
+
+    async def _is_rewrapped(self, segment: PartitionLedger) -> bool:
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._rewrap_looked_s < _REWRAP_LOOK_S:
+            return False
+        self._rewrap_looked_s = now_s
+        await self._record.look()
+        reader = self._readers.get(segment.ledger_id)
+        if reader is not None:
+            await self._readers.drop(segment.ledger_id, reader)
+        return True
 
     async def _catch_up(self, reader: AnyReader, entry_id: int) -> None:
         """The owner knows more than the bookies said so far; they learn it within moments."""
@@ -491,8 +557,9 @@ class LogReader:
                 if moved is None:
                     raise
                 segment = moved
+        segment = self._record.ledgers.segment_of(segment.ledger_id) or segment
         assert segment.offload is not None
-        return await open_offloaded(segment.ledger_id, segment.offload)
+        return await open_offloaded(segment.ledger_id, segment.offload, self._ledgers.keys)
 
     async def _moved(self, segment: PartitionLedger) -> PartitionLedger | None:
         """The bookies have it no more: its segment, if a copy elsewhere is the only one by now."""
@@ -506,6 +573,8 @@ class LogReader:
         return moved
 
     async def _last_entry_of(self, segment: PartitionLedger) -> int:
+        if segment.cut >= 0:
+            return segment.cut
         if segment.count is None:
             # While somebody waited it may have been closed, and others after it.
             now = self._record.ledgers.segment_of(segment.ledger_id)
@@ -515,7 +584,7 @@ class LogReader:
 
     async def _closed_reader(self, segment: PartitionLedger) -> AnyReader:
         reader = await self._reader(segment)
-        if reader.is_closed:
+        if reader.is_closed or segment.cut >= 0:
             return reader
         # It was opened while the ledger still grew: its end may have moved since.
         await self._readers.drop(segment.ledger_id, reader)

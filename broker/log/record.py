@@ -73,7 +73,7 @@ class PartitionRecordKeeper:
 
         Raises `TopicNotFound` when this incarnation of the topic is no more.
         """
-        self._guard = await self._check_topic()
+        self._guard = await self.check_topic()
         while True:
             try:
                 value, self._version = await self._topics.read_partition(*self._name)
@@ -98,15 +98,16 @@ class PartitionRecordKeeper:
         self._set(value)
         return value
 
-    async def _check_topic(self) -> str | None:
-        """The guard of its records."""
+    async def check_topic(self) -> str | None:
+        """The guard of its records. Raises `TopicNotFound` as `read` does."""
         topic = self._name.topic_name
         try:
             record, _ = await self._topics.read_topic(*topic)
         except RecordNotFound as error:
             raise TopicNotFound(f"there is no topic {topic}") from error
-        if record.deleting:
-            raise TopicNotFound(f"topic {topic} is being deleted")
+        if not record.stands:
+            what = "being deleted" if record.deleting else "not yet forked"
+            raise TopicNotFound(f"topic {topic} is {what}")
         if record.identity != self._incarnation:
             raise TopicNotFound(f"topic {topic} was deleted, and another one made in its place")
         return record.guard

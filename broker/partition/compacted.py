@@ -69,6 +69,11 @@ class CompactedLog:
         self._log = log
         self._view = CompactedReader(name, ledgers, record, opening)
 
+    @property
+    def view(self) -> CompactedReader:
+        """What lies below the horizon."""
+        return self._view
+
     async def close(self, error: NotOwner) -> None:
         """Nothing is read here any more."""
         await self._view.close(error)

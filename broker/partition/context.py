@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.broker.clock.deletion_clock import DeletionTime
@@ -12,11 +13,24 @@ from octavo.broker.config import BrokerConfig
 from octavo.broker.log.cache import TailCache
 from octavo.broker.log.open_batches import OpenBatches
 from octavo.broker.log.reader import ReadAheadBudget
+from octavo.broker.log.shared_ledgers import SharedLedgers
+from octavo.broker.subscriptions.burying import LetterOffice
 from octavo.broker.types import PartitionName, SubscriptionInfo
 from octavo.ledger.client import LedgerClient
 from octavo.metadata.bulk_loads import BulkLoadStore
 from octavo.metadata.topics import TopicStore
 from octavo.protocol.backoff import Backoff
+from octavo.protocol.records import Record
+
+
+@dataclass(slots=True)
+class PassedOver:
+    """Messages that count as acked though nobody acked them, since the start of this broker."""
+
+    expired: int = 0
+    """Older than their topic's time to live."""
+    evicted: int = 0
+    """Beyond a backlog quota."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +54,15 @@ class PartitionContext:
     spawn: Callable[[Coroutine[Any, Any, None]], object]
     """Runs in the background; the broker holds the task."""
     bulk_loads: BulkLoadStore
+    shared: SharedLedgers
+    """Lets go of ledgers that leave a partition."""
+    schema_checker: Callable[[tuple[str, str]], Awaitable[Callable[[Record], str | None]]]
+    """Of a subject; raises `SchemaMismatch` when nothing could fit it."""
+    passed_over: PassedOver = field(default_factory=PassedOver)
+    letters: LetterOffice | None = None
+    """Brings dead letters into their topic."""
+    compacting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    """One partition after the other is compacted: so memory and pace are the broker's."""
 
     def reopen_pauses(self) -> Backoff:
         """Between attempts to open a partition."""

@@ -12,11 +12,12 @@ from dataclasses import replace
 
 from octavo.broker.errors import MessageNotFound, NotOwner, OffsetBeyondEnd, OffsetTrimmed
 from octavo.broker.log.cache import PartitionTail, TailCache
-from octavo.broker.log.ledger_list import end_offset, is_measured, measured
+from octavo.broker.log.ledger_list import Cut, ForkPoint, end_offset, is_measured, measured
 from octavo.broker.log.reader import LedgerTimes, LogReader
 from octavo.broker.log.record import PartitionRecordKeeper
 from octavo.broker.partition.publisher import Publisher
 from octavo.broker.types import MessageId, PartitionName, StoredBatch
+from octavo.ledger.encryption import Sealing
 from octavo.ledger.errors import LedgerNotFound
 from octavo.metadata.compactions import compacted_ledgers
 from octavo.metadata.offloads import is_only_copy
@@ -45,6 +46,8 @@ class PartitionLog:
         reader.follow(self._last_entry)
         self.times = LedgerTimes(reader)
         self._publisher = publisher
+        self._sealing: Sealing | None = None
+        """Of the newest encrypted ledger that the tail may hold batches of."""
         self._growth: dict[asyncio.Future[None], None] = {}
         self._closed: NotOwner | None = None
         self._leaving = 0
@@ -81,6 +84,7 @@ class PartitionLog:
 
     def grown(self) -> None:
         """The end may have moved: whoever waits looks again."""
+        self._sealing = self._publisher.writer.sealing or self._sealing
         waiters, self._growth = self._growth, {}
         for waiter in waiters:
             if not waiter.done():
@@ -103,13 +107,38 @@ class PartitionLog:
             if offset == self.end_offset:
                 return []
         found = self.tail.read(offset, bytes_max, count_max)
-        if found:
+        # Without its key what is in memory is not given away; the ledger's reader says why, or
+        # finds that the key was wrapped anew.
+        if found and (self._sealing is None or await self._sealing.is_readable()):
             return found
         return await self.reader.read(offset, self.end_offset, bytes_max, count_max)
 
+    async def fork_point(self, offset: int) -> ForkPoint:
+        """See `Partition.fork_point`."""
+        self._check(offset)
+        if offset == self.earliest_offset:
+            return ForkPoint(offset)
+        segment = self._record.ledgers.find(offset - 1)
+        if segment.count is not None and end_offset(segment) == offset:
+            return ForkPoint(offset)
+        kept = offset - segment.base_offset
+        if segment.count is None:
+            contents = self._publisher.contents_of(segment.ledger_id)
+            messages, size = contents.messages, contents.payload_bytes
+        else:
+            messages, size = segment.count, segment.bytes
+        found = self.tail.read(offset - 1, 1, 1)
+        if found and found[0].ledger_id == segment.ledger_id:
+            entry_id, header = found[0].entry_id, found[0].header
+        else:
+            entry_id = await self.reader.entry_of(segment, offset - 1)
+            header = await self.reader.header_at(segment, entry_id)
+        about = size * kept // max(1, messages)
+        return ForkPoint(offset, Cut(segment.ledger_id, entry_id, about, header.first_timestamp))
+
     async def offset_at(self, time_ms: int, least: int = 0) -> int:
         """See `Partition.offset_at`. `least`: messages before that offset do not count."""
-        passed = -1
+        passed, least = -1, max(least, self.earliest_offset)
         # The list of each moment: what follows a ledger that was trimmed meanwhile may be newer.
         while (segment := self._after(passed)) is not None:
             passed = segment.base_offset

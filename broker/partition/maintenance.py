@@ -7,13 +7,15 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from octavo.broker.log.ledger_list import RetentionPolicy
+from octavo.broker.clock.deletion_clock import DeletionTime
+from octavo.broker.log.compaction import covered_to
+from octavo.broker.log.ledger_list import LedgerList, RetentionPolicy
 from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper, with_ledgers
+from octavo.broker.log.shared_ledgers import referrer_of
 from octavo.broker.partition.context import PartitionContext
 from octavo.broker.partition.log import PartitionLog
 from octavo.broker.partition.publisher import Publisher
 from octavo.broker.state.format import Op, producers_op
-from octavo.broker.state.log import delete_quietly
 from octavo.broker.subscriptions.subscriptions import SubscriptionSet
 from octavo.broker.types import PartitionName, TopicSettings
 from octavo.metadata.offloads import is_only_copy
@@ -92,6 +94,38 @@ class Maintenance:
         except OwnershipLost as error:
             self._on_lost(error)
 
+    async def truncate(self, publisher: Publisher, before: int) -> int:
+        """Have the partition begin at `before`, whoever still needs what is there; the beginning.
+
+        Durable when it returns. Raises `OwnershipLost`, `MetadataUnavailable`: outcome unknown.
+        """
+        if before <= self._log.earliest_offset:
+            return self._log.earliest_offset
+        names = await self._context.topics.list_subscriptions(*self._name.topic_name)
+        await self._subscriptions.follow(names)
+        await self._subscriptions.pass_all_over(before)
+        await self._persist(
+            producers_op(publisher.confirmed_offset, publisher.stored_producers.take_changed())
+        )
+        held = self._record.ledgers
+
+        def truncated(record: PartitionRecord) -> PartitionRecord:
+            nonlocal held
+            held = self._record.ledgers
+            ledger_list = held.truncating(before)
+            self._log.leave(ledger_list.earliest_offset)
+            return with_ledgers(record, ledger_list)
+
+        try:
+            await self._record.change(truncated)
+        except OwnershipLost as error:
+            self._on_lost(error)
+            raise
+        await self._subscriptions.pass_all_over(before)  # who has gone back meanwhile
+        _log.info("partition_truncated", partition=str(self._name), before=before)
+        await self._release(held)
+        return self._log.earliest_offset
+
     async def _date(self, now_ms: int) -> None:
         """Have ledgers age whose messages do not say how old they are."""
         if self._record.ledgers.dating(now_ms) is not self._record.ledgers:
@@ -119,14 +153,22 @@ class Maintenance:
         finally:
             self._measuring = None
 
-    async def _trim(self, publisher: Publisher) -> None:
+    def retention(self, time: DeletionTime | None) -> RetentionPolicy:
+        """What may be trimmed now. `time`: what deletions go by; None lets nothing go by age."""
         settings = self._settings()
+        age_ms = None if time is None else settings.retention_ms
+        # Its newest messages may be in no view yet; as the record that is changed has it, or older.
+        compacted = settings.compaction_after_bytes is not None
+        covered = covered_to(self._record.value) if compacted else None
+        goes = compacted and settings.compaction_delete_raw
+        return RetentionPolicy(age_ms, settings.retention_bytes, covered, goes)
+
+    async def _trim(self, publisher: Publisher) -> None:
         open_bytes = publisher.segment.contents.payload_bytes
         time = self._context.deletion_time()
         now_ms = 0 if time is None else time.now_ms
-        age_ms = None if time is None else settings.retention_ms
-        policy = RetentionPolicy(age_ms, settings.retention_bytes)
-        if age_ms is not None and time is not None and not time.doubt:
+        policy = self.retention(time)
+        if policy.age_ms is not None and time is not None and not time.doubt:
             await self._date(time.date_ms)
         before = self._record.ledgers
         unknown = before.to_measure(policy, now_ms, open_bytes)
@@ -161,11 +203,15 @@ class Maintenance:
             return with_ledgers(record, ledger_list)
 
         await self._record.change(trimmed)
-        # Only now that no record names them may they go.
+        await self._release(before)
+
+    async def _release(self, before: LedgerList) -> None:
+        """Let go of ledgers that the record named before: only now that it does not may they go."""
         for ledger_id in before.dropped_in(self._record.ledgers):
             _log.info("ledger_trimmed", partition=str(self._name), ledger=ledger_id)
             self._log.forget(ledger_id)
             segment = before.segment_of(ledger_id)
             if segment is not None and is_only_copy(segment.offload):
                 continue  # the next offload removes an object that no record names
-            await delete_quietly(self._context.ledgers, ledger_id)
+            mine = referrer_of(self._name, self._record.value.incarnation)
+            await self._context.shared.release_quietly(ledger_id, mine)

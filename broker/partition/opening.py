@@ -16,12 +16,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
 from octavo.broker.config import BrokerConfig
-from octavo.broker.errors import PartitionUnavailable
+from octavo.broker.errors import PartitionUnavailable, TopicNotFound
 from octavo.broker.log.ledger_list import Contents, LedgerList
 from octavo.broker.log.reader import LogReader
 from octavo.broker.log.record import (
@@ -30,6 +30,7 @@ from octavo.broker.log.record import (
     was_refused,
     with_ledgers,
 )
+from octavo.broker.partition.ending import Foretold, PartitionEnd
 from octavo.broker.state.dedup import ProducerTable
 from octavo.broker.state.format import State, snapshot
 from octavo.broker.state.log import (
@@ -41,12 +42,18 @@ from octavo.broker.state.log import (
 )
 from octavo.broker.types import PartitionName, TopicSettings
 from octavo.ledger.client import LedgerClient
+from octavo.ledger.encryption import plain_length
 from octavo.ledger.write.writer import LedgerWriter
-from octavo.metadata.ledgers import LedgerMetadata
+from octavo.metadata.ledgers import LedgerMetadata, LedgerState
 from octavo.metadata.topics import PartitionLedger, PartitionRecord
+from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
+R = TypeVar("R")
 _ATTEMPTS_MAX = 5
+_CLOSED_LOOKS = 100
+_CLOSED_PAUSE_S = 0.005
+"""Between looks whether the last owner has closed its ledger, which takes it one write."""
 _LONGER_MAX = 8
 """So many times `open_timeout_ms` has an opening at most, after earlier ones took too long."""
 
@@ -59,6 +66,21 @@ class Opened(NamedTuple):
     producers: ProducerTable
     state_writer: LedgerWriter | None
     recovered: LedgerMetadata | None
+
+    def let_go(self) -> None:
+        """Nobody serves it here after all: whoever claims it next recovers it."""
+        for writer in (self.writer, self.state_writer):
+            if writer is not None:
+                let_go(writer)
+
+
+class Prepared(NamedTuple):
+    """Ledgers that were made for an opening before it was its turn."""
+
+    epoch: int
+    """Of the record; with any other one they are of no use (log/leftover.py)."""
+    data: asyncio.Future[LedgerWriter]
+    state: asyncio.Future[LedgerWriter] | None
 
 
 class PartitionOpener:
@@ -84,6 +106,24 @@ class PartitionOpener:
         self._clock = clock
         self._spawn = spawn
         self._allowed_ms = config.open_timeout_ms
+        self._prepared: Prepared | None = None
+
+    async def prepare(self, foretold: Foretold) -> None:
+        """Have the new ledgers made, before the present owner lets go. Raises as `take_over`."""
+        record = PartitionRecord(incarnation=foretold.incarnation, epoch=foretold.epoch)
+        state = self._create("state", record) if foretold.has_state else None
+        self._prepared = Prepared(foretold.epoch, self._create("data", record), state)
+        try:
+            await asyncio.gather(*(one for one in self._prepared[1:] if one is not None))
+        except BaseException:
+            self.unprepare()
+            raise
+
+    def unprepare(self) -> None:
+        """What was prepared is not needed."""
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            self._spawn(self._discard(prepared.data, prepared.state))
 
     async def take_over(self) -> Opened:
         """All four steps. Raises what the ledger client and the metadata store raise.
@@ -91,6 +131,16 @@ class PartitionOpener:
         And `PartitionUnavailable` when it takes too long.
         """
         return await self._in_time(self._take_over())
+
+    async def take_as_left(self, end: PartitionEnd) -> Opened | None:
+        """Steps 1 and 4 alone, if all is as the last owner says; else None, and nothing is done.
+
+        May run beside the claim: of two who do this, or take over, one wins. Raises as `take_over`.
+        """
+        prepared, self._prepared = self._prepared, None
+        if prepared is None:
+            return None
+        return await self._in_time(self._take_as_left(prepared, end))
 
     async def _take_over(self) -> Opened:
         for _ in range(_ATTEMPTS_MAX):
@@ -108,7 +158,7 @@ class PartitionOpener:
         """
         return await self._in_time(self._open(producers, confirmed_offset))
 
-    async def _in_time(self, opening: Coroutine[Any, Any, Opened]) -> Opened:
+    async def _in_time(self, opening: Coroutine[Any, Any, R]) -> R:
         """Give it up when it takes too long; the next attempt may take twice as long.
 
         It begins anew then: with the same time, what is slow and not stuck would never be done.
@@ -126,6 +176,51 @@ class PartitionOpener:
         self._allowed_ms = self._config.open_timeout_ms
         return opened
 
+    async def _take_as_left(self, prepared: Prepared, end: PartitionEnd) -> Opened | None:
+        try:
+            record, closed, writer, state_writer = await asyncio.gather(
+                self._record.read(),
+                self._closed(end.ledger_id),
+                prepared.data,
+                self._with_state(prepared.state, end),
+            )
+            state = State.told_by(end.state)
+            fits = prepared.epoch == end.epoch and end.fits(record) and end.is_told_by(closed)
+            if not fits or (state_writer is None) != (end.state_ledger is None):
+                raise PartitionUnavailable("its record or its newest ledger says something else")
+        except BaseException as error:
+            self._spawn(self._discard(prepared.data, prepared.state))
+            if not isinstance(error, OctavoError) or isinstance(error, TopicNotFound):
+                raise
+            _log.info("not_as_left", partition=str(self._name), reason=str(error))
+            return None
+        try:
+            await self._name_them(end.contents, writer, state_writer, own=False)
+        except OwnershipLost:
+            return None
+        self._drop_ledgers(record, end.state_ledger)
+        table = ProducerTable(self._config.producers_max)
+        for producer in state.producers.values():
+            table.restore(producer)
+        return Opened(writer, state, table, state_writer, closed)
+
+    async def _closed(self, ledger_id: int) -> LedgerMetadata:
+        """The ledger, which its writer is closing at this moment."""
+        for _ in range(_CLOSED_LOOKS):
+            if (found := await self._ledgers.metadata(ledger_id)).state is LedgerState.CLOSED:
+                break
+            await asyncio.sleep(_CLOSED_PAUSE_S)
+        return found
+
+    async def _with_state(
+        self, made: asyncio.Future[LedgerWriter] | None, end: PartitionEnd
+    ) -> LedgerWriter | None:
+        if made is None:
+            return None
+        writer = await made
+        await write_snapshot(writer, end.state)
+        return writer
+
     async def _open(self, producers: ProducerTable | None, known_upto: int | None) -> Opened:
         own = producers is not None
         epoch = self._record.value.epoch
@@ -133,8 +228,17 @@ class PartitionOpener:
         if own and record.epoch != epoch:
             raise OwnershipLost(f"{self._name}: another broker has taken over meanwhile")
         state_ledger = None if own else record.state_ledger
-        new = self._create("data", record)
-        new_state = None if state_ledger is None else self._create("state", record)
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None and prepared.epoch != record.epoch:
+            self._spawn(self._discard(prepared.data, prepared.state))
+            prepared = None
+        new = self._create("data", record) if prepared is None else prepared.data
+        new_state = None if prepared is None else prepared.state
+        if state_ledger is None and new_state is not None:
+            self._spawn(self._discard(new_state))
+            new_state = None
+        if state_ledger is not None and new_state is None:
+            new_state = self._create("state", record)
         try:
             recovered, state = await asyncio.gather(self._close_last(), self._replay(state_ledger))
             contents = await self._measure(recovered)
@@ -148,23 +252,17 @@ class PartitionOpener:
         except BaseException:
             self._spawn(self._discard(new, new_state))
             raise
-        try:
-            await self._publish_record(contents, writer, state_writer, own=own)
-        except BaseException as error:
-            if was_refused(error):
-                self._spawn(self._discard(new, new_state))
-            else:  # the record may name them
-                for made in (writer, state_writer):
-                    if made is not None:
-                        let_go(made)
-            raise
-        for ledger_id in LedgerList(record.ledgers, record.trimmed_offset).dropped_in(
-            self._record.ledgers
-        ):
+        await self._name_them(contents, writer, state_writer, own=own)
+        self._drop_ledgers(record, state_ledger)
+        return Opened(writer, state, table, state_writer, recovered)
+
+    def _drop_ledgers(self, before: PartitionRecord, state_ledger: int | None) -> None:
+        """Those that `before` named, and the record names no more."""
+        ledger_list = LedgerList(before.ledgers, before.trimmed_offset)
+        for ledger_id in ledger_list.dropped_in(self._record.ledgers):
             self._spawn(delete_quietly(self._ledgers, ledger_id))
         if state_ledger is not None:
             self._spawn(delete_quietly(self._ledgers, state_ledger))
-        return Opened(writer, state, table, state_writer, recovered)
 
     async def _close_last(self) -> LedgerMetadata | None:
         """Step 2: after this nobody adds to the newest ledger any more."""
@@ -187,7 +285,7 @@ class PartitionOpener:
         last = await self._reader.header(closed, recovered.last_entry)
         return Contents(
             last.base_offset + last.record_count,
-            recovered.length,
+            plain_length(recovered),
             min(first.first_timestamp, last.first_timestamp),
             max(first.max_timestamp, last.max_timestamp),
             # Of the batches between nothing is known, and reading them all would take too long
@@ -209,8 +307,9 @@ class PartitionOpener:
         for producer in known.snapshot() if known is not None else state.producers.values():
             table.restore(producer)
         for segment in ledger_list.segments:
-            # What was bulk-loaded has no sequences, and may be long.
-            if not segment.bulk_loaded and segment.base_offset + (segment.count or 0) > upto:
+            # What was bulk-loaded has no sequences, and may be long. A fork takes none over.
+            sequenced = not (segment.bulk_loaded or segment.shared)
+            if sequenced and segment.base_offset + (segment.count or 0) > upto:
                 await self._scan(table, segment, max(upto, segment.base_offset))
         return table
 
@@ -231,7 +330,12 @@ class PartitionOpener:
         self, writer: LedgerWriter, state: State, table: ProducerTable, end: int
     ) -> None:
         cursors = [(name, held.created_ms, held.cursor) for name, held in state.cursors.items()]
-        await write_snapshot(writer, snapshot(cursors, table.snapshot(), end))
+        told = [(name, held.deliveries) for name, held in state.cursors.items()]
+        seeks = {name: held.seeks for name, held in state.cursors.items()}
+        entries = snapshot(
+            cursors, table.snapshot(), end, state.ages.marks, told, seeks, state.access
+        )
+        await write_snapshot(writer, entries)
 
     def _create(self, kind: str, record: PartitionRecord) -> asyncio.Future[LedgerWriter]:
         """Begin to make a ledger, while others are still being recovered.
@@ -242,6 +346,26 @@ class PartitionOpener:
         return self._ledgers.spawn(
             create_ledger(self._ledgers, self._settings(), self._name, kind, record)
         )
+
+    async def _name_them(
+        self,
+        contents: Contents | None,
+        writer: LedgerWriter,
+        state_writer: LedgerWriter | None,
+        *,
+        own: bool,
+    ) -> None:
+        """Step 4. When it fails the new ledgers go, unless the record may name them."""
+        try:
+            await self._publish_record(contents, writer, state_writer, own=own)
+        except BaseException as error:
+            refused = was_refused(error)
+            for made in (writer, state_writer):
+                if made is not None and refused:
+                    self._spawn(self._ledgers.discard(made))
+                elif made is not None:
+                    let_go(made)
+            raise
 
     async def _publish_record(
         self,

@@ -78,7 +78,7 @@ class PartLoader:
             topic, _ = await self._context.topics.read_topic(*self._name.topic_name)
         except RecordNotFound:
             return True
-        return topic.deleting or not part.is_of(topic)
+        return not topic.stands or not part.is_of(topic)
 
     async def _finished(self) -> set[str]:
         """The marks here that may go, when there are many."""

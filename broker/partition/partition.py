@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
@@ -27,20 +27,31 @@ import structlog
 
 from octavo.broker.errors import (
     BatchTooLong,
+    ExclusiveProducer,
     NotOwner,
+    OffsetBeyondEnd,
     OffsetMismatch,
+    PartitionMoving,
     PartitionUnavailable,
+    ProducerBusy,
     PublishOutcomeUnknown,
+    SchemaMismatch,
     SequenceGap,
+    StaleProducerAccess,
     TopicNotFound,
 )
 from octavo.broker.log.cache import PartitionTail
+from octavo.broker.log.compaction import compacted_figures
 from octavo.broker.log.entry_index import EntryIndex
+from octavo.broker.log.ledger_list import ForkPoint
 from octavo.broker.log.open_batches import ReadableBatch
 from octavo.broker.log.reader import LogReader
 from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper
+from octavo.broker.partition.backlogs import Backlogs
 from octavo.broker.partition.compacted import CompactedLog
+from octavo.broker.partition.compactor import Compactor
 from octavo.broker.partition.context import PartitionContext
+from octavo.broker.partition.ending import STATE_BYTES_MAX, Foretold, PartitionEnd
 from octavo.broker.partition.gathering import Gathering, Joined, Placed
 from octavo.broker.partition.log import PartitionLog
 from octavo.broker.partition.maintenance import Maintenance
@@ -48,7 +59,9 @@ from octavo.broker.partition.opening import Opened, PartitionOpener
 from octavo.broker.partition.part_loader import PartLoader
 from octavo.broker.partition.publisher import OpenSegment, Publisher
 from octavo.broker.partition.rollover import Rollover
-from octavo.broker.state.format import Op, snapshot
+from octavo.broker.policies.backlog import Stored
+from octavo.broker.state.access import Access, AccessState
+from octavo.broker.state.format import Op, access_op, snapshot
 from octavo.broker.state.log import StateLog
 from octavo.broker.subscriptions.subscription import Subscription
 from octavo.broker.subscriptions.subscriptions import SubscriptionSet
@@ -63,6 +76,7 @@ from octavo.broker.types import (
     TopicSettings,
 )
 from octavo.ledger.errors import LedgerFenced
+from octavo.ledger.read.open_batch import open_batch
 from octavo.protocol.batch import (
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_TRANSACTIONAL,
@@ -118,12 +132,39 @@ class PartitionOpening:
         """Take the partition over. Raises what its ledgers and the metadata store raise."""
         started_s = asyncio.get_running_loop().time()
         opened = await self.opener.take_over()
+        return self._opened("partition_taken_over", opened, started_s)
+
+    async def open_as_left(
+        self, end: PartitionEnd, claim: Callable[[], Awaitable[None]]
+    ) -> Partition | None:
+        """Take it over as its last owner says that it was left, while `claim` claims it.
+
+        None: it is not so, and the claim stands. Raises what `claim` does, and as `open`.
+        """
+        started_s = asyncio.get_running_loop().time()
+        taking = asyncio.ensure_future(self.opener.take_as_left(end))
+        try:
+            await claim()
+            opened = await taking
+            if opened is None:
+                return None
+            await self.record.check_topic()  # a deletion that sees no claim waits for none
+            return self._opened("partition_taken_as_left", opened, started_s)
+        except BaseException:
+            taking.cancel()
+            await asyncio.wait((taking,))
+            if not taking.cancelled() and not taking.exception() and (opened := taking.result()):
+                opened.let_go()
+            raise
+
+    def _opened(self, event: str, opened: Opened, started_s: float) -> Partition:
         partition = Partition(self, opened)
-        partition.tell_opened("partition_taken_over", opened, started_s)
+        partition.tell_opened(event, opened, started_s)
         return partition
 
     async def close(self) -> None:
         """Nobody opens it here any more."""
+        self.opener.unprepare()
         await self.reader.close()
 
 
@@ -150,6 +191,11 @@ class Partition:
         self._opener = opening.opener
         self._reopening: asyncio.Task[None] | None = None
         self._gone: NotOwner | None = None
+        self._used_s = self._loop.time()
+        """When somebody asked for anything last; since it was opened at the longest."""
+        self._retired_until_s = 0.0
+        self._access = Access(opened.state.access)
+        self._access_changed = asyncio.Event()
         tail = context.tail_cache.partition()
         self._publisher = self._new_publisher(opened, tail)
         self._log = PartitionLog(
@@ -158,13 +204,22 @@ class Partition:
         self._compacted = CompactedLog(
             name, context.ledgers, self._record, self._log, context.open_batches.opening
         )
+        self._compactor = Compactor(
+            name, opening.incarnation, context, self._record, self._settings, opening.reader,
+            self._compacted.view,
+        )  # fmt: skip
         self._subscriptions = SubscriptionSet(
-            self, context.config, lambda sub: context.subscription_info(name, sub), self.persist
-        )
+            self, context.config, lambda sub: context.subscription_info(name, sub), self.persist,
+            context.letters,
+        )  # fmt: skip
         self._subscriptions.restore(opened.state.cursors)
         self._maintenance = Maintenance(
             name, context, self._record, self._settings, self._log, self._subscriptions,
             self.persist, self._lost,
+        )  # fmt: skip
+        self._backlogs = Backlogs(
+            name, context, self._settings, self._subscriptions, self.persist, self._stored,
+            opened.state.ages,
         )  # fmt: skip
         self._part_loader = PartLoader(name, context, self._record)
         self._state_log = StateLog(
@@ -172,7 +227,9 @@ class Partition:
             self._lost, opened.state_writer,
         )  # fmt: skip
         self._rollover = self._new_rollover()
-        self._gathering = Gathering(partial(self.publish, checked=True))
+        self._gathering = Gathering(partial(self.publish, checked=True, fits=True))
+        self._schema_turns = asyncio.Lock()
+        """Batches are checked in the order in which they came, and stored in it."""
 
     # Figures
 
@@ -201,6 +258,11 @@ class Partition:
         """The end: one past the last durable message."""
         return self._log.end_offset
 
+    @property
+    def settings(self) -> TopicSettings:
+        """What holds for its topic now."""
+        return self._settings()
+
     def stats(self) -> PartitionStats:
         """Live figures; costs nothing."""
         publisher, segment = self._publisher, self._publisher.segment
@@ -219,21 +281,41 @@ class Partition:
             last_add_confirmed=segment.last_entry,
             producers=len(publisher.stored_producers),
             subscriptions=self._subscriptions.stats(),
+            kept_because=self._why_kept(),
+            compacted=compacted_figures(self._record.value.compaction),
+        )
+
+    def _why_kept(self) -> str:
+        time = self._context.deletion_time()
+        return self._record.ledgers.why_kept(
+            self._maintenance.retention(time),
+            0 if time is None else time.now_ms,
+            self._publisher.segment.contents.payload_bytes,
+            self._subscriptions.committed(),
         )
 
     # Publish and read
 
     async def publish(
-        self, batch: bytes, *, expected_offset: int | None = None, checked: bool = False
+        self,
+        batch: bytes,
+        *,
+        expected_offset: int | None = None,
+        checked: bool = False,
+        fits: bool = False,
+        access: int | None = None,
     ) -> Published:
         """Store one RecordBatch v2 as it is and return its place once it is durable.
 
         Producer id, epoch and base sequence are read from its header (-1: not idempotent).
         `expected_offset`: store only at this offset. `checked`: the caller has passed the batch
-        through `octavo.protocol.batch.check_batch` already. Calls take effect in the order in which
-        they were made. Raises `InvalidBatch`, `BatchTooLong`, `StaleProducerEpoch`, `SequenceGap`,
-        `OffsetMismatch`, `Overloaded`; `NotOwner` and `PartitionUnavailable` (nothing was stored);
-        `PublishOutcomeUnknown` (it may have been).
+        through `octavo.protocol.batch.check_batch` already; `fits`: and its messages through the
+        topic's schema. `access`: the epoch of exclusive access that it is published with.
+        Calls take effect in the order in which they were made. Raises `ExclusiveProducer`,
+        `StaleProducerAccess`, `SchemaMismatch`, `InvalidBatch`, `BatchTooLong`,
+        `StaleProducerEpoch`, `SequenceGap`,
+        `OffsetMismatch`, `Overloaded`, `BacklogQuotaExceeded`; `NotOwner` and
+        `PartitionUnavailable` (nothing was stored); `PublishOutcomeUnknown` (it may have been).
         """
         header = read_header(batch) if checked else check_batch(batch)
         if header.total_bytes != len(batch):
@@ -248,9 +330,13 @@ class Partition:
         if header.attributes & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL):
             raise InvalidBatch("transactional and control batches are not supported")
         self._check_open()
+        if not fits and self._settings().schema_validate:
+            await self._check_schema(batch)
+        await self._backlogs.admit()
+        self._check_open()
         try:
-            published = await self._publisher.publish(batch, header, expected_offset)
-        except (SequenceGap, OffsetMismatch):
+            published = await self._publisher.publish(batch, header, expected_offset, access)
+        except (SequenceGap, OffsetMismatch, ExclusiveProducer, StaleProducerAccess):
             await self.prove()  # our successor, if there is one, may have what is missing
             raise
         if published.duplicate:
@@ -270,11 +356,85 @@ class Partition:
 
         Raises as `publish` does.
         """
+        if self._settings().schema_validate:
+            misfit = await self._schema_checker()
+            if (why := misfit(record)) is not None:
+                raise SchemaMismatch(f"the message was not stored: {why}", 0)
         return await self._gathering.publish(record)
 
+    async def _schema_checker(self) -> Callable[[Record], str | None]:
+        subject = self._settings().schema_subject
+        assert subject is not None, "checked where settings are made"
+        return await self._context.schema_checker((self.name.namespace, subject))
+
+    async def _check_schema(self, batch: bytes) -> None:
+        """Raises `SchemaMismatch` for the first message that does not fit."""
+        async with self._schema_turns:
+            misfit = await self._schema_checker()
+            opened = await open_batch(batch)
+            for index, records in opened.following(0):
+                for number, record in enumerate(records, index):
+                    if (why := misfit(record)) is not None:
+                        raise SchemaMismatch(
+                            f"message {number} of its batch, and so none of it, was stored: {why}",
+                            number,
+                        )
+                await asyncio.sleep(0)
+
     def join_single(self, record: Record) -> Joined:
-        """What `publish_single` does, for who has no task that could wait."""
+        """What `publish_single` does, for who has no task that could wait, of topics that check no
+        schema."""
         return self._gathering.join(record)
+
+    @property
+    def access(self) -> AccessState:
+        """Who alone may publish here, if somebody does."""
+        return self._access.state
+
+    async def acquire_access(
+        self, producer: str, *, session_ms: int, fencing: bool, wait_s: float = 0.0
+    ) -> tuple[AccessState, int]:
+        """`producer` alone may publish from now on, with the epoch that is returned.
+
+        Beside it the next offset: all that others have published lies before it, and is durable.
+        Waits up to `wait_s` for a holder to go. Raises `ProducerBusy`; `AckOutcomeUnknown` and
+        `PublishOutcomeUnknown` (call again: it gets another epoch), `NotOwner`.
+        """
+        until_s = self._loop.time() + wait_s
+        while True:
+            self._check_open()
+            try:
+                now_ms = int(self._loop.time() * 1000)
+                state = self._access.acquire(
+                    producer, now_ms, session_ms=session_ms, fencing=fencing
+                )
+                break
+            except ProducerBusy as error:
+                left_s = until_s - self._loop.time()
+                if left_s <= 0:
+                    await self.prove()
+                    raise
+                self._access_changed.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(left_s, (error.left_ms + 1) / 1000)):
+                        await self._access_changed.wait()
+        publisher = self._publisher
+        upto = publisher.next_offset
+        await self._state_log.append(access_op(state))
+        await publisher.confirmed_up_to(upto)
+        return state, upto
+
+    async def release_access(self, epoch: int) -> None:
+        """Anybody may publish again. Raises `StaleProducerAccess`, `AckOutcomeUnknown`,
+        `NotOwner`."""
+        self._check_open()
+        try:
+            state = self._access.release(epoch)
+        except StaleProducerAccess:
+            await self.prove()
+            raise
+        await self._state_log.append(access_op(state or self._access.state))
+        self._access_changed.set()
 
     async def prove(self) -> None:
         """Return when it is certain that the partition was ours when this was called.
@@ -333,6 +493,33 @@ class Partition:
         assert at in ("earliest", "latest"), at
         return self.earliest_offset if at == "earliest" else self.next_offset
 
+    async def truncate(self, before: int) -> int:
+        """Remove what lies before offset `before`, for good: the first offset that is left.
+
+        Never goes back: with an earlier one nothing happens. Subscriptions skip what goes. Raises
+        `OffsetBeyondEnd`, `NotOwner`, and `PartitionUnavailable`: nobody knows, call again.
+        """
+        self._check_open()
+        if before > self.next_offset:
+            raise OffsetBeyondEnd(
+                f"{self.name}: offset {before} is beyond the end; the next one will be "
+                f"{self.next_offset}",
+                self.next_offset,
+            )
+        try:
+            return await self._maintenance.truncate(self._publisher, before)
+        except OwnershipLost as error:
+            raise NotOwner(f"{self.name} is served by another broker now: {error}") from error
+
+    async def fork_point(self, offset: int) -> ForkPoint:
+        """How a fork of what lies before `offset` has to be cut. Raises as `read` does.
+
+        Good for the `epoch` of now: with the partition's record at a later one, the end may lie
+        elsewhere.
+        """
+        self._check_open()
+        return await self._log.fork_point(offset)
+
     @property
     def compacted(self) -> CompactedLog:
         """The same partition, read through its compacted view. Raises `NotOwner`."""
@@ -355,12 +542,22 @@ class Partition:
         """The batch, opened, for as long as the block lasts. For subscriptions."""
         return self._context.open_batches.readable(batch)
 
+    def wall_ms(self) -> int:
+        """What time it is by this machine's clock. For subscriptions."""
+        return self._context.clock()
+
     async def persist(self, op: Op) -> None:
         """Return when a change of cursors is durable. For subscriptions."""
         self._check_open()
         await self._state_log.append(op)
+        self._backlogs.acked()
 
     # Opening and closing
+
+    def foretell(self) -> Foretold:
+        """What an heir needs to know to make ready."""
+        record = self._record.value
+        return Foretold(self.incarnation, record.epoch, record.state_ledger is not None)
 
     async def close(self, *, graceful: bool) -> None:
         """Stop serving. `graceful`: finish what is under way and close the ledgers."""
@@ -381,6 +578,43 @@ class Partition:
                 await publisher.confirmed_up_to(publisher.next_offset)
                 await publisher.writer.close()
 
+    async def hand_off(self, on_drained: Callable[[PartitionEnd | None], None]) -> None:
+        """Stop serving, and close the ledgers.
+
+        `on_drained(end)` is called when nothing is under way any more, before the ledgers are
+        closed; with None when the heir has to find out for itself how it was left.
+        """
+        if self.state is PartitionState.CLOSED:
+            on_drained(None)
+            return
+        was_open = self.state is PartitionState.OPEN
+        self._stop_serving(NotOwner(f"{self.name} is being handed over; ask again"))
+        try:
+            on_drained(await self._drained() if was_open else None)
+            await asyncio.gather(self._close_log(), self._state_log.close(drain=True))
+        finally:
+            self._context.spawn(self._release())
+
+    async def _drained(self) -> PartitionEnd | None:
+        """How it is left once all that was under way is stored."""
+        publisher = self._publisher
+        await asyncio.gather(self._rollover.close(), self._state_log.drain())
+        if publisher.failed is None:
+            with contextlib.suppress(OctavoError):
+                await publisher.confirmed_up_to(publisher.next_offset)
+        if publisher.failed or publisher.confirmed_offset != publisher.next_offset:
+            return None
+        record, segment = self._record.value, publisher.segment
+        state: tuple[bytes, ...] = ()
+        if record.state_ledger is not None or self._publisher.stored_producers:
+            state = tuple(self._snapshot())
+        if sum(map(len, state)) > STATE_BYTES_MAX:
+            return None
+        return PartitionEnd(
+            record.epoch, segment.writer.ledger_id, segment.last_entry, segment.contents,
+            record.state_ledger, state,
+        )  # fmt: skip
+
     def abandon(self, why: str) -> None:
         """Stop serving this instant: the partition is somebody else's, or may be any moment."""
         self._lost(NotOwner(f"{self.name}: {why}"))
@@ -392,7 +626,7 @@ class Partition:
         segment = OpenSegment(opened.writer, last.base_offset, self._context.clock(), released=True)
         return Publisher(
             self.name, self._config, segment, opened.producers, tail, self._index,
-            self._confirmed, self._publisher_failed,
+            self._confirmed, self._publisher_failed, self._access,
         )  # fmt: skip
 
     def _new_rollover(self) -> Rollover:
@@ -416,6 +650,25 @@ class Partition:
     def _check_open(self) -> None:
         if self._gone is not None:
             raise self._gone
+        self._used_s = self._loop.time()
+        if self._used_s < self._retired_until_s:
+            raise PartitionMoving(
+                f"{self.name}: nobody has used the topic for long, and it is about to be deleted, "
+                "as its policy delete_when_inactive says; ask again"
+            )
+
+    def is_unused(self, for_ms: int, retire_s: float = 0.0) -> bool:
+        """Whether nobody has asked for anything for so long, or since it was opened here.
+
+        If so, nothing is served for `retire_s` from now on: the topic may be deleted in that time.
+        Who asks all the same is told to come back, and it is in use again.
+        """
+        now_s = self._loop.time()
+        quiet = self._gone is None and not self._publisher.inflight_bytes
+        unused = quiet and (now_s - self._used_s) * 1000 >= for_ms
+        if retire_s:
+            self._retired_until_s = now_s + retire_s if unused else 0.0
+        return unused
 
     # What happens to it
 
@@ -424,6 +677,24 @@ class Partition:
         self._subscriptions.wake()
         self._rollover.look()
         self._maintenance.confirmed(self._publisher, payload_bytes, entries)
+        self._backlogs.confirmed(payload_bytes)
+
+    def _stored(self) -> list[Stored]:
+        """The ledgers of what is confirmed."""
+        publisher, found = self._publisher, list[Stored]()
+        last = publisher.segment
+        parts = [(one.ledger_id, one.base_offset, one) for one in self._record.ledgers.segments]
+        for ledger_id, base, one in parts:
+            if one.count is not None:
+                found.append(Stored(base, base + one.count, one.bytes))
+            else:
+                contents = publisher.contents_of(ledger_id)
+                found.append(Stored(base, base + contents.messages, contents.payload_bytes))
+        if not parts or parts[-1][0] != last.writer.ledger_id:  # the record is about to name it
+            contents = last.contents
+            end = last.base_offset + contents.messages
+            found.append(Stored(last.base_offset, end, contents.payload_bytes))
+        return found
 
     def _snapshot(self) -> Iterator[bytes]:
         publisher = self._publisher
@@ -432,6 +703,10 @@ class Partition:
             self._subscriptions.cursors(),
             publisher.stored_producers.snapshot(),
             publisher.confirmed_offset,
+            self._backlogs.ages.marks,
+            self._subscriptions.deliveries(),
+            self._subscriptions.seeks(),
+            self._access.state,
         )
 
     def _publisher_failed(self, error: OctavoError) -> None:
@@ -488,6 +763,7 @@ class Partition:
         if self._reopening is not None and self._reopening is not asyncio.current_task():
             self._reopening.cancel()
         self._subscriptions.close(gone)
+        self._backlogs.close()
 
     def _enter(self, state: PartitionState) -> None:
         assert state in NEXT_STATES[self.state], (self.state, state)
@@ -505,7 +781,18 @@ class Partition:
         await self._publisher.abandon()
 
     async def maintain(self) -> None:
-        """Roll over by age, trim by retention; called now and then."""
+        """Roll over by age, pass over what is too old, trim by retention; called now and then."""
         if self.state is PartitionState.OPEN:
             self._rollover.look()
+            await self._backlogs.keep()
+            self._subscriptions.look()
             await self._maintenance.trim(self._publisher)
+
+    @property
+    def compaction_is_due(self) -> bool:
+        """Whether `compact` has something to do; costs nothing."""
+        return self.state is PartitionState.OPEN and self._compactor.is_due
+
+    async def compact(self) -> None:
+        """Make the compacted view that the topic's settings ask for, and remove earlier ones."""
+        await self._compactor.work()

@@ -5,6 +5,9 @@
 Promises: batches take effect in the order of the calls and are confirmed in that order; a batch is
 answered only when it, all before it, and the record that names its ledger are durable. A batch is
 one entry, never rebuilt; batches of one loop turn share a write, which the ledger writer does.
+With deferred syncs (the topic's durability) it is answered once an ack quorum has written it, and
+confirmed, so readable, once that is synced, which is asked for `deferred_sync_ms` later: what a
+reader has seen no power failure takes back.
 
 Rolling over (rollover.py) does not stop publishing: adds go to the new ledger at once, and their
 answers wait until the partition's record names it. After a failure a publisher is finished: what
@@ -31,14 +34,17 @@ from octavo.broker.log.cache import CachedBatch, PartitionTail
 from octavo.broker.log.entry_index import EntryIndex
 from octavo.broker.log.ledger_list import Contents, RolloverPolicy
 from octavo.broker.log.record import OwnershipLost
+from octavo.broker.policies.rules import is_deferred
+from octavo.broker.state.access import Access
 from octavo.broker.state.dedup import ProducerTable
 from octavo.broker.state.log import let_go
-from octavo.broker.types import PartitionName, Published
-from octavo.ledger.actions import Ended
+from octavo.broker.types import PartitionName, Published, TopicSettings
+from octavo.ledger.actions import Ended, Forced
 from octavo.ledger.errors import LedgerFenced, OutcomeUnknown, WriterBusy
 from octavo.ledger.write.writer import LedgerWriter
 from octavo.protocol.batch import BatchHeader, with_base_offset
 from octavo.protocol.codes import OctavoError
+from octavo.security.keys.errors import KeyMissing
 
 _WAITING_FACTOR = 4
 """So many times the bytes in flight may wait for room; more publishers are refused."""
@@ -71,13 +77,21 @@ class OpenSegment:
         """Whether it is long or old enough to be followed by another."""
         return policy.due(self.added_bytes, self.entries, now_ms - self.created_ms)
 
+    def is_made_otherwise(self, settings: TopicSettings) -> bool:
+        """Whether a ledger that is made now has other copies, or other acks, and this is in use."""
+        metadata = self.writer.metadata
+        made = (metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+        wanted = (settings.ensemble_size, settings.write_quorum, settings.ack_quorum)
+        deferred = is_deferred(settings.policies)
+        return self.entries > 0 and (made != wanted or self.writer.deferred != deferred)
+
 
 class _Job:
     """One call of publish, from its arrival to its answer."""
 
     __slots__ = (
-        "batch", "entry_id", "expected_offset", "first_offset", "future", "header", "segment",
-        "sequence", "size", "stored",
+        "access", "batch", "entry_id", "expected_offset", "first_offset", "future", "header",
+        "segment", "sequence", "size", "stored", "written",
     )  # fmt: skip
 
     def __init__(
@@ -85,8 +99,11 @@ class _Job:
         batch: bytes,
         header: BatchHeader,
         expected_offset: int | None,
+        access: int | None,
         future: asyncio.Future[Published],
     ) -> None:
+        self.access = access
+        """The epoch of exclusive access that it came with."""
         self.batch = batch
         self.header = header
         self.expected_offset = expected_offset
@@ -94,7 +111,8 @@ class _Job:
         self.size = len(batch)
         self.first_offset = self.entry_id = -1
         self.segment: OpenSegment | None = None
-        self.stored = False
+        self.stored = self.written = False
+        """Durable; on an ack quorum, perhaps not synced."""
         self.sequence: tuple[int, int, int, int] | None = None
         """Producer, epoch, first sequence, count; None when it does not number its messages."""
         if header.producer_id >= 0 and header.base_sequence >= 0:
@@ -124,8 +142,10 @@ class Publisher:
         index: EntryIndex,
         on_confirmed: Callable[[int, int], None],
         on_failed: Callable[[OctavoError], None],
+        access: Access,
     ) -> None:
         self._name = name
+        self._access = access
         self._config = config
         self._tail = tail
         self._index = index
@@ -144,6 +164,9 @@ class Publisher:
         self._waiting_bytes = 0
         self._until_confirmed: list[tuple[int, asyncio.Future[None]]] = []
         self._draining: asyncio.Task[None] | None = None
+        self._deferred: deque[_Job] = deque()
+        """What is to be answered once it is written, in order."""
+        self._forcing: asyncio.Task[None] | None = None
         self._unanswered = 0
         """Adds whose outcome the ledger writer has not told, also after a failure."""
         self._all_answered: asyncio.Future[None] | None = None
@@ -151,13 +174,17 @@ class Publisher:
         self._listen_to(segment)
 
     async def publish(
-        self, batch: bytes, header: BatchHeader, expected_offset: int | None
+        self,
+        batch: bytes,
+        header: BatchHeader,
+        expected_offset: int | None,
+        access: int | None = None,
     ) -> Published:
         """Store one checked batch. See `Partition.publish`."""
         if self.failed is not None:
             raise self._not_stored(self.failed)
         future: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
-        job = _Job(batch, header, expected_offset, future)
+        job = _Job(batch, header, expected_offset, access, future)
         if self._waiting or not self._has_room(job):
             self._queue(job)
         else:
@@ -212,11 +239,13 @@ class Publisher:
 
         Readers wait for that, so the ledger is to be closed and another begun without an add.
         """
-        segment.writer.on_event.append(self._writer_told)
+        segment.writer.on_event.append(partial(self._writer_told, segment))
 
-    def _writer_told(self, event: object) -> None:
+    def _writer_told(self, segment: OpenSegment, event: object) -> None:
         if isinstance(event, Ended):
             self.fail(event.error)
+        elif isinstance(event, Forced) and self.failed is None:
+            self._synced(segment, event.last_entry)
 
     def _segment_of(self, ledger_id: int) -> OpenSegment | None:
         for segment in (self.segment, self._previous):
@@ -273,8 +302,10 @@ class Publisher:
         self._until_confirmed.clear()
         self._waiting.clear()
         self._waiting_bytes = self.inflight_bytes = 0
-        if self._draining is not None:
-            self._draining.cancel()
+        for task in (self._draining, self._forcing):
+            if task is not None:
+                task.cancel()
+        self._deferred.clear()
         self._on_failed(error)
 
     def _unknown(self, error: OctavoError) -> PublishOutcomeUnknown:
@@ -314,6 +345,7 @@ class Publisher:
     def _admit(self, job: _Job) -> None:
         """Give the batch its offset and its entry, or answer it."""
         try:
+            self._access.check(job.access, int(job.future.get_loop().time() * 1000))
             known = None if job.sequence is None else self._producers.check(*job.sequence)
             if known is not None:
                 job.first_offset = known.stored_from
@@ -338,6 +370,9 @@ class Publisher:
             self._drain()
         except BrokerError as error:
             job.fail(error)
+        except KeyMissing as error:
+            job.fail(self._not_stored(error))
+            self.fail(error)
         except OctavoError as error:
             job.fail(self._unknown(error))
             self.fail(error)
@@ -355,6 +390,8 @@ class Publisher:
         segment.entries += 1
         segment.added_bytes += job.size
         self._pending.append(job)
+        if segment.writer.deferred:
+            self._deferred.append(job)
 
     def _added(self, job: _Job, _entry_id: int, error: OctavoError | None) -> None:
         self._unanswered -= 1
@@ -364,11 +401,49 @@ class Publisher:
         if error is not None:
             self.fail(error)
         elif self.failed is None:
-            job.stored = True
+            assert job.segment is not None
+            job.written = True
+            job.stored = not job.segment.writer.deferred
             self._settle()
+            if not job.stored:
+                self._force_soon(job.segment)
+
+    def _force_soon(self, segment: OpenSegment) -> None:
+        if self._forcing is None:
+            self._forcing = asyncio.create_task(self._force(segment), name=f"force {self._name}")
+
+    async def _force(self, segment: OpenSegment) -> None:
+        """Have what is written by then synced, and what was written meanwhile a moment later."""
+        try:
+            await asyncio.sleep(self._config.deferred_sync_ms / 1000)
+            await segment.writer.force()
+        except OctavoError:
+            return  # the writer has ended, and has told so
+        finally:
+            self._forcing = None
+        for job in self._pending:
+            if job.written and not job.stored and job.segment is not None:
+                self._force_soon(job.segment)
+                return
+
+    def _synced(self, segment: OpenSegment, last_entry: int) -> None:
+        """All of this ledger up to `last_entry` is durable."""
+        for job in self._pending:
+            if job.segment is segment:
+                if job.entry_id > last_entry:
+                    break
+                job.stored = True
+        self._settle()
 
     def _settle(self) -> None:
         """Answer what is durable, in order, as far as the partition's record vouches for it."""
+        deferred = self._deferred
+        while deferred and deferred[0].written:
+            segment = deferred[0].segment
+            assert segment is not None
+            if not segment.released:
+                break
+            self._answer(deferred.popleft(), segment)
         pending = self._pending
         entries = size = 0
         while pending and pending[0].stored:
@@ -400,10 +475,15 @@ class Publisher:
             self.stored_producers.accept(*job.sequence, first)
         self._index.note(ledger_id, first - segment.base_offset, job.entry_id)
         self._tail.append(CachedBatch(first, ledger_id, job.entry_id, header, job.batch))
+        self._answer(job, segment)
+
+    @staticmethod
+    def _answer(job: _Job, segment: OpenSegment) -> None:
         if not job.future.done():
-            last = self.confirmed_offset - 1
+            first, count = job.first_offset, job.header.record_count
+            ledger_id = segment.writer.ledger_id
             job.future.set_result(
-                Published(first, last, ledger_id, job.entry_id, header.record_count, False)
+                Published(first, first + count - 1, ledger_id, job.entry_id, count, False)
             )
 
     def _wake(self) -> None:

@@ -93,7 +93,9 @@ class Rollover:
             settings.rollover_bytes, settings.rollover_entries, settings.rollover_age_ms
         )
         now_s = asyncio.get_running_loop().time()
-        if self._publisher.segment.roll_due(policy, self._clock()) and now_s >= self._not_before_s:
+        segment = self._publisher.segment
+        due = segment.roll_due(policy, self._clock()) or segment.is_made_otherwise(settings)
+        if due and now_s >= self._not_before_s:
             self._task = asyncio.create_task(self._run(), name=f"roll over {self._name}")
 
     async def close(self) -> None:
@@ -101,12 +103,14 @@ class Rollover:
         self._closed = True
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
 
     async def cancel(self) -> None:
         """Stop at once: the publisher has failed."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None  # one that had not begun yet has not said so itself
 
     async def insert(self, plan: Callable[[], Awaitable[Insertion | None]]) -> None:
         """Roll over with ledgers in between that were written beforehand; one CAS for all.

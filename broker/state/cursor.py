@@ -85,6 +85,44 @@ class Cursor:
                 break
         return offset
 
+    def first_unacked(self, count: int, end: int) -> list[int]:
+        """The first so many unacked offsets before `end`."""
+        found: list[int] = []
+        at = self._floor
+        while len(found) < count:
+            start = self.next_unacked(at)
+            at = self.next_acked(start, min(end, start + count - len(found)))
+            if start >= at:
+                break
+            found.extend(range(start, at))
+        return found
+
+    def after_unacked(self, count: int, end: int) -> int:
+        """The offset behind the `count`-th unacked one; `end` when there are fewer before it.
+
+        A million holes cost a look at each of some hundred chunks.
+        """
+        at = self._floor
+        for index in sorted(self._chunks):
+            base = index << _CHUNK_SHIFT
+            if count <= base - at:
+                break
+            count -= max(0, base - at)
+            at = max(at, base)
+            bits = self._chunks[index] >> (at - base)
+            size = _CHUNK - (at - base)
+            free = size - bits.bit_count()
+            if count <= free:
+                while True:  # the place in this chunk
+                    count -= not bits & 1
+                    at += 1
+                    if not count:
+                        return min(at, end)
+                    bits >>= 1
+            count -= free
+            at = base + _CHUNK
+        return min(at + count, end)
+
     def next_acked(self, offset: int, limit: int) -> int:
         """The first acked offset that is not before `offset`; `limit` if none comes before it."""
         if offset < self._floor:

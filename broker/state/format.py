@@ -9,6 +9,10 @@ Each entry is a msgpack array of operations, each an array that begins with its 
     ["a", name, [gap, length, gap, length, …]]           acked ranges
     ["d", name]                                          a cursor is deleted
     ["p", offset, [[id, epoch, [first, last, offset]…]…]]  producers as of every batch before offset
+    [50, offset, time_ms]                                every message before offset is that old
+    [70, epoch, producer, session_ms]                    who alone may publish; "": anybody
+    [20, name, [gap, deliveries, gap, deliveries, …]]    how often messages were delivered
+    [21, name, created_ms, committed_offset, seeks]      a cursor is set by a seek, which is counted
 
 A ledger begins with a snapshot of all; replaying its entries in order gives the state. Operations
 only add acks between two "c", so one that is replayed twice does no harm.
@@ -16,12 +20,15 @@ only add acks between two "c", so one that is replayed twice does no harm.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import msgpack
 
+from octavo.broker.policies.ages import Ages, Mark
+from octavo.broker.state.access import NOBODY, AccessState
 from octavo.broker.state.cursor import Cursor, Range, pack_ranges, unpack_ranges
 from octavo.broker.state.dedup import ProducerState, Remembered
 from octavo.protocol.codes import OctavoError, Scope
@@ -29,6 +36,9 @@ from octavo.protocol.codes import OctavoError, Scope
 FORMAT_VERSION = 1
 SNAPSHOT_ENTRY_BYTES = 256 * 1024
 """A snapshot is cut into entries of about this size, so that a million holes fit."""
+
+COUNTS_OF_ONE_OP = 10_000
+"""Delivery counts in one operation of a snapshot."""
 
 Op = list[Any]
 
@@ -42,10 +52,23 @@ class BadStateLedger(OctavoError):
 
 @dataclass(slots=True)
 class CursorState:
-    """A cursor and the subscription it belongs to: `created_ms` tells namesakes apart."""
+    """A cursor and the subscription it belongs to: `created_ms` tells namesakes apart.
+
+    `deliveries`: of unacked messages that were delivered more than once, how often, as consumers
+    were told. A replay has those of acked ones, too, until `forget_acked`.
+    """
 
     created_ms: int
     cursor: Cursor
+    deliveries: dict[int, int] = field(default_factory=dict)
+    seeks: int = 0
+    """Counted where there are dead letters: what is given up after a seek is another letter."""
+
+    def forget_acked(self) -> None:
+        """Drop the counts of what is acked by now."""
+        acked = [offset for offset in self.deliveries if self.cursor.is_acked(offset)]
+        for offset in acked:
+            del self.deliveries[offset]
 
 
 @dataclass(slots=True)
@@ -55,6 +78,16 @@ class State:
     cursors: dict[str, CursorState] = field(default_factory=dict)
     producers: dict[int, ProducerState] = field(default_factory=dict)
     producers_upto: int = 0
+    ages: Ages = field(default_factory=Ages)
+    access: AccessState = NOBODY
+
+    @classmethod
+    def told_by(cls, entries: Iterable[bytes]) -> State:
+        """What these entries say. Raises `BadStateLedger`."""
+        state = cls()
+        for entry in entries:
+            state.apply(entry)
+        return state
 
     def apply(self, entry: bytes) -> None:
         """Replay one entry. Raises `BadStateLedger`."""
@@ -94,6 +127,18 @@ class State:
                     if known is None or known.batches[-1].first_offset <= told[-1].first_offset:
                         self.producers.pop(producer_id, None)
                         self.producers[producer_id] = ProducerState(producer_id, epoch, told)
+            case [50, int(offset), int(time_ms)]:
+                self.ages.note(offset, time_ms)
+            case [70, int(epoch), str(producer), int(session_ms)]:
+                if epoch > self.access.epoch:  # what was queued before a snapshot is older
+                    self.access = AccessState(epoch, producer, session_ms)
+            case [20, str(name), list(packed)]:
+                if (held := self.cursors.get(name)) is not None:
+                    for offset, count in _unpack_counts(packed):
+                        held.deliveries[offset] = max(count, held.deliveries.get(offset, 0))
+            case [21, str(name), int(created_ms), int(committed_offset), int(seeks)]:
+                cursor = Cursor(committed_offset)
+                self.cursors[name] = CursorState(created_ms, cursor, seeks=seeks)
             case _:
                 raise ValueError(f"unknown operation {op!r:.60}")
 
@@ -119,20 +164,63 @@ def delete_op(name: str) -> Op:
     return ["d", name]
 
 
+def deliveries_op(name: str, counts: Mapping[int, int]) -> Op:
+    """These messages, ascending, were delivered so often."""
+    packed: list[int] = []
+    before = 0
+    for offset, count in counts.items():
+        packed += (offset - before, count)
+        before = offset
+    return [20, name, packed]
+
+
+def sought_op(name: str, created_ms: int, committed_offset: int, seeks: int) -> Op:
+    """A cursor is set anew, by a seek for the `seeks`-th time."""
+    return [21, name, created_ms, committed_offset, seeks]
+
+
+def _unpack_counts(packed: list[int]) -> Iterator[tuple[int, int]]:
+    if len(packed) % 2 or any(gap < 0 for gap in packed[::2]) or any(n < 2 for n in packed[1::2]):
+        raise ValueError("delivery counts are not pairs of a gap and a count of 2 or more")
+    offset = 0
+    for gap, count in zip(packed[::2], packed[1::2], strict=True):
+        offset += gap
+        yield offset, count
+
+
 def producers_op(upto: int, states: Iterable[ProducerState]) -> Op:
     """Producers that changed; with the earlier ones they cover every batch before `upto`."""
     return ["p", upto, [[s.producer_id, s.epoch, *map(list, s.batches)] for s in states]]
+
+
+def access_op(state: AccessState) -> Op:
+    """Who alone may publish from now on."""
+    return [70, *state]
+
+
+def ages_op(mark: Mark) -> Op:
+    """Every message before its offset was stored by its time."""
+    return [50, mark.offset, mark.time_ms]
 
 
 def snapshot(
     cursors: Iterable[tuple[str, int, Cursor]],
     producers: Iterable[ProducerState],
     producers_upto: int,
+    marks: Iterable[Mark] = (),
+    deliveries: Iterable[tuple[str, Mapping[int, int]]] = (),
+    seeks: Mapping[str, int] | None = None,
+    access: AccessState = NOBODY,
 ) -> Iterator[bytes]:
     """Entries that say all of it, none much longer than `SNAPSHOT_ENTRY_BYTES`."""
     ops: list[Op] = [["v", FORMAT_VERSION]]
+    if access.epoch:
+        ops.append(access_op(access))
     size = 0
-    for op, op_bytes in _snapshot_ops(cursors, producers, producers_upto):
+    ages = [(ages_op(mark), 20) for mark in marks]
+    told = _told_ops(deliveries)
+    states = _snapshot_ops(cursors, producers, producers_upto, seeks or {})
+    for op, op_bytes in chain(states, told, ages):
         ops.append(op)
         size += op_bytes
         if size >= SNAPSHOT_ENTRY_BYTES:
@@ -146,12 +234,25 @@ def _snapshot_ops(
     cursors: Iterable[tuple[str, int, Cursor]],
     producers: Iterable[ProducerState],
     producers_upto: int,
+    seeks: Mapping[str, int],
 ) -> Iterator[tuple[Op, int]]:
     """Small operations with their approximate sizes in bytes."""
     for name, created_ms, cursor in cursors:
-        yield cursor_op(name, created_ms, cursor.committed_offset), 32 + len(name)
+        offset, sought = cursor.committed_offset, seeks.get(name)
+        op = cursor_op(name, created_ms, offset)
+        yield sought_op(name, created_ms, offset, sought) if sought else op, 32 + len(name)
         for chunk in cursor.dump():
             yield ["b", name, [list(chunk)]], 16 + len(name) + len(chunk[1])
     for state in producers:
         yield producers_op(producers_upto, [state]), 32 + 24 * len(state.batches)
     yield producers_op(producers_upto, []), 16
+
+
+def _told_ops(
+    deliveries: Iterable[tuple[str, Mapping[int, int]]],
+) -> Iterator[tuple[Op, int]]:
+    for name, told in deliveries:
+        counts = sorted(told.items())
+        for at in range(0, len(counts), COUNTS_OF_ONE_OP):
+            some = dict(counts[at : at + COUNTS_OF_ONE_OP])
+            yield deliveries_op(name, some), 16 + len(name) + 6 * len(some)

@@ -21,6 +21,7 @@ from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import AckOutcomeUnknown, NotOwner, Overloaded, PartitionUnavailable
 from octavo.broker.log.leftover import custom_of
 from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper, was_refused
+from octavo.broker.policies.rules import is_deferred
 from octavo.broker.state.format import Op, State, encode
 from octavo.broker.types import PartitionName, TopicSettings
 from octavo.ledger.client import LedgerClient
@@ -43,13 +44,17 @@ async def create_ledger(
 ) -> LedgerWriter:
     """A ledger as the topic's settings want it, labelled with what it belongs to (log/leftover.py).
 
-    Only a change of a partition's record at the epoch of `record` may name it.
+    Only a change of a partition's record at the epoch of `record` may name it. Of an encrypted
+    topic the data are; a state ledger holds offsets, and names of subscriptions and producers. Nor
+    is that ever synced later than it is acked.
     """
     return await ledgers.create(
         ensemble_size=settings.ensemble_size,
         write_quorum=settings.write_quorum,
         ack_quorum=settings.ack_quorum,
         custom=custom_of(name, kind, record),
+        deferred_sync=kind == "data" and is_deferred(settings.policies),
+        encrypted_for=name.namespace if settings.encrypted and kind == "data" else None,
     )
 
 
@@ -164,6 +169,12 @@ class StateLog:
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_groups(), name=f"state {self._name}")
         await done
+
+    async def drain(self) -> None:
+        """Take no more, and return when what waits is written, or has failed."""
+        self._closed = True
+        if self._writing is not None:
+            await asyncio.wait((self._writing,))
 
     async def close(self, *, drain: bool) -> None:
         """Stop. `drain` writes what waits first; otherwise it fails with `NotOwner`."""

@@ -1,4 +1,4 @@
-"""Who gets which message: leases, redelivery, delays, exclusive and shared subscriptions. Pure.
+"""Who gets which message: leases, redelivery, delays, for all types of subscription. Pure.
 
     fresh → leased → acked
               ↓ lease ended, or nacked
@@ -7,34 +7,32 @@
 A dispatched batch is what one receive gives: messages leased to one consumer under one lease
 number. An ack id names offset and lease, so it is good at any broker while the lease lasts and
 worthless afterwards.
-Nothing here is durable: after a take-over leases are void and what is unacked is fresh again.
+Nothing here is durable: after a take-over leases are void and what is unacked is fresh again, with
+the delivery counts that the caller has kept (`attempts`).
 Redelivery comes before what is new, lowest offset first. `leased_max` bounds what is out or ready
 to go out again; what waits for its delay is no consumer's, and is bounded apart by `delayed_max`.
+Whose turn it is among several consumers `turns` says. Of a key-shared subscription `keys` says
+which messages: there one that comes back takes the later ones of its key with it, whose leases end
+as if they had never been delivered.
 Times are milliseconds of any steady clock, handed in by the caller.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from octavo.broker.errors import SubscriptionBusy
 from octavo.broker.state.cursor import Cursor
+from octavo.broker.subscriptions.dead_letters import SpentMessages
+from octavo.broker.subscriptions.delays import Delays
+from octavo.broker.subscriptions.keys import KeyOrder
+from octavo.broker.subscriptions.turns import Consumer, Turns
+from octavo.broker.types import RetryBackoff
 
 CONSUMERS_MAX = 10_000
 """Consumers kept for statistics and turn-taking; idle ones go first."""
-
-
-class Consumer:
-    """A consumer's share: how many messages it holds, and when it was last heard of."""
-
-    __slots__ = ("leased", "name", "seen_ms")
-
-    def __init__(self, name: str, seen_ms: int) -> None:
-        self.name = name
-        self.seen_ms = seen_ms
-        self.leased = 0
 
 
 class _Lease:
@@ -66,6 +64,8 @@ class DispatchedBatch(NamedTuple):
     offsets: list[int]
     counts: dict[int, int]
     is_repeat: bool = False
+    was_pending: bool = False
+    """They were not due before: to be given in the order of their due times."""
 
 
 class Dispatcher:
@@ -75,13 +75,28 @@ class Dispatcher:
         self,
         cursor: Cursor,
         *,
-        exclusive: bool,
         ack_timeout_ms: int,
         leased_max: int,
         delayed_max: int,
+        turns: Turns | None = None,
+        keys: KeyOrder | None = None,
+        of_one_max: int | None = None,
+        retry_backoff: RetryBackoff | None = None,
+        attempts: Mapping[int, int] | None = None,
+        spent: SpentMessages | None = None,
+        pending_max: int = 1_000_000,
+        exclusive: bool = False,
     ) -> None:
+        """Shared, unless `exclusive`; with `turns` not everybody may have something at any time,
+        with `keys` not everything. `of_one_max`: messages out at one consumer. `attempts`: how
+        often messages were delivered before, as far as that is known. `spent` takes those that are
+        not to be delivered any more.
+        """
         self.cursor = cursor
         self.consumers: dict[str, Consumer] = {}
+        self.turns = turns
+        self.keys = keys
+        self._of_one_max = of_one_max
         self._exclusive = exclusive
         self._ack_timeout_ms = ack_timeout_ms
         self._leased_max = leased_max
@@ -93,7 +108,13 @@ class Dispatcher:
         self._numbers = 0
         self._ready: list[int] = []
         self._delayed: list[tuple[int, int]] = []
-        self._attempts: dict[int, int] = {}
+        self._attempts = dict(attempts or {})
+        self._retry_backoff = retry_backoff
+        self._spent = SpentMessages(None, 0) if spent is None else spent
+        self.delays = Delays(pending_max)
+        """Messages that said they are not due (delays.py)."""
+        self._seen_ms = 0
+        """The newest time that this was told."""
         self._holder: str | None = None
         self._held_until_ms = 0
         self._reads = 0
@@ -107,27 +128,65 @@ class Dispatcher:
     @property
     def ready(self) -> int:
         """Messages that may be delivered again at once."""
-        return len(self._ready)
+        return len(self._ready) if self.keys is None else self.keys.ready
 
     @property
     def delayed(self) -> int:
         """Messages that wait for their delay."""
         return len(self._delayed)
 
-    def held_back(self, end: int) -> str | None:
-        """Why messages before offset `end` are not handed out, though nobody has them; or None."""
-        if self._ready or self.leased < self._leased_max:
+    def held_back(self, end: int, consumer: str = "") -> str | None:
+        """Why messages before offset `end` are not handed out, though nobody has them; or None.
+
+        With a consumer's name: to this one.
+        """
+        mine = self.consumers.get(consumer)
+        if self._is_left(end):
+            if mine is not None and self.turns is not None:
+                why = self.turns.waits_for(mine, self.consumers.values())
+                if why is not None:
+                    return why
+            most = self._of_one_max
+            if mine is not None and most is not None and mine.leased >= most:
+                return (
+                    f"{mine.leased} messages are out at consumer {consumer!r}, unacked, and one "
+                    f"has no more than {most} out in one partition: ack them, or give them back"
+                )
+        is_bound = self.leased >= self._leased_max or self.delays.is_full
+        if not is_bound and self.keys is not None and mine is not None:
+            return self.keys.held_back(consumer, end)
+        if not is_bound or not self._is_left(end) or (self.keys is None and self._ready):
             return None
-        start = self.cursor.next_unacked(self._fresh)
-        if start >= end:
-            return None
+        if self.delays.is_full:
+            return (
+                f"{len(self.delays)} messages are not due yet, and a subscription remembers no "
+                "more in one partition: those behind them wait until some are"
+            )
         holders = sum(consumer.leased > 0 for consumer in self.consumers.values())
         return (
             f"{self.leased} messages are out at {holders} consumers, unacked, and a subscription "
             f"has no more than {self._leased_max} out in one partition: ack them, or give them back"
         )
 
-    def enter(self, consumer: str, now_ms: int) -> None:
+    def is_open_to(self, consumer: str) -> bool:
+        """Whether it would get something if there was something for it, as of its last call."""
+        mine = self.consumers[consumer]
+        if mine.full or self.leased >= self._leased_max:
+            return False
+        return self.turns is None or self.turns.waits_for(mine, self.consumers.values()) is None
+
+    def has_worse(self, consumer: str) -> bool:
+        """Whether others that wait are to have what this one does not take."""
+        mine = self.consumers[consumer]
+        return any(one.waiting and one.priority > mine.priority for one in self.consumers.values())
+
+    def _is_left(self, end: int) -> bool:
+        """Whether there are messages that nobody has, and that do not wait for their delay."""
+        if self.keys is not None:
+            return self.keys.is_left(end)
+        return bool(self._ready) or self.cursor.next_unacked(self._fresh) < end
+
+    def enter(self, consumer: str, now_ms: int, priority: int = 0) -> None:
         """A consumer shows itself. Raises `SubscriptionBusy` if another holds the subscription.
 
         The holder of an exclusive subscription keeps it for an ack timeout after its last call.
@@ -147,6 +206,31 @@ class Dispatcher:
                 self._forget_idle()
             known = self.consumers[consumer] = Consumer(consumer, now_ms)
         known.seen_ms = now_ms
+        known.priority = priority
+
+    def waits(self, consumer: str) -> None:
+        """A call of a consumer that has shown itself waits for messages, until `waits_no_more`."""
+        self.consumers[consumer].waiting += 1
+
+    def waits_no_more(self, consumer: str, now_ms: int) -> None:
+        """The call has an answer, or its caller has left."""
+        one = self.consumers[consumer]
+        one.waiting -= 1
+        one.seen_ms = now_ms
+        if not one.full:
+            one.able_ms = now_ms
+        if self.turns is not None:
+            self._look(self.turns, now_ms)
+
+    def alone(self, consumer: str) -> None:
+        """The others have no part in this partition any more, whenever they called last."""
+        for one in self.consumers.values():
+            if one.name != consumer:
+                one.able_ms = None
+
+    def deliveries_of(self, offset: int) -> int:
+        """How often it was delivered without an ack."""
+        return self._attempts.get(offset, 0)
 
     def held_by(self, consumer: str, now_ms: int) -> int:
         """How many messages are out at a consumer that has shown itself."""
@@ -158,17 +242,56 @@ class Dispatcher:
     ) -> DispatchedBatch | None:
         """Lease up to `messages_max` messages before offset `end`; None when there are none."""
         self.expire(now_ms)
-        offsets = self._take_ready(messages_max) if self._ready else []
-        counts = {offset: self._attempts.get(offset, 0) + 1 for offset in offsets}
-        room = min(messages_max, self._leased_max - self.leased - self.ready) - len(offsets)
-        if room > 0 and self._fresh < end:
-            self._take_fresh(offsets, room, end)
-        if not offsets:
+        mine = self.consumers[consumer]
+        if self._of_one_max is not None:
+            messages_max = min(messages_max, self._of_one_max - mine.leased)
+        mine.full = messages_max <= 0
+        if not mine.full:
+            mine.able_ms = now_ms
+        if self.turns is not None:
+            self._look(self.turns, now_ms)
+            if self.turns.waits_for(mine, self.consumers.values()) is not None:
+                return None
+        if mine.full:
             return None
+        attempts = self._attempts
+        while True:
+            offsets, was_pending = self._take(consumer, messages_max, end, now_ms)
+            if not offsets:
+                return None
+            if not attempts or not self._spent.limits:
+                break
+            left = []
+            for offset in offsets:
+                if self._spent.take(offset, attempts.get(offset, 0)):
+                    self._stands_in_no_way(offset)
+                else:
+                    left.append(offset)
+            if left:
+                offsets = left
+                break
+        counts = {o: attempts[o] + 1 for o in offsets if o in attempts} if attempts else {}
         self._numbers += 1
         deadline_ms = now_ms + self._ack_timeout_ms
-        self._grant(_Lease(self._numbers, self.consumers[consumer], deadline_ms, offsets))
-        return DispatchedBatch(self._numbers, offsets, counts)
+        self._grant(_Lease(self._numbers, mine, deadline_ms, offsets))
+        return DispatchedBatch(self._numbers, offsets, counts, was_pending=was_pending)
+
+    def withhold(self, found: DispatchedBatch, due_ms: dict[int, int]) -> DispatchedBatch:
+        """Some of a batch that is being read are not due: it is as if they never were in it.
+
+        `due_ms` may name messages that follow the batch and were not handed out: nor will they be.
+        """
+        for offset, when_ms in due_ms.items():
+            if self.holds(offset, found.number):
+                self._release_uncounted(offset)
+                self._stands_in_no_way(offset)
+            elif self.keys is None and offset == self._fresh:
+                self._fresh = offset + 1
+            else:
+                continue  # somebody has it, or has acked it
+            if not self.cursor.is_acked(offset):
+                self.delays.add(when_ms, offset)
+        return found._replace(offsets=[one for one in found.offsets if one not in due_ms])
 
     def reading(self, found: DispatchedBatch) -> None:
         """The messages of a batch are being fetched: nobody can ack them, so no lease ends.
@@ -205,6 +328,9 @@ class Dispatcher:
     def acked(self, offsets: Iterable[int]) -> None:
         """These are acked (the caller changes the cursor): their leases and counts end."""
         lease_of, attempts = self._lease_of, self._attempts
+        if len(self._spent):
+            offsets = list(offsets)
+            self._spent.acked(offsets)
         for offset in offsets:
             lease = lease_of.pop(offset, None)
             if lease is not None:
@@ -214,6 +340,8 @@ class Dispatcher:
                     lease.offsets = ()
             if attempts:
                 attempts.pop(offset, None)
+            if self.keys is not None:
+                self.keys.acked(offset)
 
     def acked_up_to(self, offset: int) -> None:
         """All up to and including `offset` are acked."""
@@ -221,24 +349,32 @@ class Dispatcher:
         if self._delayed:
             self._delayed = [one for one in self._delayed if one[1] > offset]
             heapq.heapify(self._delayed)
+        self._spent.acked_up_to(offset)
+        for gone in [one for one in self._attempts if one <= offset]:
+            del self._attempts[gone]
         self._fresh = max(self._fresh, offset + 1)
+        if self.keys is not None:
+            self.keys.passed()
 
-    def nack(self, offset: int, now_ms: int, delay_ms: int) -> bool:
+    def nack(self, offset: int, now_ms: int, delay_ms: int | None) -> bool:
         """Give a leased message back, to be delivered again after the delay.
 
-        Nothing happens to one that is not leased: a call may name a message twice. False: too many
-        wait for their delay, and it stays leased.
+        None: after the subscription's own, as far as there is room for it. Nothing happens to one
+        that is not leased: a call may name a message twice. False: too many wait for their delay,
+        and it stays leased.
         """
         if offset not in self._lease_of:
             return True
-        if delay_ms > 0 and self.delayed >= self._delayed_max:
+        if delay_ms is not None and delay_ms > 0 and self.delayed >= self._delayed_max:
             return False
-        self._release(offset)
-        if delay_ms <= 0:
-            heapq.heappush(self._ready, offset)
-        else:
-            heapq.heappush(self._delayed, (now_ms + delay_ms, offset))
+        self._end_delivery(offset, now_ms, delay_ms)
         return True
+
+    def give_up(self, offset: int) -> None:
+        """A leased message that its consumer has not seen: others get it, as if it had not."""
+        lease = self._lease_of.get(offset)
+        if lease is not None:
+            self._take_back(DispatchedBatch(lease.number, [offset], {}), 0)
 
     def give_back(self, found: DispatchedBatch) -> None:
         """It could not be read, or nobody waits for it: it does not count as a delivery."""
@@ -274,22 +410,34 @@ class Dispatcher:
 
     def expire(self, now_ms: int) -> None:
         """End the leases whose time is over; wake the messages whose delay is over."""
+        self._seen_ms = now_ms
+        ended: list[int] = []
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             _, _, lease = heapq.heappop(self._deadlines)
             if lease.being_read:
                 continue
             for offset in lease.offsets:
                 if self._lease_of.get(offset) is lease:
-                    self._release(offset)
-                    heapq.heappush(self._ready, offset)
+                    ended.append(offset)  # noqa: PERF401 (a line that a planted bug edits)
+        # Of keys the last first: each ended by itself, and comes not back because of another one.
+        for offset in ended if self.keys is None else sorted(ended, reverse=True):
+            self._end_delivery(offset, now_ms, None)
         while self._delayed and self._delayed[0][0] <= now_ms:
-            heapq.heappush(self._ready, heapq.heappop(self._delayed)[1])
+            _, offset = heapq.heappop(self._delayed)
+            if self.keys is None:
+                heapq.heappush(self._ready, offset)
+            else:
+                self.keys.wake(offset)
 
     def next_event_ms(self) -> int | None:
         """When `expire` has something to do next; None when nothing is out or delayed."""
         while self._deadlines and not self._deadlines[0][2].left:
             heapq.heappop(self._deadlines)
         times = [queue[0][0] for queue in (self._deadlines, self._delayed) if queue]
+        due_ms = self.delays.next_ms(self._seen_ms + self.delays.ahead_ms)
+        # What is due already waits for room, or for a consumer: time makes no difference to it.
+        if due_ms is not None and due_ms - self.delays.ahead_ms > self._seen_ms:
+            times.append(due_ms - self.delays.ahead_ms)
         return min(times, default=None)
 
     def reset(self) -> None:
@@ -302,6 +450,58 @@ class Dispatcher:
         self._ready.clear()
         self._delayed.clear()
         self._attempts.clear()
+        self._spent.clear()
+        self.delays.clear()
+        if self.keys is not None:
+            self.keys.reset()
+
+    def _look(self, turns: Turns, now_ms: int) -> None:
+        turns.look(self.consumers, now_ms)
+        if self.keys is not None:
+            self.keys.belong_to(turns.members)
+
+    def _comes_back(self, offset: int, *, asleep: bool) -> None:
+        """It is to be delivered again, at once or when its delay is over."""
+        if self.keys is None:
+            if not asleep:
+                heapq.heappush(self._ready, offset)
+            return
+        for later in self.keys.back(offset, asleep=asleep):
+            self._release_uncounted(later)
+
+    def _stands_in_no_way(self, offset: int) -> None:
+        """It is nobody's now, or was not due: others of its key do not wait for it."""
+        if self.keys is not None:
+            self.keys.acked(offset)
+
+    def _take(
+        self, consumer: str, messages_max: int, end: int, now_ms: int
+    ) -> tuple[list[int], bool]:
+        """Messages that may be delivered now, and whether they had said when they are due."""
+        if self.keys is not None:
+            room = min(messages_max, self._leased_max - self.leased)
+            offsets = self.keys.take(consumer, room)
+            if offsets or room <= 0 or not self.delays:
+                return offsets, False
+            due = self._take_due(now_ms, room)
+            for offset in due:
+                self.keys.lend(offset)
+            return due, True
+        offsets = self._take_ready(messages_max) if self._ready else []
+        room = min(messages_max, self._leased_max - self.leased - self.ready) - len(offsets)
+        if room > 0 and self.delays and not offsets:
+            due = self._take_due(now_ms, room)
+            if due:
+                return due, True
+        if room > 0 and self._fresh < end and not self.delays.is_full:
+            self._take_fresh(offsets, room, end)
+        return offsets, False
+
+    def _take_due(self, now_ms: int, room: int) -> list[int]:
+        def wanted(offset: int) -> bool:
+            return not self.cursor.is_acked(offset) and offset not in self._lease_of
+
+        return sorted(self.delays.take(now_ms + self.delays.ahead_ms, room, wanted))
 
     def _take_ready(self, room: int) -> list[int]:
         taken: list[int] = []
@@ -330,25 +530,45 @@ class Dispatcher:
         self._pushed += 1
         heapq.heappush(self._deadlines, (lease.deadline_ms, self._pushed, lease))
 
-    def _release(self, offset: int) -> None:
+    def _unlease(self, offset: int) -> None:
         lease = self._lease_of.pop(offset)
         lease.left -= 1
         lease.consumer.leased -= 1
+
+    def _release(self, offset: int) -> None:
+        self._unlease(offset)
         self._attempts[offset] = self._attempts.get(offset, 0) + 1
 
+    def _end_delivery(self, offset: int, now_ms: int, delay_ms: int | None) -> None:
+        """It was delivered and is not acked: it goes again, after the delay."""
+        self._release(offset)
+        if self._spent.take(offset, self._attempts[offset]):
+            self._stands_in_no_way(offset)
+            return
+        if delay_ms is None:
+            backoff = self._retry_backoff
+            has_room = backoff is not None and self.delayed < self._delayed_max
+            delay_ms = backoff.delay_ms(self._attempts[offset]) if backoff and has_room else 0
+        if delay_ms > 0:
+            heapq.heappush(self._delayed, (now_ms + delay_ms, offset))
+        self._comes_back(offset, asleep=delay_ms > 0)
+
+    def _release_uncounted(self, offset: int) -> None:
+        self._release(offset)
+        if self._attempts[offset] == 1:
+            del self._attempts[offset]
+        else:
+            self._attempts[offset] -= 1
+
     def _take_back(self, found: DispatchedBatch, start: int) -> None:
-        for offset in found.offsets[start:]:
+        for offset in reversed(found.offsets[start:]):
             if self.holds(offset, found.number):
-                self._release(offset)
-                if self._attempts[offset] == 1:
-                    del self._attempts[offset]
-                else:
-                    self._attempts[offset] -= 1
-                heapq.heappush(self._ready, offset)
+                self._release_uncounted(offset)
+                self._comes_back(offset, asleep=False)
 
     def _forget_idle(self) -> None:
         idle = min(
-            (c for c in self.consumers.values() if c.leased == 0),
+            (c for c in self.consumers.values() if c.leased == 0 and not c.waiting),
             key=lambda c: c.seen_ms,
             default=None,
         )

@@ -2,7 +2,8 @@
 
 Promises: an ack that returned is durable, in whatever order acks come and however many holes they
 leave; a message whose lease ended is delivered again, so delivery is at least once. Leases are
-memory only: after a take-over they are void and unacked messages are delivered again.
+memory only: after a take-over they are void and unacked messages are delivered again. Delivery
+counts above 1 are durable before a consumer hears of them.
 """
 
 from __future__ import annotations
@@ -17,18 +18,30 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import (
+    AckOutcomeUnknown,
     CumulativeAckNotAllowed,
+    GroupNotAllowed,
     InvalidAckId,
     NotOwner,
     OffsetBeyondEnd,
+    OffsetTrimmed,
+    PartitionUnavailable,
     StaleLease,
     TooManyDelayed,
 )
 from octavo.broker.log.open_batches import ReadableBatch
 from octavo.broker.state.cursor import Cursor, Range, ranges_of
-from octavo.broker.state.format import Op, ack_op, cursor_op
+from octavo.broker.state.format import CursorState, Op, ack_op, cursor_op, deliveries_op, sought_op
+from octavo.broker.subscriptions.burying import Burying, LetterOffice
+from octavo.broker.subscriptions.dead_letters import SpentMessages
 from octavo.broker.subscriptions.dispatch import DispatchedBatch, Dispatcher
+from octavo.broker.subscriptions.filters import Filter
+from octavo.broker.subscriptions.hold import Hold
+from octavo.broker.subscriptions.keys import KeyOrder
+from octavo.broker.subscriptions.looking import Lookout
+from octavo.broker.subscriptions.turns import Consumer, Turns
 from octavo.broker.types import (
+    NO_DEAD_LETTERS,
     AckId,
     ConsumerStats,
     Delivery,
@@ -40,6 +53,8 @@ from octavo.broker.types import (
     SubscriptionStats,
 )
 from octavo.protocol.ack_ids import shown, span_of
+from octavo.protocol.batch import ATTRIBUTE_DELAYED
+from octavo.protocol.due import due_of
 from octavo.protocol.leased import Leased, Run, joined, runs_of
 from octavo.protocol.records import record_bytes
 
@@ -56,6 +71,10 @@ _STORED_FOR_ONE_MAX = 4
 _RUNS_MAX = 64
 """… and are told in so many runs of offsets, and of entries: headers have a length."""
 _STALE_SHOWN = 10
+_LOOKING_S_MAX = 0.5
+"""So long one receive looks for a message that is its consumer's, though it need not wait."""
+_RANGES_SHOWN_FOR = 64
+"""Of more consumers it is only said how many slots each has."""
 _ANSWERS_REMEMBERED = 256
 """Of so many consumers the last dispatched batch is known, should its answer get lost."""
 Given = TypeVar("Given")
@@ -91,6 +110,9 @@ class SubscribedLog(Protocol):
     async def persist(self, op: Op) -> None:
         """Return when the operation is durable."""
 
+    def wall_ms(self) -> int:
+        """What time it is, for messages that say when they are due."""
+
 
 class _Asked(NamedTuple):
     """What one receive is asked for, by whom."""
@@ -99,6 +121,8 @@ class _Asked(NamedTuple):
     messages_max: int
     request: str
     out_max: int | None
+    generation: int | None = None
+    priority: int = 0
 
 
 class LeasedBatches(NamedTuple):
@@ -113,19 +137,53 @@ class Subscription:
     """One subscription in one owned partition."""
 
     def __init__(
-        self, log: SubscribedLog, info: SubscriptionInfo, cursor: Cursor, config: BrokerConfig
+        self,
+        log: SubscribedLog,
+        info: SubscriptionInfo,
+        cursor: Cursor,
+        config: BrokerConfig,
+        held: CursorState | None = None,
+        office: LetterOffice | None = None,
     ) -> None:
+        """`held`: what is known beside the cursor, and kept up to date from now on. `office` brings
+        messages that were delivered too often into the dead-letter topic."""
         self.info = info
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._cursor = cursor
+        settings = info.settings
+        self._held = CursorState(info.created_ms, cursor) if held is None else held
+        self._told = self._held.deliveries
+        spent = SpentMessages(settings.max_deliveries, config.dead_letters_waiting_max)
+        self._one_at_a_time = settings.type in ("exclusive", "failover")
+        """So that what is acked up to an offset was one consumer's."""
+        keys = KeyOrder(cursor, config.look_ahead_messages_max)
+        self._keys = keys if settings.type == "key_shared" else None
+        self._turns = Turns(settings.type, settings.consumer_timeout_ms, log.name.partition)
         self._dispatcher = Dispatcher(
             cursor,
-            exclusive=info.settings.type == "exclusive",
-            ack_timeout_ms=info.settings.ack_timeout_ms,
-            leased_max=config.leased_messages_max,
+            exclusive=settings.type == "exclusive",
+            ack_timeout_ms=settings.ack_timeout_ms,
+            leased_max=min(
+                settings.max_unacked or config.leased_messages_max, config.leased_messages_max
+            ),
             delayed_max=config.delayed_messages_max,
+            retry_backoff=settings.retry_backoff,
+            attempts=self._told,
+            spent=spent,
+            pending_max=config.pending_messages_max,
+            turns=self._turns,
+            keys=self._keys,
+            of_one_max=settings.max_unacked_per_consumer,
         )
+        self._lookout = Lookout(cursor, Filter(settings), self._keys)
+        self._burying: Burying | None = None
+        if office is not None and settings.max_deliveries is not None:
+            self._burying = Burying(
+                log.name, self._letter_word, info, config, spent, office, self._read_spent,
+                self._ack_spent,
+            )  # fmt: skip
+        self._hold = Hold()
         self._waiters: dict[asyncio.Future[None], None] = {}
         self._answered: OrderedDict[str, tuple[str, DispatchedBatch]] = OrderedDict()
         """By consumer the last numbered request, and what it was given."""
@@ -136,6 +194,8 @@ class Subscription:
         """Calls that have not got a message yet."""
         self._in_order = asyncio.Lock()
         """One dispatched batch is read after another: the next begins with what this gives back."""
+        self._look: asyncio.TimerHandle | None = None
+        """When it is looked at again who is there."""
         self._closed: NotOwner | None = None
 
     async def receive(
@@ -146,9 +206,11 @@ class Subscription:
         wait_s: float = 0.0,
         request: str = "",
         out_max: int | None = None,
+        generation: int | None = None,
+        priority: int = 0,
     ) -> list[Delivery]:
         """Messages one by one; see `receive_as`."""
-        asked = _Asked(consumer, messages_max, request, out_max)
+        asked = _Asked(consumer, messages_max, request, out_max, generation, priority)
         found = await self.receive_as(self._deliver, asked, wait_s)
         return [] if found is None else found
 
@@ -160,19 +222,22 @@ class Subscription:
         wait_s: float = 0.0,
         request: str = "",
         out_max: int | None = None,
+        generation: int | None = None,
+        priority: int = 0,
     ) -> LeasedBatches | list[Delivery]:
         """The batches that have them, as they are stored; see `receive_as`.
 
         One by one all the same where that says more in less: few messages of large batches, or
         many that do not follow each other.
         """
-        asked = _Asked(consumer, messages_max, request, out_max)
+        asked = _Asked(consumer, messages_max, request, out_max, generation, priority)
+        found: LeasedBatches | list[Delivery] | None
         found = await self.receive_as(self._deliver_batches, asked, wait_s)
         return [] if found is None else found
 
     async def receive_as(
         self,
-        deliver: Callable[[DispatchedBatch], Awaitable[Given]],
+        deliver: Callable[[DispatchedBatch], Awaitable[Given | None]],
         asked: _Asked,
         wait_s: float,
     ) -> Given | None:
@@ -185,17 +250,22 @@ class Subscription:
         unacked: its answer was lost, and what came after them would leave a gap that a cumulative
         ack acks unseen.
         For the same reason a late copy of an earlier call to an exclusive subscription gets None.
+        A member of a consumer group says which `generation` of it has given it this partition: a
+        later one takes the partition, and all that is out of it, from the member before.
         Raises `SubscriptionBusy` when the subscription is exclusive and another consumer holds it,
-        `NotOwner`.
+        or a member of a group; `StaleGeneration`, `GroupNotAllowed`, `NotOwner`.
         """
-        until_s = self._loop.time() + wait_s
+        began_s = self._loop.time()
+        until_s = began_s + wait_s
+        walk_until_s = max(until_s, began_s + _READING_S_MAX)
         consumer, request = asked.consumer, asked.request
-        call = _number_of(request) if self.info.settings.type == "exclusive" else None
+        call = _number_of(request) if self._has_for_itself(consumer) else None
         if call is not None and not self._is_late(call):
             if call == self._newest and self._is_spent(consumer, request):
                 return None
             self._newest, self._newest_got_none = call, False
         waiting = 1
+        is_known = False
         self._receiving += waiting
         try:
             while not self._is_late(call):
@@ -205,12 +275,30 @@ class Subscription:
                     if found is not None:
                         self._receiving -= waiting
                         waiting = 0
-                        return await deliver(found)
+                        given = await deliver(found)
+                        if given is not None:
+                            return given
+                        # None of them was due; others may be, further on.
+                        waiting = 1
+                        self._receiving += waiting
+                        if self._loop.time() < walk_until_s:
+                            continue
+                    if not late and not is_known:
+                        self._dispatcher.waits(consumer)
+                        is_known = True
+                    has_looked = not late and await self._look_ahead(consumer)
+                if has_looked and self._loop.time() < max(until_s, began_s + _LOOKING_S_MAX):
+                    continue
                 if self._loop.time() >= until_s:
                     break
                 await self._wait(until_s)
         finally:
             self._receiving -= waiting
+            if is_known:
+                self._dispatcher.waits_no_more(consumer, self._now_ms())
+                self._plan_a_look()
+                if self._dispatcher.has_worse(consumer):
+                    self.wake()
         self._newest_got_none = self._newest_got_none or call == self._newest
         return None
 
@@ -221,11 +309,13 @@ class Subscription:
         up_to: int | None = None,
         nacks: Sequence[Nack] = (),
         extend: Sequence[str] = (),
+        release: Sequence[str] = (),
     ) -> int:
         """Acknowledge, give back, or keep longer; return how many messages became acked.
 
         `up_to`: every offset up to and including this one (exclusive subscriptions only).
         `nacks`: deliver again, each after its delay. `extend`: begin the ack timeout anew.
+        `release`: nobody has looked at them; deliver again, and do not count it.
         Acking what is acked already is no error. Returns when the acks are durable. Raises
         `InvalidAckId` (nothing took effect), `StaleLease` and `TooManyDelayed` (the others took
         effect, and are durable), `CumulativeAckNotAllowed`, `OffsetBeyondEnd`,
@@ -239,20 +329,27 @@ class Subscription:
         self._dispatcher.expire(now_ms)
         stale: list[str] = []
         acked = self._claimed(ack_ids, stale, or_acked=True)
-        given_back = [(self._claimed([nack.ack_id], stale), nack.delay_ms) for nack in nacks]
+        given_back = [
+            (offset, nack.delay_ms)
+            for nack in nacks
+            for offset in self._claimed([nack.ack_id], stale)
+        ]
+        if self._keys is not None:
+            # The last first: each is given back by itself, and not because of an earlier one.
+            given_back.sort(reverse=True)
         extended = self._claimed(extend, stale)
-        for offset in (*acked[:1], *extended[:1], *(o for os, _ in given_back[:1] for o in os)):
+        for offset in self._claimed(release, stale):
+            self._dispatcher.give_up(offset)
+        for offset in (*acked[:1], *extended[:1], *(offset for offset, _ in given_back[:1])):
             self._dispatcher.heard_of(offset, now_ms)
         self._dispatcher.extend(extended, now_ms)
         refused = sum(
-            not self._dispatcher.nack(offset, now_ms, delay_ms)
-            for offsets, delay_ms in given_back
-            for offset in offsets
+            not self._dispatcher.nack(offset, now_ms, delay_ms) for offset, delay_ms in given_back
         )
         ranges, new = self._ack(acked, up_to)
         self.wake()
         if ranges:
-            await self._log.persist(ack_op(self.info.name, ranges))
+            await self._persist(ack_op(self.info.name, ranges))
         if stale:
             some = ", ".join(stale[:_STALE_SHOWN]) + (", …" if len(stale) > _STALE_SHOWN else "")
             raise StaleLease(
@@ -269,28 +366,84 @@ class Subscription:
             )
         return new
 
-    def held_back(self) -> str | None:
-        """Why `receive` hands nothing out though there are messages; None when that is not so."""
-        return self._dispatcher.held_back(self._log.next_offset)
+    def held_back(self, consumer: str = "") -> str | None:
+        """Why `receive` hands nothing out though there are messages; None when that is not so.
 
-    async def seek(self, offset: int) -> int:
-        """Set the cursor to `offset` (clamped to what is there) and return it; ends all leases.
+        With a consumer's name: to this one.
+        """
+        return self._dispatcher.held_back(self._log.next_offset, consumer)
 
-        Everything before it counts as acked, nothing from it on. See `Partition.resolve`.
+    @property
+    def committed_offset(self) -> int:
+        """The first offset that is not acked."""
+        return self._cursor.committed_offset
+
+    async def peek(self, messages_max: int) -> list[Delivery]:
+        """The first unacked messages, as many as fit into one answer; nothing is leased.
+
+        Each with how often it was delivered so far (from 0 on), and without an ack id.
         """
         if self._closed is not None:
             raise self._closed
+        self._skip_trimmed()
+        offsets = self._cursor.first_unacked(messages_max, self._log.next_offset)
+        if not offsets:
+            return []
+        found = DispatchedBatch(0, offsets, {})
+        delivered = await _delivered(self._log, found, self._loop, _Look(heeds=False))
+        times = self._dispatcher.deliveries_of
+        return [one._replace(ack_id="", delivery_count=times(one.offset)) for one in delivered]
+
+    async def skip(self, count: int) -> int:
+        """Ack the first `count` unacked messages, leased or not; return how many there were."""
+        self._skip_trimmed()
+        end = self._log.next_offset
+        return await self.ack_before(self._cursor.after_unacked(count, end))
+
+    async def ack_before(self, offset: int) -> int:
+        """Ack all before `offset`, leased or not, as far as there is something; return how many.
+
+        Returns when that is durable. Raises as `acknowledge` does.
+        """
+        if self._closed is not None:
+            raise self._closed
+        self._skip_trimmed()
+        offset = min(offset, self._log.next_offset)
+        if offset <= self._cursor.committed_offset:
+            return 0
+        ranges, new = self._ack([], offset - 1)
+        self.wake()
+        await self._persist(ack_op(self.info.name, ranges))
+        return new
+
+    async def seek(self, offset: int, *, exactly: bool = False) -> int:
+        """Set the cursor to `offset` (clamped to what is there) and return it; ends all leases.
+
+        Everything before it counts as acked, nothing from it on. See `Partition.resolve`.
+        `exactly`: raises `OffsetTrimmed` and `OffsetBeyondEnd` where it would be clamped.
+        """
+        if self._closed is not None:
+            raise self._closed
+        if exactly:
+            self._check_there(offset)
         offset = min(max(offset, self._log.kept_from), self._log.next_offset)
         self._cursor.reset(offset)
+        self._told.clear()
         self._dispatcher.reset()
+        self._lookout.reset()
         self.wake()
-        await self._log.persist(cursor_op(self.info.name, self.info.created_ms, offset))
+        op = cursor_op(self.info.name, self.info.created_ms, offset)
+        if self._burying is not None:
+            self._held.seeks += 1
+            op = sought_op(self.info.name, self.info.created_ms, offset, self._held.seeks)
+        await self._persist(op)
         return offset
 
     def stats(self) -> SubscriptionStats:
         """Live figures."""
         cursor, dispatcher, now_ms = self._cursor, self._dispatcher, self._now_ms()
         end = self._log.next_offset
+        slots = {} if self._keys is None else self._keys.slots.ranges()
         return SubscriptionStats(
             name=self.info.name,
             type=self.info.settings.type,
@@ -300,16 +453,47 @@ class Subscription:
             unacked_ranges=cursor.hole_count(),
             leased=dispatcher.leased,
             redelivering=dispatcher.ready,
-            delayed=dispatcher.delayed,
+            delayed=dispatcher.delayed + len(dispatcher.delays),
             held_back=dispatcher.held_back(end),
             consumers=tuple(
-                ConsumerStats(consumer.name, consumer.leased, now_ms - consumer.seen_ms)
+                self._consumer_stats(consumer, slots, now_ms)
                 for consumer in dispatcher.consumers.values()
             ),
+            dead_letters=NO_DEAD_LETTERS if self._burying is None else self._burying.stats(),
+        )
+
+    def passed_over(self, end: int) -> None:
+        """All before `end` counts as acked: leases of it end, and nobody gets it any more."""
+        self._dispatcher.acked_up_to(end - 1)
+        self.wake()
+
+    def look(self) -> None:
+        """Now and then: of a message whose last consumer vanished the dead letter is sent, too."""
+        if self._burying is not None:
+            self._dispatcher.expire(self._now_ms())
+            self._burying.look()
+
+    def _consumer_stats(
+        self, one: Consumer, slots: dict[str, list[tuple[int, int]]], now_ms: int
+    ) -> ConsumerStats:
+        is_failover = self.info.settings.type == "failover"
+        ranges = slots.get(one.name, []) if self._keys is not None else None
+        return ConsumerStats(
+            one.name,
+            one.leased,
+            now_ms - one.seen_ms,
+            one.priority,
+            self._turns.active is one if is_failover else None,
+            None if ranges is None else sum(last - first + 1 for first, last in ranges),
+            None
+            if ranges is None or len(slots) > _RANGES_SHOWN_FOR
+            else ",".join(f"{first}-{last}" for first, last in ranges),
         )
 
     def wake(self) -> None:
         """There may be something to hand out: whoever waits looks again."""
+        if self._burying is not None:
+            self._burying.look()
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             if not waiter.done():
@@ -318,7 +502,25 @@ class Subscription:
     def close(self, error: NotOwner) -> None:
         """The partition or the subscription is gone from here: calls under way end with `error`."""
         self._closed = error
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
         self.wake()
+        if self._burying is not None:
+            self._burying.close()
+
+    def _letter_word(self) -> tuple[int, int]:
+        """With which topic of the name, and after which seek, a message was given up."""
+        return self._log.lease_epoch >> 32, self._held.seeks
+
+    async def _read_spent(self, offsets: Sequence[int]) -> list[Delivery]:
+        counts = {offset: self._dispatcher.deliveries_of(offset) for offset in offsets}
+        found = DispatchedBatch(0, list(offsets), counts)
+        return await _delivered(self._log, found, self._loop, _Look(heeds=False))
+
+    async def _ack_spent(self, offsets: Sequence[int]) -> None:
+        ranges, _ = self._ack(list(offsets), None)
+        await self._persist(ack_op(self.info.name, ranges))
 
     def _now_ms(self) -> int:
         return int(self._loop.time() * 1000)
@@ -328,7 +530,9 @@ class Subscription:
         if self._closed is not None:
             raise self._closed
         now_ms = self._now_ms()
-        self._dispatcher.enter(consumer, now_ms)
+        self._dispatcher.delays.ahead_ms = self._log.wall_ms() - now_ms
+        self._enter_group(asked, now_ms)
+        self._dispatcher.enter(consumer, now_ms, asked.priority)
         self._skip_trimmed()
         last_request, last_found = self._answered.get(consumer, ("", None))
         if request and request == last_request and last_found is not None:
@@ -339,12 +543,76 @@ class Subscription:
         most = min(asked.messages_max, _MESSAGES_MAX)
         if asked.out_max is not None:
             most = min(most, asked.out_max - self._dispatcher.held_by(consumer, now_ms))
-            if most <= 0:
-                return None
-        found = self._dispatcher.dispatch(consumer, now_ms, end, self._share(most, end))
+        found = self._dispatcher.dispatch(
+            consumer, now_ms, self._lookout.end(end), self._share(most, end)
+        )
+        if self._burying is not None:
+            self._burying.look()
+        self._plan_a_look()
         if found is not None:
             self._note_answer(consumer, request, found)
         return found
+
+    def _enter_group(self, asked: _Asked, now_ms: int) -> None:
+        """Whose the partition is among the members of a group, if it is used by one."""
+        settings = self.info.settings
+        if asked.generation is not None and self._one_at_a_time:
+            raise GroupNotAllowed(
+                f"subscription {self.info.name!r} is {settings.type}: the members of a consumer "
+                "group share one, so make it shared"
+            )
+        changed = self._hold.enter(
+            asked.consumer, asked.generation, now_ms, settings.ack_timeout_ms
+        )
+        others = (one for one in self._dispatcher.consumers.values() if one.name != asked.consumer)
+        if changed and any(one.leased for one in others):
+            # They are gone, or were told to let it go: what they have comes again, in order.
+            self._dispatcher.reset()
+            self._lookout.reset()
+            self._answered.clear()
+        if changed:
+            self._dispatcher.alone(asked.consumer)
+            self.wake()  # a call of the member before waits no longer
+
+    def _plan_a_look(self) -> None:
+        """When somebody is not counted any more, those that wait may have what was to be his."""
+        at_ms = self._turns.changes_ms
+        if at_ms is None or (self._look is not None and self._look.when() <= at_ms / 1000 + 0.001):
+            return
+        if self._look is not None:
+            self._look.cancel()
+        self._look = self._loop.call_at(at_ms / 1000 + 0.001, self._look_again)
+
+    def _look_again(self) -> None:
+        self._look = None
+        self.wake()
+
+    async def _look_ahead(self, consumer: str) -> bool:
+        """Look at some more messages for a consumer for whom nothing was found; False: no more."""
+        if self._dispatcher.delays.is_full or not self._dispatcher.is_open_to(consumer):
+            return False
+        look = self._lookout.wanted(consumer, self._log.next_offset)
+        if look is None:
+            return False
+        seen = await self._lookout.see(self._log, look)
+        if seen.stop <= look.start or not self._lookout.learn(look, seen):
+            return False
+        for start, end in seen.refused:
+            self._cursor.ack(start, end)
+        if seen.refused:
+            await self._persist(ack_op(self.info.name, seen.refused))
+        return True
+
+    async def _persist(self, op: Op) -> None:
+        """Return when it is durable; at once where nothing of the subscription is."""
+        if self.info.settings.durable:
+            await self._log.persist(op)
+
+    def _has_for_itself(self, consumer: str) -> bool:
+        """Whether all that is handed out now goes to this consumer, one call after the other."""
+        active = self._turns.active
+        is_active = active is not None and active.name == consumer
+        return self.info.settings.type == "exclusive" or (self._one_at_a_time and is_active)
 
     def _is_late(self, call: tuple[str, int] | None) -> bool:
         """Whether its consumer has gone on: it got the answer to this call from another copy."""
@@ -367,7 +635,7 @@ class Subscription:
 
     def _share(self, messages_max: int, end: int) -> int:
         """When several consumers wait for the same messages, each gets a part of them."""
-        if self._receiving == 1 or self.info.settings.type == "exclusive":
+        if self._receiving == 1 or self._one_at_a_time or messages_max <= 0:
             return messages_max
         available = self._cursor.backlog(end) - self._dispatcher.leased
         return max(1, min(messages_max, -(-available // self._receiving)))
@@ -377,6 +645,7 @@ class Subscription:
         if self._cursor.committed_offset < earliest:
             self._cursor.ack(0, earliest)
             self._dispatcher.acked_up_to(earliest - 1)
+            self._forget_counts()
 
     async def _wait(self, until_s: float) -> None:
         event_ms = self._dispatcher.next_event_ms()
@@ -391,19 +660,25 @@ class Subscription:
             timer.cancel()
             self._waiters.pop(waiter, None)
 
-    async def _deliver(self, found: DispatchedBatch) -> list[Delivery]:
-        async def one_by_one() -> tuple[list[Delivery], int]:
-            deliveries = await _delivered(self._log, found, self._loop)
-            return deliveries, len(deliveries)
+    async def _deliver(self, found: DispatchedBatch) -> list[Delivery] | None:
+        async def one_by_one(found: DispatchedBatch, look: _Look) -> tuple[list[Delivery], int]:
+            deliveries = await _delivered(self._log, found, self._loop, look)
+            return _in_due_order(found, deliveries), len(deliveries)
 
         return await self._hand_out(found, one_by_one)
 
-    async def _deliver_batches(self, found: DispatchedBatch) -> LeasedBatches | list[Delivery]:
-        async def whole() -> tuple[LeasedBatches | list[Delivery], int]:
-            batches = await _batches(self._log, found, self._loop)
+    async def _deliver_batches(
+        self, found: DispatchedBatch
+    ) -> LeasedBatches | list[Delivery] | None:
+        async def whole(
+            found: DispatchedBatch, look: _Look
+        ) -> tuple[LeasedBatches | list[Delivery], int]:
+            # What was pending goes in the order of due times, and batches know only one order.
+            pending = found.was_pending
+            batches = None if pending else await _batches(self._log, found, self._loop, look)
             if batches is None:
-                deliveries = await _delivered(self._log, found, self._loop)
-                return deliveries, len(deliveries)
+                deliveries = await _delivered(self._log, found, self._loop, look)
+                return _in_due_order(found, deliveries), len(deliveries)
             count = bisect_left(found.offsets, batches[-1].next_offset)
             leased = Leased(
                 self._log.name.partition,
@@ -416,14 +691,32 @@ class Subscription:
         return await self._hand_out(found, whole)
 
     async def _hand_out(
-        self, found: DispatchedBatch, read: Callable[[], Awaitable[tuple[Given, int]]]
-    ) -> Given:
-        """What `read` gives, and of how many messages: the others are there for whoever asks."""
+        self,
+        found: DispatchedBatch,
+        read: Callable[[DispatchedBatch, _Look], Awaitable[tuple[Given, int]]],
+    ) -> Given | None:
+        """What `read` gives, and of how many messages: the others are there for whoever asks.
+
+        None: none of them is due.
+        """
         self._dispatcher.reading(found)
+        # One consumer in one order: exclusive and failover subscriptions give it in its place.
+        heeds = self.info.settings.type in ("shared", "key_shared")
+        look = _Look(heeds=heeds and not found.is_repeat and not found.was_pending)
         try:
-            given, count = await read()
+            while True:
+                try:
+                    given, count = await read(found, look)
+                    break
+                except _MayBeEarly as early:
+                    found = await self._without_early(found, look, early.batch)
+                    if not found.offsets:
+                        self._dispatcher.begin(found, self._now_ms())
+                        return None
             if count < len(found.offsets):
                 found = self._shorten(found, count)
+            if found.counts and not found.is_repeat:
+                await self._keep_counts(found)
             self._dispatcher.begin(found, self._now_ms())
             return given
         except BaseException:
@@ -435,17 +728,78 @@ class Subscription:
                 self.wake()
             raise
 
+    async def _keep_counts(self, found: DispatchedBatch) -> None:
+        """Before a consumer is told a count it is durable: after a take-over none is lower."""
+        counts = {o: found.counts[o] for o in found.offsets if o in found.counts}
+        if not counts:
+            return
+        self._told.update(counts)
+        try:
+            await self._persist(deliveries_op(self.info.name, counts))
+        except AckOutcomeUnknown as error:
+            raise PartitionUnavailable(
+                f"{self._log.name}: messages that were delivered before are not delivered again "
+                f"while it cannot be written down how often: {error}"
+            ) from error
+
+    def _forget_counts(self) -> None:
+        """Of what is acked."""
+        for offset in [offset for offset in self._told if self._cursor.is_acked(offset)]:
+            del self._told[offset]
+
     def _shorten(self, found: DispatchedBatch, count: int) -> DispatchedBatch:
         """What did not fit is there for whoever asks next, and no part of this answer."""
         shorter = self._dispatcher.shorten(found, count)
-        for consumer, (request, answered) in self._answered.items():
-            if answered.number == found.number:
-                self._answered[consumer] = (request, shorter)
+        self._answer_is(shorter)
         self.wake()
         return shorter
 
+    def _answer_is(self, found: DispatchedBatch) -> None:
+        for consumer, (request, answered) in self._answered.items():
+            if answered.number == found.number:
+                self._answered[consumer] = (request, found)
+
+    async def _without_early(
+        self, found: DispatchedBatch, look: _Look, batch: StoredBatch
+    ) -> DispatchedBatch:
+        """Without what is not due of this batch; what follows in it and is not due is passed over.
+
+        So a batch of messages that are not due is opened once, however few of it were asked for.
+        """
+        look.seen.add(batch[1:3])
+        early: dict[int, int] = {}
+        base, last, wall_ms = batch.base_offset, found.offsets[-1], self._log.wall_ms()
+        start = bisect_left(found.offsets, base)
+        async with self._log.readable(batch) as records:
+            for offset in range(found.offsets[start], self._lookout.end(batch.next_offset)):
+                if not records.holds(offset - base):
+                    await records.turn_to(offset - base)
+                due_ms = due_of(records[offset - base].headers)
+                if due_ms is not None and due_ms > wall_ms:
+                    early[offset] = due_ms
+                elif offset > last:
+                    break
+        found = self._dispatcher.withhold(found, early)
+        self._answer_is(found)
+        return found
+
+    def _check_there(self, offset: int) -> None:
+        name, earliest, end = self._log.name, self._log.kept_from, self._log.next_offset
+        if offset < earliest:
+            raise OffsetTrimmed(
+                f"{name}: cannot seek to {offset}, retention has left {earliest} and what follows; "
+                "seek to that, or to earliest",
+                earliest,
+            )
+        if offset > end:
+            raise OffsetBeyondEnd(
+                f"{name}: cannot seek to {offset}, the next offset is {end}; seek to that, or to "
+                "latest",
+                end,
+            )
+
     def _check_up_to(self, up_to: int) -> None:
-        if self.info.settings.type != "exclusive":
+        if not self._one_at_a_time:
             raise CumulativeAckNotAllowed(
                 f"subscription {self.info.name!r} is {self.info.settings.type}: up_to would ack "
                 "what other consumers hold; ack each message by its ack id"
@@ -496,6 +850,7 @@ class Subscription:
             floor = min(self._cursor.committed_offset, up_to)
             new += self._cursor.ack(0, up_to + 1)
             self._dispatcher.acked_up_to(up_to)
+            self._forget_counts()
             ranges = [
                 (floor, up_to + 1),
                 *((max(s, up_to + 1), e) for s, e in ranges if e > up_to + 1),
@@ -503,6 +858,9 @@ class Subscription:
         for start, end in ranges:
             new += self._cursor.ack(start, end)
         self._dispatcher.acked(acked)
+        if self._told:
+            for offset in acked:
+                self._told.pop(offset, None)
         return ranges, new
 
 
@@ -517,8 +875,37 @@ def _wake(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
+class _MayBeEarly(Exception):
+    """A read came upon a batch in which some message says when it is due."""
+
+    def __init__(self, batch: StoredBatch) -> None:
+        super().__init__()
+        self.batch = batch
+
+
+class _Look:
+    """Stops a read at each batch in which something may not be due, once."""
+
+    def __init__(self, *, heeds: bool) -> None:
+        self._heeds = heeds
+        self.seen: set[tuple[int, ...]] = set()
+        """Ledger and entry of those that were looked into."""
+
+    def at(self, batch: StoredBatch) -> None:
+        """A batch is to be handed out. Raises `_MayBeEarly`."""
+        delayed = self._heeds and batch.header.attributes & ATTRIBUTE_DELAYED
+        if delayed and batch[1:3] not in self.seen:
+            raise _MayBeEarly(batch)
+
+
+def _in_due_order(found: DispatchedBatch, deliveries: list[Delivery]) -> list[Delivery]:
+    if found.was_pending:
+        deliveries.sort(key=lambda one: (due_of(one.record.headers) or 0, one.offset))
+    return deliveries
+
+
 async def _delivered(
-    log: SubscribedLog, found: DispatchedBatch, loop: asyncio.AbstractEventLoop
+    log: SubscribedLog, found: DispatchedBatch, loop: asyncio.AbstractEventLoop, look: _Look
 ) -> list[Delivery]:
     """The dispatched messages in order: at least one, and as many as there is room and time for.
 
@@ -538,6 +925,7 @@ async def _delivered(
         for batch in batches:
             if offsets[len(deliveries)] >= batch.next_offset:
                 continue  # redeliveries lie far apart: only what is wanted is opened
+            look.at(batch)
             room = await _open_and_take(log, found, batch, deliveries, room)
             if len(deliveries) == len(offsets) or room < 0:
                 break
@@ -545,7 +933,7 @@ async def _delivered(
 
 
 async def _batches(
-    log: SubscribedLog, found: DispatchedBatch, loop: asyncio.AbstractEventLoop
+    log: SubscribedLog, found: DispatchedBatch, loop: asyncio.AbstractEventLoop, look: _Look
 ) -> list[StoredBatch] | None:
     """The batches that hold the dispatched messages, as far as there is room and time.
 
@@ -559,6 +947,7 @@ async def _batches(
     until_s = _read_until_s(found, loop)
     async with aclosing(_stored(log, runs)) as stored_batches:
         async for batch in stored_batches:
+            look.at(batch)
             room -= len(batch.data)
             if batches and (room < 0 or loop.time() > until_s):
                 break

@@ -15,7 +15,8 @@ from collections.abc import Awaitable, Callable, Collection
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import NotOwner, SubscriptionNotFound
 from octavo.broker.state.cursor import Cursor
-from octavo.broker.state.format import CursorState, Op, cursor_op, delete_op
+from octavo.broker.state.format import CursorState, Op, ack_op, cursor_op, delete_op
+from octavo.broker.subscriptions.burying import LetterOffice
 from octavo.broker.subscriptions.subscription import SubscribedLog, Subscription
 from octavo.broker.types import SubscriptionInfo, SubscriptionStats
 
@@ -29,24 +30,43 @@ class SubscriptionSet:
         config: BrokerConfig,
         lookup: Callable[[str], Awaitable[SubscriptionInfo]],
         persist: Callable[[Op], Awaitable[None]],
+        office: LetterOffice | None = None,
     ) -> None:
         self._log = log
         self._config = config
         self._lookup = lookup
         self._persist = persist
+        self._office = office
         self._cursors: dict[str, CursorState] = {}
+        self._volatile: dict[str, CursorState] = {}
+        """Those of subscriptions that are not durable: nothing of them is written."""
         self._unsaved: dict[str, None] = {}
         """Cursors that were made here, and whose making is not known to be durable."""
         self._open: dict[str, Subscription] = {}
         self._making = asyncio.Lock()
 
     def restore(self, cursors: dict[str, CursorState]) -> None:
-        """The cursors that the last owner left."""
+        """The cursors that the last owner left.
+
+        One that was truncated under, just before its owner ended, begins with what is left.
+        """
         self._cursors = cursors
+        for held in cursors.values():
+            held.cursor.ack(0, self._log.earliest_offset)
+        for held in cursors.values():
+            held.forget_acked()
 
     def cursors(self) -> list[tuple[str, int, Cursor]]:
         """For a snapshot: name, incarnation, cursor."""
         return [(name, held.created_ms, held.cursor) for name, held in self._cursors.items()]
+
+    def deliveries(self) -> list[tuple[str, dict[int, int]]]:
+        """For a snapshot: name, and how often unacked messages were delivered."""
+        return [(name, held.deliveries) for name, held in self._cursors.items()]
+
+    def seeks(self) -> dict[str, int]:
+        """For a snapshot: by name how often it was sought, as far as that is counted."""
+        return {name: held.seeks for name, held in self._cursors.items() if held.seeks}
 
     async def get(self, name: str) -> Subscription:
         """The subscription. Raises `SubscriptionNotFound`."""
@@ -68,18 +88,23 @@ class SubscriptionSet:
                 if found.info == info:
                     return found
                 found.close(NotOwner(f"subscription {info.name!r} was changed; call again"))
-            held = self._cursors.get(info.name)
+            cursors = self._cursors if info.settings.durable else self._volatile
+            held = cursors.get(info.name)
             if held is None or held.created_ms != info.created_ms:
+                if not info.settings.durable:
+                    await self._forget(info.name)  # an earlier one's
                 held = CursorState(info.created_ms, Cursor(self._start_of(info)))
-                self._cursors[info.name] = held
-                self._unsaved[info.name] = None
+                cursors[info.name] = held
+                if info.settings.durable:
+                    self._volatile.pop(info.name, None)
+                    self._unsaved[info.name] = None
             if info.name in self._unsaved:
                 committed_offset = held.cursor.committed_offset
                 await self._persist(cursor_op(info.name, info.created_ms, committed_offset))
                 if self._cursors.get(info.name) is not held:
                     raise SubscriptionNotFound(f"subscription {info.name!r} was deleted meanwhile")
                 del self._unsaved[info.name]
-            found = Subscription(self._log, info, held.cursor, self._config)
+            found = Subscription(self._log, info, held.cursor, self._config, held, self._office)
             self._open[info.name] = found
             return found
 
@@ -88,21 +113,52 @@ class SubscriptionSet:
 
         Those of subscriptions that are no more are forgotten.
         """
-        for name in [name for name in self._cursors if name not in names]:
+        for name in [name for name in (*self._cursors, *self._volatile) if name not in names]:
             await self._forget(name)
         for name in names:
-            if name not in self._cursors:
+            if name not in self._cursors and name not in self._volatile:
                 with contextlib.suppress(SubscriptionNotFound):  # deleted meanwhile
                     await self.get(name)
 
     def oldest_unacked(self) -> int | None:
-        """The first offset that some subscription has not acked; None without subscriptions."""
+        """The first offset that some durable subscription has not acked; None without one."""
         return min((held.cursor.committed_offset for held in self._cursors.values()), default=None)
+
+    def committed(self) -> dict[str, int]:
+        """The first unacked offset of each subscription that has a cursor here."""
+        return {name: held.cursor.committed_offset for name, held in self._cursors.items()}
+
+    async def pass_over(self, name: str, end: int) -> int:
+        """Count all before offset `end` as acked, though nobody acked it; how many that are.
+
+        Returns when it is durable. Nothing happens without such a subscription.
+        """
+        held = self._cursors.get(name)
+        if held is None or name in self._unsaved:
+            return 0
+        start = held.cursor.committed_offset
+        new = held.cursor.ack(0, end)
+        held.forget_acked()
+        if start < end:
+            if (subscription := self._open.get(name)) is not None:
+                subscription.passed_over(end)
+            await self._persist(ack_op(name, [(start, end)]))
+        return new
+
+    async def pass_all_over(self, end: int) -> None:
+        """The same for all: what lies before `end` is about to go, or gone."""
+        for name in tuple(self._cursors):
+            await self.pass_over(name, end)
 
     def wake(self) -> None:
         """New messages are there."""
         for subscription in tuple(self._open.values()):
             subscription.wake()
+
+    def look(self) -> None:
+        """Now and then: end leases that nobody asks for."""
+        for subscription in tuple(self._open.values()):
+            subscription.look()
 
     def close(self, error: NotOwner) -> None:
         """The partition is served elsewhere from now on."""
@@ -125,5 +181,6 @@ class SubscriptionSet:
         if subscription is not None:
             subscription.close(NotOwner(f"subscription {name!r} was deleted"))
         self._unsaved.pop(name, None)
+        self._volatile.pop(name, None)
         if self._cursors.pop(name, None) is not None:
             await self._persist(delete_op(name))

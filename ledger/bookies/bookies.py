@@ -3,8 +3,9 @@
 Ensembles name bookies by id; the registry says where an id lives now, and a watch keeps that
 current. A `Bookie` outlives its sockets: who listens to it is told when a connection breaks (all
 that was under way has failed by then) and when a new one stands. While anybody listens it
-reconnects by itself, with growing pauses; a new connection first asks who answers, lest a port that
-changed hands pass for the bookie that made the promises (BookKeeper #4812).
+reconnects by itself, with growing pauses. A new connection shows who we are, to bookies that want
+to know, and then asks who answers, lest a port that changed hands pass for the bookie that made the
+promises (BookKeeper #4812).
 
 Lanes: v2 answers name only ledger and entry. A recovery's fencing reads and recovery adds must
 never be confused with a writer's adds or a reader's plain reads of the same entries, so they have
@@ -32,9 +33,11 @@ from octavo.ledger.errors import BookieUnavailable
 from octavo.ledger.options import LedgerOptions
 from octavo.metadata.bookies import BookieInfo, BookieRegistry
 from octavo.metadata.store import MetadataError, Watch
+from octavo.protocol.auth import OCTAVO
 from octavo.protocol.backoff import Backoff
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.extension import Op
+from octavo.security.bookie_tokens import Prove
 from octavo.tls.connecting import connect_tls
 from octavo.tls.contexts import Certificates
 from octavo.tls.words import CUT_OFF, why
@@ -189,6 +192,10 @@ class Bookie:
             _, connection = await loop.create_connection(made, host, port)
         else:
             connection = await connect_tls(self._pool.tls, made, host, port)
+        info = self._pool.info(self.bookie_id)
+        if self._pool.prove is not None and (info is None or info.auth == OCTAVO):
+            # One that lost its registration, and of which nothing is known, may ask for it too.
+            connection.authenticate(self._pool.prove(self.bookie_id))
         try:
             if self.is_ours:
                 await self._check_identity(connection)
@@ -204,6 +211,8 @@ class Bookie:
             found = (await answer).get("bookie_id")
         except OctavoError as error:
             hint = f"; {CUT_OFF}" if self._pool.tls and isinstance(error, BookieUnavailable) else ""
+            if connection.refusal:
+                hint = f"; it says of what we showed: {connection.refusal}"
             raise BookieUnavailable(
                 self.bookie_id, f"does not say who it is: {error}{hint}"
             ) from error
@@ -274,8 +283,11 @@ class Bookies:
         options: LedgerOptions,
         rng: random.Random,
         tls: Certificates | None = None,
+        prove: Prove | None = None,
     ) -> None:
+        """`prove`: what is shown to bookies that want to know who calls."""
         self.options = options
+        self.prove = prove
         self.tls = tls if tls and tls.config.connects else None
         self._rng = rng
         self.scratch = bytearray(options.scratch_bytes)

@@ -23,10 +23,11 @@ import structlog
 
 from octavo.ledger.errors import BookieUnavailable
 from octavo.protocol.answers import Added, AddRefused, BatchReadAnswer, ReadAnswer, parse_answers
+from octavo.protocol.auth import OCTAVO
 from octavo.protocol.codes import Code, OctavoError, ProtocolError, error_for
 from octavo.protocol.entry import Buffer
 from octavo.protocol.extension import Answer, Op, encode_request
-from octavo.protocol.frames import FrameReceiver, batch_read_request, read_request
+from octavo.protocol.frames import FrameReceiver, auth_frame, batch_read_request, read_request
 from octavo.protocol.limits import FRAME_BYTES_MAX
 from octavo.tls.words import why
 
@@ -100,6 +101,8 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._sweeper: asyncio.TimerHandle | None = None
         self._received_at = self._loop.time()
         self._lost: BookieUnavailable | None = None
+        self.refusal = ""
+        """What the bookie found wrong with what we showed of ourselves."""
 
     # ------------------------------------------------------------------ what the transport calls
 
@@ -171,6 +174,12 @@ class BookieConnection(asyncio.BufferedProtocol):
     def received_at(self) -> float:
         """Loop time at which the bookie last sent anything."""
         return self._received_at
+
+    def authenticate(self, token: bytes) -> None:
+        """Say who we are. The answer, if any, is not waited for: what may not be asked is refused,
+        and then `refusal` says why."""
+        frame = auth_frame(OCTAVO, token)
+        self._send((frame,), len(frame))
 
     def attach(self, ledger_id: int, sink: AddSink) -> None:
         """Answers to adds of this ledger go to `sink`."""
@@ -305,6 +314,9 @@ class BookieConnection(asyncio.BufferedProtocol):
                 self._answer(waiting, self._error(answer.code, waiting), answer.entries)
             elif isinstance(answer, Answer):
                 self._take_extension(answer)
+            elif answer.plugin == OCTAVO and answer.payload:
+                self.refusal = answer.payload.decode(errors="replace")
+                log.warning("bookie_doubts_us", bookie=self.bookie_id, reason=self.refusal)
         if refused:
             self._refuse(refused)
         return end
@@ -347,5 +359,7 @@ class BookieConnection(asyncio.BufferedProtocol):
     def _error(self, code: int, waiting: _Waiting, reason: object = None) -> OctavoError | None:
         if code == Code.OK:
             return None
+        if code == Code.UNAUTHORIZED and not reason:  # v2 says no more than that
+            reason = self.refusal or "it does not allow us that, or not with this password"
         said = f": {reason}" if reason else ""
         return error_for(code, f"bookie {self.bookie_id}: {waiting.what}{said}")

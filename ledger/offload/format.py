@@ -16,14 +16,14 @@ import io
 import json
 import threading
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
 from octavo.ledger.errors import OffloadDamaged
-from octavo.protocol.batch import read_header
+from octavo.protocol.batch import BatchHeader, read_header
 from octavo.protocol.entry import HEADER, Entry
 
 FORMAT = 1
@@ -130,6 +130,7 @@ class ObjectWriter:
         self._schema = _schema()
         self._about = about
         self._rows: list[Entry] = []
+        self._headers: list[BatchHeader] = []
         self._rows_bytes = 0
         self._groups: list[Group] = []
         self.checksum = Checksum()
@@ -142,12 +143,17 @@ class ObjectWriter:
             write_statistics=False,
         )
 
-    def add(self, entries: Iterable[Entry]) -> None:
-        """The next entries. Nothing may be left out."""
-        for entry in entries:
+    def add(self, entries: Iterable[Entry], headers: Sequence[BatchHeader] | None = None) -> None:
+        """The next entries. Nothing may be left out. `headers`: of encrypted ones, as the batches
+        in them have them."""
+        entries = list(entries)
+        if headers is None:
+            headers = [read_header(entry.payload) for entry in entries]
+        for entry, header in zip(entries, headers, strict=True):
             assert entry.entry_id == self.checksum.entries, "entries come in order, none left out"
             self.checksum.add(entry)
             self._rows.append(entry)
+            self._headers.append(header)
             self._rows_bytes += len(entry.payload)
             if self._rows_bytes >= GROUP_BYTES or len(self._rows) >= GROUP_ENTRIES_MAX:
                 self._write_group()
@@ -168,7 +174,7 @@ class ObjectWriter:
 
         if not self._rows:
             return
-        headers = [read_header(entry.payload) for entry in self._rows]
+        headers = self._headers
         columns = (
             [entry.entry_id for entry in self._rows],
             [header.base_offset for header in headers],
@@ -198,7 +204,7 @@ class ObjectWriter:
                 max(header.max_timestamp for header in headers),
             )
         )
-        self._rows, self._rows_bytes = [], 0
+        self._rows, self._headers, self._rows_bytes = [], [], 0
 
 
 class ObjectFile:

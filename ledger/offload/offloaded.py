@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import AsyncGenerator, Callable
 from typing import TypeVar
 
+from octavo.ledger.encryption import Opening
 from octavo.ledger.errors import OffloadDamaged, OffloadUnavailable
 from octavo.ledger.offload.format import ObjectFile
 from octavo.ledger.offload.object_store import open_object
@@ -19,6 +20,8 @@ from octavo.ledger.read.entry_source import EntrySource
 from octavo.metadata.topics import OffloadRecord
 from octavo.protocol.batch import read_header
 from octavo.protocol.entry import Entry
+from octavo.security.keys.data_keys import DataKeys
+from octavo.security.keys.wrapped import Wrapped
 
 T = TypeVar("T")
 
@@ -28,10 +31,14 @@ class OffloadedReader(EntrySource):
 
     is_closed = True
 
-    def __init__(self, ledger_id: int, url: str, file: ObjectFile) -> None:
+    def __init__(
+        self, ledger_id: int, url: str, file: ObjectFile, opening: Opening | None = None
+    ) -> None:
+        """`opening`: of an encrypted ledger; without it its entries come as they are stored."""
         self._ledger_id = ledger_id
         self._url = url
         self._file = file
+        self._opening = opening
         self._turn = asyncio.Lock()
         self._kept: tuple[int, list[Entry]] = (-1, [])
 
@@ -52,6 +59,11 @@ class OffloadedReader(EntrySource):
     async def wait_for(self, after: int, timeout_s: float) -> int:  # noqa: ARG002
         """It never grows."""
         return self.last_add_confirmed
+
+    async def check_key(self) -> None:
+        """See `EntrySource`."""
+        if self._opening is not None:
+            await self._opening.check()
 
     async def close(self) -> None:
         """Let go of the file."""
@@ -96,7 +108,11 @@ class OffloadedReader(EntrySource):
             kept, entries = self._kept
             if kept != group:
                 entries = await _in_thread(self._url, lambda: self._file.entries(group))
+                if self._opening is not None:
+                    entries = await self._opening.opened(entries)
                 self._kept = (group, entries)
+            else:
+                await self.check_key()
             return entries
 
     # ------------------------------------------------------------------ searches
@@ -127,8 +143,12 @@ class OffloadedReader(EntrySource):
         return None
 
 
-async def open_offloaded(ledger_id: int, offload: OffloadRecord) -> OffloadedReader:
-    """The copy that a partition's record names, which must be whole.
+async def open_offloaded(
+    ledger_id: int,
+    offload: OffloadRecord,
+    keys: DataKeys | None = None,
+) -> OffloadedReader:
+    """The copy that a partition's record names, which must be whole. `keys`: see `LedgerClient`.
 
     Raises `OffloadUnavailable`; `OffloadDamaged` also when it is another ledger's or another copy.
     """
@@ -150,7 +170,11 @@ async def open_offloaded(ledger_id: int, offload: OffloadRecord) -> OffloadedRea
         except BaseException:
             raw.close()
             raise
-        return OffloadedReader(ledger_id, offload.url, file)
+        opening = None
+        if offload.encryption:
+            text = offload.encryption.encode()
+            opening = Opening(ledger_id, Wrapped.decode(f"ledger {ledger_id}", text), keys)
+        return OffloadedReader(ledger_id, offload.url, file, opening)
 
     return await _in_thread(offload.url, opened)
 

@@ -27,6 +27,13 @@ class EntrySource(ABC):
     def last_add_confirmed(self) -> int:
         """The last entry that may be read, as far as this reader knows; −1 when there is none."""
 
+    async def check_key(self) -> None:
+        """Of an encrypted ledger: whether what was read of it may be given away now.
+
+        Raises `KeyMissing`, `KeySourceUnavailable`.
+        """
+        return
+
     @abstractmethod
     async def read(self, first: int, last: int) -> list[Entry]:
         """The entries `first` … `last`."""

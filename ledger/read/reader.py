@@ -20,6 +20,7 @@ import structlog
 
 from octavo.ledger.bookies.bookies import settle
 from octavo.ledger.context import LedgerContext
+from octavo.ledger.encryption import Opening
 from octavo.ledger.errors import BookieUnavailable, LedgerError, ReadFailed
 from octavo.ledger.quorum import quorum_of
 from octavo.ledger.read.entry_source import EntrySource
@@ -38,6 +39,7 @@ from octavo.protocol.codes import (
 )
 from octavo.protocol.entry import INVALID_ENTRY_ID, Entry, digest_for, unpack_lac
 from octavo.protocol.extension import Op, bytes_of, int_of
+from octavo.security.keys.errors import KeyMissing
 
 log = structlog.get_logger()
 
@@ -45,12 +47,22 @@ _SINGLE_READS_MAX = 128
 """Entries read at once, one by one, where batches are not possible (E > Qw)."""
 _POLL_PAUSE_S = 0.1
 _BUSY_PAUSE_S = 0.02
+_REWRAP_LOOK_S = 1.0
 
 
 class LedgerReader(EntrySource):
     """One ledger, open for reading. Made by `LedgerClient.open`."""
 
-    def __init__(self, client: LedgerContext, metadata: LedgerMetadata, version: int) -> None:
+    def __init__(
+        self,
+        client: LedgerContext,
+        metadata: LedgerMetadata,
+        version: int,
+        opening: Opening | None = None,
+    ) -> None:
+        """`opening`: of an encrypted ledger; without it its entries come as they are stored."""
+        self._opening = opening
+        self._rewrap_looked_s = float("-inf")
         self._client = client
         self._options = client.options
         self._loop = asyncio.get_running_loop()
@@ -98,7 +110,8 @@ class LedgerReader(EntrySource):
         """The entries `first` … `last`, verified; payloads are `bytes`. `last` = `first` − 1: none.
 
         Raises `BeyondLastConfirmed`, `NoSuchEntry` when the whole write set denies an entry, and
-        `ReadFailed` when nobody could tell.
+        `ReadFailed` when nobody could tell. Of an encrypted ledger also `KeyMissing`,
+        `KeySourceUnavailable` and `EntryTampered`.
         """
         self._check_range(first, last)
         entries: list[Entry] = []
@@ -142,6 +155,17 @@ class LedgerReader(EntrySource):
         finally:
             ahead.cancel()
 
+    async def check_key(self) -> None:
+        """See `EntrySource`."""
+        if self._opening is None:
+            return
+        try:
+            await self._opening.check()
+        except KeyMissing:
+            if not await self._is_rewrapped():
+                raise
+            await self._opening.check()
+
     @property
     def copies(self) -> int:
         """How many copies of an entry may be asked for it."""
@@ -174,6 +198,27 @@ class LedgerReader(EntrySource):
 
     async def _fetch(self, first: int, last: int) -> list[Entry]:
         """At least entry `first`, and as many after it as one request may bring."""
+        stored = await self._fetch_stored(first, last)
+        if self._opening is None:
+            return stored
+        try:
+            return await self._opening.opened(stored, front=True)
+        except KeyMissing:
+            if not await self._is_rewrapped():
+                raise
+            return await self._opening.opened(stored, front=True)
+
+    async def _is_rewrapped(self) -> bool:
+        """Whether the record has the data key under another key by now. Looks once a second."""
+        now_s = self._loop.time()
+        if self._opening is None or now_s - self._rewrap_looked_s < _REWRAP_LOOK_S:
+            return False
+        self._rewrap_looked_s = now_s
+        await self._follow()
+        before, self._opening = self._opening, self._opening.anew(self._metadata)
+        return self._opening.wrapped != before.wrapped
+
+    async def _fetch_stored(self, first: int, last: int) -> list[Entry]:
         if self._tail is not None and self._tail.entry_id == first:
             return [self._tail]
         deadline = self._loop.time() + self._options.read_timeout_s

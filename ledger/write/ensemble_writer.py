@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -82,9 +82,10 @@ class EnsembleWriter:
         owner: ReplicationOwner,
         *,
         deferred: bool = False,
+        seal: Callable[[int, bytes], bytes] | None = None,
     ) -> None:
         self.core = WriterState(metadata, version, deferred=deferred)
-        self.pending = Pending(metadata, self.core.quorum, deferred=deferred)
+        self.pending = Pending(metadata, self.core.quorum, deferred=deferred, seal=seal)
         self._client = client
         self._options = client.options
         self._owner = owner

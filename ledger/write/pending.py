@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from crc32c import crc32c
@@ -43,7 +43,15 @@ class Chunk:
 class Pending:
     """What one ledger's writer has sent, or is to send, and may have to send again."""
 
-    def __init__(self, metadata: LedgerMetadata, quorum: Quorum, *, deferred: bool = False) -> None:
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        quorum: Quorum,
+        *,
+        deferred: bool = False,
+        seal: Callable[[int, bytes], bytes] | None = None,
+    ) -> None:
+        """`seal` makes of an entry's id and payload what is stored instead; once for each."""
         assert metadata.ledger_id >= 0
         self._ledger_id = metadata.ledger_id
         self._quorum = quorum
@@ -54,6 +62,7 @@ class Pending:
         if deferred:
             flags |= Flag.DEFERRED_SYNC
         self._add_header = ADD_HEADER | flags
+        self._seal = seal
         self._chunks: list[Chunk] = []
         self._firsts: list[int] = []
         self._released = 0
@@ -89,10 +98,12 @@ class Pending:
         pack_header, pack_front, crc, append = HEADER.pack, _FRONT_CRC32C.pack, crc32c, parts.append
         ledger_id, entry_id, length = self._ledger_id, self.next_entry, self.length
         key, add_header = self._key, self._add_header
-        front_bytes = _FRONT_CRC32C.size
+        front_bytes, seal = _FRONT_CRC32C.size, self._seal
         size, stop, end = 0, start, len(payloads)
         while stop < end and size < CHUNK_BYTES_MAX:
             payload = payloads[stop]
+            if seal is not None:
+                payload = seal(entry_id, payload)
             payload_bytes = len(payload)
             length += payload_bytes
             header = pack_header(ledger_id, entry_id, lac, length)
@@ -120,6 +131,8 @@ class Pending:
         front_bytes = ADD_PREFIX_BYTES + HEADER_BYTES + digest.size
         while stop < len(payloads) and size < CHUNK_BYTES_MAX:
             payload = payloads[stop]
+            if self._seal is not None:
+                payload = self._seal(entry_id, payload)
             self.length += len(payload)
             header = HEADER.pack(self._ledger_id, entry_id, lac, self.length)
             frame_bytes = front_bytes + len(payload)

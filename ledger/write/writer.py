@@ -29,6 +29,7 @@ import structlog
 
 from octavo.ledger.actions import ChangeDelayed, Closed, Ended, EnsembleChanged, Forced, Stalled
 from octavo.ledger.context import LedgerContext
+from octavo.ledger.encryption import Sealing
 from octavo.ledger.errors import (
     ClientClosed,
     LedgerClosed,
@@ -65,8 +66,11 @@ class LedgerWriter:
         version: int,
         *,
         deferred: bool = False,
+        sealing: Sealing | None = None,
     ) -> None:
+        """`sealing`: of an encrypted ledger."""
         self._client = client
+        self._sealing = sealing
         self._options = client.options
         self._loop = asyncio.get_running_loop()
         self._payloads: list[bytes] = []
@@ -86,7 +90,10 @@ class LedgerWriter:
         self._length_at_end: int | None = None
         self.on_event: list[Callable[[WriterEvent], None]] = []
         """Called with each event of `WriterEvent`, on the loop."""
-        self._ensemble_writer = EnsembleWriter(client, metadata, version, self, deferred=deferred)
+        seal = None if sealing is None else sealing.seal
+        self._ensemble_writer = EnsembleWriter(
+            client, metadata, version, self, deferred=deferred, seal=seal
+        )
         self._core = self._ensemble_writer.core
         self._pending = self._ensemble_writer.pending
 
@@ -96,6 +103,11 @@ class LedgerWriter:
     def ledger_id(self) -> int:
         """Its id."""
         return self._core.metadata.ledger_id
+
+    @property
+    def deferred(self) -> bool:
+        """Whether an ack says no more than that it is written; see `force`."""
+        return self._core.deferred
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -114,7 +126,7 @@ class LedgerWriter:
 
     @property
     def length(self) -> int:
-        """Payload bytes of all that was added."""
+        """Bytes of all that was added, as they are stored."""
         return self._pending.length + self._payload_bytes
 
     @property
@@ -128,6 +140,11 @@ class LedgerWriter:
         return tuple(self._core.ensemble[position] for position in sorted(self._core.down))
 
     @property
+    def sealing(self) -> Sealing | None:
+        """Of an encrypted ledger."""
+        return self._sealing
+
+    @property
     def error(self) -> OctavoError | None:
         """Why nothing can be added any more; None while it can."""
         return self._error
@@ -136,12 +153,15 @@ class LedgerWriter:
         """Append; `done(entry_id, error)` is called later, in entry order. Returns the entry id.
 
         A `bytes` payload is not copied. Raises `LedgerFenced`, `LedgerClosed` or whatever ended
-        the writer, `PayloadTooLong`, and `WriterBusy` when far more than `drain` allows is pending.
+        the writer, `PayloadTooLong`, `KeyMissing` where its key was forgotten, and `WriterBusy`
+        when far more than `drain` allows is pending.
         `done` gets `OutcomeUnknown` for what was sent and may be part of the ledger, and the
         error itself for what certainly is not.
         """
         if self._error is not None:
             raise self._error
+        if self._sealing is not None:
+            self._sealing.check()
         if type(payload) is not bytes:
             payload = bytes(payload)
         size = len(payload)

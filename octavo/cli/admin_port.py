@@ -9,6 +9,7 @@ from typing import Any
 
 from octavo.cli.options import BadOption
 from octavo.client.trust import context_of
+from octavo.credentials import bearer
 from octavo.protocol.codes import OctavoError
 from octavo.tls.words import why
 
@@ -34,7 +35,7 @@ def ask(url: str | None, path: str, *, method: str = "GET") -> Any:
     if not base.startswith(("http://", "https://")):
         raise BadOption(f"--url {url}: write http://host:port")
     try:
-        request = urllib.request.Request(base.rstrip("/") + path, method=method)
+        request = urllib.request.Request(base.rstrip("/") + path, method=method, headers=bearer())
         context = context_of(None, None, None)
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=context) as answer:
             return json.loads(answer.read(_ANSWER_BYTES_MAX))

@@ -32,7 +32,7 @@ def forget(bookie_id: BookieId, metadata: Metadata = None, data: Data = None) ->
 
 
 async def _forget(url: str, bookie_id: str) -> None:
-    from octavo.credentials import credentials_file
+    from octavo.credentials import certificates, credentials_file
     from octavo.ledger.rereplication.forgetting import forget_bookie
     from octavo.logs import configure_logging
     from octavo.metadata.bookies import BookieRegistry
@@ -40,7 +40,7 @@ async def _forget(url: str, bookie_id: str) -> None:
     from octavo.metadata.opening import open_store
 
     configure_logging(form="console", level="error")
-    store = open_store(url, credentials_file=credentials_file())
+    store = open_store(url, credentials_file=credentials_file(), tls=certificates())
     await store.start()
     try:
         ledgers = LedgerStore(store, rng=random.SystemRandom())

@@ -36,13 +36,13 @@ def bookies(metadata: Metadata = None, data: Data = None, as_json: AsJson = Fals
 
 async def _collect(url: str) -> tuple[dict[str, BookieInfo], list[str]]:
     """The registered ones, and the names of all that ever were."""
-    from octavo.credentials import credentials_file
+    from octavo.credentials import certificates, credentials_file
     from octavo.logs import configure_logging
     from octavo.metadata.bookies import BookieRegistry
     from octavo.metadata.opening import open_store
 
     configure_logging(form="console", level="error")
-    store = open_store(url, credentials_file=credentials_file())
+    store = open_store(url, credentials_file=credentials_file(), tls=certificates())
     await store.start()
     try:
         registry = BookieRegistry(store)

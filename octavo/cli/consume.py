@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from collections.abc import Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import typer
@@ -19,11 +22,67 @@ from octavo.protocol.json_message import show_headers, show_key, show_value
 
 if TYPE_CHECKING:
     from octavo.client.client import AsyncClient
+    from octavo.client.consumer import TopicsConsumer
+    from octavo.client.subscription import Subscription
     from octavo.client.types import Message
 
+
+class SubscriptionType(StrEnum):
+    """Who gets the messages of a subscription."""
+
+    EXCLUSIVE = "exclusive"
+    FAILOVER = "failover"
+    SHARED = "shared"
+    KEY_SHARED = "key_shared"
+
+
+Type = Annotated[
+    SubscriptionType | None,
+    typer.Option("--type", help="Of a subscription that is made by this (shared)."),
+]
+Priority = Annotated[
+    int, typer.Option(min=0, max=100, help="Consumers with a lower number are served first.")
+]
+HeaderFilter = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--header", help="name=value or name=*, of a subscription made by this: others skip."
+    ),
+]
+KeyPrefix = Annotated[
+    str | None,
+    typer.Option(help="Only such keys, of a subscription made by this: others are skipped."),
+]
+Durable = Annotated[
+    bool,
+    typer.Option(
+        "--durable/--not-durable", help="Whether what is acked is kept when its owner changes."
+    ),
+]
 RECEIVE_MAX = 1_000
 DRAIN_WAIT_S = 1.0
 """Without --follow a subscription is at its end when nothing came for so long."""
+
+Group = Annotated[
+    bool,
+    typer.Option("--group", help="Share the partitions with all that consume so: each is one's."),
+]
+ConsumerName = Annotated[
+    str | None,
+    typer.Option("--consumer", help="This one's name in the subscription, or the group."),
+]
+Compacted = Annotated[
+    bool,
+    typer.Option(
+        "--compacted", help="The newest of each key up to the last compaction (plain read)."
+    ),
+]
+Raw = Annotated[
+    bool, typer.Option("--raw", help="Values only, byte for byte, a line end behind each.")
+]
+WholeJson = Annotated[
+    bool, typer.Option("--json", help="One JSON object a line: all of each message, exactly.")
+]
 
 
 def consume(
@@ -39,24 +98,20 @@ def consume(
     partition: Annotated[
         int | None, typer.Option(min=0, help="Only this partition (plain read).")
     ] = None,
+    group: Group = False,
+    consumer: ConsumerName = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Then stop.")] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Wait for more at the end (Ctrl-C ends).")
     ] = False,
-    compacted: Annotated[
-        bool,
-        typer.Option(
-            "--compacted", help="The newest of each key up to the last compaction (plain read)."
-        ),
-    ] = False,
-    raw: Annotated[
-        bool,
-        typer.Option("--raw", help="Values only, byte for byte, a line end behind each."),
-    ] = False,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="One JSON object a line: all of each message, exactly."),
-    ] = False,
+    compacted: Compacted = False,
+    raw: Raw = False,
+    as_json: WholeJson = False,
+    type_: Type = None,
+    priority: Priority = 0,
+    headers: HeaderFilter = None,
+    key_prefix: KeyPrefix = None,
+    durable: Durable = True,
     url: Url = None,
     data: Data = None,
 ) -> None:
@@ -66,14 +121,17 @@ def consume(
     Examples:
       octavo consume flights --from earliest --limit 10
       octavo consume flights --subscription billing --follow
+      octavo consume flights -s billing --type key_shared --header kind=order --follow
+      octavo consume 'shop/orders-*' --subscription billing --follow
+      octavo consume 'shop/orders-*' --subscription billing --group --follow
       octavo consume flights --from latest --follow --json | jq .value
       octavo consume flights --from 2026-11-21T08:00:00Z --partition 2 --json
       octavo consume accounts --compacted --follow
     """
-    if subscription and partition is not None:
-        raise BadOption("--partition goes with a plain read; a subscription covers all partitions")
-    if subscription and compacted:
-        raise BadOption("--compacted goes with a plain read; a subscription gets every message")
+    is_several = group or "*" in topic or "?" in topic
+    _check(subscription, partition, consumer, start, compacted=compacted, several=is_several)
+    of_one = subscription is not None and not is_several
+    making = _making(type_, priority, headers or [], key_prefix, durable=durable, of_one=of_one)
     printer = _Printer(limit, raw, as_json, at_once=follow or subscription is not None)
     urls = broker_urls(url, data)
 
@@ -84,8 +142,15 @@ def consume(
         assert task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, task.cancel)
         async with AsyncClient(urls, on_retry=Waiting()) as client:
-            if subscription:
-                await _by_subscription(client, topic, subscription, start, follow, printer)
+            if subscription and is_several:
+                await _of_several(
+                    client, topic, subscription, start, follow, printer,
+                    group=group, consumer=consumer,
+                )  # fmt: skip
+            elif subscription:
+                await _by_subscription(
+                    client, topic, subscription, start, follow, printer, consumer, making
+                )
             else:
                 await _by_reading(client, topic, partition, start, follow, compacted, printer)
 
@@ -94,6 +159,68 @@ def consume(
     except (asyncio.CancelledError, _Enough):
         pass
     say(f"{printer.count:,} messages")
+
+
+def _check(
+    subscription: str | None,
+    partition: int | None,
+    consumer: str | None,
+    start: str,
+    *,
+    compacted: bool,
+    several: bool,
+) -> None:
+    """Raises `BadOption` for what does not go together."""
+    if subscription and partition is not None:
+        raise BadOption("--partition goes with a plain read; a subscription covers all partitions")
+    if subscription and compacted:
+        raise BadOption("--compacted goes with a plain read; a subscription gets every message")
+    if several and subscription is None:
+        raise BadOption("several topics, and --group, go with --subscription")
+    if consumer is not None and subscription is None:
+        raise BadOption("--consumer goes with --subscription")
+    if several and start not in ("earliest", "latest"):
+        raise BadOption("--from is earliest or latest for several topics, and for a --group")
+
+
+def _making(
+    type_: SubscriptionType | None,
+    priority: int,
+    headers: list[str],
+    key_prefix: str | None,
+    *,
+    durable: bool,
+    of_one: bool,
+) -> dict[str, Any]:
+    """What was said of the subscription, as the client takes it. Raises `BadOption`, also when
+    there is none, or one of several topics: not `of_one`.
+    """
+    said: dict[str, Any] = {}
+    if type_ is not None:
+        said["type"] = type_.value
+    if priority:
+        said["priority"] = priority
+    if headers or key_prefix is not None:
+        said["filter"] = {"headers": _values(headers), "key_prefix": key_prefix}
+    if not durable:
+        said["durable"] = False
+    if said and not of_one:
+        raise BadOption(
+            "--type, --priority, --header, --key-prefix and --not-durable are of a subscription of "
+            "one topic: name one with --subscription"
+        )
+    return said
+
+
+def _values(headers: list[str]) -> dict[str, list[str]]:
+    """By name. Raises `BadOption`."""
+    found: dict[str, list[str]] = {}
+    for text in headers:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise BadOption(f"--header {text!r} is not of the form name=value")
+        found.setdefault(name, []).append(value)
+    return found
 
 
 class _Enough(Exception):
@@ -126,23 +253,24 @@ class _Printer:
         if self._raw:
             emit_raw(message.value or b"")
         elif self._json:
-            emit_raw(msgspec.json.encode(_plain(message)))
+            emit_raw(msgspec.json.encode(plain_message(message)))
         else:
             key = f"{(message.key or b'').decode(errors='replace')}\t" if message.key else "\t"
-            emit_raw(
-                f"{message.partition}:{message.offset}\t{key}".encode() + (message.value or b"")
-            )
+            topic = getattr(message, "topic", "")
+            place = f"{topic}/{message.partition}" if topic else message.partition
+            emit_raw(f"{place}:{message.offset}\t{key}".encode() + (message.value or b""))
         if self._at_once:
             sys.stdout.flush()
         if self.left <= 0:
             raise _Enough
 
 
-def _plain(message: Message) -> dict[str, Any]:
+def plain_message(message: Message) -> dict[str, Any]:
     """The JSON form, as the API gives it; `octavo publish --envelope` stores it again."""
     key, key_base64 = show_key(message.key)
     value, value_text, value_base64 = show_value(message.value)
     found = {
+        "topic": (getattr(message, "topic", "")) or UNSET,
         "partition": message.partition,
         "offset": message.offset,
         "time": datetime.fromtimestamp(message.timestamp_ms / 1000, UTC).isoformat(),
@@ -164,17 +292,30 @@ async def _by_subscription(
     start: str,
     follow: bool,
     printer: _Printer,
+    consumer_name: str | None = None,
+    making: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Receive, print, acknowledge; what was printed and not acked yet comes again next time."""
-    at = "latest" if start == "latest" else "earliest"
+    at: Literal["earliest", "latest"] = "latest" if start == "latest" else "earliest"
     from octavo.client.errors import Conflict
 
     try:
-        consumer = await client.subscribe(topic, name, type="shared", start=at)  # type: ignore[arg-type]
-    except Conflict:
-        consumer = client.subscription(topic, name)  # it exists with other settings: use it
+        said = {"type": "shared", **making}
+        consumer = await client.subscribe(topic, name, start=at, consumer=consumer_name, **said)
+    except Conflict:  # it exists with other settings: use it
+        priority = making.get("priority", 0)
+        consumer = client.subscription(topic, name, consumer=consumer_name, priority=priority)
     if start not in ("earliest", "latest"):
         await consumer.seek(start)
+    await _print_all(consumer, follow, printer)
+    if consumer.held_back:
+        say(f"there are more messages, held back: {consumer.held_back}")
+
+
+async def _print_all(
+    consumer: Subscription | TopicsConsumer, follow: bool, printer: _Printer
+) -> None:
+    """Print what it is given, each acknowledged when the next one is asked for, or at the end."""
     idle_s = None if follow else DRAIN_WAIT_S
     batch = min(RECEIVE_MAX, printer.left)
     async with aclosing(consumer.deliveries(batch=batch, idle_s=idle_s)) as deliveries:
@@ -184,8 +325,23 @@ async def _by_subscription(
             except _Enough:
                 await consumer.ack(delivery)
                 raise
-    if consumer.held_back:
-        say(f"there are more messages, held back: {consumer.held_back}")
+
+
+async def _of_several(
+    client: AsyncClient,
+    topics: str,
+    name: str,
+    start: str,
+    follow: bool,
+    printer: _Printer,
+    *,
+    group: bool,
+    consumer: str | None,
+) -> None:
+    """The same from all topics that fit, alone or as a member of a group."""
+    at: Literal["earliest", "latest"] = "latest" if start == "latest" else "earliest"
+    several = client.consume(topics, name, group=group, consumer=consumer, start=at)
+    await _print_all(several, follow, printer)
 
 
 async def _by_reading(

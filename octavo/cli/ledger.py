@@ -39,18 +39,25 @@ def with_ledgers(url: str, work: Callable[[LedgerClient], Awaitable[T]]) -> T:
     """Run `work` with a ledger client on the metadata store at `url`."""
     from octavo.clock import wall_clock_ms
     from octavo.credentials import certificates, credentials_file
+    from octavo.keys import keys_of_environment
     from octavo.ledger.client import LedgerClient
     from octavo.logs import configure_logging
     from octavo.metadata.opening import open_store
+    from octavo.security.bookie_tokens import node_prover
 
     configure_logging(form="console", level="error")
 
     async def run() -> T:
-        store = open_store(url, credentials_file=credentials_file())
+        store = open_store(url, credentials_file=credentials_file(), tls=certificates())
         await store.start()
         try:
             ledgers = LedgerClient(
-                store, rng=random.SystemRandom(), clock=wall_clock_ms, tls=certificates()
+                store,
+                rng=random.SystemRandom(),
+                clock=wall_clock_ms,
+                tls=certificates(),
+                keys=keys_of_environment(),
+                prove=await node_prover(store, "cli", wall_clock_ms),
             )
             await ledgers.start()
             try:
@@ -148,6 +155,8 @@ def read(
       octavo ledger read 7 --data ./octavo-data --raw > payloads
     """
 
+    from octavo.security.keys.errors import KeyMissing, KeySourceUnavailable
+
     async def work(ledgers: LedgerClient) -> int:
         reader = await ledgers.open(ledger, password=_bytes(password))
         end = reader.last_add_confirmed
@@ -158,6 +167,13 @@ def read(
         stop = end if last is None else last
         if first > stop:
             return 0
+        try:
+            await reader.check_key()
+        except (KeyMissing, KeySourceUnavailable) as error:
+            if raw:
+                raise  # what was asked for are the messages
+            say(f"{error}; entries are shown as they are stored")
+            reader = await ledgers.open(ledger, as_stored=True)
         async for entry in reader.entries(first, stop):
             _show_entry(entry.entry_id, bytes(entry.payload), raw, as_json)
         return stop - first + 1

@@ -6,25 +6,37 @@ exit code 1. Bad usage is exit code 2. A stack trace appears only with `OCTAVO_D
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 
 from octavo import __version__
 from octavo.cli import (
+    acl,
     bookie,
     bookies,
+    broker,
     certs,
     consume,
     demo,
     inspect,
+    keys,
     ledger,
+    namespace,
     nodes,
     pipeline,
     publish,
+    quota,
+    schema,
+    security,
     standalone,
+    subscription,
+    token,
     topic,
+    user,
 )
 from octavo.cli.output import debugging, fail
 from octavo.protocol.codes import OctavoError
@@ -58,14 +70,23 @@ def _octavo(
 
 app.command("standalone")(standalone.standalone)
 app.add_typer(bookie.app, name="bookie")
-app.command("broker")(nodes.broker)
+app.add_typer(broker.app, name="broker")
 app.command("zookeeper")(nodes.zookeeper)
+app.add_typer(namespace.app, name="namespace")
 app.add_typer(topic.app, name="topic")
+app.add_typer(subscription.app, name="subscription")
 app.command("publish")(publish.publish)
 app.command("consume")(consume.consume)
 app.add_typer(ledger.app, name="ledger")
 app.command("bookies")(bookies.bookies)
 app.command("certs")(certs.certs)
+app.add_typer(keys.app, name="keys")
+app.add_typer(quota.app, name="quota")
+app.add_typer(schema.app, name="schema")
+app.add_typer(security.app, name="security")
+app.add_typer(acl.app, name="acl")
+app.add_typer(user.app, name="user")
+app.add_typer(token.app, name="token")
 app.add_typer(inspect.app, name="inspect")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(demo.app, name="demo")
@@ -79,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     try:
-        app(args=list(arguments) if arguments is not None else None, prog_name="octavo")
+        _command()(args=list(arguments) if arguments is not None else None, prog_name="octavo")
         return 0
     except SystemExit as done:  # help, bad usage (2), `typer.Exit`: already said
         return done.code if isinstance(done.code, int) else 0
@@ -109,16 +130,28 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
+@functools.cache
+def _command() -> Any:
+    """The tree of commands, made once: that takes longer than most of what they do."""
+    return typer.main.get_command(app)
+
+
 _USAGE = {
     "bad-metadata-credentials",
     "bad-metadata-url",
     "bad-option",
     "bookie-config",
     "broker-config",
+    "invalid-principal",
+    "invalid-rule",
     "invalid-call",
+    "keys",
+    "invalid-quota",
+    "invalid-password",
     "no-bookie-here",
     "no-cluster",
     "nothing-to-inspect",
+    "security",
     "settings",
     "tls",
 }
@@ -126,6 +159,8 @@ _USAGE = {
 _REMEDIES = {
     "unreachable": "is the cluster running? start one with `octavo standalone`, or name a broker "
     "with --url (or OCTAVO_URL)",
+    "unauthenticated": "a token says who you are: OCTAVO_TOKEN_FILE=FILE or OCTAVO_TOKEN, made by "
+    "`octavo token create`; a standalone cluster's own is found by --data",
     "topic-not-found": "`octavo topic list` shows what exists, `octavo topic create` makes one",
     "metadata-unavailable": "is the metadata store running, and is its URL right (--metadata or "
     "OCTAVO_METADATA_URL)?",

@@ -10,6 +10,8 @@ import typer
 from octavo.cli.options import BadOption, Config, Host, Metadata, NodeName, Port, Sets, parse_sets
 
 if TYPE_CHECKING:
+    from octavo.security.keys.config import KeysConfig
+    from octavo.security.settings import SecurityConfig
     from octavo.tls.settings import TlsConfig
 
 
@@ -82,10 +84,12 @@ def bookie(
             f"or a settings file with --config ({error})"
         ) from error
     name = settings.bookie_id or f"{settings.advertised_host or settings.host}:{settings.port}"
-    _serve(serve_bookie, name, metadata, config, {"bookie": settings, "tls": _tls(config)})
+    sections = {"bookie": settings, "tls": _tls(config), "security": _security(config)}
+    _serve(serve_bookie, name, metadata, config, sections)
 
 
 def broker(
+    context: typer.Context,
     metadata: Metadata = None,
     host: Host = None,
     port: Port = None,
@@ -96,17 +100,21 @@ def broker(
     config: Config = None,
     sets: Sets = None,
 ) -> None:
-    """Run one broker: it serves topics over HTTP and keeps nothing.
+    """Run one broker: it serves topics over HTTP and keeps nothing. Below: looking after them.
 
     \b
     Examples:
       octavo broker --metadata zk://127.0.0.1:2181/octavo --port 8080
       octavo broker --config /etc/octavo.toml --set tail_cache_bytes_max=134217728
+      octavo broker list
     """
+    if context.invoked_subcommand is not None:
+        return
     from octavo.broker.config import BrokerConfig
     from octavo.broker.http.config import HttpConfig
     from octavo.ledger.options import LedgerOptions
     from octavo.process.broker import serve_broker
+    from octavo.security.settings import SecurityConfig
     from octavo.settings import load
 
     flags = {
@@ -123,6 +131,8 @@ def broker(
         "http": load(HttpConfig, "http", file=config),
         "ledger": load(LedgerOptions, "ledger", file=config),
         "tls": _tls(config),
+        "keys": _keys(config),
+        "security": load(SecurityConfig, "security", file=config),
     }
     _serve(serve_broker, name, metadata, config, sections)
 
@@ -137,6 +147,25 @@ def _tls(config: Path | None) -> TlsConfig:
     tls.check_node()
     certificates_of(tls)  # or say why
     return tls
+
+
+def _security(config: Path | None) -> SecurityConfig:
+    """The settings of security."""
+    from octavo.security.settings import SecurityConfig
+    from octavo.settings import load
+
+    return load(SecurityConfig, "security", file=config)
+
+
+def _keys(config: Path | None) -> KeysConfig:
+    """The settings of keys."""
+    from octavo.keys import key_source
+    from octavo.security.keys.config import KeysConfig
+    from octavo.settings import load
+
+    keys = load(KeysConfig, "keys", file=config)
+    key_source(keys)  # or say why
+    return keys
 
 
 def _folders(given: list[Path] | None, data: Path | None, name: str) -> list[str] | None:
@@ -182,7 +211,12 @@ def zookeeper(
     data: Annotated[Path, typer.Option("--data", help="Folder of its data.")] = Path(
         "zookeeper-data"
     ),
-    port: Annotated[int, typer.Option(help="Port; 0 takes any free one.")] = 2181,
+    port: Annotated[
+        int | None, typer.Option(help="Port; 0 takes any free one. Default: 2181, with TLS 2281.")
+    ] = None,
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Speak TLS alone, by certificates in DATA/tls.")
+    ] = False,
 ) -> None:
     """Run a ZooKeeper server for development (needs Java; jars from PySpark or Debian).
 
@@ -195,4 +229,6 @@ def zookeeper(
 
     from octavo.cli.zookeeper import run_zookeeper
 
-    asyncio.run(run_zookeeper(data.absolute(), port))
+    if port is None:
+        port = 2281 if tls else 2181
+    asyncio.run(run_zookeeper(data.absolute(), port, tls=tls))

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from octavo.client.trust import VARIABLES
+from octavo.credentials import TOKEN, TOKEN_FILE
 from octavo.protocol.codes import OctavoError
 from octavo.standalone.cluster_file import ClusterFile, read_cluster
 
@@ -144,11 +145,13 @@ def metadata_url(metadata: str | None, data: Path | None) -> str:
 
 
 def _known(folder: Path) -> ClusterFile:
-    """A standalone cluster. What its TLS needs is set for all that this command opens, unless the
-    environment says otherwise."""
+    """A standalone cluster. What its TLS needs, and the file of its administrator's token, is set
+    for all that this command opens, unless the environment says otherwise."""
     cluster = read_cluster(folder)
     if not any(name in os.environ for name in VARIABLES):
         os.environ.update(zip(VARIABLES, cluster.shown, strict=False))
+    if cluster.token_file and TOKEN not in os.environ:
+        os.environ.setdefault(TOKEN_FILE, cluster.token_file)
     return cluster
 
 

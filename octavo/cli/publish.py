@@ -18,6 +18,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from octavo.cli.options import AsJson, BadOption, Data, TopicArgument, Url, broker_urls
 from octavo.cli.output import Waiting, emit_json, err
+from octavo.clock import wall_clock_ms
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.json_message import JsonHeaders, stored_headers, stored_key, stored_value
 
@@ -119,6 +120,10 @@ def publish(
         str | None,
         typer.Option(help="A name that stays: a repeated run then stores nothing twice."),
     ] = None,
+    deliver_after_s: Annotated[
+        float | None,
+        typer.Option(min=0, help="Shared subscriptions hand the messages out so much later."),
+    ] = None,
     url: Url = None,
     data: Data = None,
     as_json: AsJson = False,
@@ -147,7 +152,8 @@ def publish(
     reading = _Reading(key, key_field, ndjson, envelope)
     lines = iter(_arguments(messages, reading)) if messages else _lines(file, reading)
     started = time.monotonic()
-    count, last = asyncio.run(_run(broker_urls(url, data), topic, lines, partition, producer_id))
+    work = _run(broker_urls(url, data), topic, lines, partition, producer_id, deliver_after_s)
+    count, last = asyncio.run(work)
     took_s = time.monotonic() - started
     if as_json:
         place = {"partition": last.partition, "offset": last.offset, "id": last.id} if last else {}
@@ -188,6 +194,7 @@ async def _run(
     lines: Iterator[Line],
     partition: int | None,
     producer_id: str | None,
+    deliver_after_s: float | None,
 ) -> tuple[int, Position | None]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -208,10 +215,15 @@ async def _run(
             async with producer:
                 for line in lines:
                     last = await producer.send(
-                        line.value, key=line.key, headers=line.headers, partition=partition
-                    )
+                        line.value, key=line.key, headers=line.headers, partition=partition,
+                        deliver_at_ms=_due_ms(deliver_after_s),
+                    )  # fmt: skip
                     count += 1
                     if count % 500 == 0:
                         bar.update(task, completed=count)
                         await asyncio.sleep(0)
         return count, await last if last is not None else None
+
+
+def _due_ms(after_s: float | None) -> int | None:
+    return None if after_s is None else wall_clock_ms() + int(after_s * 1000)

@@ -23,6 +23,7 @@ Examples:
   octavo standalone --data ./octavo-data
   octavo standalone --data /tmp/x --port-base 0 --json      (any free ports, one JSON line)
   octavo standalone --set bookie.journal_sync=false         (any setting of the processes)
+  octavo standalone --data /tmp/z --secure                  (then: octavo acl allow …)
   octavo standalone --data /tmp/y --tls                     (and --set tls.mutual=true)
 """
 
@@ -57,6 +58,14 @@ def standalone(
         bool,
         typer.Option("--tls", help="All ports speak TLS, with certificates made in DATA/tls."),
     ] = False,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            help="Nothing is open: --tls, and nobody may do anything but user:admin, whose token "
+            "is in DATA/admin.token. Commands with --data DATA find it.",
+        ),
+    ] = False,
     config: Config = None,
     sets: Sets = None,
     as_json: AsJson = False,
@@ -82,7 +91,8 @@ def standalone(
         log_bytes_max=process.log_bytes_max,
         log_files_max=process.log_files_max,
         sections=_sections(config, sets),
-        make_certificates=tls,
+        make_certificates=tls or secure,
+        secure=secure,
     )
     with asyncio.Runner() as runner:
         code = runner.run(_run(plan, as_json))
@@ -109,6 +119,8 @@ def _sections(config: Path | None, sets: list[str] | None) -> dict[str, dict[str
     from octavo.broker.config import BrokerConfig
     from octavo.broker.http.config import HttpConfig
     from octavo.ledger.options import LedgerOptions
+    from octavo.security.keys.config import KeysConfig
+    from octavo.security.settings import SecurityConfig
     from octavo.settings import SECTIONS, SettingsError, chosen
     from octavo.tls.settings import TlsConfig
 
@@ -122,7 +134,10 @@ def _sections(config: Path | None, sets: list[str] | None) -> dict[str, dict[str
             )
         flags.setdefault(section, {})[setting] = value
     found: dict[str, dict[str, Any]] = {}
-    kinds = (BookieConfig, BrokerConfig, HttpConfig, LedgerOptions, TlsConfig)
+    kinds = (
+        *(BookieConfig, BrokerConfig, HttpConfig, LedgerOptions, TlsConfig, KeysConfig),
+        SecurityConfig,
+    )
     for kind, section in zip(kinds, SECTIONS, strict=True):
         values = chosen(kind, section, file=config, flags=flags.get(section))
         for name in _OWN.get(section, ()):
@@ -206,6 +221,8 @@ def _announce(cluster: ClusterFile, took_s: float, as_json: bool) -> None:
     topic = f"{url}/v1/topics/public/greetings"
     shown = zip(_CURL, cluster.shown, strict=False)
     curl = " ".join(("curl", *(f"{how} {file}" for how, file in shown)))
+    if cluster.token_file:
+        curl += f' -H "Authorization: Bearer $(cat {cluster.token_file})"'
     out.print(
         f"\nmetadata  {cluster.metadata_url}"
         f"\ncreate    {curl} -X PUT {topic}"

@@ -1,4 +1,4 @@
-"""`octavo topic`: create, list, describe, update, delete."""
+"""`octavo topic`: create, list, describe, update, fork, truncate, delete."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from octavo.cli.options import (
     parse_sets,
 )
 from octavo.cli.output import Waiting, emit_fields, emit_json, emit_table, err, say
+from octavo.cli.policy_options import merged, with_policies
 
 if TYPE_CHECKING:
     from octavo.client.client import AsyncClient
@@ -46,12 +47,17 @@ def ask(urls: list[str], work: Callable[[AsyncClient], Awaitable[T]]) -> T:
 
 
 @app.command()
+@with_policies
 def create(
+    policies: dict[str, Any],
     topic: TopicArgument,
     partitions: Annotated[int, typer.Option(min=1, help="Number of partitions.")] = 1,
     ensemble: Annotated[int | None, typer.Option(min=1, help="Bookies a ledger uses (E).")] = None,
     write_quorum: Annotated[int | None, typer.Option(min=1, help="Copies (Qw).")] = None,
     ack_quorum: Annotated[int | None, typer.Option(min=1, help="Copies before ack (Qa).")] = None,
+    force: Annotated[
+        bool, typer.Option(help="Also when it asks for more bookies than there are.")
+    ] = False,
     settings: Settings = None,
     url: Url = None,
     data: Data = None,
@@ -63,6 +69,7 @@ def create(
     Examples:
       octavo topic create flights --partitions 4
       octavo topic create logs/web --ensemble 3 --write-quorum 3 --ack-quorum 2
+      octavo topic create clicks --ttl 1d --backlog-size 10GB --backlog-policy evict
     """
     made = ask(
         broker_urls(url, data),
@@ -72,9 +79,12 @@ def create(
             ensemble_size=ensemble,
             write_quorum=write_quorum,
             ack_quorum=ack_quorum,
-            **_values(settings),
+            force=force,
+            **merged(policies, _values(settings)),
         ),
     )
+    if warning := made.stats.get("warning"):
+        err.print(f"warning: {warning}", markup=False)
     _show(made, as_json)
 
 
@@ -120,7 +130,10 @@ def describe(
 
 
 @app.command()
+@app.command("alter", hidden=True)  # Kafka's word
+@with_policies
 def update(
+    policies: dict[str, Any],
     topic: TopicArgument,
     settings: Settings = None,
     url: Url = None,
@@ -133,12 +146,93 @@ def update(
     Examples:
       octavo topic update flights --set partitions=8
       octavo topic update flights --set 'retention={"time": "7d"}'
+      octavo topic update flights --ttl 1h --retention-size default
     """
-    values = _values(settings)
+    values = merged(policies, _values(settings))
     if not values:
-        raise BadOption("nothing to change: give at least one --set name=value")
+        raise BadOption("nothing to change: give an option, or --set name=value")
     changed = ask(broker_urls(url, data), lambda client: client.update_topic(topic, **values))
     _show(changed, as_json)
+
+
+@app.command()
+def fork(
+    topic: TopicArgument,
+    name: Annotated[str, typer.Argument(help="Of the new topic, in the same namespace.")],
+    at: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[PARTITION=]PLACE",
+            help="Where: latest, earliest, an RFC 3339 time, an offset; may be repeated.",
+        ),
+    ] = None,
+    url: Url = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fork a topic: a new one that begins with its messages, of which none is copied.
+
+    \b
+    Examples:
+      octavo topic fork flights flights-again
+      octavo topic fork flights what-if --at 2026-11-24T08:00:00Z
+      octavo topic fork orders half --at 0=41 --at 1=earliest
+    """
+    where = _places(at or ["latest"])
+    _show(
+        ask(broker_urls(url, data), lambda client: client.fork_topic(topic, name, at=where)),
+        as_json,
+    )
+
+
+def _places(given: list[str]) -> str | int | dict[int, str | int]:
+    """Of `--at`: one place for all partitions, or one for each that is named."""
+
+    def place(text: str) -> str | int:
+        return int(text) if text.isascii() and text.isdigit() else text
+
+    if len(given) == 1 and "=" not in given[0]:
+        return place(given[0])
+    found: dict[int, str | int] = {}
+    for one in given:
+        number, _, text = one.partition("=")
+        if not (text and number.isascii() and number.isdigit()):
+            raise BadOption(
+                f"--at {one!r}: one place for all partitions, or PARTITION=PLACE for each of them"
+            )
+        found[int(number)] = place(text)
+    return found
+
+
+@app.command()
+def truncate(
+    topic: TopicArgument,
+    before: Annotated[
+        str, typer.Option(help="The first to be kept: latest, an RFC 3339 time, an offset, an id.")
+    ],
+    partition: Annotated[int | None, typer.Option(min=0, help="Only this one.")] = None,
+    yes: Yes = False,
+    url: Url = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove the oldest messages for good, acked or not.
+
+    \b
+    Examples:
+      octavo topic truncate flights --before 2026-11-01T00:00:00Z
+      octavo topic truncate orders --partition 0 --before 41 --yes
+    """
+    if not yes:
+        typer.confirm(f"Remove all messages of {topic} before {before}?", abort=True, err=True)
+    found = ask(
+        broker_urls(url, data),
+        lambda client: client.truncate_topic(topic, before, partition=partition),
+    )
+    if as_json:
+        emit_json(found)
+    else:
+        emit_table(("partition", "earliest_offset"), sorted(found.items()))
 
 
 @app.command()
@@ -158,6 +252,36 @@ def delete(
         typer.confirm(f"Delete {topic} and everything in it?", abort=True, err=True)
     ask(broker_urls(url, data), lambda client: client.delete_topic(topic))
     say(f"deleted {topic}")
+
+
+@app.command()
+def unload(
+    topic: TopicArgument,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="BROKER", help="This broker. Default: who should.")
+    ] = None,
+    url: Url = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hand a topic's partitions on: to the brokers that should have them, or to one of them.
+
+    A partition whose owner is the one that should have it is closed and opened anew. What is given
+    to a named broker stays there until that goes, is drained, or the topic is unloaded again.
+
+    \b
+    Examples:
+      octavo topic unload flights
+      octavo topic unload flights --to 127.0.0.1:8081
+    """
+    moved: list[Mapping[str, Any]] = ask(
+        broker_urls(url, data), lambda client: client.unload_topic(topic, to=to)
+    )
+    if as_json:
+        emit_json(moved)
+        return
+    rows = [(one["partition"], one["from_broker"], one["to_broker"]) for one in moved]
+    emit_table(("partition", "from", "to"), rows)
 
 
 def _values(settings: list[str] | None) -> dict[str, Any]:

@@ -10,12 +10,18 @@ from pathlib import Path
 from typing import IO
 
 from octavo.cli.output import out, say
-from octavo.metadata.zookeeper_server import server_command, write_config
+from octavo.metadata.zookeeper_server import (
+    ServerTls,
+    pem_store,
+    server_command,
+    write_config,
+)
 from octavo.protocol.codes import OctavoError, Scope
 from octavo.standalone.ports import check_ports, free_port
 
 HOST = "127.0.0.1"
 READY_TIMEOUT_S = 30.0
+_CERTIFICATE_DAYS = 365
 
 
 class ZooKeeperFailed(OctavoError):
@@ -25,14 +31,16 @@ class ZooKeeperFailed(OctavoError):
     scope = Scope.PROCESS
 
 
-async def run_zookeeper(data: Path, port: int) -> None:
-    """Serve from the absolute folder `data` until Ctrl-C or SIGTERM.
+async def run_zookeeper(data: Path, port: int, *, tls: bool = False) -> None:
+    """Serve from the absolute folder `data` until Ctrl-C or SIGTERM; with `tls` by a certificate
+    that is made there if need be.
 
-    Raises `PortInUse`, `ZooKeeperNotInstalled`, `ZooKeeperFailed`.
+    Raises `PortInUse`, `ZooKeeperNotInstalled`, `ZooKeeperFailed`, `TlsError`.
     """
     check_ports(HOST, {"zookeeper": port})
     port = port or free_port(HOST)
-    command = server_command(write_config(str(data), port=port))
+    shown = _certificate(data / "tls") if tls else None
+    command = server_command(write_config(str(data), port=port, tls=shown))
     loop = asyncio.get_running_loop()
     asked = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -44,7 +52,10 @@ async def run_zookeeper(data: Path, port: int) -> None:
         )
     try:
         await _until_ready(process, port, log_path)
-        out.print(f"[bold green]ready[/] zk://{HOST}:{port}/octavo  (log: {log_path})")
+        scheme = "zk" if shown is None else "zks"
+        out.print(f"[bold green]ready[/] {scheme}://{HOST}:{port}/octavo  (log: {log_path})")
+        if shown is not None:
+            out.print(f"its CA: OCTAVO_TLS_CA={shown.ca}", markup=False)
         ended = asyncio.create_task(process.wait())
         stop = asyncio.create_task(asked.wait())
         await asyncio.wait((ended, stop), return_when=asyncio.FIRST_COMPLETED)
@@ -55,6 +66,18 @@ async def run_zookeeper(data: Path, port: int) -> None:
             process.terminate()
             await process.wait()
     say("stopped")
+
+
+def _certificate(folder: Path) -> ServerTls:
+    """What it shows; made once."""
+    from octavo.tls.authority import Authority, own_names
+
+    authority, _ = Authority.opened(folder)
+    certificate, key = folder / "zookeeper.pem", folder / "zookeeper.key"
+    if not certificate.exists() and not key.exists():
+        authority.issue("zookeeper", own_names(), days=_CERTIFICATE_DAYS)
+    store = pem_store(folder / "zookeeper-store.pem", certificate, key)
+    return ServerTls(store, authority.file)
 
 
 def _opened(path: Path) -> IO[bytes]:

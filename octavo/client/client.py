@@ -17,18 +17,47 @@ from types import TracebackType
 from typing import Any, Literal, Unpack
 from urllib.parse import quote
 
+from octavo.client.consumer import (
+    REFRESH_S,
+    SESSION_S,
+    ConsumerOptions,
+    TopicsConsumer,
+    patterns_of,
+)
 from octavo.client.deliveries import DeliveryLoop
 from octavo.client.encoding import BatchEncoding, NdjsonEncoding
-from octavo.client.errors import ClientError, TopicReplaced
+from octavo.client.errors import ApiError, ClientError, InvalidCall, NotFound, TopicReplaced
 from octavo.client.following import pages
 from octavo.client.incarnation import Incarnation
-from octavo.client.producer import Opening, Producer, ProducerOptions, Receipt, producer_id_of
+from octavo.client.producer import (
+    Opening,
+    Producer,
+    ProducerOptions,
+    Receipt,
+    acquire_access,
+    producer_id_of,
+)
 from octavo.client.reading import find_offset, read_messages
-from octavo.client.settings import ProducerSettings, TopicChanges, TopicSettings
+from octavo.client.settings import (
+    NamespaceSettings,
+    ProducerSettings,
+    SubscriptionSettings,
+    TopicChanges,
+    TopicSettings,
+)
 from octavo.client.subscription import Subscription
 from octavo.client.transport import Transport
-from octavo.client.trust import context_of
-from octavo.client.types import Headers, Message, Position, Topic, TopicName, Value, partitions_in
+from octavo.client.trust import context_of, proof_of
+from octavo.client.types import (
+    Headers,
+    Message,
+    Position,
+    SubscriptionType,
+    Topic,
+    TopicName,
+    Value,
+    partitions_in,
+)
 from octavo.client.wire import HttpWire, Wire
 from octavo.clock import wall_clock_ms
 from octavo.protocol.compression import Compression
@@ -55,6 +84,9 @@ class AsyncClient:
             machine. The environment may name it: `OCTAVO_TLS_CA`.
         certificate, key: PEM files of what this client shows where brokers ask for it
             (`OCTAVO_TLS_CERTIFICATE`, `OCTAVO_TLS_KEY`).
+        token: says who asks, of a cluster that is secured: of `octavo token create`, an API key, or
+            an identity provider's. The environment may have it (`OCTAVO_TOKEN`), or name its file
+            (`OCTAVO_TOKEN_FILE`).
         attempt_s: seconds that one try of a call may take.
         retry_s: seconds for which a call that failed for a reason that passes (a broker that does
             not answer, 429, 503) is repeated, with growing pauses; 0 tries once.
@@ -74,6 +106,7 @@ class AsyncClient:
         ca_file: str | None = None,
         certificate: str | None = None,
         key: str | None = None,
+        token: str | None = None,
         attempt_s: float = 15.0,
         retry_s: float = 60.0,
         rng: random.Random | None = None,
@@ -89,12 +122,13 @@ class AsyncClient:
             retry_s=retry_s,
             rng=self._rng,
             on_retry=on_retry,
-            wire=wire or HttpWire(context_of(ca_file, certificate, key)),
+            wire=wire or HttpWire(context_of(ca_file, certificate, key), proof_of(token)),
         )
         self._own_producers: dict[TopicName, Producer] = {}
         self._looked_at: dict[TopicName, Incarnation] = {}
         """Of which topic the offsets are that this client has seen."""
-        self._loops: dict[DeliveryLoop, None] = {}
+        self.loops: dict[DeliveryLoop, None] = {}
+        """All that are open."""
 
     async def __aenter__(self) -> AsyncClient:
         """Ready for use as it is; connections open when needed."""
@@ -112,7 +146,7 @@ class AsyncClient:
     async def close(self) -> None:
         """End loops over deliveries, stop what `publish` started, give the connections back."""
         try:
-            for loop in list(self._loops):
+            for loop in list(self.loops):
                 await loop.close()
         finally:
             await self._close_rest()
@@ -133,8 +167,25 @@ class AsyncClient:
         return await self._get("/v1/cluster")
 
     async def brokers(self) -> list[Mapping[str, Any]]:
-        """Live brokers: a mapping each, with `id`, `url` and what it owns, as the API gives it."""
+        """Live brokers: a mapping each, with `id`, `url`, `draining` and `partitions`."""
         return list((await self._get("/v1/brokers")).get("brokers", []))
+
+    async def drain_broker(self, broker_id: str) -> Mapping[str, Any]:
+        """Have a broker give all that it serves to others; `partitions` is how many are left.
+
+        It goes on by itself: `brokers` tells how far it is. Until `undrain_broker` or a new start
+        it is given nothing. Raises `NotFound`, `ApiError` (409: there is no other broker).
+        """
+        return await self._drain("POST", broker_id)
+
+    async def undrain_broker(self, broker_id: str) -> Mapping[str, Any]:
+        """Have a drained broker be given its share again. Raises `NotFound`."""
+        return await self._drain("DELETE", broker_id)
+
+    async def _drain(self, method: str, broker_id: str) -> Mapping[str, Any]:
+        path = f"/v1/brokers/{quote(broker_id, safe='')}/drain"
+        found: Mapping[str, Any] = (await self.transport.call(method, path)).json()
+        return found
 
     async def bookies(self) -> list[Mapping[str, Any]]:
         """Live bookies: a mapping each, with `id`, `address` and `state`, as the API gives it."""
@@ -146,12 +197,33 @@ class AsyncClient:
 
     # ---- namespaces and topics
 
-    async def create_namespace(self, name: str) -> None:
-        """Create a namespace, or find that it exists.
+    async def create_namespace(
+        self, name: str, *, encrypted: bool | None = None, **settings: Unpack[NamespaceSettings]
+    ) -> None:
+        """Create a namespace, or find that it exists; what is said is set, the rest stays.
 
-        `name`: 1 to 249 letters, digits, `.`, `_`, `-`.
+        Arguments:
+            name: 1 to 249 letters, digits, `.`, `_`, `-`.
+            encrypted: whether the ledgers that its topics begin from now on are; None: as it was.
+            settings: what holds for its topics that say nothing: see `NamespaceSettings`.
         """
-        await self.transport.call("PUT", f"/v1/namespaces/{quote(name, safe='')}", json_body={})
+        body: dict[str, Any] = dict(settings)
+        if encrypted is not None:
+            body["encrypted"] = encrypted
+        await self.transport.call("PUT", _namespace_path(name), json_body=body)
+
+    async def namespace(self, name: str) -> Mapping[str, Any]:
+        """A namespace: how many topics it has, and its `policies`. Raises `NotFound`."""
+        return await self._get(_namespace_path(name))
+
+    async def delete_namespace(self, name: str) -> None:
+        """Remove a namespace. Raises `NotFound`, and `Conflict` while it has topics."""
+        await self.transport.call("DELETE", _namespace_path(name))
+
+    async def is_encrypted(self, namespace: str) -> bool:
+        """Whether ledgers that a namespace's topics begin now are. Raises `NotFound`."""
+        found = await self._get(_namespace_path(namespace))
+        return bool(found.get("policies", {}).get("encrypted", False))
 
     async def namespaces(self) -> list[str]:
         """The names of all namespaces, in order."""
@@ -165,6 +237,7 @@ class AsyncClient:
         ensemble_size: int | None = None,
         write_quorum: int | None = None,
         ack_quorum: int | None = None,
+        force: bool = False,
         **settings: Unpack[TopicSettings],
     ) -> Topic:
         """Create a topic, or find that it exists so.
@@ -175,7 +248,9 @@ class AsyncClient:
             ensemble_size, write_quorum, ack_quorum: over how many bookies a ledger is spread, how
                 many copies an entry has, and how many of them are on disk before a publish is
                 answered. The cluster's defaults (3, 3, 2) where left away.
-            settings: `retention` and `rollover`, see `TopicSettings`.
+            force: also when the cluster has not that many bookies; `warning` in the topic's `stats`
+                says so then.
+            settings: policies and `rollover`, see `TopicSettings`.
 
         Returns the topic as it is. Raises `Conflict` when it exists with other settings, `NotFound`
         when there is no such namespace.
@@ -189,13 +264,27 @@ class AsyncClient:
         }
         given = {name: value for name, value in body.items() if value is not None}
         name = TopicName.of(topic)
-        answer = await self.transport.call("PUT", _path(name), json_body=given)
+        query = {"force": "true"} if force else None
+        answer = await self.transport.call("PUT", _path(name), query=query, json_body=given)
         return self._look_at(_topic(name, answer.json() or given))
 
     async def topic(self, topic: str) -> Topic:
         """A topic's settings, and live figures of its partitions. Raises `NotFound`."""
         name = TopicName.of(topic)
         return self._look_at(_topic(name, await self._get(_path(name))))
+
+    async def _topic_to_publish(self, topic: str) -> Topic:
+        """A topic, perhaps a new one, where its namespace says so. Raises `NotFound`."""
+        try:
+            return await self.topic(topic)
+        except NotFound as missing:
+            name = TopicName.of(topic)
+            try:
+                answer = await self.transport.call("PUT", _path(name), query={"auto": "true"})
+            except ApiError as refused:
+                # Who may publish need not have the right to create, nor the broker to know of this.
+                raise refused if isinstance(refused, NotFound) else missing from None
+            return self._look_at(_topic(name, answer.json()))
 
     async def topics(self, namespace: str = "public") -> list[str]:
         """The names of a namespace's topics, in order, however many calls that takes.
@@ -220,12 +309,116 @@ class AsyncClient:
         answer = await self.transport.call("PATCH", _path(name), json_body=settings)
         return _topic(name, answer.json() or settings)
 
+    async def fork_topic(
+        self, topic: str, name: str, *, at: str | int | Mapping[int, str | int] = "latest"
+    ) -> Topic:
+        """Make a topic that begins with another one's messages, at the same offsets, uncopied.
+
+        Arguments:
+            name: of the new topic, in the same namespace; it gets the settings of `topic`.
+            at: `latest`, `earliest`, an RFC 3339 time, or by partition before which offset (or
+                one of these); what is left away is `latest`. An offset alone does for a topic with
+                one partition.
+
+        Subscriptions and producers' sequences are not taken over. Raises `NotFound`, `Conflict`
+        when there is a topic `name`, `ApiError` (410: trimmed, 416: beyond the end, 422).
+        """
+        where = {str(n): at[n] for n in at} if isinstance(at, Mapping) else at
+        source, fork = TopicName.of(topic), TopicName(TopicName.of(topic).namespace, name)
+        body = {"name": name, "at": where}
+        answer = await self.transport.call("POST", _path(source) + "/fork", json_body=body)
+        return self._look_at(_topic(fork, answer.json() or body))
+
+    async def truncate_topic(
+        self, topic: str, before: str | int, *, partition: int | None = None
+    ) -> dict[int, int]:
+        """Remove the oldest messages of a topic for good, acked or not.
+
+        Arguments:
+            before: the first message to be kept: `latest` (none), an offset, a message id, or an
+                RFC 3339 time. An offset or an id needs a `partition`, if there are several.
+
+        Returns the first offset that each partition has now; it never goes back. Raises `NotFound`,
+        `ApiError` (416: beyond the end).
+        """
+        path = _path(TopicName.of(topic)) + (
+            "" if partition is None else f"/partitions/{partition}"
+        )
+        answer = await self.transport.call("DELETE", path + "/messages", query={"before": before})
+        return {one["partition"]: one["earliest_offset"] for one in answer.json()["partitions"]}
+
     async def delete_topic(self, topic: str) -> None:
         """Remove a topic, its messages and its subscriptions, for good. Raises `NotFound`.
 
         Once this has returned nothing is acknowledged into the topic any more, by any broker.
         """
         await self.transport.call("DELETE", _path(TopicName.of(topic)))
+
+    async def unload_topic(self, topic: str, *, to: str | None = None) -> list[Mapping[str, Any]]:
+        """Hand a topic's partitions on, to those that should have them or to the broker `to`.
+
+        One mapping a partition: `partition`, `from_broker`, `to_broker`. Publishers wait for some
+        tens of milliseconds. Raises `NotFound`: no such topic, or no such broker.
+        """
+        path, query = _path(TopicName.of(topic)) + "/unload", {} if to is None else {"to": to}
+        answer = await self.transport.call("POST", path, query=query)
+        return list(answer.json()["partitions"])
+
+    # ---- schemas
+
+    async def register_schema(
+        self,
+        subject: str,
+        schema: Any,
+        *,
+        type: Literal["json", "avro"] = "json",  # noqa: A002
+    ) -> Mapping[str, Any]:
+        """Make it the next version of a subject, `name` or `namespace/name`, unless it is there.
+
+        `schema` is JSON, or text that is JSON. Returns `version`, `id` and more, as the API gives
+        them. Raises `Conflict` (`incompatible-schema`), `ApiError` (422: no schema).
+        """
+        path = f"{_subject_path(subject)}/versions"
+        body = {"type": type, "schema": schema}
+        found: Mapping[str, Any] = (await self.transport.call("POST", path, json_body=body)).json()
+        return found
+
+    async def check_schema(
+        self,
+        subject: str,
+        schema: Any,
+        *,
+        type: Literal["json", "avro"] = "json",  # noqa: A002
+    ) -> list[str]:
+        """Why it may not be the next version; empty when it may."""
+        body = {"type": type, "schema": schema}
+        path = f"{_subject_path(subject)}/check"
+        answer = await self.transport.call("POST", path, json_body=body)
+        return list(answer.json()["problems"])
+
+    async def schema(self, subject: str, version: int | str = "latest") -> Mapping[str, Any]:
+        """A version, by its number, its id, or `latest`. Raises `NotFound`."""
+        which = quote(str(version), safe="")
+        return await self._get(f"{_subject_path(subject)}/versions/{which}")
+
+    async def schema_subject(self, subject: str) -> Mapping[str, Any]:
+        """A subject: its `compatibility` and `versions`. Raises `NotFound`."""
+        return await self._get(_subject_path(subject))
+
+    async def schema_subjects(self, namespace: str = "public") -> list[str]:
+        """The subjects of a namespace, in order."""
+        found = await self._get(f"/v1/schemas/subjects/{quote(namespace, safe='')}")
+        return _names(found.get("subjects", []))
+
+    async def set_schema_compatibility(self, subject: str, compatibility: str) -> None:
+        """What a new version has to be compatible with: `BACKWARD`, `FORWARD`, `FULL`, each also
+        with `_TRANSITIVE`, or `NONE`."""
+        body = {"compatibility": compatibility}
+        await self.transport.call("PUT", _subject_path(subject), json_body=body)
+
+    async def delete_schema_subject(self, subject: str) -> None:
+        """Remove a subject and all its versions. Raises `NotFound`."""
+        await self.transport.call("DELETE", _subject_path(subject))
 
     # ---- publishing
 
@@ -238,6 +431,7 @@ class AsyncClient:
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
         partition: int | None = None,
+        deliver_at_ms: int | None = None,
     ) -> Position:
         """Store one message in the topic that is there now; return where, once it is durable.
 
@@ -247,6 +441,7 @@ class AsyncClient:
             headers: a mapping, or (name, value) pairs where a name repeats.
             timestamp_ms: since 1970, UTC; now where left away.
             partition: where it goes, in place of what the key says.
+            deliver_at_ms: no shared subscription hands it out before (since 1970, UTC).
 
         It waits for the copies to be on disk: to publish many, use `publish_many` or `producer`.
         Raises `NotFound`, `MessageTooLong`, `OutcomeUnknown` (stored or not: nobody knows).
@@ -254,8 +449,9 @@ class AsyncClient:
 
         async def send(producer: Producer) -> list[Receipt]:
             receipt = await producer.send(
-                value, key=key, headers=headers, timestamp_ms=timestamp_ms, partition=partition
-            )
+                value, key=key, headers=headers, timestamp_ms=timestamp_ms, partition=partition,
+                deliver_at_ms=deliver_at_ms,
+            )  # fmt: skip
             return [receipt]
 
         return (await self._publish(topic, send))[0]
@@ -300,9 +496,16 @@ class AsyncClient:
         producer_id: str | int | None = None,
         encoding: Literal["batch", "ndjson"] = "batch",
         compression: Compression = Compression.NONE,
+        exclusive: bool | Literal["fencing"] = False,
+        exclusive_wait_s: float = 0.0,
         **options: Unpack[ProducerSettings],
     ) -> Opening:
         """A producer of a topic; `options` as in `ProducerSettings`. Raises `NotFound`.
+
+        `exclusive`: nobody else may publish into the topic until this one is closed, or silent for
+        30 s and followed by another one. Raises `Conflict` (`producer-busy`) when another one has
+        it, after waiting `exclusive_wait_s` for each partition; `"fencing"` takes it, and the other
+        one's messages fail with `ApiError` (`stale-producer-access`). It needs a `producer_id`.
 
         It is of this topic and of no later one of the name: see `TopicReplaced`. To be awaited,
         or entered, which flushes and closes it at the end of the block:
@@ -311,15 +514,24 @@ class AsyncClient:
                 await producer.send({"order": 1}, key="customer-7")
         """
 
+        if exclusive and producer_id is None:
+            raise InvalidCall("an exclusive producer needs a name: producer_id='loader', say")
+
         async def make() -> Producer:
-            found = await self.topic(topic)
+            found = await self._topic_to_publish(topic)
             form = BatchEncoding(compression) if encoding == "batch" else NdjsonEncoding()
             chosen = ProducerOptions(
                 producer_id=producer_id_of(producer_id, self._rng), encoding=form, **options
             )
+            access: dict[int, int] = {}
+            if exclusive:
+                access = await acquire_access(
+                    self.transport, found.name, found.partitions, str(producer_id),
+                    fencing=exclusive == "fencing", wait_s=exclusive_wait_s,
+                )  # fmt: skip
             return Producer(
                 self.transport, found.name, found.partitions, chosen, rng=self._rng,
-                clock=self._clock, incarnation=found.incarnation,
+                clock=self._clock, incarnation=found.incarnation, access=access,
             )  # fmt: skip
 
         return Opening(make)
@@ -435,37 +647,100 @@ class AsyncClient:
         topic: str,
         name: str,
         *,
-        type: Literal["exclusive", "shared"] = "exclusive",  # noqa: A002 (the API's word)
+        type: SubscriptionType = "exclusive",  # noqa: A002 (the API's word)
         start: Literal["earliest", "latest"] = "earliest",
         ack_timeout_s: float | None = None,
         consumer: str | None = None,
+        priority: int = 0,
+        **settings: Unpack[SubscriptionSettings],
     ) -> Subscription:
         """Create a subscription of a topic, or find that it exists so; return a consumer of it.
 
         Arguments:
             name: of the subscription: what is acked is acked for all who use this name.
-            type: `exclusive`, one consumer at a time, in order; `shared`, as many as there are,
-                each message to one of them.
+            type: `exclusive`, one consumer at a time, in order; `failover`, the same, and others
+                stand by; `shared`, as many as there are, each message to one of them;
+                `key_shared`, likewise, but each key to one of them, in order.
             start: where a new subscription begins.
             ack_timeout_s: seconds that a message is leased to a consumer (30 where left away).
             consumer: this one's name in the figures; drawn where left away.
+            priority: of this consumer, 0 to 100: others get what the lower numbers do not take.
+            settings: what becomes of messages that are not acked, which are its own, how many may
+                be out, see `SubscriptionSettings`.
 
         Raises `NotFound`, `Conflict` when it exists with other settings.
         """
-        body: dict[str, Any] = {"type": type, "start": start}
+        body: dict[str, Any] = {"type": type, "start": start, **settings}
         if ack_timeout_s is not None:
             body["ack_timeout"] = ack_timeout_s
         path = f"{_path(TopicName.of(topic))}/subscriptions/{quote(name, safe='')}"
         of = Incarnation()
         await self.transport.call("PUT", path, json_body=body, of=of)
-        return self._consumer(topic, name, consumer, of)
+        return self._consumer(topic, name, consumer, of, priority)
 
-    def subscription(self, topic: str, name: str, *, consumer: str | None = None) -> Subscription:
+    async def subscriptions(self, topic: str) -> list[Mapping[str, Any]]:
+        """A topic's subscriptions: a mapping each, with `name` and `settings`, as the API gives it.
+
+        Raises `NotFound`.
+        """
+        found = await self._get(f"{_path(TopicName.of(topic))}/subscriptions")
+        return list(found.get("subscriptions", []))
+
+    def subscription(
+        self, topic: str, name: str, *, consumer: str | None = None, priority: int = 0
+    ) -> Subscription:
         """A consumer of a subscription that exists: its first call raises `NotFound` if not."""
-        return self._consumer(topic, name, consumer, Incarnation())
+        return self._consumer(topic, name, consumer, Incarnation(), priority)
+
+    def consume(
+        self,
+        topics: str | Sequence[str],
+        subscription: str,
+        *,
+        group: bool = False,
+        consumer: str | None = None,
+        type: Literal["exclusive", "shared"] = "shared",  # noqa: A002 (the API's word)
+        start: Literal["earliest", "latest"] = "earliest",
+        ack_timeout_s: float | None = None,
+        session_timeout_s: float = SESSION_S,
+        refresh_s: float = REFRESH_S,
+    ) -> TopicsConsumer:
+        """A consumer of several topics at once, also of those that appear later.
+
+            orders = client.consume("orders-*", "billing", group=True)
+            async for delivery in orders.deliveries():
+                print(delivery.topic, delivery.offset, delivery.json())
+
+        Arguments:
+            topics: names, or patterns with `*` and `?` that never reach beyond their namespace.
+            subscription: its name on every topic; made where it is missing, of this `type`, with
+                this `start` and `ack_timeout_s`; one that is there is used as it is.
+            group: share the partitions with all others that consume so under this name: each is
+                one member's at a time, so its order is kept, and that of a member that vanishes is
+                another one's after `session_timeout_s`, at most. The topics are of one namespace.
+            consumer: this one's name, in a group its member's; drawn where left away.
+            refresh_s: how often to look for new topics; a group hears of them as often as it is
+                asked, at least three times in a session timeout.
+
+        Raises `InvalidCall` for what names no topics. Its loop is `TopicsConsumer.deliveries`.
+        """
+        if group and type == "exclusive":
+            raise InvalidCall("the members of a consumer group share a subscription: type='shared'")
+        options = ConsumerOptions(
+            topics=patterns_of(topics, group=group),
+            subscription=subscription,
+            consumer=consumer or f"consumer-{self._rng.getrandbits(32):08x}",
+            type=type,
+            start=start,
+            ack_timeout_s=ack_timeout_s,
+            group=group,
+            session_timeout_s=session_timeout_s,
+            refresh_s=refresh_s,
+        )
+        return TopicsConsumer(self, options)
 
     def _consumer(
-        self, topic: str, name: str, consumer: str | None, of: Incarnation
+        self, topic: str, name: str, consumer: str | None, of: Incarnation, priority: int
     ) -> Subscription:
         who = consumer or f"consumer-{self._rng.getrandbits(32):08x}"
         return Subscription(
@@ -474,8 +749,9 @@ class AsyncClient:
             quote(name, safe=""),
             who,
             nonce=self._rng.getrandbits(64),
-            loops=self._loops,
+            loops=self.loops,
             of=of,
+            priority=priority,
         )
 
     # ---- inner
@@ -502,6 +778,15 @@ class AsyncClient:
             made = await self.producer(str(name), linger_ms=0.0)
             producer = self._own_producers.setdefault(name, made)
         return producer
+
+
+def _namespace_path(name: str) -> str:
+    return f"/v1/namespaces/{quote(name, safe='')}"
+
+
+def _subject_path(subject: str) -> str:
+    namespace, name = TopicName.of(subject)
+    return f"/v1/schemas/subjects/{quote(namespace, safe='')}/{quote(name, safe='')}"
 
 
 def _path(name: TopicName) -> str:

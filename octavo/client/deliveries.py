@@ -141,11 +141,13 @@ class DeliveryLoop:
 
     async def _send_last(self) -> None:
         done = self._handing.due(self._loop.time()).acks
-        rest = self._handing.rest(_closed())
-        if not done and not rest:
+        begun, unseen = self._handing.rest(_closed())
+        parts = {"ack_ids": done, "nack": begun, "release": unseen}
+        body = {name: ack_ids for name, ack_ids in parts.items() if ack_ids}
+        if not body:
             return
         try:
-            await self._acknowledge({"ack_ids": done, "nack": rest}, CLOSE_S)
+            await self._acknowledge(body, CLOSE_S)
         except TopicReplaced:
             return  # nothing of it will be delivered again, to nobody
         except ClientError as error:

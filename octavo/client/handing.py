@@ -159,12 +159,14 @@ class Handing:
         self._hand.gone |= gone
         self._ahead = [one for one in self._ahead if one.ack_id not in gone]
 
-    def rest(self, why: BaseException) -> list[str]:
-        """What was received and is not done, for others; the body gets no more of it."""
+    def rest(self, why: BaseException) -> tuple[list[str], list[str]]:
+        """What was received and is not done, for others: what the body has begun, and what it has
+        not seen. It gets no more of it."""
         self._hand.ended = why
-        left = self._needed()
+        left, taken = self._needed(), self._hand.taken
+        begun = [one.ack_id for one in self._hand.deliveries[max(0, taken - 1) : taken]]
         self._hand, self._ahead, self._noticed = Hand(), [], 0
-        return left
+        return [one for one in left if one in begun], [one for one in left if one not in begun]
 
     def fail(self, error: BaseException) -> None:
         """The body hears of it as soon as it asks for a message."""

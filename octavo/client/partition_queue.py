@@ -86,6 +86,9 @@ class Stored:
         return Position(self.partition, self.first_offset + index, message_id, self.duplicate)
 
 
+ACCESS_EPOCH = "Producer-Access-Epoch"
+
+
 class PartitionQueue:
     """One partition of a producer. Used by `Producer` only."""
 
@@ -97,8 +100,10 @@ class PartitionQueue:
         options: ProducerOptions,
         released: Callable[[int, int], None],
         of: Incarnation,
+        access: int | None = None,
     ) -> None:
         self.partition = partition
+        self._access = {} if access is None else {ACCESS_EPOCH: str(access)}
         self._transport = transport
         self._topic = topic
         self._of = of
@@ -225,7 +230,7 @@ class PartitionQueue:
                     "POST",
                     self._path,
                     body=body.data,
-                    headers=body.headers,
+                    headers={**body.headers, **self._access},
                     partition=(str(self._topic), self.partition),
                     retry_s=left_s,
                     of=self._of,

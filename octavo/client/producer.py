@@ -7,19 +7,21 @@ partition for the length of a batch. `send` waits only while too much is unanswe
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import random
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
 from octavo.client.encoding import BatchEncoding, Encoding
-from octavo.client.errors import InvalidCall, TopicReplaced
+from octavo.client.errors import ClientError, InvalidCall, TopicReplaced
 from octavo.client.incarnation import Incarnation
 from octavo.client.partition_queue import Batch, PartitionQueue, Stored
 from octavo.client.transport import Transport
 from octavo.client.types import Headers, Position, TopicName, Value, header_pairs
+from octavo.protocol.due import due_header
 from octavo.protocol.records import Record, partition_for
 
 PRODUCER_ID_MAX = 2**63 - 1
@@ -97,6 +99,50 @@ class Receipt:
         self._batch.done.add_done_callback(settled)
 
 
+RELEASE_S = 5.0
+"""So long a producer that closes tries to let others publish again."""
+
+
+def access_path(topic: TopicName, number: int) -> str:
+    """Where exclusive access to a partition is had."""
+    return f"/v1/topics/{topic}/partitions/{number}/producer-access"
+
+
+async def acquire_access(
+    transport: Transport,
+    topic: TopicName,
+    partitions: int,
+    name: str,
+    *,
+    fencing: bool,
+    wait_s: float,
+) -> dict[int, int]:
+    """Exclusive access to all partitions of a topic: the epoch of each.
+
+    Raises `Conflict` (`producer-busy`) while another producer has one of them; then none is held.
+    """
+    held: dict[int, int] = {}
+    try:
+        for number in range(partitions):
+            answer = await transport.call(
+                "POST",
+                access_path(topic, number),
+                query={"wait": min(wait_s, 60.0)},
+                json_body={"producer": name, "fencing": fencing},
+                partition=(str(topic), number),
+                wait_s=min(wait_s, 60.0),
+            )
+            held[number] = int(answer.json()["epoch"])
+    except ClientError:
+        for number, epoch in held.items():
+            with contextlib.suppress(ClientError):
+                await transport.call(
+                    "DELETE", access_path(topic, number), query={"epoch": epoch}, retry_s=RELEASE_S
+                )
+        raise
+    return held
+
+
 class Producer:
     """Made by `AsyncClient.producer`; an async context manager that flushes at its end.
 
@@ -114,8 +160,12 @@ class Producer:
         rng: random.Random,
         clock: Callable[[], int],
         incarnation: str = "",
+        access: Mapping[int, int] | None = None,
     ) -> None:
         self.topic = topic
+        self._transport = transport
+        self.access = dict(access or {})
+        """Of each partition that this producer alone may publish into, the epoch of that."""
         self.partitions = partitions
         self.options = options
         self._rng = rng
@@ -127,7 +177,9 @@ class Producer:
         self._room.set()
         of = Incarnation(incarnation)
         self._queues = [
-            PartitionQueue(transport, topic, number, options, self._release, of)
+            PartitionQueue(
+                transport, topic, number, options, self._release, of, self.access.get(number)
+            )
             for number in range(partitions)
         ]
         self._sticky = rng.choice(self._queues)
@@ -151,17 +203,20 @@ class Producer:
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
         partition: int | None = None,
+        deliver_at_ms: int | None = None,
     ) -> Receipt:
         """Take a message on; await the receipt to know where it is stored.
 
+        `deliver_at_ms`: no shared subscription hands it out before (since 1970, UTC).
         Raises `InvalidCall`, also (`MessageTooLong`) for a message that no broker would take, and
         `TopicReplaced`.
         """
         while not self._room.is_set():
             await self._room.wait()
         return self.send_nowait(
-            value, key=key, headers=headers, timestamp_ms=timestamp_ms, partition=partition
-        )
+            value, key=key, headers=headers, timestamp_ms=timestamp_ms, partition=partition,
+            deliver_at_ms=deliver_at_ms,
+        )  # fmt: skip
 
     def send_nowait(
         self,
@@ -171,10 +226,11 @@ class Producer:
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
         partition: int | None = None,
+        deliver_at_ms: int | None = None,
     ) -> Receipt:
         """The same without waiting for room: for callers that look at `has_room` themselves."""
         self.check(partition)
-        item, size = self.item(value, key, headers, timestamp_ms)
+        item, size = self.item(value, key, headers, timestamp_ms, deliver_at_ms)
         return Receipt(*self.take(item, size, key, partition))
 
     def check(self, partition: int | None) -> None:
@@ -194,10 +250,13 @@ class Producer:
         key: str | bytes | None,
         headers: Headers | None,
         timestamp_ms: int | None,
+        deliver_at_ms: int | None,
     ) -> tuple[Record | bytes, int]:
         """What `take` takes, and its size; on any thread. Raises `MessageTooLong`."""
         stamp = self._clock() if timestamp_ms is None else timestamp_ms
-        pairs = header_pairs(headers) if headers else ()
+        pairs: Sequence[tuple[str, bytes | None]] = header_pairs(headers) if headers else ()
+        if deliver_at_ms is not None:
+            pairs = [*pairs, due_header(deliver_at_ms)]
         return self.options.encoding.item(key, value, pairs, stamp)
 
     def take(
@@ -254,6 +313,20 @@ class Producer:
                 await self.flush()
         finally:
             await asyncio.gather(*(queue.close() for queue in self._queues))
+            await self._release_access()
+
+    async def _release_access(self) -> None:
+        access, self.access = self.access, {}
+        for number, epoch in access.items():
+            # Fenced meanwhile, or out of reach: then it ends with its session.
+            with contextlib.suppress(ClientError):
+                await self._transport.call(
+                    "DELETE",
+                    access_path(self.topic, number),
+                    query={"epoch": epoch},
+                    partition=(str(self.topic), number),
+                    retry_s=RELEASE_S,
+                )
 
     async def __aenter__(self) -> Producer:
         """Ready for use as it is."""

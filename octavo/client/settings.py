@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Literal, Required, TypedDict
 
 Time = int | float | str
 """Seconds, or text with a unit: `500ms`, `30s`, `2m`, `1.5h`, `7d`."""
@@ -31,12 +32,93 @@ class Rollover(TypedDict, total=False):
     entries: int
 
 
-class TopicSettings(TypedDict, total=False):
-    """Settings of a topic beside its partitions and quorums. A broker refuses any other by name."""
+class BacklogQuota(TypedDict, total=False):
+    """What a subscription may have unacked in a partition, and what happens beyond it."""
+
+    size: Size | None
+    time: Time | None
+    """Since its oldest unacked message was stored."""
+    policy: Literal["hold", "reject", "evict"] | None
+    """`hold`: publishes wait, and get 429 after that; `reject`: they get it at once; `evict`: the
+    oldest messages count as acked for the subscription."""
+
+
+class Rates(TypedDict, total=False):
+    """Into a topic and out of it a second, counted at each broker that owns partitions of it."""
+
+    publish_bytes: Size | None
+    publish_messages: int | Literal["off"] | None
+    dispatch_bytes: Size | None
+    dispatch_messages: int | Literal["off"] | None
+
+
+class Compaction(TypedDict, total=False):
+    """When brokers compact the topic by themselves: docs/compaction.md."""
+
+    after_size: Size
+    """So much of closed ledgers is new, 64 MiB if not set …"""
+    dirty_ratio: float
+    """… and such a share of the messages that a run reads, 0.5 if not set."""
+    tombstones: Time
+    """A tombstone stays in the view until it is so old, a day if not set."""
+    delete_raw: bool
+    """Ledgers go once the view covers them and every subscription has acked them."""
+
+
+class Policies(TypedDict, total=False):
+    """What a topic says, or a namespace for topics that say nothing.
+
+    None: say nothing (any more). The text `off` in place of a time, size or rate: none, whatever
+    the namespace says.
+    """
 
     retention: Retention | None
-    """None: everything is kept for ever."""
+    """Nothing said anywhere: everything is kept for ever."""
+    ttl: Time | None
+    """A message stored for longer counts as acked, for every subscription."""
+    backlog_quota: BacklogQuota | None
+    delete_when_inactive: Time | None
+    """A topic that nobody used for so long is deleted."""
+    message_bytes_max: Size | None
+    """Key, value and headers of one message."""
+    rates: Rates | None
+    durability: Literal["sync", "deferred"] | None
+    """`deferred`: a publish is answered when an ack quorum has written it, and synced later."""
+
+
+class AutoCreate(TypedDict, total=False):
+    """How a topic is made that is published to and not there."""
+
+    partitions: int
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+
+
+class NamespaceSettings(Policies, total=False):
+    """What a namespace says for its topics."""
+
+    auto_create: AutoCreate | None
+    """None: nothing is made by itself."""
+
+
+class Schema(TypedDict, total=False):
+    """By which schema messages are."""
+
+    subject: Required[str]
+    """Of the topic's namespace."""
+    validate: bool
+    """What does not fit is not stored; true where left away."""
+
+
+class TopicSettings(Policies, total=False):
+    """Settings of a topic beside its partitions and quorums. A broker refuses any other by name."""
+
     rollover: Rollover
+    compaction: Compaction | None
+    """None: brokers do not compact it by themselves."""
+    schema: Schema | None
+    """By which schema its messages are."""
 
 
 class TopicChanges(TopicSettings, total=False):
@@ -47,6 +129,52 @@ class TopicChanges(TopicSettings, total=False):
     ensemble_size: int
     write_quorum: int
     ack_quorum: int
+
+
+class Backoff(TypedDict, total=False):
+    """How long a message that was not acked waits for its next delivery."""
+
+    first: Required[Time]
+    """After the first delivery."""
+    most: Time
+    """The longest wait; ten minutes where left away."""
+    factor: float
+    """Each wait is so many times the one before; 2 where left away."""
+
+
+class Filter(TypedDict, total=False):
+    """Which messages are a subscription's; others are acked and not delivered."""
+
+    headers: Mapping[str, str | Sequence[str]]
+    """By name one value, or several, of which a message's header has one; `*` is any."""
+    key_prefix: str | None
+    """What keys begin with."""
+
+
+class SubscriptionSettings(TypedDict, total=False):
+    """Settings of a subscription beside its type, start and leases."""
+
+    ack_timeout: Time
+    """How long a message is leased, as `ack_timeout_s` says it, with a unit."""
+    retry_backoff: Backoff | None
+    """Before a redelivery for which no nack names a delay; None: at once."""
+    max_deliveries: int | None
+    """A message delivered so often without an ack goes to the dead-letter topic; None: never."""
+    dead_letter_topic: str | None
+    """`topic` or `namespace/topic`; `{topic}-{subscription}-dlq` where left away."""
+    dead_letter_subscription: str | None
+    """Of the dead-letter topic; of this one's name where left away."""
+    consumer_timeout: Time
+    """So long after its last call a consumer keeps keys, or a partition, of which it holds no
+    message; 5 s where left away."""
+    max_unacked: int | None
+    """Messages of one partition that may be out, unacked; None: what the broker allows."""
+    max_unacked_per_consumer: int | None
+    """The same at one consumer."""
+    filter: Filter | None
+    durable: bool
+    """False: nothing is written of what is acked; it begins at its start again when a partition
+    changes its owner."""
 
 
 class ProducerSettings(TypedDict, total=False):

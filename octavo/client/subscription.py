@@ -49,12 +49,15 @@ class Subscription:
         nonce: int,
         loops: dict[DeliveryLoop, None],
         of: Incarnation,
+        priority: int = 0,
     ) -> None:
         self.topic = topic
         self.name = name
         self.consumer = consumer
+        self.priority = priority
         self.held_back: str | None = None
-        """Why the last `receive` gave nothing though there are messages: too many are unacked."""
+        """Why the last `receive` gave nothing though there are messages: too many are unacked, or
+        others are to have them."""
         self._transport = transport
         self._of = of
         self._loops = loops
@@ -68,7 +71,12 @@ class Subscription:
         """How many partitions there are, and when that was so."""
 
     async def receive(
-        self, messages_max: int = 100, *, wait_s: float = 0.0, partition: int | None = None
+        self,
+        messages_max: int = 100,
+        *,
+        wait_s: float = 0.0,
+        partition: int | None = None,
+        generation: int | None = None,
     ) -> list[Delivery]:
         """Up to `messages_max` messages, leased to this consumer for the ack timeout.
 
@@ -78,6 +86,7 @@ class Subscription:
 
         Naming a partition goes straight to its owner: for consumers that share the work by
         partition, and for those that need its order: an answer that gets lost leaves no gap then.
+        `generation`: of the consumer group that has given its member this partition.
         """
         wait_s = min(wait_s, WAIT_S_MAX)
         answer = await self._transport.call(
@@ -88,6 +97,8 @@ class Subscription:
                 "wait": wait_s,
                 "consumer": self.consumer,
                 "request": next(self._requests),
+                "generation": generation,
+                **({"priority": self.priority} if self.priority else {}),
             },
             headers={"Accept": f"{BATCH_TYPE}, {JSON_TYPE}"},
             partition=self._key(partition),
@@ -123,28 +134,83 @@ class Subscription:
     async def ack_up_to(self, delivery: Delivery) -> None:
         """Done with this and all before it in its partition. Durable once it has returned.
 
-        For exclusive subscriptions; raises `Conflict` for a shared one.
+        For exclusive and failover subscriptions; raises `Conflict` for others.
         """
         await self._ack({"up_to": delivery.offset}, delivery.partition)
 
-    async def nack(self, *handed: Handed | Iterable[Handed], delay_s: float = 0.0) -> None:
+    async def nack(self, *handed: Handed | Iterable[Handed], delay_s: float | None = None) -> None:
         """Not done: deliver again, to anybody, not before `delay_s` seconds from now.
 
+        None: after as long as the subscription's `retry_backoff` says, at once where it has none.
         Raises `Conflict` when a lease had ended, `ApiError` (429) when too many are delayed.
         """
-        await self._ack({"nack": [{"ack_id": one, "delay": delay_s} for one in _ack_ids(handed)]})
+        delay = {} if delay_s is None else {"delay": delay_s}
+        await self._ack({"nack": [{"ack_id": one, **delay} for one in _ack_ids(handed)]})
 
     async def extend(self, *handed: Handed | Iterable[Handed]) -> None:
         """Still at it: the lease starts anew. Raises `Conflict` for those that had ended."""
         await self._ack({"extend": _ack_ids(handed)})
 
-    async def seek(self, to: str | int) -> None:
+    async def seek(self, to: str | int, *, partition: int | None = None) -> dict[int, int]:
         """Go to `earliest`, `latest`, an offset, a message id or an RFC 3339 time.
 
         What is before counts as acked, what is behind as not; all leases end. An offset or an id
-        is of one partition: raises `ApiError` (422) where the topic has several.
+        is of one partition: raises `ApiError` (422) where the topic has several and none is named,
+        `Trimmed` for an offset that is gone, `ApiError` (416) for one that is still to come.
+        Returns the offset now by partition.
         """
-        await self._transport.call("POST", f"{self._path}/seek", json_body={"to": to}, of=self._of)
+        found = await self._move("seek", {"to": to}, partition)
+        return {one["partition"]: one["offset"] for one in found["partitions"]}
+
+    async def skip(self, messages: int, *, partition: int | None = None) -> int:
+        """Ack the first so many messages that are not acked, whoever has them; how many there were.
+
+        Of each partition, unless one is named.
+        """
+        found = await self._move("skip", {"messages": messages}, partition)
+        return int(found["acked"])
+
+    async def expire(self, older_than: float | str, *, partition: int | None = None) -> int:
+        """Ack all messages older than so many seconds, or text such as `7d`; how many there were.
+
+        All before the first message that is not older, as `offset` finds it for a time.
+        """
+        found = await self._move("expire", {"older_than": older_than}, partition)
+        return int(found["acked"])
+
+    async def peek(self, messages_max: int = 10, *, partition: int | None = None) -> list[Delivery]:
+        """The first messages that are not acked. Nothing is leased, and nothing counts.
+
+        They have no `ack_id`; `delivery_count` says how often they were delivered so far, 1 also
+        where they were not.
+        """
+        answer = await self._transport.call(
+            "GET",
+            f"{self._base(partition)}/peek",
+            query={"max": messages_max},
+            partition=self._key(partition),
+            of=self._of,
+        )
+        return decode_deliveries(answer.headers, answer.body)[0]
+
+    async def lag(self) -> dict[int, int]:
+        """By partition, how many messages are not acked."""
+        found = await self.stats()
+        return {
+            one.get("partition", 0): one["backlog"]
+            for one in found.get("partitions", ())
+            if "backlog" in one
+        }
+
+    async def _move(self, word: str, body: Mapping[str, Any], partition: int | None) -> Any:
+        answer = await self._transport.call(
+            "POST",
+            f"{self._base(partition)}/{word}",
+            json_body=body,
+            partition=self._key(partition),
+            of=self._of,
+        )
+        return answer.json()
 
     async def stats(self) -> Mapping[str, Any]:
         """Settings and live figures, as the API gives them.
@@ -181,7 +247,7 @@ class Subscription:
     @asynccontextmanager
     async def opened(self, *, auto_ack: bool, batch: int) -> AsyncIterator[DeliveryLoop]:
         """A loop over the messages for the length of a block; closing the client closes it too."""
-        loop = DeliveryLoop(self, await self._lease_s(), auto_ack=auto_ack, batch=batch)
+        loop = DeliveryLoop(self, await self.lease_s(), auto_ack=auto_ack, batch=batch)
         self._loops[loop] = None
         try:
             yield loop
@@ -209,7 +275,8 @@ class Subscription:
             self._counted = (count, now_s)
         return count
 
-    async def _lease_s(self) -> float:
+    async def lease_s(self) -> float:
+        """How long a message is leased: the ack timeout, in seconds."""
         path = f"/v1/topics/{self.topic}/subscriptions"
         found = await self._transport.call("GET", path, of=self._of)
         for one in found.json()["subscriptions"]:

@@ -14,13 +14,15 @@ from types import TracebackType
 from typing import Literal, Unpack
 
 from octavo.client.client import DEFAULT_URL, AsyncClient
+from octavo.client.consumer import REFRESH_S, SESSION_S
+from octavo.client.consumer import TopicsConsumer as AsyncTopicsConsumer
 from octavo.client.deliveries import hands
 from octavo.client.partition_queue import Batch
 from octavo.client.producer import Producer as AsyncProducer
-from octavo.client.settings import ProducerSettings
+from octavo.client.settings import ProducerSettings, SubscriptionSettings
 from octavo.client.subscription import HAND_MAX
 from octavo.client.subscription import Subscription as AsyncSubscription
-from octavo.client.types import Delivery, Headers, Message, Position, Value
+from octavo.client.types import Delivery, Headers, Message, Position, SubscriptionType, Value
 from octavo.loop_thread import LoopThread, OnLoopThread, blocking
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.compression import Compression
@@ -109,6 +111,7 @@ class Producer(OnLoopThread[AsyncProducer]):
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
         partition: int | None = None,
+        deliver_at_ms: int | None = None,
     ) -> Receipt:
         """Take a message on; the receipt's `result()` is where it is stored.
 
@@ -117,7 +120,7 @@ class Producer(OnLoopThread[AsyncProducer]):
         """
         inner = self._inner
         inner.check(partition)
-        item, size = inner.item(value, key, headers, timestamp_ms)
+        item, size = inner.item(value, key, headers, timestamp_ms, deliver_at_ms)
         receipt = Receipt(self._thread)
         handed_bytes, bytes_max = self._handed_bytes, inner.options.pending_bytes_max
         if len(self._handed) >= HANDED_OVER_MAX or inner.pending_bytes + handed_bytes >= bytes_max:
@@ -165,6 +168,28 @@ class Producer(OnLoopThread[AsyncProducer]):
         self._thread.call(self._inner.close(flush=kind is None))
 
 
+class TopicsConsumer(OnLoopThread[AsyncTopicsConsumer]):
+    """The synchronous face of a consumer of several topics."""
+
+    ack = blocking(AsyncTopicsConsumer.ack)
+    nack = blocking(AsyncTopicsConsumer.nack)
+    extend = blocking(AsyncTopicsConsumer.extend)
+
+    @property
+    def has(self) -> list[str]:
+        """What it receives from now: topics, of a group partitions."""
+        return self._inner.has
+
+    def deliveries(
+        self, *, auto_ack: bool = True, batch: int = HAND_MAX, idle_s: float | None = None
+    ) -> Iterator[Delivery]:
+        """Messages one by one; see `octavo.client.consumer.TopicsConsumer.deliveries`."""
+        opened = self._inner.opened(auto_ack=auto_ack, batch=batch)
+        with self._thread.entered(opened) as merged:
+            for hand in self._thread.iterate(merged.hands(idle_s)):
+                yield from hand
+
+
 class Subscription(OnLoopThread[AsyncSubscription]):
     """The synchronous face of a subscription's consumer."""
 
@@ -174,12 +199,17 @@ class Subscription(OnLoopThread[AsyncSubscription]):
     nack = blocking(AsyncSubscription.nack)
     extend = blocking(AsyncSubscription.extend)
     seek = blocking(AsyncSubscription.seek)
+    skip = blocking(AsyncSubscription.skip)
+    expire = blocking(AsyncSubscription.expire)
+    peek = blocking(AsyncSubscription.peek)
+    lag = blocking(AsyncSubscription.lag)
     stats = blocking(AsyncSubscription.stats)
     delete = blocking(AsyncSubscription.delete)
 
     @property
     def held_back(self) -> str | None:
-        """Why the last `receive` gave nothing though there are messages: too many are unacked."""
+        """Why the last `receive` gave nothing though there are messages: too many are unacked, or
+        others are to have them."""
         return self._inner.held_back
 
     def deliveries(
@@ -212,6 +242,9 @@ class Client(OnLoopThread[AsyncClient]):
             machine. The environment may name it: `OCTAVO_TLS_CA`.
         certificate, key: PEM files of what this client shows where brokers ask for it
             (`OCTAVO_TLS_CERTIFICATE`, `OCTAVO_TLS_KEY`).
+        token: says who asks, of a cluster that is secured: of `octavo token create`, an API key, or
+            an identity provider's. The environment may have it (`OCTAVO_TOKEN`), or name its file
+            (`OCTAVO_TOKEN_FILE`).
         attempt_s: seconds that one try of a call may take.
         retry_s: seconds for which a call that failed for a reason that passes is repeated.
 
@@ -223,15 +256,31 @@ class Client(OnLoopThread[AsyncClient]):
 
     cluster = blocking(AsyncClient.cluster)
     brokers = blocking(AsyncClient.brokers)
+    drain_broker = blocking(AsyncClient.drain_broker)
+    undrain_broker = blocking(AsyncClient.undrain_broker)
     bookies = blocking(AsyncClient.bookies)
     ledger = blocking(AsyncClient.ledger)
     create_namespace = blocking(AsyncClient.create_namespace)
+    namespace = blocking(AsyncClient.namespace)
+    delete_namespace = blocking(AsyncClient.delete_namespace)
+    is_encrypted = blocking(AsyncClient.is_encrypted)
     namespaces = blocking(AsyncClient.namespaces)
     create_topic = blocking(AsyncClient.create_topic)
     topic = blocking(AsyncClient.topic)
     topics = blocking(AsyncClient.topics)
     update_topic = blocking(AsyncClient.update_topic)
+    fork_topic = blocking(AsyncClient.fork_topic)
+    truncate_topic = blocking(AsyncClient.truncate_topic)
     delete_topic = blocking(AsyncClient.delete_topic)
+    unload_topic = blocking(AsyncClient.unload_topic)
+    subscriptions = blocking(AsyncClient.subscriptions)
+    register_schema = blocking(AsyncClient.register_schema)
+    check_schema = blocking(AsyncClient.check_schema)
+    schema = blocking(AsyncClient.schema)
+    schema_subject = blocking(AsyncClient.schema_subject)
+    schema_subjects = blocking(AsyncClient.schema_subjects)
+    set_schema_compatibility = blocking(AsyncClient.set_schema_compatibility)
+    delete_schema_subject = blocking(AsyncClient.delete_schema_subject)
     publish = blocking(AsyncClient.publish)
     publish_many = blocking(AsyncClient.publish_many)
     read = blocking(AsyncClient.read)
@@ -244,6 +293,7 @@ class Client(OnLoopThread[AsyncClient]):
         ca_file: str | None = None,
         certificate: str | None = None,
         key: str | None = None,
+        token: str | None = None,
         attempt_s: float = 15.0,
         retry_s: float = 60.0,
     ) -> None:
@@ -252,6 +302,7 @@ class Client(OnLoopThread[AsyncClient]):
             ca_file=ca_file,
             certificate=certificate,
             key=key,
+            token=token,
             attempt_s=attempt_s,
             retry_s=retry_s,
         )
@@ -286,6 +337,8 @@ class Client(OnLoopThread[AsyncClient]):
         producer_id: str | int | None = None,
         encoding: Literal["batch", "ndjson"] = "batch",
         compression: Compression = Compression.NONE,
+        exclusive: bool | Literal["fencing"] = False,
+        exclusive_wait_s: float = 0.0,
         **options: Unpack[ProducerSettings],
     ) -> Producer:
         """A producer of a topic; `options` as in `ProducerSettings`. Raises `NotFound`.
@@ -295,6 +348,7 @@ class Client(OnLoopThread[AsyncClient]):
                 known as repeated; drawn where left away.
             encoding: `batch`, record batches; `ndjson` where the broker is to make them.
             compression: of record batches.
+            exclusive, exclusive_wait_s: see `AsyncClient.producer`.
 
         A context manager: the end of the block flushes and closes it.
         """
@@ -304,6 +358,8 @@ class Client(OnLoopThread[AsyncClient]):
                 producer_id=producer_id,
                 encoding=encoding,
                 compression=compression,
+                exclusive=exclusive,
+                exclusive_wait_s=exclusive_wait_s,
                 **options,
             ).made()
         )
@@ -363,10 +419,12 @@ class Client(OnLoopThread[AsyncClient]):
         topic: str,
         name: str,
         *,
-        type: Literal["exclusive", "shared"] = "exclusive",  # noqa: A002 (the API's word)
+        type: SubscriptionType = "exclusive",  # noqa: A002 (the API's word)
         start: Literal["earliest", "latest"] = "earliest",
         ack_timeout_s: float | None = None,
         consumer: str | None = None,
+        priority: int = 0,
+        **settings: Unpack[SubscriptionSettings],
     ) -> Subscription:
         """Create a subscription, or find that it exists so; return a consumer of it.
 
@@ -380,10 +438,45 @@ class Client(OnLoopThread[AsyncClient]):
                 start=start,
                 ack_timeout_s=ack_timeout_s,
                 consumer=consumer,
+                priority=priority,
+                **settings,
             )
         )
         return Subscription(inner, self._thread)
 
-    def subscription(self, topic: str, name: str, *, consumer: str | None = None) -> Subscription:
+    def consume(
+        self,
+        topics: str | Sequence[str],
+        subscription: str,
+        *,
+        group: bool = False,
+        consumer: str | None = None,
+        type: Literal["exclusive", "shared"] = "shared",  # noqa: A002 (the API's word)
+        start: Literal["earliest", "latest"] = "earliest",
+        ack_timeout_s: float | None = None,
+        session_timeout_s: float = SESSION_S,
+        refresh_s: float = REFRESH_S,
+    ) -> TopicsConsumer:
+        """A consumer of several topics at once, also of those that appear later.
+
+        Arguments and errors as in `AsyncClient.consume`.
+        """
+        inner = self._inner.consume(
+            topics,
+            subscription,
+            group=group,
+            consumer=consumer,
+            type=type,
+            start=start,
+            ack_timeout_s=ack_timeout_s,
+            session_timeout_s=session_timeout_s,
+            refresh_s=refresh_s,
+        )
+        return TopicsConsumer(inner, self._thread)
+
+    def subscription(
+        self, topic: str, name: str, *, consumer: str | None = None, priority: int = 0
+    ) -> Subscription:
         """A consumer of a subscription that exists."""
-        return Subscription(self._inner.subscription(topic, name, consumer=consumer), self._thread)
+        inner = self._inner.subscription(topic, name, consumer=consumer, priority=priority)
+        return Subscription(inner, self._thread)

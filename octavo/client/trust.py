@@ -8,6 +8,7 @@ import ssl
 import aiohttp
 
 from octavo.client.errors import InvalidCall
+from octavo.credentials import TokenUnusable, bearer, shown
 from octavo.tls.contexts import client_context
 from octavo.tls.settings import TlsError
 
@@ -27,6 +28,14 @@ def context_of(
     try:
         return client_context(ca=given[0], certificate=given[1], key=given[2])
     except TlsError as error:
+        raise InvalidCall(str(error)) from error
+
+
+def proof_of(token: str | None) -> dict[str, str]:
+    """The header that shows `token`, or else that of the environment. Raises `InvalidCall`."""
+    try:
+        return bearer() if token is None else shown(token)
+    except TokenUnusable as error:
         raise InvalidCall(str(error)) from error
 
 

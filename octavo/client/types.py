@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -15,6 +15,8 @@ from octavo.protocol.json_message import JsonHeaders, stored_headers, stored_key
 from octavo.protocol.leased import LEASED_HEADER, Leased
 from octavo.protocol.names import NAME_RULE, is_name
 from octavo.protocol.records import NOT_RECORDS, open_batch
+
+SubscriptionType = Literal["exclusive", "failover", "shared", "key_shared"]
 
 Json = dict[str, Any]
 Value = Any
@@ -96,6 +98,8 @@ class Delivery(Message, frozen=True, gc=False):
 
     ack_id: str = ""
     delivery_count: int = 1
+    topic: str = ""
+    """`namespace/topic`, where a consumer is of several (`AsyncClient.consume`)."""
 
 
 class Position(NamedTuple):
@@ -137,7 +141,7 @@ class _DeliveryIn(msgspec.Struct, gc=False):
     partition: int
     offset: int
     id: str
-    ack_id: str
+    ack_id: str = ""
     timestamp: int = 0
     delivery_count: int = 1
     key: str | None = None

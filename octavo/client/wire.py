@@ -63,9 +63,13 @@ class Wire(Protocol):
 class HttpWire:
     """Real HTTP; connections open when needed."""
 
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        """`tls`: of URLs that begin with https://; without it the machine's CAs are believed."""
+    def __init__(
+        self, tls: ssl.SSLContext | None = None, proof: Mapping[str, str] | None = None
+    ) -> None:
+        """`tls`: of URLs that begin with https://; without it the machine's CAs are believed.
+        `proof`: the headers that say who asks."""
         self._tls = tls
+        self._proof = dict(proof or {})
         self._session: aiohttp.ClientSession | None = None
 
     async def send(
@@ -115,9 +119,10 @@ class HttpWire:
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
+                headers=self._proof,
                 connector=aiohttp.TCPConnector(
                     limit=0, ttl_dns_cache=60, ssl=self._tls if self._tls is not None else True
-                )
+                ),
             )
             self._session._retry_connection = False  # it would repeat a DELETE behind our back
         return self._session

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import secrets
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from octavo.metadata.opening import open_store
 from octavo.metadata.secret import cluster_secret
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.records import Record, build_batch
+from octavo.security.principal import ANONYMOUS
 from octavo.standalone.cluster_file import Member
 from octavo.standalone.supervisor import Plan, Supervisor
 from octavo.words import in_words, recovery_step_in_words
@@ -65,7 +67,7 @@ async def run_fencing(folder: Path) -> int:
         following = asyncio.create_task(follower.run())
         try:
             await store.start()
-            proof = BrokerProof((await cluster_secret(store)).key(KEY_USE))
+            proof = BrokerProof((await cluster_secret(store)).key(KEY_USE), secrets.token_hex(8))
             client = AsyncClient(supervisor.cluster.urls)
             await Fencing(screen, supervisor, follower, client, store, proof).run()
         finally:
@@ -349,7 +351,7 @@ class InFlight:
         reader, writer = await asyncio.open_connection(host, int(port))
         path = f"/v1/topics/{TOPIC}/partitions/0/messages"
         not_passed_on: dict[str, str] = {}
-        proof.enter(not_passed_on, CALLER, broker.name, "POST", path)
+        proof.enter(not_passed_on, CALLER, broker.name, "POST", path, ANONYMOUS)
         head = (
             f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\n"
             f"Content-Type: {BATCH_TYPE}\r\nContent-Length: {len(IN_FLIGHT_BATCH)}\r\n"

@@ -4,7 +4,8 @@ The story: three bookies, two brokers, a topic of four partitions with three cop
 quorum of two. Half of the aircraft publish as NDJSON, the other half as record batches. While that
 runs a bookie is killed (the writers go on with two copies, for there is no spare), a fourth bookie
 joins (the ensembles change), and the owner broker of a partition is killed (another takes over).
-Then everything is consumed through a subscription and compared with the source.
+Then everything is consumed through a subscription and compared with the source. In the end the
+topic is forked in the middle, and the fork written and deleted.
 """
 
 from __future__ import annotations
@@ -157,6 +158,7 @@ class Demo:
         verdict, consume_rate = await self._consume()
         if kill:
             await self._bring_back()
+        await self._fork()
         self._judge(verdict, publish_rate, consume_rate)
 
     # ---- publishing
@@ -322,6 +324,35 @@ class Demo:
             self.screen.event(member.name, "is back", "bold green")
         ids = {str(one["id"]) for one in await self.client.bookies()}
         self.screen.check(BOOKIE_TO_KILL in ids, f"{len(ids)} bookies are up: {sorted(ids)}")
+
+    async def _fork(self) -> None:
+        """A topic that begins with the first half of every partition, without a byte copied."""
+        self.screen.headline("Fork the topic in the middle of each partition")
+        ends = {n: await self.client.offset(TOPIC, partition=n) for n in range(PARTITIONS)}
+        middle = {number: end // 2 for number, end in ends.items()}
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        fork = await self.client.fork_topic(TOPIC, "flights-half", at=middle)
+        took_ms = (loop.time() - began_s) * 1000
+        name = str(fork.name)
+        self.screen.event("fork", f"{name} at {middle}, in {took_ms:.0f} ms, no data copied")
+        forked = {n: await self.client.offset(name, partition=n) for n in range(PARTITIONS)}
+        self.screen.check(forked == middle, "each partition of the fork ends where it was forked")
+        alike = [await self._last_alike(name, n, end - 1) for n, end in middle.items() if end]
+        self.screen.check(all(alike), "its last messages are the topic's at the same offsets")
+        at = await self.client.publish(name, {"flight": "of the fork"}, partition=0)
+        self.screen.check(at.offset == middle[0], "what is published into it goes on from there")
+        await self.client.delete_topic(name)
+        whole = {n: await self.client.offset(TOPIC, partition=n) for n in range(PARTITIONS)}
+        self.screen.check(whole == ends, "the fork is deleted, and the topic as it was")
+
+    async def _last_alike(self, fork: str, number: int, offset: int) -> bool:
+        """Whether the message there is the same in both."""
+        mine, theirs = [
+            (await self.client.read(one, partition=number, start=offset, limit=1))[0]
+            for one in (fork, TOPIC)
+        ]
+        return (mine.offset, mine.key, mine.value) == (offset, theirs.key, theirs.value)
 
     def _judge(self, found: Verdict, publish_rate: float, consume_rate: float) -> None:
         screen = self.screen

@@ -16,6 +16,7 @@ from crc32c import crc32c
 from octavo.bookie.journal.format import META, META_VALUE, META_VERSION, MetaOp
 from octavo.inspect.line import Line, Wish, time_of
 from octavo.protocol.batch import ATTRIBUTE_COMPRESSION, NO_PRODUCER, InvalidBatch, check_batch
+from octavo.protocol.encrypted import OVERHEAD_BYTES, looks_sealed
 from octavo.protocol.entry import HEADER, HEADER_BYTES, DigestType, digest_for
 from octavo.protocol.frames import ADD_HEADER, ADD_PREFIX, ADD_PREFIX_BYTES, LENGTH, Flag
 
@@ -149,6 +150,10 @@ def entry_line(found: StoredEntry, wish: Wish) -> Line:
     fields["payload_bytes"] = len(payload)
     if batch is not None:
         fields["batch"], text = batch
+    elif looks_sealed(payload):
+        # Only the ledger's record says so for certain, and names the key.
+        fields["encrypted"] = True
+        text = f"{len(payload) - OVERHEAD_BYTES} B, encrypted (the ledger's record names the key)"
     else:
         fields["payload"] = bytes(payload[:_SHOWN_BYTES]).hex()
         text = _text(payload)

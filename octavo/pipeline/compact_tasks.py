@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from octavo.broker.bulkload.rules import PARTITION_KEY
+from octavo.ledger.encryption import plain_length
 from octavo.ledger.errors import LedgerError
 from octavo.ledger.write.writer import LedgerWriter
 from octavo.metadata.compactions import KIND, KIND_KEY, RUN_KEY
@@ -153,6 +154,7 @@ async def _ledger(cluster: Cluster, place: Place, run: str) -> LedgerWriter:
             RUN_KEY: run.encode(),
             PARTITION_KEY: f"{place.topic}/{place.partition}".encode(),
         },
+        encrypted_for=place.topic.partition("/")[0] if settings.encrypted else None,
     )
 
 
@@ -228,10 +230,11 @@ class _Copy:
         metadata = await self.writer.close()
         if self._error is not None:
             raise self._error
-        if (metadata.last_entry, metadata.length) != (self._entries - 1, self._bytes):
+        size = plain_length(metadata)
+        if (metadata.last_entry, size) != (self._entries - 1, self._bytes):
             raise LedgerError(
                 f"ledger {self.writer.ledger_id} was closed at entry {metadata.last_entry} with "
-                f"{metadata.length} bytes; {self._entries} entries were written"
+                f"{size} bytes; {self._entries} entries were written"
             )
         return Made(
             chunk, self.writer.ledger_id, self._wanted[0], self._wanted[-1], len(self._wanted),

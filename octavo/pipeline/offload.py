@@ -33,6 +33,7 @@ from octavo.metadata.offloads import (
     finished,
     given_up,
 )
+from octavo.metadata.shares import ShareStore
 from octavo.metadata.store import MetadataUnavailable, RecordNotFound
 from octavo.metadata.topics import OffloadIntent, OffloadRecord, PartitionRecord, TopicStore
 from octavo.pipeline.interrupt import told
@@ -275,6 +276,7 @@ async def finish(cluster: Cluster, one: Copied) -> bool:
             whole = OffloadRecord(
                 about.uuid, OFFLOADED, one.url, wall_clock_ms(), one.written.entries,
                 one.written.bytes, one.written.crc, one.written.footer_crc,
+                encryption=one.encryption,
             )  # fmt: skip
             await change_partition(
                 topics, name, lambda record: finished(record, about.ledger_id, whole)
@@ -288,17 +290,35 @@ async def finish(cluster: Cluster, one: Copied) -> bool:
 
 
 async def drop_ledger(cluster: Cluster, drop: Drop) -> bool:
-    """Step 5: True when the ledger was still there. Raises `OffloadLost`, `RecordNotFound`."""
+    """Step 5: True when the ledger was still there. Raises `OffloadLost`, `RecordNotFound`.
+
+    What a fork has, too, stays on the bookies: it knows of no object.
+    """
+    await _check_not_shared(cluster, drop)
     await change_partition(
         cluster.topics,
         drop.name,
         lambda record: dropped(record, drop.ledger_id, drop.uuid, wall_clock_ms()),
     )
+    # A fork that came meanwhile has seen the record, or is seen here (broker/log/referrers.py).
+    await _check_not_shared(cluster, drop)
     try:
         await cluster.ledgers.delete(drop.ledger_id)
     except LedgerNotFound:
         return False
     return True
+
+
+async def _check_not_shared(cluster: Cluster, drop: Drop) -> None:
+    """Raises `OffloadLost`."""
+    shares, _ = await ShareStore(cluster.store).read(drop.ledger_id)
+    others = [
+        f"{one.namespace}/{one.topic}/{one.partition}"
+        for one in (shares.referrers if shares else ())
+        if (one.namespace, one.topic, one.partition) != drop.name
+    ]
+    if others:
+        raise OffloadLost(f"ledger {drop.ledger_id} stays on the bookies for {', '.join(others)}")
 
 
 async def _remove_copy(topics: TopicStore, uuid: str) -> None:

@@ -15,6 +15,7 @@ import secrets
 from collections.abc import Container
 from typing import Any, NamedTuple
 
+from octavo.ledger.encryption import opening_of
 from octavo.ledger.errors import LedgerError, OffloadDamaged, OffloadUnavailable
 from octavo.ledger.offload.format import About, Checksum, ObjectWriter, Written
 from octavo.ledger.offload.object_store import file_system, joined
@@ -23,7 +24,9 @@ from octavo.metadata.frozen import FrozenStore
 from octavo.metadata.offloads import OFFLOADED
 from octavo.metadata.topics import OffloadRecord
 from octavo.pipeline.offload_rules import pause_s
+from octavo.protocol.batch import read_header
 from octavo.protocol.codes import OctavoError
+from octavo.security.keys.wrapped import ENCRYPTION_KEY
 from octavo.spark.cluster import Cluster
 
 
@@ -45,6 +48,8 @@ class Copied(NamedTuple):
     url: str
     written: Written | None
     failed: str | None = None
+    encryption: str = ""
+    """See `OffloadRecord`."""
 
 
 def stem_of(ledger_id: int, uuid: str) -> str:
@@ -62,27 +67,30 @@ async def copy(task: CopyTask) -> Copied:
     # Each try has a name of its own: one that Spark gave up may still write.
     url = joined(task.folder, f"{task.stem}-{secrets.token_hex(4)}.parquet")
     try:
-        written = await _copy(task, url)
+        written, encryption = await _copy(task, url)
     except (OctavoError, OSError) as error:
         with contextlib.suppress(OSError, OctavoError):
             await asyncio.to_thread(remove, url)
         return Copied(task, url, None, str(error) or type(error).__name__)
-    return Copied(task, url, written)
+    return Copied(task, url, written, encryption=encryption)
 
 
-async def _copy(task: CopyTask, url: str) -> Written:
+async def _copy(task: CopyTask, url: str) -> tuple[Written, str]:
     cluster = Cluster(FrozenStore(task.records, task.service))
     await cluster.start()
     try:
-        written = await _write(cluster, task, url)
+        written, encryption = await _write(cluster, task, url)
     finally:
         await cluster.close()
     await verify(task.about, url, written)
-    return written
+    return written, encryption
 
 
-async def _write(cluster: Cluster, task: CopyTask, url: str) -> Written:
-    reader = await cluster.reader(task.about.ledger_id)
+async def _write(cluster: Cluster, task: CopyTask, url: str) -> tuple[Written, str]:
+    """What an encrypted ledger holds goes as it is; offsets and times stand beside it, for which
+    it is opened."""
+    reader = await cluster.ledgers.open(task.about.ledger_id, as_stored=True)
+    opening = opening_of(reader.metadata, cluster.ledgers.keys)
     if not reader.is_closed or reader.last_add_confirmed + 1 != task.about.entries:
         raise LedgerError(f"ledger {task.about.ledger_id} is not as it was when it was planned")
     files, path = file_system(url)
@@ -92,10 +100,14 @@ async def _write(cluster: Cluster, task: CopyTask, url: str) -> Written:
         writer = ObjectWriter(file, task.about)
         async with contextlib.aclosing(reader.batches(0, task.about.entries - 1)) as batches:
             async for batch in batches:
-                await asyncio.to_thread(writer.add, batch)
+                headers = None
+                if opening is not None:
+                    headers = [read_header(one.payload) for one in await opening.opened(batch)]
+                await asyncio.to_thread(writer.add, batch, headers)
                 done += sum(len(entry.payload) for entry in batch)
                 await asyncio.sleep(pause_s(done, now_s() - started_s, task.bytes_per_s))
-        return await asyncio.to_thread(writer.close)
+        written = await asyncio.to_thread(writer.close)
+    return written, reader.metadata.custom.get(ENCRYPTION_KEY, b"").decode()
 
 
 async def verify(about: About, url: str, written: Written) -> None:

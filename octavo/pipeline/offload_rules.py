@@ -12,6 +12,9 @@ from octavo.metadata.topics import OffloadIntent, PartitionLedger, PartitionReco
 OFFLOADS_MAX = 1_500
 """Of one partition: each takes some 250 bytes of its record, which holds a megabyte at most."""
 
+_USUAL_BYTES = 200
+"""A wrapped data key that is longer takes the room of a copy more."""
+
 PartitionKey = tuple[str, str, int]
 """Namespace, topic, partition."""
 
@@ -72,10 +75,14 @@ def planned(
     full: list[PartitionKey] = []
     kept = offloaded = 0
     for name, record in records.items():
-        room = OFFLOADS_MAX - sum(link.offload is not None for link in record.ledgers)
+        room = OFFLOADS_MAX - sum(
+            1 + len(link.offload.encryption) // _USUAL_BYTES
+            for link in record.ledgers
+            if link.offload is not None
+        )
         for link in record.ledgers:
             offload = link.offload
-            if not link.count:
+            if not link.count or link.shared:  # a fork has the ledgers of others on the bookies
                 continue
             if offload is None or offload.state == COPYING:
                 if not _is_due(link, policy, now_ms):

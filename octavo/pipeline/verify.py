@@ -109,6 +109,8 @@ def span_findings(view: View, read: Mapping[int, LedgerRows]) -> list[Finding]:
         if rows is None:
             what = f"ledger {span.ledger_id}: no message of offsets {span.base} to {span.end - 1}"
             found.append(Finding("offset-missing", where, what))
+        elif span.cut and (rows.first, max(rows.last, span.end - 1)) == (span.base, rows.last):
+            continue  # what lies behind the cut is not the fork's
         elif (rows.first, rows.last) != (span.base, span.end - 1):
             what = (
                 f"ledger {span.ledger_id} holds offsets {rows.first} to {rows.last}, "

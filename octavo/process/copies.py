@@ -27,6 +27,7 @@ from octavo.ledger.rereplication.keeper import CopyKeeper, KeeperOptions, Keeper
 from octavo.metadata.store import MetadataError, MetadataStore
 from octavo.protocol.entry import HEADER
 from octavo.protocol.frames import Flag, add_prefix
+from octavo.security.bookie_tokens import Prove
 from octavo.tls.contexts import Certificates
 
 log = structlog.get_logger()
@@ -96,13 +97,16 @@ async def kept_copies(
     clock: Callable[[], int] | None = None,
     options: LedgerOptions | None = None,
     tls: Certificates | None = None,
+    prove: Prove | None = None,
 ) -> AsyncIterator[CopyKeeper | None]:
     """Keep the copies of a started node for as long as this lasts; None when it is told not to."""
     config = node.config
     if not config.keep_copies:
         yield None
         return
-    client = LedgerClient(store, rng=rng, options=options or LedgerOptions(), clock=clock, tls=tls)
+    client = LedgerClient(
+        store, rng=rng, options=options or LedgerOptions(), clock=clock, tls=tls, prove=prove
+    )
     own = NodeCopies(node)
     retry_s, bytes_per_s = config.copies_retry_ms / 1000, config.copies_bytes_per_s
     comparer = CopyComparer(client, own, retry_s=retry_s, bytes_per_s=bytes_per_s)

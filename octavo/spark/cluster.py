@@ -22,7 +22,8 @@ import structlog
 from octavo.broker.cluster.registry import decode_broker
 from octavo.client.trust import connector
 from octavo.clock import wall_clock_ms
-from octavo.credentials import certificates, credentials_file
+from octavo.credentials import TOKEN, bearer, certificates, credentials_file
+from octavo.keys import keys_of_environment
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import LedgerNotFound
 from octavo.ledger.offload.offloaded import OffloadedReader, open_offloaded
@@ -34,12 +35,14 @@ from octavo.ledger.read.reader import LedgerReader
 from octavo.ledger.read.time_search import offset_as_new_as
 from octavo.metadata.bookies import encode_service_info
 from octavo.metadata.compactions import compacted_ledgers
+from octavo.metadata.frozen import FrozenStore
 from octavo.metadata.ledger_codec import encode_ledger_metadata
 from octavo.metadata.ledger_ids import ledger_path
 from octavo.metadata.ledgers import LEDGERS_ROOT
 from octavo.metadata.opening import open_store
 from octavo.metadata.paths import join
-from octavo.metadata.store import MetadataStore, RecordNotFound
+from octavo.metadata.secret import cluster_secret
+from octavo.metadata.store import MetadataError, MetadataStore, RecordNotFound
 from octavo.metadata.together import all_of
 from octavo.metadata.topics import (
     BROKERS_ROOT,
@@ -53,12 +56,19 @@ from octavo.metadata.topics import (
 from octavo.protocol.batch import BatchHeader, read_header
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.entry import Entry
+from octavo.security.bookie_tokens import LEDGERS_MAX, BookieTokens, prover
+from octavo.security.principal import Identity
 from octavo.spark.options import InvalidOption, Selection
 from octavo.spark.splits import DataLost, Piece, Span, View, copy_to_read
 
 _ANSWER_S = 30.0
 _RECORDS_AT_ONCE = 64
 """Of a metadata store far away each takes a journey; of thousands of ledgers, all together."""
+_NODE = "spark"
+_READER_TOKEN = "/octavo/reader-token"
+"""Among records copied for a task: the token that reads the ledgers of these, and no others."""
+_TASK_TOKEN_S = 86_400
+"""Tasks may wait for long until they run. Then they ask the service for new records."""
 
 
 class ServiceUnavailable(OctavoError):
@@ -76,9 +86,16 @@ async def metadata_url(service: str) -> str:
     try:
         timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
         async with (
-            aiohttp.ClientSession(timeout=timeout, connector=connector()) as session,
+            aiohttp.ClientSession(
+                timeout=timeout, connector=connector(), headers=bearer()
+            ) as session,
             session.get(url) as answer,
         ):
+            if answer.status in (401, 403):
+                raise ServiceUnavailable(
+                    f"{service} does not let us see the cluster ({answer.status}): set {TOKEN} to "
+                    "a token that may describe it, or give the metadata store's URL as service"
+                )
             answer.raise_for_status()
             found = (await answer.json())["metadata"]["url"]
             assert isinstance(found, str)
@@ -105,13 +122,29 @@ class Cluster:
             options=LedgerOptions(),
             clock=wall_clock_ms,
             tls=certificates(),
+            keys=keys_of_environment(),
         )
         self._open: dict[int, LedgerReader | OffloadedReader] = {}
+        self._tokens: BookieTokens | None = None
 
     async def start(self) -> None:
         """Raises `MetadataUnavailable`, `MetadataUnusable`."""
         await self.store.start()
+        await self._trust()
         await self.ledgers.bookies.start()
+
+    async def _trust(self) -> None:
+        """How bookies come to know us: as a node, who has the cluster's secret, or by the token
+        that came with a copy of records."""
+        if isinstance(self.store, FrozenStore):
+            with contextlib.suppress(RecordNotFound):
+                token = (await self.store.get(_READER_TOKEN)).value
+                self.ledgers.bookies.prove = lambda _: token
+            return
+        secret = await cluster_secret(self.store)
+        self.ledgers.cluster_password = secret.ledger_password
+        self._tokens = BookieTokens(secret, wall_clock_ms)
+        self.ledgers.bookies.prove = prover(self._tokens, _NODE)
 
     async def close(self) -> None:
         """Let go of everything."""
@@ -166,7 +199,7 @@ class Cluster:
             record, _ = await self.topics.read_topic(*_parts(name))
         except RecordNotFound:
             return None
-        return None if record.deleting else record.settings
+        return record.settings if record.stands else None
 
     async def incarnation(self, name: str) -> str:
         """What tells the topic from others of its name; "" when there is no such topic."""
@@ -174,7 +207,7 @@ class Cluster:
             record, _ = await self.topics.read_topic(*_parts(name))
         except RecordNotFound:
             return ""
-        return "" if record.deleting else record.identity
+        return record.identity if record.stands else ""
 
     async def named_ledgers(self) -> set[int]:
         """Every ledger that a partition's record names."""
@@ -239,7 +272,7 @@ class Cluster:
             spans.append(
                 Span(
                     link.ledger_id, link.base_offset, end, size, link.last_ms, copy,
-                    link.disorder_ms,
+                    link.disorder_ms, link.cut >= 0,
                 )
             )  # fmt: skip
         trimmed_to = record.trimmed_offset
@@ -264,7 +297,7 @@ class Cluster:
         reader = self._open.get(ledger_id)
         if reader is None:
             if offload is not None:
-                reader = await open_offloaded(ledger_id, offload)
+                reader = await open_offloaded(ledger_id, offload, self.ledgers.keys)
             else:
                 reader = await self.ledgers.open(ledger_id)
             self._open[ledger_id] = reader
@@ -288,16 +321,21 @@ class Cluster:
                 continue
             reader = await self.reader(span.ledger_id, span.offload)
             last = await reader.refresh()
-            found = await offset_as_new_as(reader, time_ms, last, span.disorder_ms, opening)
-            if found is not None:
-                # Behind the end of the view are messages that came after it was made.
-                return span.base + found if span.base + found < span.end else None
+            least = max(0, view.earliest - span.base)
+            found = await offset_as_new_as(
+                reader, time_ms, last, span.disorder_ms, opening, least=least
+            )
+            # Behind the end of the view are messages that came after it was made; behind a fork's
+            # cut such as it does not have.
+            if found is not None and span.base + found < span.end:
+                return span.base + found
         return None
 
     # ------------------------------------------------------------------ records for the tasks
 
     async def records_for(self, ledger_ids: Iterable[int]) -> dict[str, bytes]:
-        """A copy of what reading these ledgers needs: their records and the bookies' addresses.
+        """A copy of what reading these ledgers needs: their records, the bookies' addresses, and a
+        token for bookies that ask who reads.
 
         A ledger that is gone is left out: whoever reads it finds out, and asks why.
         """
@@ -305,6 +343,12 @@ class Cluster:
             join(LEDGERS_ROOT, "available", info.bookie_id): encode_service_info(info)
             for info in self.ledgers.bookies.available.values()
         }
+        wanted = dict.fromkeys(ledger_ids)
+        if self._tokens is not None and len(wanted) <= LEDGERS_MAX:  # more: to be refused there
+            token, _ = self._tokens.reader(
+                Identity(f"node:{_NODE}", source="node"), None, wanted, _TASK_TOKEN_S
+            )
+            records[_READER_TOKEN] = token.encode()
         gate = asyncio.Semaphore(_RECORDS_AT_ONCE)
 
         async def one(ledger_id: int) -> None:
@@ -313,7 +357,7 @@ class Cluster:
                     found = await self.ledgers.metadata(ledger_id)
                     records[ledger_path(LEDGERS_ROOT, ledger_id)] = encode_ledger_metadata(found)
 
-        await all_of(one(ledger_id) for ledger_id in dict.fromkeys(ledger_ids))
+        await all_of(one(ledger_id) for ledger_id in wanted)
         return records
 
     # ------------------------------------------------------------------ bytes
@@ -379,10 +423,21 @@ def _parts(topic: str) -> tuple[str, str]:
 @contextlib.asynccontextmanager
 async def connected(service: str, read_from: str = "auto") -> AsyncIterator[Cluster]:
     """The cluster that `service` names, for the driver."""
-    store = open_store(await metadata_url(service), credentials_file=credentials_file())
+    store = open_store(
+        await metadata_url(service), credentials_file=credentials_file(), tls=certificates()
+    )
     cluster = Cluster(store, read_from)
     try:
-        await cluster.start()
+        try:
+            await cluster.start()
+        except MetadataError as error:
+            if service.startswith("http"):
+                raise type(error)(
+                    f"{error}. Spark learns from the metadata store what there is to read; "
+                    f"{service} names it, and says no more: this host has to reach it (and to have "
+                    "OCTAVO_METADATA_CREDENTIALS_FILE, OCTAVO_TLS_CA where it asks for them)"
+                ) from error
+            raise
         yield cluster
     finally:
         await cluster.close()

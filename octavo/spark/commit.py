@@ -17,6 +17,7 @@ import msgspec
 
 from octavo.client.trust import connector
 from octavo.client.wire import CONNECT_TIMEOUT_S
+from octavo.credentials import bearer
 from octavo.metadata.secret import cluster_secret
 from octavo.metadata.together import all_of
 from octavo.protocol.backoff import Backoff
@@ -193,7 +194,7 @@ class _Brokers:
 @contextlib.asynccontextmanager
 async def _brokers(service: str, timeout_ms: int, bulk_load: str) -> AsyncIterator[_Brokers]:
     """All calls within, and their repetitions, have `timeout_ms` together. Raises `SinkFailed`."""
-    async with aiohttp.ClientSession(connector=connector()) as session:
+    async with aiohttp.ClientSession(connector=connector(), headers=bearer()) as session:
         brokers = _Brokers(service, session)
         try:
             async with asyncio.timeout(timeout_ms / 1000):

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator
 import aiohttp
 
 from octavo.client.trust import connector
+from octavo.credentials import bearer
 from octavo.protocol.batch import InvalidBatch, split_batches
 from octavo.protocol.codes import OctavoError
 from octavo.spark.columns import StoredBatch
@@ -37,7 +38,9 @@ async def served(service: str, piece: Piece) -> AsyncGenerator[list[StoredBatch]
     """The batches that hold the piece. Raises `NotServed`."""
     url = f"{service.rstrip('/')}/v1/topics/{piece.topic}/partitions/{piece.partition}/messages"
     timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
-    headers = {_INCARNATION: piece.incarnation} if piece.incarnation else {}
+    headers = bearer()
+    if piece.incarnation:
+        headers[_INCARNATION] = piece.incarnation
     async with aiohttp.ClientSession(
         timeout=timeout, headers=headers, connector=connector()
     ) as session:

@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
 )
 
 from octavo.clock import wall_clock_ms
-from octavo.credentials import credentials_file
+from octavo.credentials import certificates, credentials_file
 from octavo.loop_thread import LoopThread
 from octavo.metadata.opening import open_store
 from octavo.spark import sink_driver as driver
@@ -209,7 +209,9 @@ class _Task:
     async def _connected(self) -> Cluster:
         if self._cluster is None:
             url = await metadata_url(self._options.service)
-            self._cluster = Cluster(open_store(url, credentials_file=credentials_file()))
+            self._cluster = Cluster(
+                open_store(url, credentials_file=credentials_file(), tls=certificates())
+            )
             await self._cluster.start()
         return self._cluster
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from octavo.broker.bulkload.rules import BATCH_KEY, BULK_LOAD_KEY, KIND, KIND_KEY, PARTITION_KEY
 from octavo.broker.log.ledger_list import Contents
+from octavo.ledger.encryption import plain_length
 from octavo.ledger.errors import LedgerError
 from octavo.ledger.write.writer import LedgerWriter
 from octavo.metadata.together import all_of
@@ -109,6 +110,7 @@ class TaskLedgers:
             write_quorum=settings.write_quorum,
             ack_quorum=settings.ack_quorum,
             custom={**self._marks, PARTITION_KEY: f"{target.topic}/{target.partition}".encode()},
+            encrypted_for=target.topic.partition("/")[0] if settings.encrypted else None,
         )
         self._ledgers[target] = _Ledger(target, writer)
 
@@ -118,10 +120,11 @@ async def _closed(ledger: _Ledger) -> Written:
     metadata = await writer.close()
     if ledger.error is not None:
         raise ledger.error
-    if (metadata.last_entry, metadata.length) != (ledger.entries - 1, contents.payload_bytes):
+    size = plain_length(metadata)
+    if (metadata.last_entry, size) != (ledger.entries - 1, contents.payload_bytes):
         raise LedgerError(
             f"ledger {writer.ledger_id} was closed at entry {metadata.last_entry} with "
-            f"{metadata.length} bytes; {ledger.entries} entries were written"
+            f"{size} bytes; {ledger.entries} entries were written"
         )
     return Written(
         *ledger.target, writer.ledger_id, contents.messages, contents.payload_bytes,

@@ -43,7 +43,7 @@ class Span(NamedTuple):
     `offload` is the copy to read instead of the bookies'.
 
     `bytes` is 0 while the ledger is open, `newest_ms` −1: nobody has written them down yet.
-    `disorder_ms`: as in `PartitionLedger`.
+    `disorder_ms`: as in `PartitionLedger`. `cut`: of a fork, whose ledger goes on behind `end`.
     """
 
     ledger_id: int
@@ -53,6 +53,7 @@ class Span(NamedTuple):
     newest_ms: int
     offload: OffloadRecord | None = None
     disorder_ms: int = -1
+    cut: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class View:
     @property
     def earliest(self) -> int:
         """The first offset that is left."""
-        return self.spans[0].base if self.spans else self.trimmed_to
+        return max(self.spans[0].base, self.trimmed_to) if self.spans else self.trimmed_to
 
     @property
     def beginning(self) -> int:

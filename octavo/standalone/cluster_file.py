@@ -51,6 +51,8 @@ class ClusterFile:
     ready: bool = False
     shown: Sequence[str] = field(default_factory=tuple)
     """With TLS: the files of its CA, and of a certificate and key that it takes from clients."""
+    token_file: str = ""
+    """Where it is secured: the file of its administrator's token, for this user alone."""
     members: Sequence[Member] = field(default_factory=tuple)
 
     def of_kind(self, kind: str) -> list[Member]:

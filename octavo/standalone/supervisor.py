@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import structlog
 
@@ -30,6 +30,9 @@ from octavo.protocol.codes import OctavoError, Scope
 from octavo.standalone import ports
 from octavo.standalone.child import Child, ChildFailed, is_child
 from octavo.standalone.cluster_file import ClusterFile, Member, NoCluster, read_cluster
+
+if TYPE_CHECKING:
+    from octavo.metadata.store import MetadataStore
 
 log = structlog.get_logger()
 
@@ -42,6 +45,8 @@ SMALLER: Mapping[str, Mapping[str, Any]] = {
 """Five processes share one machine: caches below their defaults, for 500 MB in all."""
 ORPHANS_TIMEOUT_S = 45.0
 CERTIFICATE_DAYS = 365
+FIRST_ADMIN = "user:admin"
+TOKEN_FILE_NAME = "admin.token"
 STEADY_S = 60.0
 """A member that ran so long starts over with the shortest pause."""
 
@@ -73,6 +78,18 @@ class Plan:
     sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     make_certificates: bool = False
     """Of a CA of its own, in the folder, where there are none yet; all ports then speak TLS."""
+    secure: bool = False
+    """Before anybody is served: then nothing is allowed but to `FIRST_ADMIN`, whose token is in the
+    folder."""
+
+
+def _write_private(path: Path, text: str) -> None:
+    """A file that nobody else may read, whole or not there."""
+    draft = path.with_suffix(".tmp")
+    draft.unlink(missing_ok=True)
+    with open(draft, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(text)
+    draft.rename(path)
 
 
 class Supervisor:
@@ -218,17 +235,41 @@ class Supervisor:
         """Make the store's root records once, before five processes would try it together."""
         from octavo.metadata.ledgers import LedgerStore
         from octavo.metadata.opening import open_store
+        from octavo.tls.contexts import certificates_of
+        from octavo.tls.settings import TlsConfig
 
         store = open_store(
             self.cluster.metadata_url,
             session_timeout_ms=self.plan.session_timeout_ms,
             credentials_file=self.plan.metadata_credentials_file,
+            tls=certificates_of(TlsConfig(**self._tls)),
         )
         await store.start()
         try:
             await LedgerStore(store).initialize()
+            await self._prepare_security(store)
         finally:
             await store.close()
+
+    async def _prepare_security(self, store: MetadataStore) -> None:
+        """The policy, where it is to be secured; and a token of whoever administers it."""
+        from octavo.metadata.secret import cluster_secret
+        from octavo.security.identity.tokens import TOKEN_KEY_USE, issue
+        from octavo.security.policy import PolicyStore, secured
+
+        policies = PolicyStore(store)
+        if self.plan.secure:
+            await policies.change(
+                lambda record: record if record.secured else secured(record, FIRST_ADMIN)
+            )
+        path, now_s = self._folder / TOKEN_FILE_NAME, time.time()
+        if not (self.plan.secure or path.exists()):
+            return
+        ttl_s = CERTIFICATE_DAYS * 86_400
+        if not path.exists() or path.stat().st_mtime + ttl_s / 2 < now_s:
+            key = (await cluster_secret(store)).key(TOKEN_KEY_USE)
+            _write_private(path, issue(key, FIRST_ADMIN, ttl_s=ttl_s, now_s=now_s) + "\n")
+        self.cluster = replace(self.cluster, token_file=str(path))
 
     def _plan_child(self, kind: str, number: int) -> Child:
         name = f"{kind}-{number}"
@@ -246,9 +287,18 @@ class Supervisor:
                 "journal_directories": [str(data / "journal")],
                 "ledger_directories": [str(data / "ledgers")],
             }
-        sections = {kind: {**own, **plan.sections.get(kind, {})}, "tls": dict(self._tls)}
+        sections = {
+            kind: {**own, **plan.sections.get(kind, {})},
+            "tls": dict(self._tls),
+            "security": {
+                **({"required": True} if plan.secure else {}),
+                **plan.sections.get("security", {}),
+            },
+        }
         if kind == "broker":
-            sections |= {name: dict(plan.sections.get(name, {})) for name in ("http", "ledger")}
+            sections |= {
+                name: dict(plan.sections.get(name, {})) for name in ("http", "ledger", "keys")
+            }
         spec = ProcessSpec(
             name=name,
             metadata_url=self.cluster.metadata_url,

@@ -81,11 +81,10 @@ class StartTls:
         """From here on the protocol has it; `data` has come already."""
         protocol = self._made()
         transport.set_protocol(protocol)
+        transport.resume_reading()  # first, for the protocol may pause it again
         protocol.connection_made(transport)
-        if transport.is_closing():
-            return
-        transport.resume_reading()  # before `data`, for which the protocol may pause it again
-        _feed(protocol, data)
+        if not transport.is_closing():
+            _feed(protocol, data)
 
 
 class _FirstFrame(asyncio.Protocol):

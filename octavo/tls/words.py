@@ -34,7 +34,8 @@ _SAID = {
     "(give certificate and key), or know none of the ciphers",
     "ALERT_CERTIFICATE_EXPIRED": "the other side finds that the certificate that it was shown has "
     "expired: make a new one",
-    "ALERT_BAD_CERTIFICATE": "the other side does not take the certificate that it was shown",
+    "ALERT_BAD_CERTIFICATE": "the other side does not take the certificate that it was shown, or "
+    "was shown none and asks for one: give certificate and key, of a CA that it believes",
     "ALERT_UNSUPPORTED_CERTIFICATE": "the other side does not take such a certificate: it may be "
     "for servers alone, or for clients alone",
     "ALERT_CERTIFICATE_UNKNOWN": "the other side does not take the certificate that it was shown: "

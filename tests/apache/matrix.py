@@ -79,6 +79,10 @@ class Matrix:
         """The rows, for a script."""
         return [asdict(row) for row in self.rows]
 
+    def take(self, rows: list[dict[str, Any]]) -> None:
+        """Rows of an earlier run, as `as_json` gave them."""
+        self.rows += (Row(**{**row, "outcome": Outcome(row["outcome"])}) for row in rows)
+
     def table(self) -> str:
         """The rows in Markdown."""
         lines = ["| client | mode | operation | result | |", "|---|---|---|---|---|"]

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from tests.attack.campaign import Outcome, chosen, run
+from tests.attack.secured import campaign as secured
 
 
 def tell(outcome: Outcome) -> None:
@@ -32,11 +33,15 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="their names, and nothing else")
     options = parser.parse_args()
     attempts = chosen(options.only, short=options.short, seed=options.seed, fuzz_s=options.fuzz)
+    against_secured = secured.chosen(options.only, short=options.short, seed=options.seed)
     if options.list:
-        print("\n".join(one.name for one in attempts))
+        print("\n".join(one.name for one in (*attempts, *against_secured)))
         return 0
-    with tempfile.TemporaryDirectory(prefix="octavo-attack-") as folder:
-        outcomes = run(Path(folder) / "data", attempts, tell)
+    outcomes = []
+    for some, attack in ((attempts, run), (against_secured, secured.run)):
+        if some:
+            with tempfile.TemporaryDirectory(prefix="octavo-attack-") as folder:
+                outcomes += attack(Path(folder) / "data", some, tell)
     harmed = [one for one in outcomes if one.problems]
     stalls = sum(len(one.stalls) for one in outcomes)
     print(f"{len(outcomes)} attempts, {len(harmed)} did harm, {stalls} stalls of a loop were seen")

@@ -68,18 +68,17 @@ async def attack(
     attempts: Iterable[Attempt],
     tell: Callable[[Outcome], None],
     share: float,
+    make_world: Callable[[Standalone], World] = World,
 ) -> list[Outcome]:
     """Run them all; the last outcome audits the canary's topic and has the peaks of memory."""
-    world = World(cluster)
-    await world.topic("attacked")
-    assert (await world.ask("PUT", "/v1/topics/public/attacked/subscriptions/s")).status in (
-        200,
-        201,
-    )
+    world = make_world(cluster)
+    await world.prepare()
     canary = Canary(world)
     await canary.start()
     # Beside the canary nothing of this process is judged: both have processes of their own.
-    stalls = Stalls(world.named("broker") | world.named("bookie"), cluster.folder / "stalls")
+    stalls = Stalls(
+        world.named("broker") | world.named("bookie"), cluster.folder / "stalls", world.environment
+    )
     outcomes: list[Outcome] = []
     try:
         for attempt in attempts:
@@ -90,6 +89,7 @@ async def attack(
     finally:
         stalls.stop()
         canary.kill()
+        await world.close()
     last = Outcome(Attempt("the canary's messages", attempts_floods.serves, False), 0.0)
     last.problems += problems
     last.problems += [f"a trace in a log: {line}" for line in world.traces()[:3]]
@@ -113,6 +113,7 @@ async def _one(
     outcome.seconds = time.monotonic() - began
     outcome.problems += canary.problems(began, share)
     outcome.problems += world.check_processes()
+    outcome.problems += await world.harm()
     outcome.problems += await _calm(world, canary)
     outcome.problems += world.peaks.end(attempt.name)
     outcome.stalls += stalls.since(began)
@@ -147,11 +148,14 @@ def run(
     tell: Callable[[Outcome], None],
     *,
     share: float = SLOWEST_SHARE,
+    options: Iterable[str] = (),
+    make_world: Callable[[Standalone], World] = World,
 ) -> list[Outcome]:
-    """Start a cluster in `folder`, attack it, and stop it. `share`: of the canary's pace."""
-    cluster = Standalone(folder, "--no-restart")
+    """Start a cluster in `folder`, attack it, and stop it. `share`: of the canary's pace.
+    `options`: of `octavo standalone`."""
+    cluster = Standalone(folder, "--no-restart", *options)
     try:
         cluster.start()
-        return asyncio.run(attack(cluster, attempts, tell, share))
+        return asyncio.run(attack(cluster, attempts, tell, share, make_world))
     finally:
         cluster.clean_up()

@@ -10,10 +10,12 @@ import asyncio
 import bisect
 import itertools
 import json
+import os
+import ssl
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 
 import aiohttp
 
@@ -23,6 +25,8 @@ PACE_S = 0.02
 """Between two of its messages: 50 a second, whatever the machine is busy with."""
 SLOWEST_SHARE = 0.5
 LOOK_S = 0.02
+CA, TOKEN = "ATTACK_CA", "ATTACK_TOKEN"
+"""Of the environment: where the cluster has TLS, and where it asks who somebody is."""
 
 
 class Canary:
@@ -48,10 +52,10 @@ class Canary:
                 await asyncio.sleep(LOOK_S)
 
     def _begin(self) -> None:
-        urls = [f"http://{host}:{port}" for host, port in self._world.brokers]
         with self._written.open("wb") as written, self._said.open("wb") as said:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.attack.canary", self._path, *urls],
+                [sys.executable, "-m", "tests.attack.canary", self._path, *self._world.urls],
+                env=self._world.environment,
                 stdout=written,
                 stderr=said,
             )
@@ -95,10 +99,9 @@ class Canary:
     async def _audit(self) -> AsyncIterator[str]:
         expected = 0
         offset = 0
-        async with aiohttp.ClientSession() as session:
-            host, port = self._world.brokers[0]
+        async with session_of(self._world.environment) as session:
             while True:
-                url = f"http://{host}:{port}{self._path}?from={offset}&limit=1000"
+                url = f"{self._world.urls[0]}{self._path}?from={offset}&limit=1000"
                 async with session.get(url) as answer:
                     if answer.status == 204:
                         break
@@ -114,8 +117,17 @@ class Canary:
             yield f"{len(self._acked)} were acked, {expected} are there"
 
 
+def session_of(environment: Mapping[str, str]) -> aiohttp.ClientSession:
+    """With the CA and the token that stand there, if any."""
+    ca, token = environment.get(CA), environment.get(TOKEN)
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=ca) if ca else True),
+        headers={"Authorization": f"Bearer {token}"} if token else None,
+    )
+
+
 async def _run(path: str, urls: list[str]) -> None:
-    async with aiohttp.ClientSession() as session:
+    async with session_of(os.environ) as session:
         due = time.monotonic()
         for number in itertools.count():
             due += PACE_S

@@ -24,6 +24,7 @@ IDLE_BYTES = 96 * MIB
 """Interpreter, libraries, RocksDB, some thousand topics or ledgers: 60 to 90 measured."""
 BROKER_CONNECTION_BYTES = 8 * 1024
 BOOKIE_CONNECTION_BYTES = 4 * 1024
+COMPACTED_KEY_BYTES = 150
 LONG_POLL_BYTES = 8 * 1024
 UNLISTED_LEDGER_BYTES = 1024
 INFLIGHT_SHARES = 5
@@ -42,6 +43,7 @@ def broker_parts(broker: BrokerConfig, http: HttpConfig, ledger: LedgerOptions) 
         "one partition's batches": INFLIGHT_SHARES * broker.inflight_bytes_max,
         "not acked by every bookie": ledger.pending_bytes_max,
         "connections": connections * BROKER_CONNECTION_BYTES,
+        "keys of a compaction": broker.compaction_keys_max * COMPACTED_KEY_BYTES,
     }
 
 

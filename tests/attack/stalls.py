@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import ssl
 import subprocess
 import sys
 import time
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from octavo.protocol.frames import read_request
+from tests.attack.canary import CA
 
 STALL_S = 0.25
 PAUSE_S = 0.05
@@ -42,12 +45,19 @@ class Stall(NamedTuple):
 class Stalls:
     """The process that asks, and what it has found so far."""
 
-    def __init__(self, processes: Mapping[str, tuple[str, int]], path: Path) -> None:
+    def __init__(
+        self,
+        processes: Mapping[str, tuple[str, int]],
+        path: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         names = [f"{name}={host}:{port}" for name, (host, port) in processes.items()]
         self._path = path
         with path.open("wb") as found:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.attack.stalls", *names], stdout=found
+                [sys.executable, "-m", "tests.attack.stalls", *names],
+                env=environment,
+                stdout=found,
             )
 
     def since(self, at_s: float) -> Iterator[Stall]:
@@ -77,9 +87,11 @@ class _Own:
 
 async def _ask(who: str, host: str, port: int, own: _Own) -> None:
     question = HTTP if who.startswith("broker") else FRAME
+    ca = os.environ.get(CA)
+    tls = ssl.create_default_context(cafile=ca) if ca else None
     while True:
         with contextlib.suppress(OSError, EOFError):
-            reader, writer = await asyncio.open_connection(host, port)
+            reader, writer = await asyncio.open_connection(host, port, ssl=tls)
             while True:
                 own.late_s, began = 0.0, time.monotonic()
                 writer.write(question)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,6 +45,32 @@ class World:
         self.bookies = [_address(one.address) for one in found.of_kind("bookie")]
         self.pids = cluster.pids()
         self.peaks = Peaks(cluster.folder, self.pids)
+        self.tls: ssl.SSLContext | None = None
+        """Whom the attacker believes, where the cluster has TLS."""
+
+    async def prepare(self) -> None:
+        """Make what attempts work on."""
+        await self.topic("attacked")
+        said = await self.ask("PUT", "/v1/topics/public/attacked/subscriptions/s")
+        assert said.status in (200, 201), said
+
+    async def close(self) -> None:
+        """It is over."""
+
+    async def harm(self) -> list[str]:
+        """What is not as it was made."""
+        return []
+
+    @property
+    def urls(self) -> list[str]:
+        """Of the brokers."""
+        scheme = "http" if self.tls is None else "https"
+        return [f"{scheme}://{host}:{port}" for host, port in self.brokers]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of a client that means well, or only looks: its CA and its token."""
+        return dict(os.environ)
 
     # ---- HTTP
 
@@ -68,10 +96,8 @@ class World:
 
     async def raw(self, data: bytes, *, broker: int = 0, wait_s: float = ANSWER_S) -> Said:
         """These bytes to a broker, and what it says to them."""
-        answer = await exchange(self.brokers[broker], data, wait_s, _whole_length)
-        head, _, body = answer.partition(b"\r\n\r\n")
-        words = head.split(b" ", 2)
-        return Said(int(words[1]) if len(words) > 1 and words[1].isdigit() else 0, body)
+        answer = await exchange(self.brokers[broker], data, wait_s, whole_length, self.tls)
+        return said_in(answer)
 
     async def topic(self, name: str, **settings: Any) -> str:
         """Make a topic; its path."""
@@ -94,7 +120,10 @@ class World:
         try:
             for start in range(0, count, 200):
                 some = await asyncio.gather(
-                    *(open_to(self.brokers[broker]) for _ in range(min(200, count - start))),
+                    *(
+                        open_to(self.brokers[broker], self.tls)
+                        for _ in range(min(200, count - start))
+                    ),
                     return_exceptions=True,
                 )
                 for one in some:
@@ -142,19 +171,26 @@ def _logs(folder: Path) -> list[Path]:
 
 
 def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.removeprefix("http://").rpartition(":")
+    host, _, port = re.sub("^https?://", "", text).rpartition(":")
     return host, int(port)
 
 
 async def open_to(
-    address: tuple[str, int],
+    address: tuple[str, int], tls: ssl.SSLContext | None = None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A connection."""
     async with asyncio.timeout(ANSWER_S):
-        return await asyncio.open_connection(*address)
+        return await asyncio.open_connection(*address, ssl=tls)
 
 
-def _whole_length(answer: bytes) -> int | None:
+def said_in(answer: bytes) -> Said:
+    """The first answer in these bytes."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    words = head.split(b" ", 2)
+    return Said(int(words[1]) if len(words) > 1 and words[1].isdigit() else 0, body)
+
+
+def whole_length(answer: bytes) -> int | None:
     """The bytes of an HTTP answer, head and body, once its head is there and says so."""
     head, end, _ = answer[:10_000].partition(b"\r\n\r\n")
     length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
@@ -166,13 +202,14 @@ async def exchange(
     data: bytes,
     wait_s: float,
     length_of: Callable[[bytes], int | None] = lambda _: None,
+    tls: ssl.SSLContext | None = None,
 ) -> bytes:
     """Send, and read until the answer is as long as it says or the other side ends."""
-    reader, writer = await open_to(address)
+    reader, writer = await open_to(address, tls)
     found, length = b"", None
     try:
         writer.write(data)
-        with contextlib.suppress(ConnectionError, TimeoutError):
+        with contextlib.suppress(ConnectionError, TimeoutError, ssl.SSLError):
             async with asyncio.timeout(wait_s):
                 while more := await reader.read(1 << 16):
                     found += more

@@ -86,6 +86,33 @@ async def test_each_message_once_and_acks_survive_a_handover(cluster: Cluster) -
     assert await subscription.acknowledge(ids(got, 1, 3)) == 0
 
 
+async def test_successors_know_how_often_messages_were_delivered(cluster: Cluster) -> None:
+    first = await cluster.start("A")
+    name = await make_topic(first.broker)
+    partition, subscription = await subscribed(first.broker, name, type="shared")
+    await partition.publish(batch(4))
+    for _ in range(3):
+        got = await subscription.receive("c", messages_max=4)
+        await subscription.acknowledge(nacks=[Nack(one) for one in ids(got, 0, 1, 2)])
+    got = await subscription.receive("c", messages_max=4)
+    assert [(one.offset, one.delivery_count) for one in got] == [(0, 4), (1, 4), (2, 4)]
+    await subscription.acknowledge(ids(got, 1))
+    await first.vanish()
+
+    second = await cluster.start("B")
+    await owned(second.broker, name)  # which says nothing of its own before it goes, too
+    await second.vanish()
+
+    third = await cluster.start("C")
+    partition = await owned(third.broker, name)
+    subscription = await partition.subscription("s")
+    again = await subscription.receive("e", messages_max=4)
+    assert [(one.offset, one.delivery_count) for one in again] == [(0, 5), (2, 5), (3, 1)]
+    await subscription.seek(0)
+    again = await subscription.receive("e", messages_max=4)
+    assert {one.delivery_count for one in again} == {1}, "a seek begins anew"
+
+
 async def test_leases_end_and_count(cluster: Cluster) -> None:
     broker = (await cluster.start("A")).broker
     name = await make_topic(broker)

@@ -17,6 +17,7 @@ import pytest
 
 from octavo import AsyncClient
 from octavo.protocol.records import Record, build_batch
+from octavo.security.quotas import quota_store, with_quota
 from tests.support.cluster import Cluster, add_many, running_cluster
 
 TOPIC = "/v1/topics/public/t"
@@ -88,6 +89,32 @@ async def test_a_single_message(cluster: Cluster) -> None:
     calls = await least_calls(lambda: publish(100))
     writer.close()
     within(calls / 100, 2_175, "a single message, from its socket through three bookies")
+
+
+async def test_a_single_message_beyond_a_quota(cluster: Cluster) -> None:
+    """It must cost much less than one that is stored: who sends too much sends many of them."""
+    host, port = cluster.api.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = f"POST {TOPIC}/messages HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: text/plain\r\n"
+    request = f"{head}Content-Length: {len(VALUE)}\r\n\r\n".encode() + VALUE
+
+    async def publish(count: int) -> int:
+        stored = 0
+        for _ in range(count):
+            writer.write(request)
+            answer = await reader.readuntil(b"}\n")
+            stored += answer.startswith(b"HTTP/1.1 200")
+        return stored
+
+    await publish(10)
+    amounts = {"publish_messages": 1}
+    await quota_store(cluster.store).change(lambda found: with_quota(found, "anonymous", amounts))
+    async with asyncio.timeout(10):
+        while await publish(10) > 1:
+            pass
+    calls = await least_calls(lambda: publish(100))
+    writer.close()
+    within(calls / 100, 333, "a single message that is refused")
 
 
 async def test_a_message_in_a_record_batch(cluster: Cluster) -> None:

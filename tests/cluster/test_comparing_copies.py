@@ -183,6 +183,7 @@ async def test_an_open_ledger_is_compared_once_it_is_closed(cluster: Cluster) ->
     await until(lambda: comparer.status.replaced == 1)
 
 
+@pytest.mark.long
 async def test_a_person_has_a_ledger_compared(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

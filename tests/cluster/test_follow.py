@@ -219,6 +219,7 @@ async def test_an_answer_with_an_end_is_not_followed(cluster: Cluster) -> None:
     assert answer.json()["code"] == "partition-required"
 
 
+@pytest.mark.long
 async def test_it_goes_on_through_a_killed_owner(cluster: Cluster) -> None:
     await publish(cluster, 0, 3)
     owner, other = await owner_and_other(cluster)

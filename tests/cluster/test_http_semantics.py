@@ -180,3 +180,33 @@ async def test_partitions_grow_and_a_topic_goes(cluster: Cluster) -> None:
                 await asyncio.sleep(0.05)
         answer = await api.post(topic + "/messages", b"x", "text/plain")
         assert answer.status == 404, answer
+
+
+async def test_dead_letters_over_http_whoever_serves_their_topic(cluster: Cluster) -> None:
+    """Several originals: the dead-letter topic is another broker's for some of them."""
+    apis = list(cluster.apis.values())
+    for number in range(4):
+        topic = f"/v1/topics/public/poison{number}"
+        sub = f"{topic}/subscriptions/s"
+        await cluster.api.put(topic, json={})
+        settings = {"type": "shared", "max_deliveries": 2, "dead_letter_topic": "all-dead"}
+        answer = await apis[number % len(apis)].put(sub, json=settings)
+        assert answer.status == 201, answer
+        await cluster.api.post(f"{topic}/messages", json={"key": "k", "value": {"n": number}})
+        for _ in range(2):
+            (message,) = (await cluster.api.post(f"{sub}/receive")).json()["messages"]
+            await cluster.api.post(f"{sub}/ack", json={"nack": [message["ack_id"]]})
+    letters: list[dict[str, object]] = []
+    async with asyncio.timeout(20):
+        while len(letters) < 4:
+            answer = await apis[0].post(
+                "/v1/topics/public/all-dead/subscriptions/s/receive?max=10&wait=1s"
+            )
+            letters += answer.json()["messages"] if answer.status == 200 else []
+    assert sorted(one["value"]["n"] for one in letters) == [0, 1, 2, 3]  # type: ignore[index]
+    figures = (await apis[0].get("/v1/topics/public/poison0/subscriptions/s")).json()
+    assert figures["settings"]["max_deliveries"] == 2
+    assert figures["dead_letters"] == {"waiting": 0, "sent": 1, "problem": None}
+    assert figures["backlog"] == 0
+    metrics = [(await api.get("/metrics")).body.decode() for api in apis]
+    assert any("octavo_subscription_dead_letters_total{" in text for text in metrics)

@@ -317,6 +317,7 @@ async def test_what_makes_no_sense_is_said_and_ends_nothing(cluster: Cluster) ->
             assert (said["request"], said["problem"]["code"]) == (code, code)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["json", "batches"])
 async def test_a_socket_goes_on_through_a_killed_owner(cluster: Cluster, form: str) -> None:
     await publish(cluster, 0, 3)

@@ -50,6 +50,7 @@ async def test_each_has_its_own_place(tmp_path: Path, partitions: int) -> None:
         assert len(entries) < CALLERS, "some shared theirs"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("vanishes", [False, True])
 async def test_passed_on_through_the_end_of_their_owner(tmp_path: Path, vanishes: bool) -> None:
     """What was acked by a broker in front is where it said, before the owner's end and after."""

@@ -96,6 +96,7 @@ async def test_streams_of_a_subscription(cluster: Cluster, held: Certificates) -
                 got += json.dumps(await socket.receive_json()).count('"ack_id"')
 
 
+@pytest.mark.long
 async def test_a_stream_goes_on_through_new_certificates_and_the_death_of_its_owner(
     cluster: Cluster, held: Certificates
 ) -> None:

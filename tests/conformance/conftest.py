@@ -12,7 +12,7 @@ from tests.support.metadata_trees import SimulatedTree, Tree, embedded_tree, zoo
 
 __all__ = ["embedded_tree", "zookeeper_tree"]
 
-DEADLINE_S = 10.0
+DEADLINE_S = 40.0
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -280,6 +280,7 @@ async def test_a_server_that_is_killed_and_comes_back(
     heard.clear()
     with await asyncio.to_thread(enter, zookeeper_of_ones_own()) as _:
         # Neither the records nor the session and what it owns went with the server.
+        await eventually(lambda: states[-1] is SessionState.CONNECTED)
         assert await store.get("/stays") == Record(b"x", 0)
         assert await store.get("/mine") == Record(b"", 0)
         await eventually(lambda: heard)

@@ -6,13 +6,18 @@ bytes of a newer release, of a bug, of somebody hostile.
 
 from __future__ import annotations
 
+import asyncio
+import ssl
 import struct
+import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from crc32c import crc32c
+from multidict import CIMultiDict
 
 from octavo.bookie.adds import split_adds
 from octavo.bookie.entrylog.format import Record, decode_footer, decode_map, encode_map, file_name
@@ -28,6 +33,13 @@ from octavo.bookie.ledgers.limbo import LimboDamaged, LimboRecord, decode_limbo,
 from octavo.bookie.ledgers.state import LedgerState, LedgerStateDamaged, StateFile, encode_record
 from octavo.bookie.wire.v3_adds import Gathering
 from octavo.bookie.write.cache import Memtable, extents
+from octavo.broker.http.api.short_way import shape_of
+from octavo.broker.http.broker_calls import ESCAPED_HEADER, restored
+from octavo.broker.http.browsers import check_browser, preflight, protect
+from octavo.broker.http.problems import Problem
+from octavo.broker.http.request_edges import RequestEdges
+from octavo.broker.http.router import Router
+from octavo.broker.http.routes import ROUTES
 from octavo.metadata.cookie import Cookie, decode_cookie, encode_cookie
 from octavo.metadata.store import BadRecord
 from octavo.protocol import extension, v3
@@ -48,9 +60,11 @@ from octavo.protocol.frames import (
     Flag,
     FrameReceiver,
     add_answer,
+    auth_frame,
     batch_read_answer,
     batch_read_request,
     checked_length,
+    parse_auth,
     parse_batch_read,
     parse_read,
     read_answer,
@@ -60,7 +74,10 @@ from octavo.protocol.records import Record as Message
 from octavo.protocol.records import build_batch, read_records
 from octavo.protocol.v3_questions import parse_v3_answers
 from octavo.protocol.v3_runs import Heads, take_run
+from octavo.tls.start_tls import _asks, _FirstFrame
+from octavo.tls.words import why
 from tests.sim.disk import SimDisk
+from tests.support.certificates import certificates
 from tests.support.storage_support import KEY, make_run
 from tests.support.v3_frames import (
     FENCE,
@@ -386,6 +403,124 @@ def _read_v3_adds(data: bytes) -> None:
         one.answers(Code.FENCED)
 
 
+# Before anybody has said who they are
+
+
+def _heads() -> list[bytes]:
+    lines = b"Content-Type: text/plain\r\nOctavo-Key: k\r\nAuthorization: Bearer a.b.c\r\n"
+    return [
+        b"POST /v1/topics/a/b/messages HTTP/1.1\r\nHost: x\r\n" + lines
+        + b"Content-Length: 5\r\n\r\nhello",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 2,
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    ]  # fmt: skip
+
+
+def _follow(data: bytes) -> None:
+    """What is called whole begins where the data does, and its body is as long as it says."""
+    for step in (len(data) or 1, 7):
+        edges = RequestEdges()
+        for start in range(0, len(data), step):
+            part = data[start : start + step]
+            head = edges.follow(part)
+            assert part.startswith(head)
+            if head:
+                shape_of(head)
+    shape_of(data)
+
+
+def _ask_as_browser(data: bytes) -> None:
+    """Each line a header; whatever they are, no answer is for a site that is not named."""
+    pairs = (line.partition(b": ") for line in data.split(b"\r\n"))
+    headers = CIMultiDict(
+        (name.decode("latin-1"), value.decode("utf-8", "surrogateescape"))
+        for name, _, value in pairs
+    )
+    named = ("https://console.example.com",)
+    asked = preflight("OPTIONS", headers, named) or {}
+    answer: dict[str, str] = {}
+    request = SimpleNamespace(method="GET", headers=headers, secure=True)
+    protect(answer, request, named)
+    for found in (asked, answer):
+        assert found.get("Access-Control-Allow-Origin", *named) == named[0]
+    for method in ("GET", "POST"):
+        check_browser(method, headers, ("octavo.example.com",), named)
+
+
+_ROUTER = Router(ROUTES)
+
+
+def _find_route(data: bytes) -> None:
+    _ROUTER.find("GET", data.decode("latin-1"))
+
+
+def _restore(data: bytes) -> None:
+    """Of a call between brokers, whose proof does not cover them."""
+    escaped, _, value = data.decode("utf-8", "surrogateescape").partition("\n")
+    restored(CIMultiDict({ESCAPED_HEADER: escaped, "Octavo-Key": value, "Producer-Id": value}))
+
+
+class _Quiet:
+    """A transport of which nothing is asked but to wait."""
+
+    def pause_reading(self) -> None:
+        """Nothing more is wanted."""
+
+
+def _first_frame(data: bytes) -> None:
+    """As a port of TLS looks at what came in the clear."""
+    with asyncio.Runner() as runner:
+        runner.run(_first_frame_of(data))
+
+
+async def _first_frame_of(data: bytes) -> None:
+    for step in (len(data) or 1, 3):
+        first = _FirstFrame()
+        first.connection_made(_Quiet())  # type: ignore[arg-type]
+        for start in range(0, len(data), step):
+            first.data_received(data[start : start + step])
+        if first.came.done():
+            frame, rest = first.came.result()
+            assert data.startswith(frame + rest)
+            request = v3.parse_request(memoryview(frame)) if frame else None
+            if isinstance(request, v3.Call):
+                _asks(request)
+
+
+def _tls() -> tuple[ssl.SSLContext, bytes]:
+    """A port's context, and a client's first words to it."""
+    with tempfile.TemporaryDirectory() as folder:
+        held = certificates(Path(folder) / "certs")
+        assert held.server
+        assert held.client
+        out = ssl.MemoryBIO()
+        client = held.client.wrap_bio(ssl.MemoryBIO(), out, server_hostname="localhost")
+        try:
+            client.do_handshake()
+        except ssl.SSLWantReadError:
+            pass
+        return held.server, out.read()
+
+
+_SERVER, _HELLO = _tls()
+
+
+def _shake_hands(data: bytes) -> None:
+    """What the library makes of it is told in words; it comes to no connection by one hello."""
+    came, out = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = _SERVER.wrap_bio(came, out, server_side=True)
+    came.write(data)
+    try:
+        server.do_handshake()
+    except ssl.SSLWantReadError:
+        return
+    except ssl.SSLError as error:
+        words: object = why(error)
+        if words is None or isinstance(words, str):
+            return
+    raise AssertionError("a handshake of one message")
+
+
 _LIMBO = LimboRecord(7, 1_700_000_000_000, "wiped", "ab" * 8, (1, 3))
 _COOKIE = Cookie("b1:3181", "/j", ("/l", "/m"), "instance", (), "00" * 8)
 
@@ -424,6 +559,31 @@ READERS: dict[str, Reader] = {
     ),
     "LAC alone": Reader(
         [pack_lac(_CRC32C, 1, 7)], lambda data: unpack_lac(_CRC32C, 1, data), (DigestMismatch,)
+    ),
+    "escaped headers": Reader([b"octavo-key,producer-id\na%C3%A4%00%ff"], _restore, ()),
+    "request edges": Reader(_heads(), _follow, ()),
+    "browser's headers": Reader(
+        [
+            b"Host: octavo.example.com\r\nOrigin: https://console.example.com\r\n"
+            b"Sec-Fetch-Site: cross-site\r\nAccess-Control-Request-Method: PUT",
+            b"Host: [::1]:8080\r\nOrigin: null\r\nSec-Fetch-Site: none",
+        ],
+        _ask_as_browser,
+        (Problem,),
+    ),
+    "path": Reader(
+        [b"/v1/topics/a/b/messages", b"/v1/topics/a/b", b"/", b"/v1/ledgers/7"],
+        _find_route,
+        (Problem,),
+    ),
+    "first frame of a port of TLS": Reader(
+        [request_frame(v3.Op.START_TLS, 1, "startTLSRequest"), *_v3_requests()],
+        _first_frame,
+        (ProtocolError,),
+    ),
+    "hello of TLS": Reader([_HELLO], _shake_hands, (), bytes_max=256 * 1024),
+    "auth frame": Reader(
+        [auth_frame("plugin", b"abc")], lambda data: parse_auth(memoryview(data)), (ProtocolError,)
     ),
     "auth": Reader([encode_auth(AuthMessage("plugin", b"abc"))], decode_auth, (ProtocolError,)),
     "extension request": Reader(

@@ -15,8 +15,10 @@ from rocksdict import WriteOptions
 from octavo.bookie.entrylog.format import Location
 from octavo.bookie.index.index import COVERED_KEY, KEY, IndexedExtent, RocksIndex
 from octavo.protocol.codes import BookieIOError
-from tests.fuzz.readers import READERS, Reader
+from tests.fuzz import identity_readers, readers
+from tests.fuzz.readers import Reader
 
+READERS = {**readers.READERS, **identity_readers.READERS}
 SHORT_EXAMPLES = 150
 EXAMPLES = 2000
 MEASURE_EVERY = 10

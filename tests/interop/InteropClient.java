@@ -44,7 +44,7 @@ public final class InteropClient {
         }
         String what = words[2];
         if (what.equals("operations")) {
-            conf.setExplictLacInterval(1000);
+            conf.setExplictLacInterval(3000);  // long after the poll below has been seen to wait
         }
         String[] rest = Arrays.copyOfRange(words, 2, words.length);
         try (BookKeeper client = BookKeeper.newBuilder(conf).build()) {
@@ -147,7 +147,7 @@ public final class InteropClient {
             }
             // The writer is idle: its LAC comes alone.
             long lac = -1;
-            for (int tries = 0; tries < 100 && lac < 2; tries++) {
+            for (int tries = 0; tries < 200 && lac < 2; tries++) {
                 Thread.sleep(50);
                 lac = ((LedgerHandle) reader).readExplicitLastConfirmed();
             }

@@ -67,6 +67,11 @@ zkTimeout=4000
 """
 
 
+NO_FLUSH = "flushInterval=600000\n"
+"""Of milliseconds. What a bookie has flushed when it is killed it answers otherwise than what it
+finds in its journal (a fence without entries, a master key): so it has flushed nothing."""
+
+
 class Missing(Exception):
     """Something that interop needs is not on this machine. The message names it."""
 
@@ -217,7 +222,7 @@ class Peer:
         self.folder = folder
         self.java = Java(lib, folder)
         self.zookeeper = Zookeeper(self.java)
-        self.bookie = ApacheBookie(self.java, folder, self.zookeeper.port)
+        self.bookie = ApacheBookie(self.java, folder, self.zookeeper.port, NO_FLUSH)
         self.shell = Shell(self.java, self.bookie.conf)
 
     def start(self) -> None:

@@ -192,6 +192,7 @@ async def test_sound_ones_are_stored_as_they_are(kind: Compression) -> None:
         assert (await send(one, long)).status == 200
 
 
+@pytest.mark.long
 async def test_the_most_a_batch_may_hold_does_not_stop_the_loop(
     large: bytes, million: bytes
 ) -> None:
@@ -270,6 +271,7 @@ async def test_forged_ones_of_old_cost_what_is_asked_for(tmp_path: Path) -> None
         assert last.record.value == b"sound"
 
 
+@pytest.mark.long
 async def test_sound_ones_cost_what_is_asked_for(
     large: bytes, million: bytes, tmp_path: Path
 ) -> None:

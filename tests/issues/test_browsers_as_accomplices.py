@@ -62,7 +62,8 @@ async def test_own_pages_named_sites_and_programs_may() -> None:
         ("broker-1:8080", 200), ("a.localhost", 200), ("octavo.example.com", 200),
         ("octavo.example.com.:8080", 200), ("OCTAVO.example.com", 200),
         ("evil.example", 421), ("127.0.0.1.evil.example:8080", 421), ("a.b", 421),
-        ("[::1", 421), ("127.0.0.1@evil.example", 421),
+        ("[::1", 421), ("127.0.0.1@evil.example", 421), ("[::1].evil.example", 421),
+        ("localhost\\.evil.example", 421), ("localhost#.evil.example", 421), ("a:b", 421),
     ],
 )  # fmt: skip
 async def test_only_own_names_are_answered(host: str, status: int) -> None:

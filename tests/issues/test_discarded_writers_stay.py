@@ -16,7 +16,7 @@ import pytest
 from octavo.broker.errors import BrokerError, PartitionUnavailable
 from octavo.broker.log.record import PartitionRecordKeeper
 from octavo.broker.partition.partition import Partition
-from octavo.broker.types import PartitionName, SubscriptionSettings, TopicName
+from octavo.broker.types import BrokerInfo, PartitionName, SubscriptionSettings, TopicName
 from octavo.ledger.write.writer import LedgerWriter
 from octavo.metadata.store import MetadataUnavailable
 from octavo.protocol.codes import OctavoError
@@ -106,7 +106,16 @@ async def test_after_losses_of_ownership(cluster: Cluster) -> None:
     await as_before(one, before)
 
 
-async def nobody_to_ask(incarnation: str) -> None:
+HEIR = BrokerInfo("B", "")
+"""Nobody is there."""
+
+
+async def makes_ready(foretold: object) -> bool:
+    """The heir says that it will take it."""
+    return True
+
+
+async def nobody_to_ask(incarnation: str, end: object) -> None:
     """The heir does not answer."""
 
 
@@ -117,7 +126,7 @@ async def test_after_hand_overs(cluster: Cluster) -> None:
     owners: Any = one.broker.ownership  # type: ignore[attr-defined]
     for _ in range(TIMES):
         await used(one, name)
-        assert await owners.hand_on(name, nobody_to_ask, 5) is None, "nobody else is there"
+        assert await owners.hand_on(name, HEIR, makes_ready, nobody_to_ask, 0.1) is None
     await used(one, name)
     await as_before(one, before)
 

@@ -5,6 +5,7 @@ whoever could write one owner's record had a broker send its callers' requests t
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from octavo.broker.http.broker_calls import (
     FORWARDED_HEADER,
     KEY_USE,
     PROOF_HEADER,
+    SEAL_HEADER,
     TARGET_HEADER,
     BrokerProof,
 )
@@ -26,6 +28,7 @@ from octavo.broker.http.routes import ROUTES
 from octavo.broker.types import BrokerInfo, TopicName
 from octavo.metadata.secret import cluster_secret
 from octavo.metadata.topics import owner_path
+from octavo.security.principal import ANONYMOUS
 from tests.support.cluster import Cluster, running_cluster
 
 TOPIC = "/v1/topics/public/flights"
@@ -52,13 +55,17 @@ def preferred(brokers: Cluster) -> tuple[str, str]:
 
 async def proof_of(brokers: Cluster) -> BrokerProof:
     store = next(iter(brokers.brokers.values())).store
-    return BrokerProof((await cluster_secret(store)).key(KEY_USE))
+    return BrokerProof((await cluster_secret(store)).key(KEY_USE), secrets.token_hex(8))
 
 
 def call_of(proof: BrokerProof, target: str, method: str = "GET", path: str = PARTITION) -> Any:
     headers: dict[str, str] = {}
-    proof.enter(headers, "broker-9", target, method, path)
+    proof.enter(headers, "broker-9", target, method, path, ANONYMOUS)
     return headers
+
+
+def forged_proof(right: Any, proof: str) -> Any:
+    return {**right, PROOF_HEADER: proof, SEAL_HEADER: proof}
 
 
 async def test_who_only_says_that_it_is_a_broker_moves_nothing(brokers: Cluster) -> None:
@@ -66,12 +73,12 @@ async def test_who_only_says_that_it_is_a_broker_moves_nothing(brokers: Cluster)
     right = call_of(await proof_of(brokers), other)
     for forged in (
         {FORWARDED_HEADER: first},
-        {**right, PROOF_HEADER: "0" * 64},
-        {**right, PROOF_HEADER: "\udcff"},
-        {**right, PROOF_HEADER: right[PROOF_HEADER].upper() + "\xe9"},
+        forged_proof(right, "0" * 64),
+        forged_proof(right, "\udcff"),
+        forged_proof(right, right[SEAL_HEADER].upper() + "\xe9"),
         {**right, FORWARDED_HEADER: first},
         {**right, ESCAPED_HEADER: "octavo-key"},
-        call_of(BrokerProof(KEY), other),
+        call_of(BrokerProof(KEY, "9"), other),
         call_of(await proof_of(brokers), other, "HEAD"),
         call_of(await proof_of(brokers), other, path=PARTITION + "?x=1"),
     ):
@@ -111,7 +118,7 @@ def test_calls_from_broker_to_broker_say_that_they_are() -> None:
 async def test_nobody_else_may_make_them(brokers: Cluster, route: Any) -> None:
     path = route.path.format(namespace="public", topic="flights", partition=0)
     first, _ = preferred(brokers)
-    for headers in ({}, {FORWARDED_HEADER: first}, call_of(BrokerProof(KEY), first)):
+    for headers in ({}, {FORWARDED_HEADER: first}, call_of(BrokerProof(KEY, "9"), first)):
         answer = await brokers.apis[first].call(route.method, path, headers=headers)
         assert (answer.status, answer.json()["code"]) == (403, "brokers-only")
         assert not answer.json()["retryable"]

@@ -21,7 +21,7 @@ from octavo.broker.http.api import deliveries as api_deliveries
 from octavo.broker.http.api import read as api_read
 from octavo.broker.log.open_batches import RECORDS_A_TURN, Turns
 from octavo.broker.subscriptions import subscription
-from octavo.broker.types import Delivery, MessageId, Nack
+from octavo.broker.types import Delivery, MessageId
 from octavo.protocol.records import Record
 from octavo.protocol.windows import WINDOW_RECORDS
 from tests.support.cluster import running_cluster
@@ -124,8 +124,8 @@ async def test_what_was_not_handed_over_in_its_turn_is_given_back() -> None:
         async def receive(self, *_: object, **__: object) -> list[Delivery]:
             return deliveries
 
-        async def acknowledge(self, nacks: list[Nack]) -> int:
-            given_back.extend(one.ack_id for one in nacks)
+        async def acknowledge(self, release: list[str]) -> int:
+            given_back.extend(release)
             return 0
 
     async def subscription(name: str) -> Leased:
@@ -134,8 +134,11 @@ async def test_what_was_not_handed_over_in_its_turn_is_given_back() -> None:
     turns = Turns()
     await turns.take(RECORDS_A_TURN)
     broker = SimpleNamespace(open_batches=SimpleNamespace(turns=turns))
-    call = SimpleNamespace(services=SimpleNamespace(broker=broker), client_is_gone=False)
-    partition = SimpleNamespace(name=SimpleNamespace(partition=0), subscription=subscription)
+    quotas = SimpleNamespace(may_read=lambda _: None, given=lambda *_: None)
+    services = SimpleNamespace(broker=broker, quotas=quotas)
+    call = SimpleNamespace(services=services, client_is_gone=False)
+    name = SimpleNamespace(partition=0, topic_name="public/t")
+    partition = SimpleNamespace(name=name, subscription=subscription)
     receiving = asyncio.create_task(
         api_deliveries.receive_here(
             cast(Any, call), cast(Any, partition), api_deliveries.Receive("s", "c", 10)

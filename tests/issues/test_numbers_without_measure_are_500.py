@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import secrets
 from typing import Any
 
 import pytest
 
 from octavo.broker.http.broker_calls import BrokerProof
+from octavo.security.principal import ANONYMOUS
 from tests.support.fake_broker import CALL_KEY, running
 
 TOPIC = "/v1/topics/public/one"
@@ -50,7 +52,8 @@ async def test_refused_with_what_was_wrong(method: str, path: str, body: dict[st
             assert (await one.api.put(f"{TOPIC}/subscriptions/s")).status == 201
         headers: dict[str, str] = {}
         if path.endswith("/bulk-load"):  # between brokers only
-            BrokerProof(CALL_KEY).enter(headers, "b7", "b0", method, path)
+            proof = BrokerProof(CALL_KEY, secrets.token_hex(8))
+            proof.enter(headers, "b7", "b0", method, path, ANONYMOUS)
         answer = await one.api.call(method, path, json=body, headers=headers)
         assert answer.status in (400, 422), answer
         assert answer.json()["detail"]

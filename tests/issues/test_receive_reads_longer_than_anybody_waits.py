@@ -43,6 +43,9 @@ class SlowLog:
     def readable(self, batch: StoredBatch) -> AbstractAsyncContextManager[ReadableBatch]:
         return OpenBatches(0).readable(batch)
 
+    def wall_ms(self) -> int:
+        return 0
+
     async def persist(self, op: Any) -> None:
         pass
 

@@ -43,6 +43,9 @@ class Kept:
             raise SubscriptionNotFound(name)
         return INFO
 
+    def wall_ms(self) -> int:
+        return 0
+
     async def persist(self, op: Op) -> None:
         if self.refusals:
             self.refusals -= 1

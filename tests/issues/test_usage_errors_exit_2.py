@@ -14,7 +14,13 @@ import typer
 
 from octavo.cli.main import app, run
 
-ASKS_FIRST = {"topic delete", "ledger delete"}
+ASKS_FIRST = {
+    "topic delete",
+    "ledger delete",
+    "user delete",
+    "security open",
+    "subscription delete",
+}
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:

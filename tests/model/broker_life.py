@@ -21,6 +21,7 @@ from octavo.broker.errors import BrokerError
 from octavo.broker.log.cache import TailCache
 from octavo.broker.log.open_batches import OpenBatches
 from octavo.broker.log.reader import ReadAheadBudget
+from octavo.broker.log.shared_ledgers import SharedLedgers
 from octavo.broker.partition.context import PartitionContext
 from octavo.broker.partition.partition import PartitionOpening
 from octavo.broker.types import PartitionName, Published, TopicSettings
@@ -119,6 +120,8 @@ class Life:
             _idle(loop)
         if main.done():
             main.result()
+        if _UNEXPECTED:
+            raise _UNEXPECTED.pop()
         self.waits_for = frozenset(n for n, future in self.open.items() if not future.done())
         self._stop(loop)
 
@@ -159,6 +162,7 @@ class Life:
             ReadAheadBudget(0), OpenBatches(0), lambda: 0, Random(1), lambda: None, None,  # type: ignore[arg-type]
             lambda: self.name, spawn,
             BulkLoadStore(None),  # type: ignore[arg-type]
+            SharedLedgers(None, None, None, 1), None,  # type: ignore[arg-type]
         )  # fmt: skip
 
     # What it asks
@@ -241,7 +245,9 @@ def _closed(ledger_id: int, kind: str, found: list[Any]) -> Any:
     if kind == "gone":
         raise LedgerNotFound(f"ledger {ledger_id} was deleted")
     entries = found[0]
-    return SimpleNamespace(ledger_id=ledger_id, last_entry=len(entries) - 1, length=len(entries))
+    return SimpleNamespace(
+        ledger_id=ledger_id, last_entry=len(entries) - 1, length=len(entries), custom={}
+    )
 
 
 class _Reader:
@@ -274,6 +280,10 @@ class _Reader:
 
 class _Writer:
     """A `LedgerWriter`: confirms in order, and after its end nothing more."""
+
+    sealing = None
+    deferred = False
+    metadata = TopicSettings()  # as copies are asked for
 
     def __init__(self, life: Life, ledger_id: int) -> None:
         self._life = life
@@ -314,14 +324,21 @@ class _Writer:
 
 
 _LOOPS: list[asyncio.AbstractEventLoop] = []
+_UNEXPECTED: list[Exception] = []
+"""What nobody caught: a life that ended so says nothing."""
 
 
 def _loop() -> asyncio.AbstractEventLoop:
     """One for all lives: what runs on it ends with each."""
     if not _LOOPS:
         _LOOPS.append(asyncio.new_event_loop())
-        _LOOPS[0].set_exception_handler(lambda loop, context: None)
+        _LOOPS[0].set_exception_handler(lambda loop, context: _note(context.get("exception")))
     return _LOOPS[0]
+
+
+def _note(error: BaseException | None) -> None:
+    if isinstance(error, Exception) and not isinstance(error, OctavoError):
+        _UNEXPECTED.append(error)
 
 
 def _idle(loop: asyncio.AbstractEventLoop) -> None:

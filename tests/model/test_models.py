@@ -56,6 +56,7 @@ def test_names_make_no_difference() -> None:
     assert found.states / 4 < fewer.states < found.states / 3
 
 
+@pytest.mark.long
 def test_random_ways_through_what_is_too_large_to_visit() -> None:
     """Two recoverers, two entries under way, a spare bookie, two faults."""
     with alone():

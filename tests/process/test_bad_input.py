@@ -105,6 +105,7 @@ def test_topic_names(cluster: Standalone, topic: str, name: str) -> None:
     assert call(cluster, "GET", "/v1/topics/public").body == before
 
 
+@pytest.mark.long
 def test_names_by_command(cluster: Standalone) -> None:
     for name in ("../x", "a" * 250, "a\nb", "ns/../t"):
         found = octavo("topic", "create", name, "--url", cluster.cluster.urls[0])
@@ -188,6 +189,7 @@ def test_a_count_that_its_checksum_covers(cluster: Standalone, topic: str) -> No
     assert "9" in detail
 
 
+@pytest.mark.long
 def test_places_that_do_not_exist(cluster: Standalone, topic: str) -> None:
     one = f"/v1/topics/public/{topic}"
     for method in ("GET", "POST"):

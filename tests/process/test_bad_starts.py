@@ -93,6 +93,7 @@ def test_port_in_use(tmp_path: Path, metadata: str, kind: str) -> None:
     assert "in use" in reason
 
 
+@pytest.mark.long
 def test_folder_of_another_bookie(tmp_path: Path, metadata: str) -> None:
     """The cookie in the folder, the id, and metadata must agree; every mismatch says which."""
     folder = tmp_path / "b"

@@ -169,6 +169,7 @@ def test_a_named_producer_repeats_itself(running: Standalone, client: Client) ->
     assert [one.text() for one in client.messages("imports")] == [f"line {n}" for n in range(500)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("encoding", ["batch", "ndjson"])
 def test_the_owner_dies_while_a_producer_sends(
     running: Standalone, encoding: Literal["batch", "ndjson"]

@@ -64,6 +64,7 @@ class Consuming:
         return self.process.stderr.read()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("subscription", [None, "billing"])
 def test_each_line_at_once_through_a_killed_owner(
     running: Standalone, subscription: str | None

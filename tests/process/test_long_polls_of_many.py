@@ -84,7 +84,8 @@ async def test_what_they_cost_and_that_it_is_given_back(tmp_path: Path, count: i
             assert await writer.add(LEDGER, entry) == OK
         size = psutil.Process(process.pid).memory_info
         before = size().rss
-        bound = before + count * (BOOKIE_CONNECTION_BYTES + LONG_POLL_BYTES)
+        allocator = 2 * MIB
+        bound = before + count * (BOOKIE_CONNECTION_BYTES + LONG_POLL_BYTES) + allocator
         took, peaks = [], []
         for lac in range(4):
             clients = await clients_of(port, count)

@@ -23,6 +23,7 @@ ROUND_IDS = [f"round-{number}" for number in range(ROUNDS)]
 """Without the seed: the workers of pytest-xdist must find tests of the same names."""
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(SEED, SEED + ROUNDS), ids=ROUND_IDS)
 async def test_promises_hold_under_random_faults(tmp_path: Path, seed: int) -> None:

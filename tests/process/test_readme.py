@@ -1,10 +1,11 @@
-"""The README's lines work when pasted: its shell and Python blocks run against a real cluster.
+"""The README's lines, and those of docs/topics.md, work when pasted, against a real cluster.
 
 Only the address is replaced, for tests take any free port.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -18,6 +19,7 @@ import pytest
 from tests.support.processes.standalone import Standalone, environment, standalone
 
 README = Path(__file__).parents[2] / "README.md"
+TOPICS = README.parent / "docs" / "topics.md"
 SECTION = "## A cluster on one machine"
 
 
@@ -76,3 +78,25 @@ def test_python_lines(running: Standalone) -> None:
     said = run([sys.executable, "-c", here(block, running)], running).splitlines()
     assert len(said) == 10_000
     assert len(set(said)) == 10_000
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the guide's lines need curl")
+@pytest.mark.skipif(shutil.which("bash") is None, reason="the guide's lines need a shell")
+def test_the_guide_of_topics(running: Standalone) -> None:
+    """Its blocks one after the other, in the order of the page."""
+    said = []
+    for language, block in re.findall(r"```(sh|python)\n(.*?)```", TOPICS.read_text(), re.DOTALL):
+        script = here(block, running)
+        if language == "sh":
+            script = re.sub(r"\bcurl ", "curl -sS --fail-with-body ", script)
+            said.append(run(["bash", "-euo", "pipefail", "-c", script], running))
+        else:
+            said.append(run([sys.executable, "-c", script], running))
+    first, second = (
+        {one["key"] for one in json.loads((running.folder.parent / name).read_text())["messages"]}
+        for name in ("first.json", "second.json")
+    )
+    assert first, "worker-1 holds messages"
+    assert second, "worker-2 was given those of other keys"
+    assert not first & second, "a key is one consumer's"

@@ -61,6 +61,7 @@ def test_ready_soon_and_small(tmp_path: Path) -> None:
         one.clean_up()
 
 
+@pytest.mark.long
 def test_publish_and_consume_by_command(running: Standalone) -> None:
     url = url_of(running)
     made = octavo("topic", "create", "cli", "--partitions", "2", "--url", url, "--json")
@@ -93,6 +94,34 @@ def test_publish_and_consume_by_command(running: Standalone) -> None:
     missing = octavo("topic", "describe", "cli", "--url", url)
     assert missing.returncode == 1
     assert missing.stderr.startswith("error:")
+
+
+def test_a_broker_is_drained_by_command(running: Standalone) -> None:
+    url = url_of(running)
+    octavo("topic", "create", "moved", "--partitions", "4", "--url", url)
+    octavo("publish", "moved", "one", "--url", url)
+    known = json.loads(octavo("broker", "list", "--url", url, "--json").stdout)
+    assert len(known) == 2
+    one, two = (found["id"] for found in known)
+    drained = octavo("broker", "drain", one, "--url", url)
+    assert drained.returncode == 0, drained.stderr
+    assert f"{one} serves nothing any more" in drained.stderr
+    table = octavo("broker", "list", "--url", url)
+    assert "draining" in table.stdout
+    refused = octavo("broker", "drain", two, "--url", url)
+    assert refused.returncode == 1
+    assert "no other broker could take" in refused.stderr
+    refused = octavo("topic", "unload", "moved", "--to", one, "--url", url)
+    assert refused.returncode == 1
+    assert f"{one} is being drained" in refused.stderr
+    undone = octavo("broker", "drain", one, "--undo", "--url", url)
+    assert undone.returncode == 0, undone.stderr
+    given = octavo("topic", "unload", "moved", "--to", one, "--url", url, "--json")
+    assert [found["to_broker"] for found in json.loads(given.stdout)] == [one] * 4, given.stderr
+    unknown = octavo("topic", "unload", "moved", "--to", "nobody", "--url", url)
+    assert unknown.returncode == 1
+    assert f"there are: {one}, {two}" in unknown.stderr
+    octavo("topic", "delete", "moved", "--yes", "--url", url)
 
 
 @pytest.mark.long
@@ -131,6 +160,7 @@ def test_ledgers_and_bookies_by_command(running: Standalone) -> None:
     assert "Traceback" not in unknown.stderr
 
 
+@pytest.mark.long
 def test_bookies_have_their_admin_ports(running: Standalone) -> None:
     found = {member.admin_port for member in running.cluster.of_kind("bookie")}
     assert len(found - {0}) == 3
@@ -141,6 +171,7 @@ def test_bookies_have_their_admin_ports(running: Standalone) -> None:
         assert json.loads(asked.stdout)
 
 
+@pytest.mark.long
 def test_a_dead_child_is_started_again(running: Standalone) -> None:
     for name in ("bookie-1", "broker-2"):
         before = running.kill(name)
@@ -201,6 +232,7 @@ def test_metadata_unreachable(tmp_path: Path) -> None:
     assert time.monotonic() - started < 30
 
 
+@pytest.mark.long
 def test_a_bookie_and_a_broker_by_hand(tmp_path: Path) -> None:
     """Single processes end at SIGTERM with exit code 0."""
     metadata = f"file://{tmp_path}/m.db"

@@ -24,6 +24,7 @@ def guide() -> list[str]:
     return re.findall(r"```sh\n(.*?)```", text, re.DOTALL)[1].splitlines()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the guide needs curl")
 def test_the_guide_works_when_pasted(tmp_path: Path) -> None:
     with standalone(tmp_path / "octavo-data", "--tls") as one:
@@ -50,6 +51,7 @@ def test_the_guide_works_when_pasted(tmp_path: Path) -> None:
         assert json.loads(said[4])["code"] == "tls-required"
 
 
+@pytest.mark.long
 def test_mutual_with_start_tls_through_a_kill_and_new_certificates(tmp_path: Path) -> None:
     how = ("--tls", "--set", "tls.mutual=true", "--set", "tls.start_tls=true")
     with standalone(tmp_path / "data", *how, "--set", "tls.reload_ms=200") as one:

@@ -154,6 +154,7 @@ async def metadata_is_called_unavailable(urls: list[str]) -> None:
     assert time.monotonic() - started < METADATA_ANSWER_S
 
 
+@pytest.mark.long
 def test_standalone_by_one_command(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
     """`octavo standalone --metadata zk://…`: publish, kill −9 of everything, consume."""
     with standalone(tmp_path / "data", "--metadata", zookeeper.new_url()) as one:

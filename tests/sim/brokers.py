@@ -13,9 +13,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from octavo.broker.broker import Broker
+from octavo.broker.cluster.handing import Handed
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import OwnerUnreachable, PartitionMoving
 from octavo.broker.http.forwarding import with_owner
+from octavo.broker.partition.ending import Foretold
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import BrokerInfo, Owner, PartitionName, TopicName
 from octavo.ledger.client import LedgerClient
@@ -106,6 +108,8 @@ class SimBroker:
             broker = Broker(store, ledgers, config, rng=process.rng, clock=process.clock_ms)
             broker.tell_peer = partial(self._tell_peer, process)
             broker.ask_peer = partial(self._ask_peer, process)
+            broker.letters.pass_on = partial(self._pass_letter_on, process)
+            broker.foretell_peer = partial(self._foretell_peer, process)
             await broker.start(f"sim://{self.name}")
             self.broker = broker
             cluster.events.add("broker up", self.name)
@@ -157,7 +161,9 @@ class SimBroker:
             raise PartitionMoving(f"broker {self.name} is not ready")
         call = SimpleNamespace(
             services=SimpleNamespace(
-                broker=broker, config=SimpleNamespace(moving_wait_ms=_MOVING_WAIT_MS)
+                broker=broker,
+                config=SimpleNamespace(moving_wait_ms=_MOVING_WAIT_MS),
+                quotas=SimpleNamespace(owned=lambda _call, _namespace: None),
             ),
             forwarded=forwarded,
             incarnation=incarnation,
@@ -196,20 +202,40 @@ class SimBroker:
         )
         return found
 
-    async def _ask_peer(
-        self, process: Process, peer: BrokerInfo, name: PartitionName, incarnation: str
+    async def _pass_letter_on(
+        self, process: Process, owner: Owner, name: PartitionName, batch: bytes
     ) -> None:
-        async def nothing(_: Partition) -> None:
-            self.cluster.trace.probe("fleet.asked")
-
-        ask = partial(
-            self._peers[peer.broker_id].at_owner,
+        store = partial(
+            self._peers[owner.broker_id].at_owner,
             name,
-            nothing,
+            lambda partition: partition.publish(batch),
             forwarded=True,
-            incarnation=incarnation,
+            incarnation=owner.incarnation,
         )
-        await self.cluster.network.call(process, peer.broker_id, ask, CALL_TIMEOUT_S)
+        self.cluster.trace.probe("letters.passed_on")
+        await self.cluster.network.call(process, owner.broker_id, store, CALL_TIMEOUT_S)
+
+    async def _foretell_peer(
+        self, process: Process, peer: BrokerInfo, name: PartitionName, foretold: Foretold
+    ) -> None:
+        async def prepare() -> None:
+            self.cluster.trace.probe("fleet.prepared")
+            await self._peers[peer.broker_id].with_broker(
+                lambda broker: broker.ownership.prepare(name, foretold)
+            )
+
+        await self.cluster.network.call(process, peer.broker_id, prepare, CALL_TIMEOUT_S)
+
+    async def _ask_peer(
+        self, process: Process, peer: BrokerInfo, name: PartitionName, handed: Handed
+    ) -> None:
+        async def take() -> None:
+            self.cluster.trace.probe("fleet.asked")
+            await self._peers[peer.broker_id].with_broker(
+                lambda broker: broker.ownership.take(name, handed)
+            )
+
+        await self.cluster.network.call(process, peer.broker_id, take, CALL_TIMEOUT_S)
 
     async def with_broker(self, work: Callable[[Broker], Awaitable[Any]]) -> Any:
         """Have `work` done by this broker."""

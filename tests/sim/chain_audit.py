@@ -94,6 +94,10 @@ class ChainAudit:
                 self._fail(f"S9 a chain is changed that is being deleted: {what}")
             known.record = record
             return
+        if not known.record.ledgers and any(link.shared for link in record.ledgers):
+            self._trace.probe("topic.fork")
+            known.record = record  # what is in it, its readers see (fork_load.py)
+            return
         self._check_epoch(known, record, change, what)
         for link, following in pairwise(record.ledgers):
             if link.count is None or link.base_offset + link.count != following.base_offset:
@@ -138,7 +142,13 @@ class ChainAudit:
         if after is None or (before is not None and after.horizon < before.horizon):
             self._fail(f"X9 a compacted view is taken back: {what}")
         elif before is None or (before.horizon, before.ledgers) != (after.horizon, after.ledgers):
-            self.views[name].published(after)
+            history = self.views.get(name)
+            if history is None:  # of a fork, which brokers compact as well: fork_load.py reads it
+                self._trace.probe("compacted.fork")
+                return
+            for one in after.ledgers:
+                history.learn(one, self._ledgers.ledgers[one.ledger_id].sent)
+            history.published(after)
 
     def _without_bulk_load(
         self, name: PartitionName, known: Owned, record: PartitionRecord, what: str
@@ -193,6 +203,8 @@ class ChainAudit:
         self, last: PartitionLedger, new: tuple[PartitionLedger, ...], what: str
     ) -> None:
         """Before a ledger is added, the one before it is closed for good."""
+        if last.shared:  # it ends where the fork was made, whatever others add
+            return
         history = self._ledgers.ledgers.get(last.ledger_id)
         if history is None or not history.is_closed:
             self._fail(f"S9 ledger {last.ledger_id} is followed and not closed: {what}")
@@ -210,6 +222,11 @@ class ChainAudit:
         if new.trimmed_offset < old.trimmed_offset:
             self._fail(f"S9 what was trimmed comes back: {what}")
         log = self._topics.logs.get(name)
+        view = self.views.get(name)
+        if view is not None and view.own is not None:
+            horizon = 0 if new.compaction is None else new.compaction.horizon
+            if new.trimmed_offset > horizon:
+                self._fail(f"X18 {name} is trimmed to {new.trimmed_offset}, its view: {horizon}")
         if log is not None:
             self._trace.probe("topic.trim")
             if self.times is not None:

@@ -10,12 +10,17 @@ each key was seen.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from octavo.metadata.topics import CompactionRecord
+from octavo.metadata.topics import CompactedLedger, CompactionRecord
+from octavo.protocol.batch import read_header
+from octavo.protocol.records import read_gapped_records
 from tests.sim.topic_audit import LogHistory
 from tests.sim.trace import Trace
+
+if TYPE_CHECKING:
+    from tests.sim.compaction_load import OwnCompaction
 
 
 class Kept(NamedTuple):
@@ -51,6 +56,12 @@ class CompactedHistory:
         self._written: dict[int, tuple[int, ...]] = {}
         self._views: list[Kept] = [Kept(0, ())]
         self._view_of: dict[int, Kept] = {}
+        self._gone: set[int] = set()
+        """Tombstones that some view has left out."""
+        self.own: OwnCompaction | None = None
+        """In seeds whose brokers compact."""
+        self.age_ms: Callable[[int], int] = lambda stamp_ms: 10**18
+        """At most, of what was stamped then, by any clock that is believed."""
 
     # -- what jobs do
 
@@ -58,8 +69,69 @@ class CompactedHistory:
         """A ledger of a view was closed, with the messages of these offsets."""
         self._written[ledger_id] = tuple(offsets)
 
+    def learn(self, ledger: CompactedLedger, entries: Iterable[bytes]) -> None:
+        """A broker has written this ledger, these are its entries: what it holds, if not known."""
+        if ledger.ledger_id in self._written:
+            return
+        offsets = []
+        for entry in entries:
+            base = ledger.first_offset + read_header(entry).base_offset
+            for record in read_gapped_records(entry):
+                offsets.append(base + record.offset_delta)
+                value = self._log.odd.name_of(record, "a view")
+                self._log.stands([value], offsets[-1], f"the view of {self._log.name}")
+        bounds = (ledger.first_offset, ledger.last_offset, ledger.count)
+        if (offsets[0], offsets[-1], len(offsets)) != bounds:
+            self._fail(f"X18 {self._log.name}: {ledger} is said of the messages {offsets}")
+        self._trace.probe("compacted.by_broker")
+        self.wrote(ledger.ledger_id, offsets)
+
+    def judge(self, record: CompactionRecord) -> None:
+        """What is about to stand there, of a topic from which nothing goes that is in no view.
+
+        It has of each key the newest message that is known to lie below its horizon, or a newer
+        one, and none beside that; a tombstone alone may be gone, of which the view before told, and
+        which is old enough.
+        """
+        what = f"X18 {self._log.name}, view up to {record.horizon}"
+        kept = {o for one in record.ledgers for o in self._written[one.ledger_id]}
+        newest: dict[bytes, int] = {}
+        for offset, message in sorted(self._log.at.items()):
+            if offset >= record.horizon:
+                break
+            key = self._key_of(message.value)
+            if key is not None:
+                newest[key] = offset
+            elif offset not in kept:
+                self._fail(f"{what}: offset {offset}, without a key, is not in it")
+        for offset in sorted(kept):
+            known = self._log.at.get(offset)
+            key = None if known is None else self._key_of(known.value)
+            if key is None:
+                continue
+            if newest[key] > offset:
+                self._fail(f"{what}: offset {offset} is in it, and {newest[key]} is newer")
+            del newest[key]
+        for offset in newest.values():
+            if not self._may_be_gone(offset):
+                self._fail(f"{what}: offset {offset}, the newest of its key, is not in it")
+
+    def _may_be_gone(self, offset: int) -> bool:
+        message = self._log.at[offset]
+        if self.own is None or not self.own.is_tombstone(message.value):
+            return False
+        before = self._views[-1]
+        if offset not in before.offsets and offset not in self._gone:
+            return False
+        self._gone.add(offset)
+        self._trace.probe("compacted.tombstone_gone")
+        delay_ms = self.own.settings["compaction_tombstones_ms"]
+        return message.stamp_ms is None or self.age_ms(message.stamp_ms) >= delay_ms
+
     def published(self, record: CompactionRecord) -> None:
         """It stands in the partition's record now."""
+        if self.own is not None:
+            self.judge(record)
         offsets = tuple(o for one in record.ledgers for o in self._written[one.ledger_id])
         view = Kept(record.horizon, offsets)
         if view != self._views[-1]:
@@ -168,7 +240,7 @@ class CompactedHistory:
                     keyless.append(offset)
         for offset in (*newest.values(), *keyless):
             was_there = offset >= self._log.trimmed or offset in before.offsets
-            if was_there and offset not in seen:
+            if was_there and offset not in seen and offset not in self._gone:
                 self._fail(
                     f"X9 {self._log.name}: offset {offset}, the newest of its key below {end}, was "
                     "not seen by who read all of it"

@@ -13,10 +13,10 @@ from __future__ import annotations
 import contextlib
 import random
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from octavo.broker.errors import OffsetTrimmed
 from octavo.broker.partition.compacted import CompactedPage
@@ -104,6 +104,43 @@ def draw(rng: random.Random) -> CompactionOptions:
         ledger_max=rng.choice((1, 2, 5, 5, 100)),
         grace_ms=rng.choice((-3_600_000, 0, 200, 3_600_000)),
         lookups=rng.choice((0, 1)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnCompaction:
+    """Of a seed whose brokers compact its topic by themselves, beside the jobs."""
+
+    settings: Mapping[str, Any]
+    """Of the topic."""
+    config: Mapping[str, Any]
+    """Of the brokers."""
+    tombstones: bool
+    """A share of the messages are."""
+
+    def is_tombstone(self, value: str) -> bool:
+        """By the value alone, as its key is."""
+        return self.tombstones and zlib.adler32(value.encode()) % 4 == 0
+
+
+def draw_own(rng: random.Random) -> OwnCompaction | None:
+    """Of a seed with compactions; from a stream of its own."""
+    if rng.random() < 0.35:
+        return None
+    return OwnCompaction(
+        settings={
+            "compaction_after_bytes": rng.choice((1, 1, 400)),
+            "compaction_dirty_ratio": rng.choice((0.0, 0.0, 0.5)),
+            "compaction_tombstones_ms": rng.choice((0, 200, 10**9)),
+            "compaction_delete_raw": rng.random() < 0.5,
+        },
+        config={
+            "compaction_keys_max": rng.choice((1, 3, 1_000)),
+            "compaction_bytes_per_s": rng.choice((2_000, 20_000, 10**7)),
+            "compaction_grace_ms": rng.choice((1, 200, 3_600_000)),
+            "compaction_yield_ms": rng.choice((1, 100, 500)),
+        },
+        tombstones=rng.random() < 0.6,
     )
 
 
@@ -275,6 +312,10 @@ class CompactionLoad:
             await writer.append(data)
         await writer.close()
         offsets = [offset for entry in entries for offset, _ in entry]
+        log = self.load.audit.logs[name]
+        for entry in entries:  # the referee may not have seen them: their answers are under way
+            for offset, record in entry:
+                log.stands([log.odd.name_of(record, "a job")], offset, f"the view of {name}")
         self.views[name].wrote(writer.ledger_id, offsets)
         return CompactedLedger(writer.ledger_id, base, offsets[-1], len(offsets), size)
 
@@ -351,7 +392,7 @@ class CompactionLoad:
         log, batches = self.load.audit.logs[name], []
         for batch in page.batches:
             messages = [
-                (batch.base_offset + record.offset_delta, (record.value or b"").decode())
+                (batch.base_offset + record.offset_delta, log.odd.name_of(record, client.name))
                 for record in read_gapped_records(batch.data)
             ]
             for offset, value in messages:

@@ -1,4 +1,5 @@
-"""Brokers that leave, come back and come newly, and who has how many partitions in the end.
+"""Brokers that leave, come back, come newly and are drained, partitions that are handed on by hand,
+and who has how many in the end.
 
 S10  once all is well, every partition is served by the broker that should have it, and of each
      topic no live broker has two more than another: within `EVEN_WITHIN_S`
@@ -10,17 +11,20 @@ S12  an error that nobody expects in one partition's maintenance leaves the othe
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from octavo.broker.cluster.preference import preferred_brokers
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import PartitionName, TopicName
 from octavo.ledger.client import LedgerClient
+from octavo.protocol.codes import OctavoError
 from tests.sim.brokers import SimBroker
 from tests.sim.cluster import Cluster
 from tests.sim.quiet import Injected
@@ -48,6 +52,8 @@ class FleetOptions:
     """The partition whose maintenance fails now and then, by an error that nobody expects."""
     held_s: float | None
     """Mean pause between two times in which the metadata store reads and does not write."""
+    by_hand_s: float | None = None
+    """Mean pause between two drains, or topics that are unloaded."""
 
 
 def draw(rng: random.Random) -> FleetOptions:
@@ -62,6 +68,7 @@ def draw(rng: random.Random) -> FleetOptions:
         moves_s=rng.choice((None, None, 0.25, 0.6)),
         ill=rng.choice((None, None, 0)),
         held_s=rng.choice((0.3, 1.0)) if rng.random() < _HELD_SHARE else None,
+        by_hand_s=rng.choice((None, 0.1, 0.3, 0.8)),
     )
 
 
@@ -84,6 +91,7 @@ class Fleet:
         self.partitions = partitions
         self.over = False
         self.rng = cluster.loop.stream("fleet")
+        self.hand = cluster.loop.stream("fleet by hand")
         self._config = config
         self._maintained: dict[tuple[str, PartitionName], float] = {}
         self._told_of = tuple(brokers)
@@ -94,6 +102,8 @@ class Fleet:
         if self.options.moves_s is not None:
             self._next(self.options.moves_s)
         embedded = not self.cluster.metadata.resends_reads
+        if self.options.by_hand_s is not None:
+            self._by_hand_next(self.options.by_hand_s)
         if self.options.held_s is not None and embedded and self.cluster.options.profile == "topic":
             self._hold_next(self.options.held_s)
 
@@ -144,6 +154,53 @@ class Fleet:
             broker.kill(power=self.rng.random() < 0.5)
         return broker.name
 
+    # ------------------------------------------------------------------ by hand
+
+    def _by_hand_next(self, mean_s: float) -> None:
+        later_s = self.hand.expovariate(1 / mean_s)
+        self.cluster.loop.world_later(later_s, self._by_hand, mean_s)
+
+    def _by_hand(self, mean_s: float) -> None:
+        if self.over:
+            return
+        how = self.hand.choice(("drained", "undrained", "unloaded", "unloaded", "unloaded"))
+        serving = [one for one in self.brokers.values() if one.broker and one.process]
+        busy = [one for one in serving if one.broker and one.broker.ownership.open_partitions()]
+        if found := busy if how == "unloaded" else serving:
+            one = self.hand.choice(found)
+            self._spawn(one, self._done_to(one, how), how)
+        self._by_hand_next(mean_s)
+
+    def _done_to(self, one: SimBroker, how: str) -> Callable[[], Awaitable[object]]:
+        broker = one.broker
+        assert broker is not None
+        if how == "drained":
+            return broker.drain
+        if how == "undrained":
+            return broker.undrain
+        name = self.hand.choice(broker.ownership.open_partitions()).name
+        to = self.hand.choice(("", *sorted(set(self.brokers) - {one.name})))
+        return partial(broker.balance.unload, name, to)
+
+    def _spawn(self, one: SimBroker, work: Callable[[], Awaitable[object]], how: str) -> None:
+        async def asked() -> None:
+            with contextlib.suppress(OctavoError):
+                await work()
+                self.cluster.trace.probe(f"fleet.{how}")
+
+        assert one.process is not None
+        self.cluster.events.add("FLEET", "is to be", how, one.name)
+        one.process.spawn(asked(), how)
+
+    def _let_be(self) -> None:
+        """Whoever drained and placed things takes it back."""
+        for one in self.brokers.values():
+            if one.broker is not None:
+                for local in one.broker.ownership._local.values():
+                    local.placed = False
+                if one.broker.registry.is_draining:
+                    self._spawn(one, one.broker.undrain, "undrained")
+
     # ------------------------------------------------------------------ maintenance that fails
 
     @contextmanager
@@ -183,7 +240,9 @@ class Fleet:
     async def _until_none(self, what: Callable[[], str], within_s: float) -> str:
         loop = self.cluster.loop
         until_s = loop.time() + within_s
-        while (why := what()) and loop.time() < until_s:  # noqa: ASYNC110
+        while (why := what()) and loop.time() < until_s:
+            if self.options.by_hand_s is not None:
+                self._let_be()
             await asyncio.sleep(_LOOK_EVERY_S)
         return why
 
@@ -198,7 +257,12 @@ class Fleet:
         """What is not served, or by whom it should not be."""
         serving = self._serving()
         ids = tuple(serving)
-        owners = {p.name.partition: name for name, served in serving.items() for p in served}
+        owners = {
+            p.name.partition: name
+            for name, served in serving.items()
+            for p in served
+            if p.name.topic_name == self.topic  # forks and dead letters lie where they lie
+        }
         if not ids or sorted(owners) != list(range(self.partitions)):
             return f"of {self.partitions} partitions {sorted(owners)} are served, by {ids}"
         shares = Counter(owners.values())

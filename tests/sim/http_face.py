@@ -138,7 +138,13 @@ class _Call(SimpleNamespace):
         super().__init__(
             client_is_gone=False,
             headers=headers,
-            services=SimpleNamespace(broker=SimpleNamespace(open_batches=batches)),
+            services=SimpleNamespace(
+                broker=SimpleNamespace(open_batches=batches),
+                quotas=SimpleNamespace(
+                    may_read=lambda _namespace: None,
+                    given=lambda _namespace, _what, _messages: None,
+                ),
+            ),
         )
         self.broker, self.partitions, self.params, self.body = broker, partitions, params, body
         self.epochs: dict[str, int] = {}

@@ -24,15 +24,22 @@ def left_over(
     found = []
     for ledger_id, history in sorted(ledgers.items()):
         custom = history.record.custom
-        if history.deleted or ledger_id in named or "octavo.epoch" not in custom:
+        if history.deleted or ledger_id in named or "octavo.incarnation" not in custom:
             continue
         of = custom["octavo.partition"].decode()
-        incarnation, epoch = custom["octavo.incarnation"].decode(), int(custom["octavo.epoch"])
+        incarnation, epoch = (
+            custom["octavo.incarnation"].decode(),
+            int(custom.get("octavo.epoch", -1)),
+        )
         record = records.get(of)
         if record is None:
             found.append(f"ledger {ledger_id} of {of}, which is gone")
         elif record.incarnation != incarnation:
             found.append(f"ledger {ledger_id} of an earlier {of}")
+        elif epoch < 0:
+            run = None if record.compaction is None else record.compaction.run
+            if run != custom["octavo.compaction"].decode() and not record.deleted:
+                found.append(f"ledger {ledger_id} of {of}, of a compaction that has ended")
         elif record.epoch > epoch and not record.deleted:
             found.append(f"ledger {ledger_id} of {of}, made at {epoch} of {record.epoch}")
     return found

@@ -21,6 +21,11 @@ _TEXTS = (
 Content = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 
 
+def name_header(name: str) -> tuple[str, bytes | None]:
+    """Tells the name of a message whose value does not."""
+    return _NAME, name.encode()
+
+
 class OddValues:
     """All such messages of one seed."""
 

@@ -20,7 +20,7 @@ from tests.sim.run import run_seed
 SEEDS = int(os.environ.get("SIM_SEEDS", "1200"))
 PROFILE_SEEDS = int(os.environ.get("SIM_PROFILE_SEEDS", "48"))
 """Of each profile: the same seeds, which are another story in each."""
-SHORT_SEEDS = 90
+SHORT_SEEDS = 30
 """Of these in `make test`, and of each profile one shard."""
 _SHARD = 30
 _OF_PROFILE = 6
@@ -28,12 +28,13 @@ _HASHED = 30
 _HERE = Path(__file__).parent
 
 
-def kept_seeds() -> Iterator[tuple[int, str]]:
-    """The seeds of seeds.txt and their profiles."""
+def kept_seeds() -> Iterator[Any]:
+    """The seeds of seeds.txt and their profiles; those of whole clusters take seconds each."""
     for line in (_HERE / "seeds.txt").read_text().splitlines():
         if line.strip() and not line.startswith("#"):
             seed, profile = line.split()[:2]
-            yield int(seed), profile
+            slow = [pytest.mark.long] if profile in ("topic", "both") else []
+            yield pytest.param(int(seed), profile, marks=slow)
 
 
 def shards(seeds: int, size: int, short: int) -> list[Any]:

@@ -92,6 +92,11 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "octavo.broker.partition.publisher:_WAITING_FACTOR": (1, 2),
     "octavo.broker.cluster.watched_record:FRESH_WITHIN_S": (0.0, 0.02),
     "octavo.broker.partition.rollover:_RETRY_S": (0.001, 0.1),
+    "octavo.broker.cluster.inactive:_RETIRED_S": (0.05, 1.0),
+    "octavo.broker.policies.ages:MARKS_MAX": (3, 5),
+    "octavo.broker.partition.backlogs:_MARKS_A_SPAN": (1, 4),
+    "octavo.broker.partition.backlogs:_PASSED_AT_ONCE": (1, 3),
+    "octavo.broker.partition.backlogs:_JUDGED_A_QUOTA": (1, 4),
     "octavo.broker.state.format:SNAPSHOT_ENTRY_BYTES": (1, 200),
     "octavo.broker.state.log:_WAITING_MAX": (2, 10),
     "octavo.broker.subscriptions.subscription:_MESSAGES_MAX": (1, 3),
@@ -141,6 +146,9 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "octavo.spark.orphans:_READS_AT_ONCE": (1, 2),
     # Drawn last, so that the other draws of a seed stay what they were.
     "octavo.broker.cluster.leftovers:_AT_ONCE": (1, 2),
+    "octavo.broker.cluster.forks:_AT_ONCE": (1, 2),
+    "octavo.broker.log.shared_ledgers:_AT_ONCE": (1, 2),
+    "octavo.broker.log.shared_ledgers:_LOOKED_AT_MAX": (2, 40),
     "octavo.broker.cluster.leftovers:_LOOKED_AT_MAX": (7, 40),
     "octavo.broker.cluster.leftovers:_SUSPECTS_MAX": (3, 10),
     "octavo.broker.cluster.balance:_PAUSE_S_MAX": (0.05, 2.0),
@@ -156,6 +164,24 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "octavo.broker.subscriptions.subscription:_RUNS_MAX": (1, 2),
     "octavo.client.handing:FIRST_MAX": (1, 2, 3),
     "octavo.client.handing:AHEAD_S": (0.05, 10.0),
+    "octavo.broker.cluster.letters:SENDERS_MAX": (1, 2),
+    "octavo.broker.subscriptions.burying:_AT_ONCE": (1, 3),
+    "octavo.broker.state.format:COUNTS_OF_ONE_OP": (1, 2),
+    "octavo.broker.cluster.ownership:_ASKED_WITHIN_S": (0.02, 0.3),
+    "octavo.broker.log.compaction:_LEDGERS_MAX": (1, 3),
+    "octavo.broker.partition.compactor:_BATCH_BYTES": (1, 200),
+    "octavo.broker.partition.compactor:_DELTA_MAX": (1, 5),
+    "octavo.broker.partition.compactor:_READ_BYTES": (1, 300),
+    "octavo.broker.partition.compactor:_READ_COUNT": (1, 5),
+    "octavo.broker.partition.ending:STATE_BYTES_MAX": (0, 60),
+    "octavo.broker.cluster.ownership:_GIVEN_LOOKS": (1, 4),
+    "octavo.broker.cluster.ownership:_GIVEN_PAUSE_S": (0.001, 0.05),
+    "octavo.broker.partition.opening:_CLOSED_LOOKS": (1, 4),
+    "octavo.broker.partition.opening:_CLOSED_PAUSE_S": (0.001, 0.05),
+    "octavo.broker.subscriptions.keys:LOOK_MESSAGES": (1, 3),
+    "octavo.broker.subscriptions.keys:_OF_ONE_KEY": (2, 20),
+    "octavo.broker.subscriptions.looking:_READ_BYTES": (1, 300),
+    "octavo.broker.subscriptions.subscription:_LOOKING_S_MAX": (0.0, 0.01),
 }
 TOGETHER: Mapping[str, Mapping[str, Any]] = {
     "octavo.broker.state.cursor:_CHUNK_SHIFT": {
@@ -165,9 +191,11 @@ TOGETHER: Mapping[str, Mapping[str, Any]] = {
 }
 """What follows from another."""
 IMPORTED_TO: Mapping[str, tuple[str, ...]] = {
+    "octavo.broker.subscriptions.keys:LOOK_MESSAGES": ("octavo.broker.subscriptions.looking",),
     "octavo.ledger.read.open_batch:TURN_WINDOWS": ("octavo.ledger.read.time_search",),
     "octavo.protocol.windows:WINDOW_RECORDS": ("octavo.broker.log.open_batches",),
     "octavo.protocol.windows:STEP_RECORDS": ("octavo.broker.http.batch_proofs",),
+    "octavo.broker.partition.ending:STATE_BYTES_MAX": ("octavo.broker.partition.partition",),
     "octavo.bookie.back_pressure:MODEST_BYTES": ("octavo.bookie.wire.connection",),
     "octavo.pipeline.offload_rules:OFFLOADS_MAX": ("octavo.pipeline.offload",),
 }

@@ -26,8 +26,13 @@ KEPT: Mapping[str, str] = {
         octavo.bookie.write.cache:_NEVER octavo.broker.http.call:OFFSET_MAX octavo.broker.config:KIB
         octavo.broker.config:MIB octavo.broker.state.dedup:SEQUENCE_MODULUS
         octavo.broker.http.openapi:_ALWAYS octavo.broker.http.api.payloads:TIMESTAMP_MS_MAX
-        octavo.broker.cluster.preference:_WEIGHT_BYTES
+        octavo.broker.cluster.preference:_WEIGHT_BYTES octavo.broker.subscriptions.assignment:_ODD
+        octavo.broker.subscriptions.assignment:_64_BITS
         octavo.broker.http.api.batching:SEQUENCE_MASK octavo.broker.state.format:FORMAT_VERSION
+        octavo.broker.policies.rules:OFF octavo.broker.policies.rules:_AMOUNT_MAX
+        octavo.broker.subscriptions.slots:SLOTS octavo.broker.subscriptions.slots:POINTS
+        octavo.broker.subscriptions.slots:_POINT_BYTES
+        octavo.broker.subscriptions.slots:_NAMES_REMEMBERED
         octavo.broker.types:_SETTING_MAX octavo.ledger.read.entry_source:DISORDER_UNKNOWN
         octavo.ledger.offload.format:FORMAT octavo.ledger.options:KIB octavo.ledger.options:MIB
         octavo.metadata.cookie:LAYOUT_VERSION octavo.metadata.cookie:_OLDEST_TEXT_VERSION
@@ -35,25 +40,52 @@ KEPT: Mapping[str, str] = {
         octavo.metadata.ledger_ids:SHORT_IDS_END octavo.metadata.ledger_ids:IDS_END
         octavo.metadata.ledger_ids:_SHORT_CUT octavo.metadata.ledger_ids:_LONG_CUT
         octavo.metadata.ledgers:UNALLOCATED octavo.metadata.opening:ZOOKEEPER_PORT
+        octavo.metadata.opening:ZOOKEEPER_TLS_PORT
         octavo.metadata.secret:SECRET_BYTES octavo.metadata.store:ANY_VERSION
         octavo.metadata.topic_records:FORMAT_VERSION octavo.metadata.bulk_loads:ABSENT
+        octavo.metadata.shares:ABSENT
+        octavo.metadata.schemas:ABSENT
         octavo.spark.columns:_APPEND_TIME octavo.spark.options:EARLIEST octavo.spark.options:LATEST
         octavo.spark.pack:_SINCE_DOS octavo.spark.sink_producer:_EPOCHS
         octavo.spark.sink_rows:RECORD_OVERHEAD_BYTES octavo.protocol.windows:_RECORD_BODY_BYTES_MIN
-        octavo.protocol.windows:_VARINT_BYTES_MAX
+        octavo.protocol.windows:_VARINT_BYTES_MAX octavo.broker.log.compaction:_KEY_BYTES
+        octavo.broker.subscriptions.delays:_BUCKET_SHIFT
+        octavo.broker.subscriptions.delays:_OFFSET_BITS
+        octavo.broker.subscriptions.delays:_OFFSET_LOW octavo.broker.subscriptions.delays:_TIME_LOW
     """,
     "a limit that users are told of (GUARANTEES.md, http.md): beyond it requests are refused": """
         octavo.broker.state.dedup:BATCHES_REMEMBERED
         octavo.broker.subscriptions.dispatch:CONSUMERS_MAX
-        octavo.broker.http.api.payloads:HEADERS_MAX
+        octavo.broker.http.api.payloads:HEADERS_MAX octavo.broker.http.api.payloads:DELAY_MS_MAX
+        octavo.broker.http.api.topic_body:COMPACTION_AFTER_BYTES
+        octavo.broker.log.compaction:_RETIRED_MAX
         octavo.broker.subscriptions.subscription:_ANSWERS_REMEMBERED
         octavo.broker.bulkload.rules:REFUSED_MAX octavo.broker.types:PARTITIONS_MAX
         octavo.broker.types:BOOKIES_MAX octavo.broker.types:ACK_TIMEOUT_MS_MAX
-        octavo.metadata.store:RECORD_BYTES_MAX
+        octavo.broker.types:FILTER_CHARS_MAX octavo.broker.types:FILTER_HEADERS_MAX
+        octavo.broker.types:FILTER_VALUES_MAX octavo.broker.types:PRIORITY_MAX
+        octavo.broker.types:UNACKED_MAX
+        octavo.metadata.store:RECORD_BYTES_MAX octavo.broker.types:BACKOFF_FACTOR_MAX
+        octavo.broker.types:DELIVERIES_MAX octavo.broker.types:RETRY_MS_MAX
+        octavo.broker.http.api.topic_body:BACKOFF_MOST_MS
+    """,
+    "longer than what it waits for may take; the simulated network has deadlines of its own": """
+        octavo.broker.cluster.letters:ATTEMPT_S
     """,
     "against seven days stand requests that are minutes on their way, and a seed lasts one: "
     "unit/broker/test_bulk_loads_kept goes to the end of them": """
         octavo.broker.bulkload.driver:KEPT_MS
+    """,
+    "of encrypted ledgers, which the simulated cluster has none of: to bookies they are like any "
+    "other (cluster/test_encryption)": """
+        octavo.broker.log.reader:_REWRAP_LOOK_S octavo.ledger.encryption:TURN_BYTES
+        octavo.ledger.read.reader:_REWRAP_LOOK_S octavo.pipeline.offload_rules:_USUAL_BYTES
+    """,
+    "of callers who prove who they are, or do not: the simulated cluster is not secured "
+    "(cluster/test_bookie_callers)": """
+        octavo.bookie.wire.caller:FAILED_PROOFS_MAX octavo.bookie.wire.caller:_CLOCKS_APART_S
+        octavo.bookie.wire.connection:_FAREWELL_S octavo.bookie.wire.caller:PROOF_S
+        octavo.spark.cluster:_TASK_TOKEN_S
     """,
     "an estimate of memory, or a share of it: it is added up, and decides nothing by itself": """
         octavo.bookie.back_pressure:_CHUNK_SHARE octavo.bookie.read.cache:_RUN_OVERHEAD_BYTES
@@ -68,7 +100,9 @@ KEPT: Mapping[str, str] = {
         octavo.bookie.metrics:_FLUSH_S octavo.bookie.metrics:_FLUSH_BYTES
         octavo.broker.cluster.chores:_SAID_EVERY_S
         octavo.broker.metrics:SECONDS_BUCKETS octavo.broker.subscriptions.subscription:_STALE_SHOWN
-        octavo.broker.types:_NAME_SHOWN_CHARS octavo.ledger.rereplication.forgetting:_NAMED_MAX
+        octavo.broker.types:_NAME_SHOWN_CHARS
+        octavo.broker.subscriptions.subscription:_RANGES_SHOWN_FOR
+        octavo.ledger.rereplication.forgetting:_NAMED_MAX
     """,
     "bounds a file that was never written longer: what is longer is not read": """
         octavo.bookie.ledgers.cookies:_VERSION_BYTES_MAX
@@ -88,11 +122,15 @@ KEPT: Mapping[str, str] = {
         octavo.bookie.back_pressure:REQUESTS_PER_TURN octavo.bookie.back_pressure:_READ_PER_TURN
         octavo.bookie.back_pressure:REQUESTS_PER_CHUNK
     """,
+    "attempts that follow each other at once, and are begun again by a round": """
+        octavo.broker.cluster.standing:_TRIES
+    """,
     "a cache of a pure function": """
         octavo.broker.cluster.registry:_TOPICS_REMEMBERED
     """,
     "the simulator draws what stands beside them: batches, windows, leases, what a loop holds": """
         octavo.ledger.write.ensemble_writer:_GIVE_UP_PAUSE_S
+        octavo.broker.cluster.forks:_CHANGE_WAIT_S
         octavo.client.client:* octavo.client.deliveries:* octavo.client.doubt:*
         octavo.client.encoding:* octavo.client.partition_queue:*
         octavo.client.handing:ACK_SHARE octavo.client.handing:ACK_S octavo.client.handing:HELD_SHARE
@@ -118,20 +156,26 @@ KEPT: Mapping[str, str] = {
         octavo.ledger.write.explicit_ids:*
     """,
     "HTTP and sockets are outside of the simulator": """
+        octavo.broker.http.api.forks:*
         octavo.bookie.admin:* octavo.broker.http.api.cluster:* octavo.broker.http.api.deliveries:*
-        octavo.broker.http.api.acks:* octavo.broker.http.stream:* octavo.broker.http.api.push:*
+        octavo.broker.http.api.acks:* octavo.broker.http.api.cursors:*
+        octavo.broker.http.stream:* octavo.broker.http.api.push:*
         octavo.broker.http.api.sockets:* octavo.broker.http.api.feed:*
         octavo.broker.http.api.short_way:* octavo.broker.http.api.passed_on:*
-        octavo.broker.http.request_edges:*
+        octavo.broker.http.replays:* octavo.broker.http.api.policy:RULES_MAX
+        octavo.broker.http.request_edges:* octavo.broker.http.browsers:*
         octavo.broker.http.api.publish:* octavo.broker.http.batch_proofs:*
         octavo.broker.http.api.read:* octavo.broker.http.api.subscriptions:*
         octavo.broker.http.api.topics:* octavo.broker.http.api.bulk_loads:*
         octavo.broker.http.api.follow:*
+        octavo.broker.audit.log:* octavo.broker.audit.writer:*
         octavo.broker.http.held_bytes:* octavo.broker.http.config:* octavo.broker.http.connections:*
         octavo.broker.cluster.in_use:* octavo.broker.http.inflating:* octavo.broker.http.overview:*
         octavo.broker.http.router:* octavo.broker.http.server:* octavo.broker.http.services:*
         octavo.broker.http.status_page:* octavo.client.following:* octavo.client.sync:*
-        octavo.client.wire:*
+        octavo.client.wire:* octavo.broker.http.api.access:* octavo.broker.http.api.groups:*
+        octavo.client.consumer:*
+        octavo.broker.cluster.schema_registry:* octavo.broker.schemas.kinds:*
         octavo.bookie.wire.server:_KEEPALIVE_PROBES octavo.bookie.wire.listener:_BACKLOG
         octavo.broker.http.problems:RETRY_AFTER_S
         octavo.broker.http.forwarding:HELD_ANSWER_BYTES_MAX

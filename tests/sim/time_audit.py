@@ -46,6 +46,12 @@ class TimeAudit:
     def _slack_ms(self) -> int:
         return _SLACK_MS + (self._now_ms() - self._began_ms) // 50
 
+    def age_ms(self, stamp_ms: int) -> int:
+        """At most, of what was stamped then, by any clock that is rightly believed."""
+        if self._misled or not self._two_clocks:
+            return 10**18
+        return self._now_ms() - stamp_ms + self._slack_ms()
+
     def clock_written(self, change: Change) -> None:
         """Somebody wrote down what time it is."""
         assert change.value is not None

@@ -96,7 +96,12 @@ class ToolJudge:
             await self._delete(client, at_any)
 
     async def _delete(self, client: TopicClient, at_any: AtAny) -> None:
-        links = [link for owned in self.chains.owned.values() for link in owned.record.ledgers]
+        links = [
+            link
+            for name, owned in self.chains.owned.items()
+            if name.topic_name == self.topic
+            for link in owned.record.ledgers
+        ]
         self.cluster.trace.probe("topic.deleted")
 
         async def delete(broker: Any) -> None:

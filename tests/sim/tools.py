@@ -23,6 +23,7 @@ import octavo.ledger.offload.format
 import octavo.ledger.offload.object_store
 import octavo.pipeline.offload
 import octavo.pipeline.offload_copy
+import octavo.spark.cluster
 import octavo.spark.commit
 import octavo.spark.orphans
 from octavo.broker.broker import Broker
@@ -96,6 +97,7 @@ class Tools:
             (octavo.pipeline.offload_copy, "Cluster", self._frozen),
             (octavo.pipeline.offload_copy, "file_system", self.objects.file_system),
             (octavo.pipeline.offload_copy, "secrets", SimpleNamespace(token_hex=_token)),
+            (octavo.spark.cluster, "wall_clock_ms", _clock_ms),
             (octavo.spark.commit, "_Brokers", partial(_SimBrokers, self)),
             (octavo.spark.commit, "_PAUSE_S", _AGAIN_S),
             (octavo.spark.commit, "_urls", self._urls),

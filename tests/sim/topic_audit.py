@@ -9,8 +9,9 @@ happened or not. At the end the whole log is read and nothing may be missing (S9
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from octavo.broker.types import PartitionName, StoredBatch
@@ -53,6 +54,8 @@ class Asked(NamedTuple):
     moves: int
     acked: dict[int, int]
     """Offsets of which an ack was answered → the epoch of the owner that answered."""
+    told: Mapping[int, tuple[int, int]] = MappingProxyType({})
+    """Offset → epoch and delivery count as consumers were told."""
 
 
 @dataclass(slots=True, eq=False)
@@ -84,11 +87,19 @@ class CursorHistory:
     """Epoch → (lease, offset) of first deliveries."""
     mark: tuple[int, int] = (0, 0)
     """Epoch and committed offset as last seen."""
+    told: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Offset → epoch and delivery count of the delivery last answered."""
+    releases: bool = False
+    """Its consumers give back what they have not looked at: that comes for the first time again."""
+    gives_up: bool = False
+    """It has a dead-letter topic."""
+    owed: set[int] = field(default_factory=set)
+    """Offsets that count as acked though nobody tried: they must be in the dead-letter topic."""
 
     def asks(self) -> Asked:
         """A consumer asks: give it with what it is given."""
         self.asked += 1
-        return Asked(self.moves, dict(self.confirmed))
+        return Asked(self.moves, dict(self.confirmed), dict(self.told))
 
 
 class LogHistory:
@@ -107,7 +118,13 @@ class LogHistory:
         self.cursors = {sub: CursorHistory(sub) for sub in subscriptions}
         self.repeats_allowed = False
         """Requests come twice: a message without a sequence may be stored twice."""
+        self.passes: Callable[[str, str], bool] = lambda sub, value: True
+        """Whether a message is a subscription's; the others count as acked. "": not known which."""
+        self.order_of: Callable[[str, str], bytes | None] = lambda sub, value: b""
+        """In which order a message stands: one for all, its key's, or (None) in none."""
         self.odd = OddValues(fail)
+        self.unordered: set[str] = set()
+        """Subscriptions that hand messages out when they are due."""
         self.history = History(lambda: 0.0)
         """Sends and ordered reads, for a second opinion."""
         self._trace = trace
@@ -294,6 +311,7 @@ class LogHistory:
         cursor.loose += 1
         cursor.confirmed = {o: e for o, e in cursor.confirmed.items() if o < offset}
         cursor.skipped = max(cursor.skipped, offset)
+        cursor.told.clear()
 
     def seek_ends(self, sub: str, offset: int, *, known: bool) -> None:
         """It was answered that the cursor stands at `offset`, or (not `known`) there is no telling.
@@ -302,6 +320,7 @@ class LogHistory:
         """
         cursor = self.cursors[sub]
         cursor.moves += 1
+        cursor.told.clear()
         # What was acked while it was under way may have been acked before it took effect.
         cursor.confirmed = {o: e for o, e in cursor.confirmed.items() if o < offset}
         if not known:
@@ -327,6 +346,7 @@ class LogHistory:
         for offset, value, epoch, lease, count in given:
             self._see(offset, value, f"subscription {sub}")
             cursor.delivered.add(offset)
+            self._check_count(cursor, asked, offset, epoch, count)
             if count == 1:
                 cursor.fresh.setdefault(epoch, []).append((lease, offset))
             else:
@@ -341,6 +361,47 @@ class LogHistory:
                 )
             else:
                 self._trace.probe("topic.zombie_delivery")
+
+    def _check_count(
+        self, cursor: CursorHistory, asked: Asked, offset: int, epoch: int, count: int
+    ) -> None:
+        before = asked.told.get(offset, (0, 0))
+        cursor.told[offset] = max(cursor.told.get(offset, (0, 0)), (epoch, count))
+        if asked.moves != cursor.moves or cursor.loose:
+            cursor.told.pop(offset)
+        elif epoch >= before[0] and count < before[1]:
+            self._fail(
+                f"X15 {self.name} subscription {cursor.name}: offset {offset} was delivered for "
+                f"the {before[1]}. time in epoch {before[0]}, and for the {count}. in {epoch}"
+            )
+        elif epoch > before[0] > 0 and count > 1:
+            self._trace.probe("letters.counts_survive")
+
+    def letters(
+        self, sub: str, found: dict[int, list[tuple[str, int]]], max_deliveries: int
+    ) -> None:
+        """All copies in the subscription's dead-letter topic: by offset, values and counts."""
+        cursor = self.cursors[sub]
+        for offset, copies in sorted(found.items()):
+            self._trace.probe("letters.sent")
+            known = self.at.get(offset)
+            for value, times in copies:
+                if known is not None and known.value != value:
+                    self._fail(f"X14 {self.name} offset {offset} is {known.value!r}, not {value!r}")
+                if times < max_deliveries:
+                    self._fail(
+                        f"X14 {self.name} subscription {sub}: offset {offset} was given up after "
+                        f"{times} deliveries"
+                    )
+            if len(copies) > 1 and not cursor.moves:
+                self._fail(f"X14 {self.name} offset {offset} is {len(copies)} letters of {sub}")
+        lost = sorted(cursor.owed - found.keys() - cursor.attempted)
+        if lost:
+            self._fail(
+                f"X14 {self.name} subscription {sub}: offset {lost[0]} counts as acked, nobody "
+                "acked it, and it is in no dead-letter topic"
+            )
+        cursor.delivered |= found.keys()
 
     def mark_seen(self, sub: str, epoch: int, mark: int) -> None:
         """The owner of that epoch says that all before `mark` is acked."""
@@ -360,7 +421,13 @@ class LogHistory:
 
     def _check_attempted(self, cursor: CursorHistory, end: int, why: str) -> None:
         for offset in range(cursor.skipped, end):
+            message = self.at.get(offset)
+            if not self.passes(cursor.name, "" if message is None else message.value):
+                continue
             if offset not in cursor.attempted:
+                if cursor.gives_up:
+                    cursor.owed.add(offset)
+                    continue
                 self._fail(
                     f"S9 {self.name} subscription {cursor.name}: nobody acked offset {offset}, "
                     f"and {why} (up to {end})"
@@ -371,26 +438,33 @@ class LogHistory:
         """Every subscription was drained up to `end`."""
         for cursor in self.cursors.values():
             for offset in range(cursor.skipped, end):
+                message = self.at.get(offset)
+                if message is not None and not self.passes(cursor.name, message.value):
+                    continue
                 if offset not in cursor.delivered and offset not in cursor.attempted:
                     self._fail(
                         f"S9 {self.name} subscription {cursor.name} never got offset {offset} of "
                         f"{end}"
                     )
                     return
-            if not cursor.moves and cursor.asked == cursor.answered:
+            still = not (cursor.moves or cursor.releases) and cursor.asked == cursor.answered
+            if still and cursor.name not in self.unordered:
                 self._check_order(cursor)
 
     def _check_order(self, cursor: CursorHistory) -> None:
         for epoch, given in cursor.fresh.items():
-            latest = -1
+            latest: dict[bytes, int] = {}
             for lease, offset in sorted(dict.fromkeys(given)):
-                if offset <= latest:
+                order = self.order_of(cursor.name, self.at[offset].value)
+                if order is None:
+                    continue
+                if offset <= latest.get(order, -1):
                     self._fail(
                         f"S9 {self.name} subscription {cursor.name} epoch {epoch}: offset {offset} "
-                        f"came first after {latest} (lease {lease})"
+                        f"came first after {latest[order]} (lease {lease})"
                     )
                     return
-                latest = offset
+                latest[order] = offset
 
 
 class TopicAudit:

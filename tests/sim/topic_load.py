@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from octavo.broker.errors import (
+    ExclusiveProducer,
     NotOwner,
     OffsetBeyondEnd,
     OffsetMismatch,
@@ -31,13 +32,17 @@ from octavo.protocol.records import Record, build_batch
 from tests.sim.brokers import SimBroker
 from tests.sim.client_load import LOOP
 from tests.sim.cluster import Cluster
+from tests.sim.delay_options import HEEDING, DelayOptions, check_due
+from tests.sim.odd_values import name_header
 from tests.sim.time_options import TimeOptions
 from tests.sim.topic_audit import Asked, LogHistory, TopicAudit
 from tests.sim.topic_client import EXPECTED, RETRY_S, TopicClient
 from tests.sim.topic_options import TopicOptions
+from tests.sim.type_audit import TypeAudit
 
 _NOT_STORED = (
     ConnectionRefusedError,
+    ExclusiveProducer,
     NotOwner,
     OffsetMismatch,
     Overloaded,
@@ -46,6 +51,8 @@ _NOT_STORED = (
 )
 """After these a publish has certainly not taken effect (requests that come twice excepted)."""
 _GAP_TRIES_MAX = 200
+_SPOILED = 0.5
+"""Of what a consumer gets of a subscription that gives messages up, so much it cannot process."""
 
 
 class TopicLoad:
@@ -60,6 +67,7 @@ class TopicLoad:
         audit: TopicAudit,
         key_of: Callable[[str], bytes | None],
         times: TimeOptions,
+        types: TypeAudit,
     ) -> None:
         self.cluster = cluster
         self.brokers = brokers
@@ -68,6 +76,9 @@ class TopicLoad:
         self.audit = audit
         self.key_of = key_of
         self.times = times
+        self.delays = DelayOptions()
+        self.is_tombstone: Callable[[str], bool] = lambda _: False
+        self.types = types
         self.over = False
         self.clients: list[TopicClient] = []
         self.others: list[Callable[[], list[TopicClient]]] = []
@@ -115,7 +126,8 @@ class TopicLoad:
 
     # ------------------------------------------------------------------ publishing
 
-    def _values(self, client: TopicClient) -> list[str]:
+    def values(self, client: TopicClient) -> list[str]:
+        """Of some new messages."""
         count = client.rng.randint(1, self.options.batch_max)
         first = self.take_numbers(count)
         return [f"{client.name}.{client.run}-{first + n}" for n in range(count)]
@@ -128,7 +140,7 @@ class TopicLoad:
             if values[0] in log.sent:  # what a sink sends is told of later
                 log.stamped(values, stamps, loop.wall_ms())
         records = [
-            Record(self.key_of(value), value.encode(), (), stamp_ms)
+            self._record(value, stamp_ms, loop.wall_ms())
             for value, stamp_ms in zip(values, stamps, strict=True)
         ]
         if not sequence:
@@ -137,6 +149,12 @@ class TopicLoad:
         return build_batch(
             records, producer_id=producer_id, producer_epoch=epoch, base_sequence=first
         )
+
+    def _record(self, value: str, stamp_ms: int, now_ms: int) -> Record:
+        headers = self.delays.headers_of(value, now_ms)
+        if not self.is_tombstone(value):
+            return Record(self.key_of(value), value.encode(), headers, stamp_ms)
+        return Record(self.key_of(value), None, [*headers, name_header(value)], stamp_ms)
 
     async def _publish_numbered(self, client: TopicClient) -> None:
         """An idempotent producer: each start of it has a new epoch, whose sequences begin at 0."""
@@ -147,7 +165,7 @@ class TopicLoad:
         under_way: list[asyncio.Task[None]] = []
         before: list[str] = []
         while not self.is_full:
-            values = self._values(client)
+            values = self.values(client)
             log.sends(values, client.name, epoch, sequence)
             batch = self.batch(client, values, producer_id, epoch, sequence)
             work = self._until_stored(client, name, values, batch, (epoch, sequence), before)
@@ -208,7 +226,7 @@ class TopicLoad:
         while not self.is_full:
             name = client.rng.choice(self.partitions)
             log = self.audit.logs[name]
-            values = self._values(client)
+            values = self.values(client)
             log.sends(values, client.name, -1, self._numbers)
             batch = self.batch(client, values)
             expected = log.seen_end if client.rng.random() < 0.2 else None
@@ -288,14 +306,25 @@ class TopicLoad:
             return
         if not given:
             return
+        if (
+            self.options.subscriptions[sub].max_deliveries is not None
+            and client.rng.random() < _SPOILED
+        ):
+            delay_ms = client.rng.choice((0, None, None))
+            nacks = [Nack(d.ack_id, delay_ms) for d in given]
+            await self.acknowledge(client, name, sub, nacks=nacks)
+            return
         how = client.rng.random()
-        exclusive = self.options.subscriptions[sub].type == "exclusive"
+        exclusive = self.options.subscriptions[sub].type in ("exclusive", "failover")
         if how < 0.1:
             return  # it forgets them: their leases end
         if how < 0.25:
             delay_ms = client.rng.choice((0, 50))
+            some = given
+            if self.options.subscriptions[sub].type == "key_shared":
+                some = [d for d in given if client.rng.random() < 0.5]
             await self.acknowledge(
-                client, name, sub, nacks=[Nack(d.ack_id, delay_ms) for d in given]
+                client, name, sub, nacks=[Nack(d.ack_id, delay_ms) for d in some]
             )
         elif how < 0.3:
             await self.acknowledge(client, name, sub, extend=[d.ack_id for d in given])
@@ -314,6 +343,7 @@ class TopicLoad:
         *,
         wait_s: float = 0.0,
         messages_max: int = 0,
+        consumer: str = "",
     ) -> list[Delivery]:
         """What a consumer is given; nothing when that cannot be learnt."""
         log = self.audit.logs[name]
@@ -323,12 +353,18 @@ class TopicLoad:
 
         async def work(partition: Partition) -> list[Delivery]:
             subscription = await partition.subscription(sub)
-            return await subscription.receive(
-                f"{client.name}.{client.run}",
+            given = await subscription.receive(
+                consumer or f"{client.name}.{client.run}",
                 messages_max=messages_max,
                 wait_s=wait_s,
                 request=request,
             )
+            self.types.look(log, sub, subscription)
+            if self.delays.share and self.options.subscriptions[sub].type in HEEDING:
+                what = f"{name} subscription {sub}"
+                if check_due(given, partition.wall_ms(), what, self.audit.fail):
+                    self.cluster.trace.probe("topic.delayed_given")
+            return given
 
         for _ in range(3 if request else 1):
             cursor = log.cursors[sub]
@@ -354,6 +390,7 @@ class TopicLoad:
             if (partition, offset) != (log.name.partition, one.offset):
                 self.audit.fail(f"S9 {log.name} offset {one.offset}: ack id {one.ack_id}")
             value = log.odd.name_of(one.record, f"subscription {sub}")
+            self.types.given(log, sub, one.offset, value)
             rows.append((one.offset, value, epoch, lease, one.delivery_count))
         log.delivered(sub, rows, asked)
 
@@ -387,6 +424,7 @@ class TopicLoad:
                 )
             except StaleLease as error:
                 stale = error.stale
+            self.types.look(log, sub, subscription)
             return partition.epoch, stale
 
         for _ in range(3):

@@ -9,7 +9,9 @@ and everything must be as it was.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from octavo.broker.errors import SubscriptionBusy
@@ -21,6 +23,8 @@ from tests.sim.brokers import CALL_TIMEOUT_S, SimBroker
 from tests.sim.client_load import ClientLoad
 from tests.sim.cluster import Cluster
 from tests.sim.compaction_load import CompactionLoad
+from tests.sim.exclusive_load import ExclusiveLoad
+from tests.sim.letter_load import LetterJudge
 from tests.sim.published_load import PublishedLoad
 from tests.sim.time_load import TimeLoad
 from tests.sim.tool_judge import ToolJudge
@@ -32,6 +36,9 @@ from tests.sim.topic_options import TopicOptions
 _PAUSE_S = 0.05
 _ROUNDS_MAX = 20
 _SWEEPS_MAX = 1_000
+_LATE, _LATE_MS = 8, 1_500
+"""Messages that are published while it is drained, and when they are due at most."""
+_PATIENCE_S = 20.0
 
 
 class TopicJudge:
@@ -62,8 +69,12 @@ class TopicJudge:
         """In the seeds that have compacted views."""
         self.published: PublishedLoad | None = None
         """In the seeds that have published batches."""
+        self.exclusive: ExclusiveLoad | None = None
+        """In the seeds that have exclusive producers."""
         self.fleet_is_well: Callable[[], Awaitable[None]]
         """Judges the brokers."""
+        self.letters: LetterJudge
+        """Judges dead letters."""
         self.left_over: Callable[[], list[str]]
         """The ledgers that nobody names."""
         self.settled = False
@@ -125,8 +136,14 @@ class TopicJudge:
         for name in self.load.partitions:
             ends[name] = end = await self._read_all(client, name)
             await self.times.ask_in_the_end(client, name)
-            for sub in self.options.subscriptions:
+            for sub, settings in self.options.subscriptions.items():
+                if settings.type == "key_shared":
+                    await self._drain_around(client, name, sub)
                 await self._drain(client, name, sub)
+                if self.load.delays.share:
+                    await self._publish_late(client, name)
+                    await self._drain(client, name, sub)
+                await self.letters.read(client, name, sub)
             self.audit.logs[name].check_cursors(end)
             await self._repeat(client, name)
             await self._compare(client, name)
@@ -152,12 +169,16 @@ class TopicJudge:
                 await self.compaction.read_all(client, name)
         if self.tools is not None:
             await self.tools.check(client, self._at_any)
+        if self.exclusive is not None:
+            self.exclusive.check()
         await self._sweep(client)
         self.settled = True
 
     async def _sweep(self, client: TopicClient) -> None:
         """Ledgers that nobody names any more are found, and removed."""
         for _ in range(_SWEEPS_MAX):
+            # What a fork that failed refers to is nobody's left-over before it is let go of.
+            await self._at_any(client, lambda broker: broker._shared.sweep(lambda _: True))
             await self._at_any(client, lambda broker: broker._leftovers.sweep(lambda _: True))
             if not (left := self.left_over()):
                 return
@@ -186,6 +207,17 @@ class TopicJudge:
             log.check_whole(first, end)
             return int(end)
 
+    async def _publish_late(self, client: TopicClient, name: PartitionName) -> None:
+        """Some more that are not due, while nothing keeps consumers from coming at once."""
+        self.load.delays = replace(self.load.delays, delay_ms_max=_LATE_MS)
+        log, first = self.audit.logs[name], self.load.take_numbers(_LATE)
+        values = [f"{client.name}.late-{first + n}" for n in range(_LATE)]
+        log.sends(values, f"{client.name} late", -1, first)
+        batch = self.load.batch(client, values)
+        with contextlib.suppress(*EXPECTED):
+            published: Published = await client.ask(name, lambda p: p.publish(batch))
+            log.acked(values, published.first_offset, duplicate=published.duplicate)
+
     async def _drain(self, client: TopicClient, name: PartitionName, sub: str) -> None:
         """Receive and acknowledge until nothing is left."""
         log = self.audit.logs[name]
@@ -207,6 +239,59 @@ class TopicJudge:
                     await asyncio.sleep(_PAUSE_S)
             except SubscriptionBusy:
                 await asyncio.sleep(_PAUSE_S)
+
+    async def _drain_around(self, client: TopicClient, name: PartitionName, sub: str) -> None:
+        """Somebody holds one message and stands still: nothing of other keys may wait for it."""
+        log = self.audit.logs[name]
+        bounds = self.options.subscriptions[sub]
+        keys = dict.fromkeys(self.load.key_of(message.value) for message in log.at.values())
+        if len(keys) >= self.options.config["look_ahead_messages_max"]:
+            return  # so many may hold each other up
+        held = await self.load.receive(
+            client, name, sub, wait_s=1.5, messages_max=1, consumer="slow"
+        )
+        if len(held) != 1:
+            return
+        loop = asyncio.get_running_loop()
+        patience_s = _PATIENCE_S + (bounds.ack_timeout_ms + bounds.consumer_timeout_ms) / 1000
+        until_s = loop.time() + patience_s
+
+        async def left(partition: Partition) -> tuple[int, dict[int, str], bool]:
+            subscription = await partition.subscription(sub)
+            lease = subscription._dispatcher._lease_of.get(held[0].offset)
+            is_held = lease is not None and lease.consumer.name == "slow"
+            is_acked, end = subscription._cursor.is_acked, partition.next_offset
+            return (
+                partition.epoch,
+                {
+                    offset: message.value
+                    for offset, message in log.at.items()
+                    if offset < end and not is_acked(offset) and offset != held[0].offset
+                },
+                is_held,
+            )
+
+        while True:
+            _, waits, is_held = await client.ask_retrying(name, left)
+            if not is_held:
+                return  # its partition has moved
+            mine = self.load.key_of(log.at[held[0].offset].value)
+            if all(
+                not self.load.types.passes(sub, value)
+                or (mine is not None and self.load.key_of(value) == mine)
+                for value in waits.values()
+            ):
+                self.cluster.trace.probe("topic.drained_around")
+                return
+            if loop.time() > until_s:
+                self.load.types.held_up(log, sub, held[0].offset, waits)
+                return
+            await self.load.acknowledge(client, name, sub, extend=[held[0].ack_id])
+            given = await self.load.receive(
+                client, name, sub, wait_s=0.02, messages_max=5, consumer="quick"
+            )
+            if given:
+                await self.load.acknowledge(client, name, sub, acks=given)
 
     async def _repeat(self, client: TopicClient, name: PartitionName) -> None:
         """What a numbered producer sent last is known to be there."""

@@ -6,25 +6,36 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
-from octavo.broker.types import TopicName
+from octavo.broker.types import SubscriptionSettings, TopicName
 from tests.sim import (
     client_load,
     compaction_load,
+    delay_options,
+    exclusive_load,
     fleet,
+    fork_load,
+    letter_load,
+    policy_audit,
     published_load,
     recreate_load,
+    subscription_types,
     time_options,
     topic_options,
 )
 from tests.sim.atlas import Atlas
 from tests.sim.brokers import SimBroker
 from tests.sim.chain_audit import ChainAudit
-from tests.sim.client_load import ClientLoad, ClientOptions
+from tests.sim.client_load import LOOP, ClientLoad, ClientOptions
 from tests.sim.cluster import Cluster, SimBookie
-from tests.sim.compaction_load import CompactionLoad, CompactionOptions
+from tests.sim.compaction_load import CompactionLoad, CompactionOptions, OwnCompaction
+from tests.sim.delay_options import HEEDING, DelayOptions
+from tests.sim.exclusive_load import ExclusiveLoad, ExclusiveOptions
 from tests.sim.fleet import Fleet
+from tests.sim.fork_load import ForkLoad
 from tests.sim.leftover_audit import left_over
+from tests.sim.letter_load import LetterJudge, LetterOptions
 from tests.sim.options import SimOptions
+from tests.sim.policy_audit import PolicyAudit
 from tests.sim.published_audit import PublishedAudit
 from tests.sim.published_load import PublishedLoad, PublishedOptions
 from tests.sim.recreate_load import RecreateLoad
@@ -37,6 +48,7 @@ from tests.sim.topic_audit import TopicAudit
 from tests.sim.topic_faults import TopicNemesis
 from tests.sim.topic_load import TopicLoad
 from tests.sim.topic_settle import TopicJudge
+from tests.sim.type_audit import TypeAudit
 
 _TOPICS_SHARE = 0.2
 _BOTH_SHARE = 0.05
@@ -88,7 +100,13 @@ class Topics:
                 self.options.settings, retention_ms=times.retention_ms, retention_bytes=None
             )
             self.options = replace(self.options, settings=settings)
+        policies = policy_audit.draw(loop.stream("policy options"))
+        if not recreates:
+            said = policies.over(self.options.settings)
+            self.options = replace(self.options, settings=said)
         compaction = compaction_load.draw(loop.stream("compaction options"))
+        own = compaction_load.draw_own(loop.stream("own compaction options"))
+        delays = delay_options.draw(loop.stream("delay options"))
         client = client_load.draw(loop.stream("client options"))
         if compaction.jobs:  # its messages need keys, and values
             client = ClientOptions()
@@ -96,9 +114,40 @@ class Topics:
             faults = recreate_load.spared(self.options.faults, loop.stream("topic faults spared"))
             self.options = replace(self.options, calls={}, messages_max=20, faults=faults)
             compaction, client = CompactionOptions(), ClientOptions()
-            tool_options = ToolOptions()
-        subscriptions = {**self.options.subscriptions, **client.subscriptions}
+            tool_options, delays = ToolOptions(), DelayOptions()
+        types: dict[str, SubscriptionSettings] = {}
+        if not recreates:
+            types = subscription_types.draw(
+                loop.stream("subscription types"), self.options.subscriptions
+            )
+        if types:
+            # The production client and Spark's sink choose keys of their own, and what was not due
+            # has no place in the order of its key.
+            client, tool_options, delays = ClientOptions(), ToolOptions(), DelayOptions()
+            self.options = replace(self.options, consumers=2, subscriptions=types)
+        if not compaction.jobs:
+            own = None
+        if own is not None:
+            if tool_options.are_there:
+                own = replace(own, tombstones=False)
+            settings = replace(self.options.settings, **own.settings)
+            self.options = replace(self.options, settings=settings)
+            cluster.events.add("own compaction options", own)
+        if client.loops:
+            delays = DelayOptions()  # the client's loops have times of their own
+        if delays.share:
+            times = replace(times, jump_mean_s=None)
+            cluster.events.add("delay options", delays)
+        letters = letter_load.draw(loop.stream("letter options"))
+        if recreates:
+            letters = LetterOptions()
+        given = letters.given_to(TopicName("public", "t"), self.options.subscriptions)
+        subscriptions = {**given, **client.subscriptions}
         self.options = replace(self.options, subscriptions=subscriptions)
+        key_of: subscription_types.KeyOf = compaction.key_of
+        if not compaction.jobs:
+            keys = loop.stream("subscription keys").choice((2, 4, 12))
+            key_of = subscription_types.key_of(subscriptions, keys)
         drawn = fleet.draw(loop.stream("fleet options"))
         if drawn.partitions is not None:
             more = replace(self.options.settings, partitions=drawn.partitions)
@@ -106,6 +155,8 @@ class Topics:
         cluster.events.add("topic options", self.options)
         cluster.events.add("fleet options", drawn)
         cluster.events.add("time options", times)
+        cluster.events.add("policy options", policies)
+        cluster.events.add("letter options", letters)
         self.audit = TopicAudit(cluster.events, cluster.trace, cluster.audit.fail)
         self.chains = ChainAudit(self.audit, cluster.audit, cluster.trace, cluster.audit.fail)
         cluster.metadata.observers.append(self.chains.changed)
@@ -113,10 +164,19 @@ class Topics:
         partitions = [topic.partition(n) for n in range(self.options.settings.partitions)]
         for name in partitions:
             self.audit.add(name, self.options.subscriptions, repeats=not self.options.definite)
+            if client.loops:
+                self.audit.logs[name].cursors[LOOP].releases = True
+            for sub in given if letters.max_deliveries is not None else ():
+                self.audit.logs[name].cursors[sub].gives_up = True
+        type_audit = TypeAudit(subscriptions, key_of, cluster.trace, cluster.audit.fail)
+        for log in self.audit.logs.values():
+            log.passes = type_audit.passes
+            log.order_of = type_audit.order_of
         self.brokers: dict[str, SimBroker] = {}
         config = {
             **self.options.config, **topic_options.draw_clocks(loop.stream("clock options")),
-            **drawn.config, "leftover_grace_ms": 20,
+            **drawn.config, **letters.config, "leftover_grace_ms": 20,
+            **({} if own is None else own.config), "pending_messages_max": delays.pending_max,
         }  # fmt: skip
         if recreates:
             config.update(recreate_load.limits(loop.stream("recreate options")))
@@ -124,35 +184,55 @@ class Topics:
             broker_id = f"k{number}"
             self.brokers[broker_id] = SimBroker(cluster, broker_id, config, self.brokers)
         self.load = TopicLoad(
-            cluster, self.brokers, partitions, self.options, self.audit, compaction.key_of, times
+            cluster, self.brokers, partitions, self.options, self.audit, key_of, times, type_audit
         )
+        self.load.delays = delays
+        if delays.share:
+            for log in self.audit.logs.values():
+                log.unordered = {
+                    sub for sub, of in self.options.subscriptions.items() if of.type in HEEDING
+                }
+        more_trims = own is not None and self.options.settings.compaction_delete_raw
         self.chains.times = TimeAudit(
-            None if self.options.settings.retention_bytes is not None
+            None if self.options.settings.retention_bytes is not None or more_trims
             else self.options.settings.retention_ms,
             loop.wall_ms, cluster.trace, cluster.audit.fail,
             two_clocks=cluster.metadata.resends_reads,
         )  # fmt: skip
         self.times = TimeLoad(self.load, times, self.chains.times)
+        self.policies = PolicyAudit(
+            cluster, self.audit, self.chains.times, clocks_jump=times.jump_mean_s is not None
+        )
         self.load.others.append(self.times.clients)
         self.nemesis = TopicNemesis(cluster, self.brokers, self.load, self.options)
         self.judge = TopicJudge(
             cluster, self.brokers, self.load, self.options, self.audit, topic, self.times
         )
+        self.judge.letters = LetterJudge(self.load, letters)
         self.fleet = Fleet(cluster, self.brokers, config, drawn, topic, len(partitions))
         self.judge.fleet_is_well = lambda: self.fleet.check(self._hopeless)
         self.judge.left_over = lambda: left_over(cluster.audit.ledgers, self.chains.owned)
         published = published_load.draw(loop.stream("published options"))
         if recreates:
             published = PublishedOptions()
+        drawn_forks = fork_load.draw(loop.stream("fork options"))
+        if drawn_forks.forks:  # a fork keeps ledgers of a topic that is deleted
+            tool_options = replace(tool_options, deletes_topic=False)
         self.tools = self._tools(tool_options, published)
         self.again = RecreateLoad(self.load, self.options.settings) if recreates else None
         if compaction.jobs:
             cluster.events.add("compaction options", compaction)
-            self._compact(CompactionLoad(self.load, compaction))
+            self._compact(CompactionLoad(self.load, compaction), own)
         if client.loops:
             cluster.events.add("client options", client)
             self.judge.client = ClientLoad(self.load, client)
             self.load.others.append(self.judge.client.clients)
+        self._exclude(exclusive_load.draw(loop.stream("exclusive options")))
+        self.forks: ForkLoad | None = None
+        if drawn_forks.forks and not recreates:
+            cluster.events.add("fork options", drawn_forks)
+            self.forks = ForkLoad(self.load, drawn_forks)
+            self.load.others.append(self.forks.clients)
         self._atlas = Atlas(cluster)
         self._ready = self._enough_bookies = False
         self._patience_s = float("inf")
@@ -177,7 +257,21 @@ class Topics:
         self.judge.published = load = PublishedLoad(self.load, published, audit)
         self.load.others.append(load.clients)
 
-    def _compact(self, compaction: CompactionLoad) -> None:
+    def _exclude(self, options: ExclusiveOptions) -> None:
+        gives_up = self.tools, self.judge.client, self.again
+        if not options.producers or any(one is not None for one in gives_up):
+            return  # Spark's side and the production client do where they are refused for good
+        self.cluster.events.add("exclusive options", options)
+        load = self.judge.exclusive = ExclusiveLoad(self.load, options)
+        load.over = lambda: self.judge.settled
+        self.load.others.append(load.clients)
+
+    def _compact(self, compaction: CompactionLoad, own: OwnCompaction | None) -> None:
+        if own is not None:
+            self.load.is_tombstone = own.is_tombstone
+            assert self.chains.times is not None
+            for view in compaction.views.values():
+                view.own, view.age_ms = own, self.chains.times.age_ms
         self.load.others.append(compaction.clients)
         self.judge.compaction = compaction
         self.chains.views = compaction.views
@@ -185,7 +279,12 @@ class Topics:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """While this is entered, Spark's side runs in this seed, and maintenance is watched."""
-        with self.fleet.installed(), nullcontext() if not self.tools else self.tools.installed():
+        with (
+            self.fleet.installed(),
+            self.policies.installed(),
+            nullcontext() if not self.tools else self.tools.installed(),
+            self.load.delays.installed(self.cluster.loop.wall_ms),
+        ):
             yield
 
     def start(self) -> None:
@@ -208,6 +307,8 @@ class Topics:
         if self.again is not None:
             self.again.nemesis.over = True
         self.load.over = True
+        if self.judge.exclusive is not None:
+            self.judge.exclusive.free()
         if self.tools is not None:
             self.tools.objects.fails_p = 0.0
         for client in self.load.clients:
@@ -224,6 +325,8 @@ class Topics:
             self.judge.settle()
             if self.again is not None:
                 self.again.settle()
+            if self.forks is not None:
+                self.forks.settle()
         else:
             self.cluster.loop.world_later(0.05, self.settle)
 
@@ -239,7 +342,8 @@ class Topics:
     @property
     def settled(self) -> bool:
         """Whether all has been looked at, or cannot be: more bookies refused than may."""
-        if self.judge.settled and (self.again is None or self.again.settled):
+        beside = [one for one in (self.again, self.forks) if one is not None]
+        if self.judge.settled and all(one.settled for one in beside):
             return True
         if self.cluster.loop.now < self._patience_s or not self._hopeless():
             return False
@@ -249,7 +353,7 @@ class Topics:
     def _hopeless(self) -> bool:
         """Whether a ledger that a take-over has to close cannot be closed."""
         for known in self.chains.owned.values():
-            wanted = [link.ledger_id for link in known.record.ledgers[-1:]]
+            wanted = [link.ledger_id for link in known.record.ledgers[-1:] if not link.shared]
             if known.record.state_ledger is not None:
                 wanted.append(known.record.state_ledger)
             for ledger_id in wanted:

@@ -203,6 +203,7 @@ def test_a_stream_counts_each_row_once_when_batches_are_run_again(
     shutil.rmtree(tmp_path / "checkpoint")
 
 
+@pytest.mark.long
 def test_attempts_of_tasks_publish_nothing_and_the_driver_once(
     spark: SparkSession, service: str, client: Client, tmp_path: Path
 ) -> None:
@@ -231,6 +232,7 @@ def test_attempts_of_tasks_publish_nothing_and_the_driver_once(
     }
 
 
+@pytest.mark.long
 def test_failing_tasks_leave_nothing_that_anybody_sees(
     spark: SparkSession, service: str, client: Client
 ) -> None:

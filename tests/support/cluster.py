@@ -24,16 +24,20 @@ import pytest
 
 from octavo.bookie.disk.files import Disk
 from octavo.bookie.node import BookieNode
+from octavo.bookie.wire.guard import Guard, KnowsCallers
 from octavo.broker.broker import Broker
+from octavo.broker.cluster.handing import Handed
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import OwnerUnreachable, PartitionMoving
 from octavo.broker.http.broker_calls import KEY_USE
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.forwarding import with_owner
 from octavo.broker.http.server import BrokerServer
+from octavo.broker.partition.ending import Foretold
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import BrokerInfo, Owner, PartitionName, TopicName, TopicSettings
 from octavo.clock import wall_clock_ms
+from octavo.keys import data_keys_of
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.options import LedgerOptions
 from octavo.ledger.write.writer import LedgerWriter
@@ -41,6 +45,10 @@ from octavo.metadata.opening import open_store
 from octavo.metadata.secret import cluster_secret
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.records import Record, build_batch, read_records
+from octavo.security.bookie_tokens import BookieTokens, Prove, node_prover
+from octavo.security.keys.config import KeysConfig
+from octavo.security.keys.data_keys import DataKeys
+from octavo.security.policy import PolicyRecord, PolicyStore, make_rule, rule_record
 from octavo.tls.contexts import Certificates
 from tests.support.fake_broker import Api
 from tests.support.raw_bookie import config_in, new_node, open_metadata
@@ -122,11 +130,18 @@ class Cluster:
         store: MetadataStore,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         tls: Certificates | None = None,
+        guarded: bool = False,
     ) -> None:
         self.folder = folder
         self.store = store
+        self.guarded = guarded
+        """Whether bookies ask who calls, once the policy says so, and our own clients tell."""
+        self.authenticates: KnowsCallers | None = None
+        """Knows whose certificates the bookies are shown that are started from now on."""
         self.tls = tls
         """Of all nodes together, who are one process."""
+        self.keys: KeysConfig | None = None
+        """Of ledger clients and brokers, each of which reads them for itself."""
         self.clock = Clock()
         """Of brokers' cores; those behind HTTP go by the wall clock."""
         self.nodes: dict[str, BookieNode] = {}
@@ -154,7 +169,8 @@ class Cluster:
     async def start_bookie(self, name: str, *, disk: Disk | None = None, **how: Any) -> BookieNode:
         """Start a bookie; again with the same name, it finds its folder as it left it."""
         config = config_in(self.folder / name, bookie_id=name, **how)
-        node = new_node(config, self.store, disk, self.tls)
+        guard = Guard(self.store, wall_clock_ms, self.authenticates) if self.guarded else None
+        node = new_node(config, self.store, disk, self.tls, guard)
         await node.start()
         self.nodes[name] = node
         return node
@@ -169,14 +185,41 @@ class Cluster:
             options=LedgerOptions(**{**QUICK, **options}),
             clock=lambda: 1_700_000_000_000,
             tls=self.tls,
+            prove=await self.prove_as("client"),
+            keys=self._own_keys(),
         )
         await client.start()
         self._clients.append(client)
         return client
 
+    def _own_keys(self) -> DataKeys | None:
+        return None if self.keys is None else data_keys_of(self.keys)
+
     async def drop_client(self, client: LedgerClient) -> None:
         self._clients.remove(client)
         await client.close()
+
+    # Who may do what
+
+    async def prove_as(self, name: str) -> Prove | None:
+        return await node_prover(self.store, name, wall_clock_ms) if self.guarded else None
+
+    async def tokens(self) -> BookieTokens:
+        return BookieTokens(await cluster_secret(self.store), wall_clock_ms)
+
+    async def secure(self, *rules: tuple[str, str, str], secured: bool = True) -> None:
+        """Have exactly these rules: principal, operations, resource. Bookies know it then."""
+        made = tuple(
+            rule_record(make_rule(principal, operations, resource, allow=True))
+            for principal, operations, resource in rules
+        )
+        read = await PolicyStore(self.store).change(lambda _: PolicyRecord(secured, made))
+        for node in self.nodes.values():
+            guard = node._guard
+            assert guard is not None, "for a guarded cluster"
+            async with asyncio.timeout(10):
+                while guard.authority.version != read.version:
+                    await guard.authority.until_changed(guard.authority.generation)
 
     # Brokers
 
@@ -186,6 +229,8 @@ class Cluster:
         running = await self._open_broker(made, self.clock, deaf=deaf)
         running.broker.tell_peer = self._tell_peer
         running.broker.ask_peer = self._ask_peer
+        running.broker.letters.pass_on = self._pass_letter_on
+        running.broker.foretell_peer = self._foretell_peer
         await running.broker.start(f"http://{broker_id}.test")
         return running
 
@@ -229,7 +274,13 @@ class Cluster:
         await store.start()
         rng = random.Random(f"{config.broker_id} {len(self._running)}")
         ledgers = LedgerClient(
-            store, rng=rng, options=LedgerOptions(**QUICK), clock=clock, tls=self.tls
+            store,
+            rng=rng,
+            options=LedgerOptions(**QUICK),
+            clock=clock,
+            tls=self.tls,
+            prove=await self.prove_as(config.broker_id),
+            keys=self._own_keys(),
         )
         await ledgers.start()
         broker = Broker(store, ledgers, config, rng=rng, clock=clock)
@@ -267,7 +318,11 @@ class Cluster:
     ) -> T:
         """What `work` gives at the partition's owner, asked for at `node`: the production proxy."""
         call: Any = SimpleNamespace(
-            services=SimpleNamespace(broker=node, config=SimpleNamespace(moving_wait_ms=2_000)),
+            services=SimpleNamespace(
+                broker=node,
+                config=SimpleNamespace(moving_wait_ms=2_000),
+                quotas=SimpleNamespace(owned=lambda _call, _namespace: None),
+            ),
             forwarded=forwarded,
             incarnation=incarnation,
             names_incarnation=False,
@@ -294,15 +349,23 @@ class Cluster:
             raise ConnectionRefusedError(peer.url)
         return await broker.let_go(name, incarnation)
 
-    async def _ask_peer(self, peer: BrokerInfo, name: PartitionName, incarnation: str) -> None:
+    async def _pass_letter_on(self, owner: Owner, name: PartitionName, batch: bytes) -> None:
+        partition = await owned(self.brokers[owner.broker_id].broker, name)
+        await partition.publish(batch)
+
+    async def _foretell_peer(
+        self, peer: BrokerInfo, name: PartitionName, foretold: Foretold
+    ) -> None:
         broker = self._living(peer.broker_id)
         if broker is None:
             raise ConnectionRefusedError(peer.url)
-        await self.at_owner(broker, name, _nothing, forwarded=True, incarnation=incarnation)
+        await broker.ownership.prepare(name, foretold)
 
-
-async def _nothing(_: Partition) -> None:
-    """All that a broker wants of an heir is that it serves."""
+    async def _ask_peer(self, peer: BrokerInfo, name: PartitionName, handed: Handed) -> None:
+        broker = self._living(peer.broker_id)
+        if broker is None:
+            raise ConnectionRefusedError(peer.url)
+        await broker.ownership.take(name, handed)
 
 
 def _muted(watch: Any) -> Any:
@@ -317,11 +380,12 @@ async def running_cluster(
     brokers: int = 0,
     session_timeout_ms: int = SESSION_TIMEOUT_MS,
     tls: Certificates | None = None,
+    guarded: bool = False,
     **how: Any,
 ) -> AsyncIterator[Cluster]:
     """`bookies` bookies with the settings `how`, and `brokers` behind HTTP, `broker-0` first."""
     async with open_metadata(folder) as store:
-        cluster = Cluster(folder, store, session_timeout_ms, tls)
+        cluster = Cluster(folder, store, session_timeout_ms, tls, guarded)
         try:
             for number in range(1, bookies + 1):
                 await cluster.start_bookie(f"b{number}", **how)

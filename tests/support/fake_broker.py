@@ -7,6 +7,7 @@ what, and a test moves a partition by changing it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -20,13 +21,20 @@ from octavo.broker.bulkload.checks import Offer
 from octavo.broker.bulkload.driver import ANYBODY, Committed, LoadPart
 from octavo.broker.bulkload.rules import Caller
 from octavo.broker.clock.deletion_clock import DeletionTime
+from octavo.broker.cluster.forks import OwnersPoint
+from octavo.broker.cluster.handing import Handed
+from octavo.broker.cluster.schema_registry import SchemaRegistry
+from octavo.broker.cluster.standing import Standing
 from octavo.broker.config import BrokerConfig
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.server import BrokerServer
+from octavo.broker.log.ledger_list import Cut, ForkPoint
 from octavo.broker.log.open_batches import OpenBatches
 from octavo.broker.metrics import Duties
 from octavo.broker.partition.compacted import CompactedPage
+from octavo.broker.partition.ending import Foretold
 from octavo.broker.partition.gathering import Joined, Placed
+from octavo.broker.state.access import Access, AccessState
 from octavo.broker.types import (
     AckId,
     BrokerInfo,
@@ -46,7 +54,11 @@ from octavo.broker.types import (
     TopicSettings,
 )
 from octavo.metadata.bulk_loads import BulkLoadPart, BulkLoadRecord
-from octavo.metadata.store import SessionState
+from octavo.metadata.schemas import SCHEMAS_ROOT, SchemaStore
+from octavo.metadata.secret import SECRET_BYTES, SECRET_PATH, SecretRecord
+from octavo.metadata.store import Record as Stored
+from octavo.metadata.store import RecordExists, RecordNotFound, SessionState, VersionConflict
+from octavo.metadata.topic_records import ForkRecord, NamespaceRecord, Policies, encode_record
 from octavo.protocol.ack_ids import each
 from octavo.protocol.batch import check_batch, read_header, with_base_offset
 from octavo.protocol.records import Record, build_batch, read_records
@@ -77,6 +89,8 @@ class FakeSubscription:
         wait_s: float = 0.0,
         request: str = "",
         out_max: int | None = None,
+        generation: int | None = None,
+        priority: int = 0,
     ) -> list[Delivery]:
         if self.info.settings.type == "exclusive":
             if self.holder not in (None, consumer):
@@ -121,6 +135,7 @@ class FakeSubscription:
         up_to: int | None = None,
         nacks: Sequence[Nack] = (),
         extend: Sequence[str] = (),
+        release: Sequence[str] = (),
     ) -> int:
         if up_to is not None and self.info.settings.type == "shared":
             raise errors.CumulativeAckNotAllowed("shared subscriptions ack one by one")
@@ -135,11 +150,13 @@ class FakeSubscription:
             else:
                 del self.leases[offset]
                 self.acked.add(offset)
-        for nack_id in each(nack.ack_id for nack in nacks):
+        for nack_id in each([*(nack.ack_id for nack in nacks), *release]):
             offset = AckId.parse(nack_id).offset
             if self.leases.pop(offset, None):
                 self.redeliver.append(offset)
-        if nacks:
+        for nack_id in each(release):
+            self.counts[AckId.parse(nack_id).offset] -= 1
+        if nacks or release:
             self.partition.wake()
         if up_to is not None:
             self.acked |= set(range(up_to + 1))
@@ -147,14 +164,40 @@ class FakeSubscription:
             raise errors.StaleLease(f"{len(stale)} leases have ended", stale)
         return len(self.acked) - before
 
-    async def seek(self, offset: int) -> int:
+    @property
+    def committed_offset(self) -> int:
+        return next(n for n in itertools.count() if n not in self.acked)
+
+    async def peek(self, messages_max: int) -> list[Delivery]:
+        unacked = [n for n in self.partition.all_records() if n not in self.acked]
+        records = self.partition.all_records()
+        return [
+            Delivery("", offset, *records[offset], self.counts.get(offset, 0))
+            for offset in unacked[:messages_max]
+        ]
+
+    async def skip(self, count: int) -> int:
+        unacked = [n for n in range(self.partition.next_offset) if n not in self.acked]
+        self.acked |= set(unacked[:count])
+        return len(unacked[:count])
+
+    async def ack_before(self, offset: int) -> int:
+        before = len(self.acked)
+        self.acked |= set(range(offset))
+        return len(self.acked) - before
+
+    async def seek(self, offset: int, *, exactly: bool = False) -> int:
+        if exactly and offset < self.partition.earliest_offset:
+            raise errors.OffsetTrimmed("it is gone", self.partition.earliest_offset)
+        if exactly and offset > self.partition.next_offset:
+            raise errors.OffsetBeyondEnd("not yet", self.partition.next_offset)
         self.next = max(self.partition.earliest_offset, min(offset, self.partition.next_offset))
         self.acked = set(range(self.next))
         self.leases.clear()
         self.redeliver.clear()
         return self.next
 
-    def held_back(self) -> str | None:
+    def held_back(self, consumer: str = "") -> str | None:
         full = len(self.leases) >= self.leased_max and self.next < self.partition.next_offset
         return f"{len(self.leases)} messages are out" if full else None
 
@@ -254,6 +297,23 @@ class FakePartition:
         self.subscriptions: dict[str, FakeSubscription] = {}
         self.waiters: set[asyncio.Future[None]] = set()
         self.before_publish: Callable[[], Any] | None = None
+        self.exclusive = Access(AccessState())
+
+    epoch = 1
+
+    async def truncate(self, before: int) -> int:
+        if before > self.next_offset:
+            raise errors.OffsetBeyondEnd(f"the next one will be {self.next_offset}", before)
+        self.earliest_offset = max(self.earliest_offset, before)
+        return self.earliest_offset
+
+    async def fork_point(self, offset: int) -> ForkPoint:
+        if offset > self.next_offset:
+            raise errors.OffsetBeyondEnd(f"the next one will be {self.next_offset}", offset)
+        return ForkPoint(offset, Cut(7, 0, 0, -1) if offset else None)
+
+    def is_unused(self, for_ms: int, retire_s: float = 0.0) -> bool:
+        return False
 
     async def prove(self) -> None:
         pass
@@ -275,13 +335,32 @@ class FakePartition:
 
         return Joined(asyncio.ensure_future(stored()), 0)
 
+    @property
+    def access(self) -> AccessState:
+        return self.exclusive.state
+
+    async def acquire_access(
+        self, producer: str, *, session_ms: int, fencing: bool, wait_s: float = 0.0
+    ) -> tuple[AccessState, int]:
+        found = self.exclusive.acquire(producer, 0, session_ms=session_ms, fencing=fencing)
+        return found, self.next_offset
+
+    async def release_access(self, epoch: int) -> None:
+        self.exclusive.release(epoch)
+
     async def publish(
-        self, batch: bytes, *, expected_offset: int | None = None, checked: bool = False
+        self,
+        batch: bytes,
+        *,
+        expected_offset: int | None = None,
+        checked: bool = False,
+        access: int | None = None,
     ) -> Published:
         assert isinstance(batch, bytes)
         header = check_batch(batch)  # also when the caller says so: a test would see a lie
         if self.before_publish is not None:
             self.before_publish()
+        self.exclusive.check(access, 0)
         if expected_offset is not None and expected_offset != self.next_offset:
             raise errors.OffsetMismatch(
                 f"the next offset is {self.next_offset}, not {expected_offset}", self.next_offset
@@ -400,21 +479,72 @@ async def three_bookies(path: str) -> list[str]:
     return ["b1", "b2", "b3"] if path.endswith("/cookies") else []
 
 
+class FakeStore:
+    """Records in a dictionary, with watches that are never late."""
+
+    url = "file:///fake.db"
+    session_state = SessionState.CONNECTED
+
+    def __init__(self) -> None:
+        secret = encode_record(SecretRecord("5e" * SECRET_BYTES))
+        self.records: dict[str, Stored] = {SECRET_PATH: Stored(secret, 0)}
+        self.watches: list[tuple[str, Callable[[], None]]] = []
+
+    def on_session(self, listener: Any) -> None:
+        pass
+
+    async def children(self, path: str) -> Any:
+        if path.startswith(SCHEMAS_ROOT):
+            return sorted(one.rpartition("/")[2] for one in self.records if one.startswith(path))
+        return await three_bookies(path)
+
+    def watch_children(self, path: str, on_change: Any) -> Any:
+        return SimpleNamespace(cancel=lambda: None)
+
+    def watch(self, path: str, on_change: Callable[[], None]) -> Any:
+        self.watches.append((path, on_change))
+        return SimpleNamespace(cancel=lambda: self.watches.remove((path, on_change)))
+
+    async def sync(self) -> None:
+        pass
+
+    async def get(self, path: str) -> Stored:
+        if path not in self.records:
+            raise RecordNotFound(path)
+        return self.records[path]
+
+    async def create(self, path: str, value: bytes) -> None:
+        if path in self.records:
+            raise RecordExists(path)
+        self._set(path, value, 0)
+
+    async def put(self, path: str, value: bytes, version: int) -> int:
+        if (await self.get(path))[1] != version:
+            raise VersionConflict(path)
+        return self._set(path, value, version + 1)
+
+    async def delete(self, path: str, version: int) -> None:
+        if (await self.get(path))[1] != version:
+            raise VersionConflict(path)
+        del self.records[path]
+
+    def _set(self, path: str, value: bytes, version: int) -> int:
+        self.records[path] = Stored(value, version)
+        for watched, on_change in tuple(self.watches):
+            if watched == path:
+                on_change()
+        return version
+
+
 class FakeCluster:
     def __init__(self) -> None:
-        self.namespaces = {"public"}
+        self.namespaces = {"public": NamespaceRecord()}
         self.topics: dict[TopicName, TopicInfo] = {}
         self.subscriptions: dict[TopicName, dict[str, SubscriptionInfo]] = {}
         self.partitions: dict[PartitionName, FakePartition] = {}
         self.owners: dict[PartitionName, str | None] = {}
         self.brokers: dict[str, FakeBroker] = {}
-        self.store = SimpleNamespace(
-            url="file:///fake.db",
-            session_state=SessionState.CONNECTED,
-            on_session=lambda listener: None,
-            children=three_bookies,
-            watch_children=lambda path, on_change: SimpleNamespace(cancel=lambda: None),
-        )
+        self.store: Any = FakeStore()
 
 
 class FakeBroker:
@@ -426,11 +556,22 @@ class FakeBroker:
         self.closed = False
         self.bulk_loads = FakeBulkLoads()
         self.open_batches = OpenBatches(0)
-        self.balance = SimpleNamespace(to_move=dict[PartitionName, str])
+        self.balance = SimpleNamespace(to_move=dict[PartitionName, str], unload=self.unload)
+        self.standings = SimpleNamespace(of=lambda other: cluster.brokers[other].standing())
+        self.draining = False
+        self.foretold: list[Foretold] = []
+        self.taken: list[tuple[PartitionName, Handed]] = []
         self.topics = self.ownership = self.registry = self  # what each of them is asked here
+        self.forks = self
         self.forgotten: list[TopicName] = []
+        self.schemas = SchemaRegistry(
+            SchemaStore(cluster.store), lambda: NOW_MS, asyncio.ensure_future
+        )
         self.tell_peer: Any = None
         self.ask_peer: Any = None
+        self.letters = SimpleNamespace(pass_on=None)
+        self.inactive = SimpleNamespace(ask=None)
+        self.foretell_peer: Any = None
         cluster.brokers[broker_id] = self
 
     def duties(self) -> Duties:
@@ -442,15 +583,32 @@ class FakeBroker:
     async def close(self) -> None:
         self.closed = True
 
-    async def create_namespace(self, name: str) -> bool:
+    async def create_namespace(self, name: str, encrypted: bool | None = None) -> bool:
         new = name not in self.cluster.namespaces
-        self.cluster.namespaces.add(name)
+        before = self.cluster.namespaces.get(name, NamespaceRecord())
+        if encrypted is not None:
+            before = replace(before, encrypted=encrypted)
+        self.cluster.namespaces[name] = before
         return new
+
+    async def namespace(self, name: str) -> NamespaceRecord:
+        if name not in self.cluster.namespaces:
+            raise errors.NamespaceNotFound(f"no namespace {name}")
+        return self.cluster.namespaces[name]
+
+    async def policies_of(self, namespace: str) -> Policies:
+        return (await self.namespace(namespace)).policies
+
+    async def set_policies(
+        self, namespace: str, change: Callable[[NamespaceRecord], NamespaceRecord]
+    ) -> NamespaceRecord:
+        self.cluster.namespaces[namespace] = change(await self.namespace(namespace))
+        return self.cluster.namespaces[namespace]
 
     async def delete_namespace(self, name: str) -> None:
         if await self.names_in(name):
             raise errors.NamespaceNotEmpty(f"{name} has topics")
-        self.cluster.namespaces.remove(name)
+        del self.cluster.namespaces[name]
 
     async def list_namespaces(self) -> list[str]:
         return sorted(self.cluster.namespaces)
@@ -474,6 +632,22 @@ class FakeBroker:
             self.cluster.owners[partition] = ids[number % len(ids)]
         return info, True
 
+    async def make(
+        self, source: TopicInfo, name: TopicName, points: Mapping[int, OwnersPoint]
+    ) -> TopicInfo:
+        if name in self.cluster.topics:
+            raise errors.TopicExists(f"{name} is there already")
+        await self.create(name, source.settings)
+        offsets = {number: one.point.offset for number, one in points.items()}
+        for number, end in offsets.items():
+            fork = self.cluster.partitions[name.partition(number)]
+            whole = self.cluster.partitions[source.name.partition(number)].batches
+            fork.batches = [batch for batch in whole if batch.next_offset <= end]
+            fork.next_offset = end
+        forked = ForkRecord(source.name.topic, source.incarnation, offsets, made=True)
+        self.cluster.topics[name] = made = self.cluster.topics[name]._replace(fork=forked)
+        return made
+
     async def get(self, name: TopicName, incarnation: str | None = None) -> TopicInfo:
         try:
             found = self.cluster.topics[name]
@@ -482,6 +656,35 @@ class FakeBroker:
         if incarnation and found.incarnation != incarnation:
             raise errors.TopicChanged(f"topic {name} is another one", looked=True)
         return found
+
+    async def drain(self) -> None:
+        if len(self.cluster.brokers) == 1:
+            raise errors.NoOtherBroker("no other broker could take what this one serves")
+        self.draining = True
+
+    async def undrain(self) -> None:
+        self.draining = False
+
+    def standing(self) -> Standing:
+        return Standing(self.draining, len(self.open_partitions()))
+
+    def no_such_broker(self, broker_id: str) -> errors.BrokerNotFound:
+        return errors.BrokerNotFound(f"no live broker is called {broker_id}")
+
+    async def prepare(self, name: PartitionName, foretold: Foretold) -> None:
+        self.foretold.append(foretold)
+
+    async def take(self, name: PartitionName, handed: Handed) -> None:
+        self.taken.append((name, handed))
+
+    async def unload(self, name: PartitionName, to: str) -> BrokerInfo:
+        self.cluster.owners[name] = to or self.broker_id
+        return BrokerInfo(to or self.broker_id, "")
+
+    def settings_of(self, name: TopicName, fallback: TopicSettings) -> TopicSettings:
+        found = self.cluster.topics.get(name)
+        namespace = self.cluster.namespaces.get(name.namespace, NamespaceRecord())
+        return (fallback if found is None else found.settings).under(namespace.policies)
 
     def doubt_owner(self, name: PartitionName) -> None:
         pass
@@ -663,7 +866,17 @@ class Running:
 
 
 @asynccontextmanager
-async def running(brokers: int = 1, **http: Any) -> AsyncIterator[Running]:
+async def running(
+    brokers: int = 1,
+    *,
+    authority: Any = None,
+    authenticator: Any = None,
+    security: Any = None,
+    tls: Any = None,
+    clock: Any = lambda: NOW_MS,
+    **http: Any,
+) -> AsyncIterator[Running]:
+    """`authority`: of all brokers together."""
     cluster = FakeCluster()
     servers = []
     config = replace(HttpConfig(stop_timeout_ms=2000, moving_wait_ms=1500), **http)
@@ -673,9 +886,13 @@ async def running(brokers: int = 1, **http: Any) -> AsyncIterator[Running]:
             broker,  # type: ignore[arg-type]
             store=cluster.store,
             ledgers=None,  # type: ignore[arg-type]
-            clock=lambda: NOW_MS,
+            clock=clock,
             call_key=CALL_KEY,
             http=config,
+            authority=authority,
+            authenticator=authenticator,
+            security=security,
+            tls=tls,
         )
         await server.start()
         servers.append(server)

@@ -17,6 +17,7 @@ import uvloop
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.files import Disk, File, RealDisk, RealFile
 from octavo.bookie.node import BookieNode
+from octavo.bookie.wire.guard import Guard
 from octavo.metadata.opening import open_store
 from octavo.metadata.store import MetadataStore
 from octavo.protocol import extension
@@ -263,6 +264,7 @@ def new_node(
     store: MetadataStore,
     disk: Disk | None = None,
     tls: Certificates | None = None,
+    guard: Guard | None = None,
 ) -> BookieNode:
     """A node, not yet started."""
     return BookieNode(
@@ -272,6 +274,7 @@ def new_node(
         rng=random.Random(store.url),
         clock=lambda: 1_700_000_000_000,
         tls=tls,
+        guard=guard,
     )
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,14 +30,39 @@ def peaks(tmp_path: Path) -> Peaks:
     return found
 
 
+@pytest.fixture
+def other() -> Iterator[tuple[int, Callable[[str], None]]]:
+    """A process that does nothing but what it is told: this one has run other tests."""
+    loop = "import sys\nfor line in sys.stdin:\n    exec(line)\n    print(flush=True)"
+    child = subprocess.Popen(
+        [sys.executable, "-c", loop], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    said, answers = child.stdin, child.stdout
+
+    def tell(line: str) -> None:
+        said.write(line + "\n")
+        said.flush()
+        answers.readline()
+
+    with child:
+        tell("pass")
+        yield child.pid, tell
+        said.close()
+
+
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="asks /proc")
-def test_an_attempt_has_the_peak_of_its_own_time(peaks: Peaks) -> None:
-    peaks.highest["broker-1"].bound = 1 << 50  # it is this process, which has run other tests
+def test_an_attempt_has_the_peak_of_its_own_time(
+    tmp_path: Path, peaks: Peaks, other: tuple[int, Callable[[str], None]]
+) -> None:
+    pid, tell = other
+    peaks = Peaks(tmp_path, {"broker-1": pid})
     peaks.begin()
-    held = b"x" * MORE
+    tell(f"held = b'x' * {MORE}")
     assert peaks.end("the first") == []
     first = peaks.highest["broker-1"].bytes
-    del held
+    tell("del held")
     peaks.begin()
     assert peaks.end("the second") == []
     assert peaks.highest["broker-1"].bytes == first

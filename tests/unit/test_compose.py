@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -182,3 +184,115 @@ def test_the_runbook_has_a_section_for_each_alert_and_no_other() -> None:
     assert set(re.findall(r"^### (Octavo\w+)", RUNBOOK, re.MULTILINE)) == {
         rule["alert"] for rule in alerts()
     }
+
+
+# ---- what a process that was taken over may do to its machine
+
+
+def test_containers_have_no_rights_that_they_do_not_need() -> None:
+    for name, service in services().items():
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert "privileged" not in service, name
+        for key in ("network_mode", "pid", "ipc", "cap_add", "devices"):
+            assert key not in service, name
+        for port in service.get("ports", []):
+            assert port.startswith("127.0.0.1:"), f"{name} is reached from this machine only"
+        for volume in service.get("volumes", []):
+            source, _, options = volume.partition(":")
+            assert not source.startswith("/"), "nothing of the machine but what lies beside"
+            assert source.startswith(".") == options.endswith(":ro"), name
+        if name.startswith("zookeeper"):
+            continue
+        assert service["cap_drop"] == ["ALL"], name
+        if name == "grafana":
+            continue
+        assert service["read_only"] is True, name
+        if name != "prometheus":
+            assert service["user"] == "10001:10001", name
+            assert service["tmpfs"], name
+
+
+def test_the_image_runs_as_its_own_user_by_number() -> None:
+    for path in (COMPOSE / "Dockerfile", COMPOSE / "spark" / "Dockerfile"):
+        stages = re.split(r"^FROM ", path.read_text(), flags=re.MULTILINE)
+        assert re.findall(r"^USER (.*)$", stages[-1], re.MULTILINE)[-1] == "10001:10001", path
+        assert not re.search(
+            r"^ADD |curl|wget|--trusted-host|chmod", path.read_text(), re.MULTILINE
+        )
+    last = (COMPOSE / "Dockerfile").read_text().rsplit("FROM ", 1)[1]
+    assert "COPY --from=build /opt/octavo /opt/octavo" in last, "of root, so that it is not changed"
+    assert "--chown" not in last
+
+
+def test_pods_satisfy_the_restricted_profile() -> None:
+    (namespace,) = (one for one in kubernetes() if one["kind"] == "Namespace")
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    for workload in workloads():
+        spec = workload["spec"]["template"]["spec"]
+        assert spec["automountServiceAccountToken"] is False
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+        pod = spec["securityContext"]
+        assert pod["runAsNonRoot"] is True
+        assert pod["runAsUser"] >= 1000
+        assert pod["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in spec["containers"]:
+            found = container["securityContext"]
+            assert found["allowPrivilegeEscalation"] is False
+            assert found["capabilities"] == {"drop": ["ALL"]}
+            assert found.get("readOnlyRootFilesystem", False) is (container["name"] != "zookeeper")
+        for volume in spec.get("volumes", []):
+            assert "hostPath" not in volume
+
+
+def test_pods_are_reached_by_those_who_need_them() -> None:
+    policies = {
+        one["metadata"]["name"]: one["spec"]
+        for one in kubernetes()
+        if one["kind"] == "NetworkPolicy"
+    }
+    assert policies.pop("nobody") == {"podSelector": {}, "policyTypes": ["Ingress"]}
+    ports = {
+        workload["spec"]["template"]["metadata"]["labels"]["app"]: {
+            port["name"]
+            for container in workload["spec"]["template"]["spec"]["containers"]
+            for port in container["ports"]
+        }
+        for workload in workloads()
+    }
+    assert policies.keys() == ports.keys()
+    for name, spec in policies.items():
+        assert spec["podSelector"] == {"matchLabels": {"app": name}}
+        opened = {port["port"] for rule in spec["ingress"] for port in rule["ports"]}
+        assert opened == ports[name]
+        for rule in spec["ingress"]:
+            assert "from" in rule or name == "broker"
+
+
+def units() -> list[Path]:
+    return sorted((COMPOSE / "systemd").glob("*.service"))
+
+
+@pytest.mark.parametrize("unit", units(), ids=lambda unit: unit.name)
+def test_services_may_write_to_their_own_folder_alone(unit: Path) -> None:
+    text = unit.read_text()
+    found = dict(re.findall(r"^(\w+)=(.*)$", text.split("[Service]")[1], re.MULTILINE))
+    assert found["User"] == "octavo"
+    assert found["ProtectSystem"] == "strict"
+    assert found["CapabilityBoundingSet"] == ""
+    assert found["UMask"] == "0077"
+    for name in ("NoNewPrivileges", "ProtectHome", "PrivateTmp", "PrivateDevices", "PrivateUsers"):
+        assert found[name] == "true", name
+    assert "ReadWritePaths" not in found
+    assert ("StateDirectory" in found) is unit.name.startswith("octavo-bookie")
+
+
+@pytest.mark.parametrize("unit", units(), ids=lambda unit: unit.name)
+def test_systemd_finds_little_that_services_could_do_to_a_machine(unit: Path) -> None:
+    tool = shutil.which("systemd-analyze")
+    if tool is None:
+        pytest.skip("no systemd-analyze here")
+    done = subprocess.run(
+        [tool, "security", "--offline=yes", "--no-pager", "--threshold=15", str(unit)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr

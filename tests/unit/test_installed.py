@@ -72,6 +72,7 @@ def users_folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_a_users_own_modules_are_theirs_and_ours_are_ours(python: Path, users_folder: Path) -> None:
     asked = (
         "import sys\n"
@@ -89,6 +90,7 @@ def test_a_users_own_modules_are_theirs_and_ours_are_ours(python: Path, users_fo
     assert "octavo" in call(python.parent / "octavo", "--version", folder=users_folder)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layer", LAYERS)
 def test_nobody_imports_a_layer_by_its_short_name(layer: str, python: Path, tmp_path: Path) -> None:
     asked = f"import importlib.util; print(importlib.util.find_spec({layer!r}))"

@@ -13,6 +13,8 @@ from octavo.bookie.config import BookieConfig
 from octavo.broker.config import BrokerConfig
 from octavo.broker.http.config import HttpConfig
 from octavo.ledger.options import LedgerOptions
+from octavo.security.keys.config import KeysConfig
+from octavo.security.settings import SecurityConfig
 from octavo.settings import ProcessConfig
 from octavo.standalone.supervisor import SMALLER
 from octavo.tls.settings import TlsConfig
@@ -27,9 +29,12 @@ SETTINGS: dict[str, Any] = {
     "ledger": LedgerOptions,
     "process": ProcessConfig,
     "tls": TlsConfig,
+    "security": SecurityConfig,
+    "keys": KeysConfig,
 }
 INSIDE = {
     "broker.reopen_delay_ms_max",
+    "broker.dead_letter_retry_ms_max",
     "octavo.broker.cluster.chores:PAUSE_S_MAX",
     "octavo.broker.http.forwarding:PAUSE_S_MAX",
     "octavo.broker.http.call:OFFSET_MAX",

@@ -23,6 +23,8 @@ from octavo.ledger.options import LedgerOptions
 from octavo.ledger.rereplication.comparing import ComparingStatus
 from octavo.ledger.rereplication.keeper import KeeperStatus
 from octavo.process.copies import CopyMetrics
+from octavo.security.keys.config import KeysConfig
+from octavo.security.settings import SecurityConfig
 from octavo.settings import ProcessConfig
 from octavo.tls.settings import TlsConfig
 
@@ -33,8 +35,15 @@ EVENTS, REST = PAGE.split("## Log events")[1].split("## Metrics")
 METRICS, SETTINGS = REST.split("## Settings")
 LEVELS = {"debug", "info", "warning", "error", "critical"}
 CHOSEN_BEFORE = {
-    *("partition_taken_over", "partition_reopened", "ledger_fenced", "writer_ended"),
+    *(
+        "partition_taken_over",
+        "partition_taken_as_left",
+        "partition_reopened",
+        "ledger_fenced",
+        "writer_ended",
+    ),
     "recovery_step",
+    "audit",
 }
 """Events whose names do not stand in the call that logs them."""
 
@@ -118,6 +127,8 @@ def shown(name: str, value: Any) -> str:
         ("http", HttpConfig),
         ("ledger", LedgerOptions),
         ("tls", TlsConfig),
+        ("security", SecurityConfig),
+        ("keys", KeysConfig),
     ],
 )
 def test_every_setting_is_on_the_page_with_its_default(section: str, kind: Any) -> None:

@@ -21,6 +21,7 @@ from octavo.broker.http.forwarding import ask_all, ask_partition, at_owner, topi
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import AckRange, MessageId, Nack, TopicName
+from octavo.security.principal import Identity
 
 ACK_IDS_MAX = 100_000
 NACK_DELAY_MS_MAX = 24 * 3_600_000
@@ -30,7 +31,10 @@ class NackBody(msgspec.Struct, forbid_unknown_fields=True):
     """One message to give back."""
 
     ack_id: str
-    delay: Annotated[int | float | str, Meta(description=TIME)] = 0
+    delay: Annotated[
+        int | float | str | None,
+        Meta(description=TIME + "; without it the subscription's retry_backoff, or none"),
+    ] = None
 
 
 class AckBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -43,6 +47,10 @@ class AckBody(msgspec.Struct, forbid_unknown_fields=True):
     ] = None
     nack: list[NackBody | str] = []
     extend: list[str] = []
+    release: Annotated[
+        list[str],
+        Meta(description="nobody has looked at these: deliver them again, and do not count it"),
+    ] = []
 
 
 async def acknowledge(call: Call) -> web.StreamResponse:
@@ -99,8 +107,19 @@ async def apply_all(call: Call, topic: TopicName, name: str, shares: dict[int, S
     raise worst
 
 
+async def give_back(call: Call, topic: TopicName, number: int, name: str, share: Share) -> None:
+    """What was received for the caller and not handed over. The broker does that for itself: the
+    caller may have lost the right to it meanwhile."""
+    await apply_share(call, topic, number, name, share, call.services.own_identity)
+
+
 async def apply_share(
-    call: Call, topic: TopicName, number: int, name: str, share: Share
+    call: Call,
+    topic: TopicName,
+    number: int,
+    name: str,
+    share: Share,
+    identity: Identity | None = None,
 ) -> dict[str, Any]:
     """One partition's share of an ack call, at its owner."""
     found: dict[str, Any] = await ask_partition(
@@ -110,6 +129,7 @@ async def apply_share(
         "POST",
         f"/subscriptions/{name}/ack",
         body=share.body(),
+        identity=identity,
     )
     return found
 
@@ -117,12 +137,13 @@ async def apply_share(
 class Share:
     """The part of an ack call that concerns one partition."""
 
-    __slots__ = ("ack_ids", "extend", "nacks")
+    __slots__ = ("ack_ids", "extend", "nacks", "release")
 
     def __init__(self) -> None:
         self.ack_ids: list[str] = []
         self.nacks: list[Nack] = []
         self.extend: list[str] = []
+        self.release: list[str] = []
 
     async def apply(
         self, partition: Partition, name: str, up_to: Position | None
@@ -134,6 +155,7 @@ class Share:
             up_to=None if up_to is None else await resolve(partition, up_to),
             nacks=self.nacks,
             extend=self.extend,
+            release=self.release,
         )
         return {"acked": acked}
 
@@ -141,8 +163,14 @@ class Share:
         """The same as JSON, for another broker."""
         return {
             "ack_ids": self.ack_ids,
-            "nack": [{"ack_id": one.ack_id, "delay": one.delay_ms / 1000} for one in self.nacks],
+            "nack": [
+                one.ack_id
+                if one.delay_ms is None
+                else {"ack_id": one.ack_id, "delay": one.delay_ms / 1000}
+                for one in self.nacks
+            ],
             "extend": self.extend,
+            **({"release": self.release} if self.release else {}),
         }
 
 
@@ -171,12 +199,14 @@ def by_partition(body: AckBody, partitions: int) -> dict[int, Share]:
         share(ack_id).ack_ids.append(ack_id)
     for nack in body.nack:
         one = NackBody(nack) if isinstance(nack, str) else nack
-        delay_ms = time_ms("delay", one.delay)
-        if delay_ms > NACK_DELAY_MS_MAX:
+        delay_ms = None if one.delay is None else time_ms("delay", one.delay)
+        if delay_ms is not None and delay_ms > NACK_DELAY_MS_MAX:
             raise Problem(422, "invalid-settings", "a nack's delay is at most 24 hours")
         share(one.ack_id).nacks.append(Nack(one.ack_id, delay_ms))
     for ack_id in body.extend:
         share(ack_id).extend.append(ack_id)
+    for ack_id in body.release:
+        share(ack_id).release.append(ack_id)
     return shares
 
 

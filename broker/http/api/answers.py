@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from octavo.broker.http.api.payloads import MessageOut
-from octavo.broker.http.api.topic_body import SubscriptionBody, TopicBody
+from octavo.broker.http.api.topic_body import Holds, NamespaceBody, SubscriptionBody, TopicBody
 from octavo.protocol.names import NAME_PATTERN, NOT_NAMES
 
 Name = Annotated[
@@ -26,7 +26,9 @@ Ms = Annotated[int, Meta(description="milliseconds since the epoch")]
 HeldBack = Annotated[
     str | None, Meta(description="why receive hands nothing out though there are messages")
 ]
-Delayed = Annotated[int, Meta(ge=0, description="given back, and waiting for their delay")]
+Delayed = Annotated[
+    int, Meta(ge=0, description="given back with a delay, or not due yet: they wait for their time")
+]
 
 
 class ProblemBody(msgspec.Struct):
@@ -58,6 +60,70 @@ class LetGo(msgspec.Struct):
     served: Annotated[list[int], Meta(description="of partitions, until now")]
 
 
+class Drained(msgspec.Struct):
+    """A broker that was told to give everything away, or not to any more."""
+
+    id: str
+    draining: bool
+    partitions: Annotated[int, Meta(description="that it still serves")]
+
+
+class Unloaded(msgspec.Struct):
+    """A partition that was handed on."""
+
+    partition: int
+    from_broker: str
+    to_broker: Annotated[str, Meta(description="who serves it now")]
+
+
+class UnloadedAll(msgspec.Struct):
+    """What became of each partition."""
+
+    partitions: list[Unloaded]
+
+
+class ForkPointOf(msgspec.Struct):
+    """Where a partition is forked, by its owner."""
+
+    epoch: Annotated[Count, Meta(description="of the partition's record, that this is good for")]
+    offset: Annotated[Offset, Meta(description="the fork has what lies before it")]
+    ledger_id: Annotated[
+        int | None, Meta(description="the ledger that is cut; null: none has to be")
+    ] = None
+    last_entry: Annotated[int, Meta(description="of that ledger, that the fork has")] = -1
+    payload_bytes: Annotated[int, Meta(description="about what it has of that ledger")] = 0
+    some_ms: Annotated[int, Meta(description="the timestamp of a message of it, or -1")] = -1
+
+
+class ForkedFrom(msgspec.Struct):
+    """Which topic this one began as a fork of."""
+
+    topic: str
+    incarnation: str
+    offsets: Annotated[
+        dict[str, Offset], Meta(description="by partition: the first offset that is its own")
+    ]
+
+
+class Beginning(msgspec.Struct):
+    """Where a partition begins."""
+
+    partition: Count
+    earliest_offset: Offset
+
+
+class Truncated(msgspec.Struct):
+    """Where partitions begin now."""
+
+    partitions: list[Beginning]
+
+
+class Unused(msgspec.Struct):
+    """Whether nobody has asked for anything of a partition for long."""
+
+    unused: bool
+
+
 class PartLedger(msgspec.Struct):
     """A ledger of a partition."""
 
@@ -71,6 +137,18 @@ class Consumer(msgspec.Struct):
     name: str
     leased: Count
     idle: Annotated[float, Meta(description="seconds since it was heard")]
+    priority: Count = 0
+    active: Annotated[bool, Meta(description="of a failover subscription")] | UnsetType = UNSET
+    slots: Annotated[int, Meta(description="of 65536, in a key-shared one")] | UnsetType = UNSET
+    slot_ranges: Annotated[str, Meta(description="which: 0-511,2048-4095")] | UnsetType = UNSET
+
+
+class DeadLetters(msgspec.Struct):
+    """Messages that were delivered `max_deliveries` times."""
+
+    waiting: Annotated[int, Meta(ge=0, description="for their copy in the dead-letter topic")]
+    sent: Annotated[int, Meta(ge=0, description="since the partition was opened where it is now")]
+    problem: Annotated[str | None, Meta(description="why copies are not stored at present")]
 
 
 class SubscriptionFigures(msgspec.Struct, kw_only=True):
@@ -95,6 +173,15 @@ class SubscriptionFigures(msgspec.Struct, kw_only=True):
     delayed: Delayed
     held_back: HeldBack
     consumers: list[Consumer]
+    dead_letters: DeadLetters
+
+
+class CompactedFigures(msgspec.Struct):
+    """A partition's compacted view: up to its horizon it has each key's newest message."""
+
+    horizon: Offset
+    messages: Count
+    bytes: Count
 
 
 class PartitionFigures(msgspec.Struct):
@@ -113,6 +200,10 @@ class PartitionFigures(msgspec.Struct):
     ledgers: list[PartLedger] | UnsetType = UNSET
     subscriptions: dict[str, SubscriptionFigures] | UnsetType = UNSET
     problem: ProblemBody | UnsetType = UNSET
+    kept_because: (
+        Annotated[str, Meta(description="why retention leaves the oldest ledger")] | UnsetType
+    ) = UNSET
+    compacted: CompactedFigures | UnsetType = UNSET
 
 
 class Topic(msgspec.Struct):
@@ -128,6 +219,22 @@ class Topic(msgspec.Struct):
     stored_bytes: Count | UnsetType = UNSET
     backlog: dict[str, Count] | UnsetType = UNSET
     partitions: list[PartitionFigures] | UnsetType = UNSET
+    forked_from: ForkedFrom | UnsetType = UNSET
+    effective: (
+        Annotated[dict[str, Holds], Meta(description="policies: what holds, and who says so")]
+        | UnsetType
+    ) = UNSET
+    warning: (
+        Annotated[str, Meta(description="why nothing can be published to it yet")] | UnsetType
+    ) = UNSET
+
+
+class Namespace(msgspec.Struct):
+    """A namespace, and what it says for its topics."""
+
+    name: Name
+    topics: Count
+    policies: NamespaceBody
 
 
 # ---- messages
@@ -246,6 +353,7 @@ class Subscription(msgspec.Struct):
     delayed: Delayed | UnsetType = UNSET
     held_back: HeldBack | UnsetType = UNSET
     partitions: list[SubscriptionFigures] | UnsetType = UNSET
+    dead_letters: DeadLetters | UnsetType = UNSET
 
 
 class Received(msgspec.Struct):
@@ -253,6 +361,23 @@ class Received(msgspec.Struct):
 
     messages: list[MessageOut]
     held_back: Annotated[str, Meta(description="why none is handed out now")] | UnsetType = UNSET
+
+
+class MovedIn(msgspec.Struct):
+    """What became of a subscription in one partition."""
+
+    partition: Count
+    acked: Annotated[int, Meta(ge=0, description="messages that were not before")]
+    committed_offset: Annotated[
+        int, Meta(description="the first offset that is not acked: all before it are")
+    ]
+
+
+class Moved(msgspec.Struct):
+    """How far a subscription was moved on."""
+
+    acked: Count
+    partitions: list[MovedIn]
 
 
 class Acked(msgspec.Struct):

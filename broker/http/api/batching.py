@@ -21,9 +21,11 @@ import msgspec
 
 from octavo.broker.errors import NotOwner, OwnerUnreachable, PartitionMoving
 from octavo.broker.http.api.answers import Place, StoredBatchAt
+from octavo.broker.http.batch_proofs import message_too_long
 from octavo.broker.http.call import RECORD_BATCH, Call
 from octavo.broker.http.forwarding import with_owner
 from octavo.broker.http.problems import Problem, problem_of
+from octavo.broker.http.quotas import wait_of
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import MessageId, Owner, PartitionName, Published, TopicName
 from octavo.protocol.records import (
@@ -34,6 +36,7 @@ from octavo.protocol.records import (
     record_bytes,
 )
 
+ACCESS_HEADER = "Producer-Access-Epoch"
 SENT_TOGETHER_BYTES = 512 * 1024
 """Batches for another broker travel back to back up to this size."""
 SEQUENCE_MASK = 0x7FFF_FFFF
@@ -105,8 +108,10 @@ class Publishing:
         only: int | None = None,
         producer: Producer | None = None,
         expected_offset: int | None = None,
+        access: int | None = None,
         keep_places: bool = False,
     ) -> None:
+        self._access = access
         self._call = call
         self._topic = topic
         self._partitions = partitions
@@ -114,11 +119,13 @@ class Publishing:
         self._producer = producer
         self._expected = expected_offset
         self._config = call.services.config
+        self._bytes_max = call.services.message_bytes_max(topic) or self._config.line_bytes_max
         self._queues: dict[int, _PartitionQueue] = {}
         # Who is for one partition takes no turn: a message would skip every second otherwise.
         self._turn = next(call.services.turn) % partitions if only is None else 0
         self._open_bytes = 0
         self._in_flight = 0
+        self._stored_some = False
         self._has_room = asyncio.Event()
         self._has_room.set()
         self.pieces: list[Piece] = []
@@ -135,7 +142,7 @@ class Publishing:
 
     def size_of(self, record: Record) -> int:
         """What a message takes in a batch. Raises a 413 `Problem` when that is too much."""
-        return size_of(record, self._config.line_bytes_max)
+        return size_of(record, self._bytes_max)
 
     def add(self, record: Record) -> None:
         """Take one message."""
@@ -274,6 +281,9 @@ class Publishing:
             except Exception as error:
                 if not queue.pieces:
                     raise
+                if self._stored_some and (wait_s := wait_of(error)):
+                    await asyncio.sleep(wait_s)  # what has begun is slowed, and not cut
+                    continue
                 if queue.pieces[0] is first or not isinstance(error, _MOVED):
                     self._fail(queue.pieces[0], error)
                 # else it moved again after some were stored: wait for its owner anew
@@ -287,9 +297,18 @@ class Publishing:
                 queue.pieces[at]
                 for at in range(min(len(queue.pieces), self._config.inflight_batches_max))
             ]
+            size, count = sum(len(one.batch) for one in flight), sum(one.count for one in flight)
+            quotas, topic = self._call.services.quotas, partition.name.topic_name
+            quotas.may_publish(topic)
+            quotas.stored(topic, size, count)
             results = await asyncio.gather(
                 *(
-                    partition.publish(piece.batch, expected_offset=piece.expected, checked=True)
+                    partition.publish(
+                        piece.batch,
+                        expected_offset=piece.expected,
+                        checked=True,
+                        access=self._access,
+                    )
                     for piece in flight
                 ),
                 return_exceptions=True,
@@ -331,6 +350,8 @@ class Publishing:
             headers = {"Content-Type": RECORD_BATCH}
             if flight[0].expected is not None:
                 headers["If-Match"] = f'"{flight[0].expected}"'
+            if self._access is not None:
+                headers[ACCESS_HEADER] = str(self._access)
             services = self._call.services
             reply = await services.peers.ask(
                 services.broker.broker_id,
@@ -340,6 +361,7 @@ class Publishing:
                 "/messages?results=batches",
                 b"".join(piece.batch for piece in flight),
                 headers,
+                identity=self._call.identity,
             )
             answer = msgspec.json.decode(reply.body, type=RemoteAnswer)
             for piece, stored in zip(flight, answer.batches, strict=False):
@@ -359,10 +381,12 @@ class Publishing:
 
     def _stored(self, queue: _PartitionQueue, piece: Piece, published: Published) -> None:
         piece.published = published
+        self._stored_some = True
         metrics = self._call.services.metrics
         if not published.duplicate:
             metrics.messages_published.inc(piece.count)
             metrics.bytes_published.inc(len(piece.batch))
+        self._call.messages += piece.count
         self._settled(piece)
         if queue.pieces and queue.pieces[0] is piece:
             queue.pieces.popleft()
@@ -387,12 +411,7 @@ def size_of(record: Record, bytes_max: int) -> int:
     """What a message takes in a batch. Raises a 413 `Problem` when that is too much."""
     size = record_bytes(record[0], record[1], record[2])
     if size > bytes_max:
-        raise Problem(
-            413,
-            "message-too-long",
-            f"a message may have {bytes_max} bytes of key, value and headers, this one has {size}",
-            extra={"bytes_max": bytes_max},
-        )
+        raise message_too_long(size, bytes_max)
     return size + RECORD_OVERHEAD_BYTES
 
 

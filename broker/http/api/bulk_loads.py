@@ -5,11 +5,13 @@ The rules are in bulkload/rules.py. Every call here may be made again as it stan
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import msgspec
 from aiohttp import web
 
+from octavo.broker.audit.topic import check_not_audit
 from octavo.broker.bulkload.checks import Offer
 from octavo.broker.bulkload.driver import Committed, LoadPart
 from octavo.broker.bulkload.rules import Caller, digest_of
@@ -28,6 +30,7 @@ from octavo.broker.http.problems import Problem
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import PartitionName, TopicName, checked_name
 from octavo.metadata.bulk_loads import BulkLoadRecord, PrivateLedger
+from octavo.security.rules import Kind, Operation, Resource
 
 TOKEN_HEADER = "Bulk-Load-Token"
 TOKEN_BYTES_MAX = 200
@@ -50,6 +53,13 @@ After = Annotated[
 Stamp = Annotated[int, msgspec.Meta(ge=-OFFSET_MAX, le=OFFSET_MAX)]
 PartitionNumber = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 _GONE = {"topic-not-found": TopicNotFound, "partition-not-found": PartitionNotFound}
+
+
+def _target(text: str) -> TopicName:
+    """The topic. Raises `InvalidName`, `AuditTopicClosed`."""
+    name = TopicName.parse(text)
+    check_not_audit(name)
+    return name
 
 
 class LedgerBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -84,7 +94,7 @@ class PartBody(msgspec.Struct, forbid_unknown_fields=True):
 
     def offer(self) -> Offer:
         """As the driver takes it. Raises `InvalidName`."""
-        name = TopicName.parse(self.topic).partition(self.partition)
+        name = _target(self.topic).partition(self.partition)
         return Offer(name, tuple(one.ledger() for one in self.ledgers))
 
 
@@ -153,6 +163,7 @@ async def commit(call: Call) -> web.StreamResponse:
             422, "invalid-body", "what its writer has published has no ledgers: parts must be empty"
         )
     offers = [part.offer() for part in body.parts]
+    _check(call, [one.name for one in offers])
     done = await call.services.broker.bulk_loads.commit(
         name,
         batch,
@@ -168,15 +179,20 @@ async def begin(call: Call) -> web.StreamResponse:
     """`POST …/batches/{batch}/begin`."""
     name, batch = _bulk_load(call), _batch(call)
     body = await call.read_json(BeginBody)
-    content = {
-        TopicName.parse(one.topic).partition(one.partition): one.content for one in body.parts
-    }
+    content = {_target(one.topic).partition(one.partition): one.content for one in body.parts}
     if len(content) < len(body.parts):
         raise Problem(422, "invalid-body", "a partition stands twice in the batch")
+    _check(call, content)
     is_new = await call.services.broker.bulk_loads.begin(
         name, batch, content, _loading(call), _caller(call, batch, body.after)
     )
     return call.reply(BulkLoadTurn(name, batch, repeated=not is_new))
+
+
+def _check(call: Call, names: Iterable[PartitionName]) -> None:
+    """May the caller publish to each topic of the body? Raises `Forbidden`, `Unauthenticated`."""
+    for topic in dict.fromkeys(str(name.topic_name) for name in names):
+        call.check(Operation.PRODUCE, Resource(Kind.TOPIC, topic))
 
 
 def _loading(call: Call) -> LoadPart:

@@ -23,12 +23,15 @@ from octavo.broker.http.call import OFFSET_MAX, Call, bad_parameter
 from octavo.broker.http.overview import Seen
 from octavo.broker.http.problems import Problem
 from octavo.broker.http.status_page import page
+from octavo.ledger.encryption import wrapped_of
 from octavo.ledger.errors import BeyondLastConfirmed
 from octavo.ledger.recover.events import RecoveryEvent
 from octavo.metadata.bookies import BookieInfo
 from octavo.metadata.ledgers import LedgerMetadata, LedgerState
 from octavo.metadata.store import MetadataUnavailable
 from octavo.protocol.batch import BatchHeader, InvalidBatch, read_header
+from octavo.security.keys.errors import KeyMissing
+from octavo.security.rules import Kind
 
 OCTETS = "application/octet-stream"
 LEDGERS_SHOWN_MAX = 10_000
@@ -57,9 +60,24 @@ async def get_ledger(call: Call) -> web.StreamResponse:
 async def get_entry(call: Call) -> web.StreamResponse:
     """`GET /v1/ledgers/{ledger}/entries/{entry}`: the payload, or what its batch says of itself."""
     ledger_id, entry_id = _number(call, "ledger"), _number(call, "entry")
+    wants_octets = OCTETS in call.headers.get("Accept", "").lower()
     reader = await call.services.ledgers.open(ledger_id)
+    encrypted: str | None = None
     try:
+        wrapped = wrapped_of(reader.metadata)
+        encrypted = None if wrapped is None else wrapped.key_name
         entries = await reader.read(entry_id, entry_id)
+    except KeyMissing as error:
+        if wants_octets:
+            raise
+        return call.reply(
+            {
+                "ledger": ledger_id,
+                "entry": entry_id,
+                "encrypted": encrypted,
+                "unreadable": str(error),
+            }
+        )
     except BeyondLastConfirmed as error:
         raise Problem(
             404,
@@ -69,7 +87,7 @@ async def get_entry(call: Call) -> web.StreamResponse:
     finally:
         await reader.close()
     payload = bytes(entries[0].payload)
-    if OCTETS in call.headers.get("Accept", "").lower():
+    if wants_octets:
         return web.Response(body=payload, content_type=OCTETS)
     return call.reply(
         {
@@ -78,6 +96,7 @@ async def get_entry(call: Call) -> web.StreamResponse:
             "last_add_confirmed": entries[0].last_add_confirmed,
             "length": entries[0].length,
             "payload_bytes": len(payload),
+            "encrypted": encrypted,
             "batch": _show_batch(payload),
             "payload_base64": payload,
         }
@@ -182,10 +201,20 @@ def _bookies(found: dict[str, BookieInfo]) -> list[dict[str, Any]]:
 
 def _brokers(call: Call) -> list[dict[str, Any]]:
     broker = call.services.broker
-    return [
-        {"id": one.broker_id, "url": one.url, "self": one.broker_id == broker.broker_id}
-        for one in broker.registry.brokers()
-    ]
+    found = []
+    for one in broker.registry.brokers():
+        is_own = one.broker_id == broker.broker_id
+        standing = broker.standing() if is_own else broker.registry.standings.of(one.broker_id)
+        found.append(
+            {
+                "id": one.broker_id,
+                "url": one.url,
+                "self": is_own,
+                "draining": standing.draining,
+                "partitions": standing.partitions,
+            }
+        )
+    return found
 
 
 async def list_brokers(call: Call) -> web.StreamResponse:
@@ -211,10 +240,14 @@ def show_clock(time: DeletionTime | None) -> dict[str, Any]:
 
 
 async def cluster_figures(call: Call) -> dict[str, Any]:
-    """What `/v1/cluster` and the status page show."""
+    """What `/v1/cluster` and the status page show: of topics those that the caller may see."""
     services = call.services
     broker = services.broker
     seen = await services.overview.look()
+
+    def sees(topic: str) -> bool:
+        return call.may_see(Kind.TOPIC, topic)
+
     return {
         "broker_id": broker.broker_id,
         "metadata": {
@@ -226,10 +259,16 @@ async def cluster_figures(call: Call) -> dict[str, Any]:
         "clock": show_clock(broker.deletion_time()),
         "brokers": _brokers(call),
         "bookies": None if seen.bookies is None else _bookies(seen.bookies),
-        "topics": seen.topics,
-        "partitions_here": sorted(str(one.name) for one in broker.ownership.open_partitions()),
+        "topics": None if seen.topics is None else [one for one in seen.topics if sees(one)],
+        "partitions_here": sorted(
+            str(one.name)
+            for one in broker.ownership.open_partitions()
+            if sees(str(one.name.topic_name))
+        ),
         "partitions_to_move": {
-            str(name): heir for name, heir in sorted(broker.balance.to_move().items())
+            str(name): heir
+            for name, heir in sorted(broker.balance.to_move().items())
+            if sees(str(name.topic_name))
         },
     }
 
@@ -251,8 +290,10 @@ async def readyz(call: Call) -> web.StreamResponse:
     elif not services.ready:
         reasons.append("it is starting")
     if since_ms := services.overview.out_of_reach_since_ms:
+        # Of a secured cluster strangers need not know where its metadata is: the log says so.
+        where = "" if services.gate.secured else f" at {services.store.url}"
         reasons.append(
-            f"the metadata store at {services.store.url} is out of reach "
+            f"the metadata store{where} is out of reach "
             f"(session {services.store.session_state.value}) for "
             f"{max(services.clock() - since_ms, 0) / 1000:.1f} s"
         )
@@ -274,7 +315,11 @@ async def metrics(call: Call) -> web.StreamResponse:
 async def status_page(call: Call) -> web.StreamResponse:
     """`GET /`: the cluster on one readable page."""
     figures = await cluster_figures(call)
-    partitions = [one.stats() for one in call.services.broker.ownership.open_partitions()]
+    partitions = [
+        one.stats()
+        for one in call.services.broker.ownership.open_partitions()
+        if call.may_see(Kind.TOPIC, str(one.name.topic_name))
+    ]
     return web.Response(
         text=page(figures, partitions, call.services.url, call.services.clock()),
         content_type="text/html",

@@ -19,7 +19,7 @@ from aiohttp import web
 from msgspec import Raw
 
 from octavo.broker.errors import StaleLease
-from octavo.broker.http.api.acks import AckBody, apply_share, by_partition
+from octavo.broker.http.api.acks import AckBody, by_partition, give_back
 from octavo.broker.http.api.payloads import encode, message_out
 from octavo.broker.http.api.read import ANSWER_TYPES, answer_type
 from octavo.broker.http.call import JSON, NDJSON, RECORD_BATCH, Call, bad_parameter
@@ -27,7 +27,7 @@ from octavo.broker.http.forwarding import ask_partition, at_owner, topic_of
 from octavo.broker.http.problems import Problem
 from octavo.broker.partition.partition import Partition
 from octavo.broker.subscriptions.subscription import LeasedBatches
-from octavo.broker.types import Delivery, Nack, TopicName
+from octavo.broker.types import PRIORITY_MAX, Delivery, TopicName
 from octavo.protocol.ack_ids import shown
 from octavo.protocol.leased import Leased
 
@@ -35,6 +35,7 @@ Given = TypeVar("Given")
 
 CONSUMER_CHARS_MAX = 249
 REQUEST_CHARS_MAX = 64
+LAST_GENERATION = 2**53
 CREDITS_MAX = 10_000
 DEFAULT_CONSUMER = "default"
 MESSAGE_TYPES = (JSON, NDJSON)
@@ -60,7 +61,10 @@ async def receive(call: Call) -> web.StreamResponse:
     request = call.text("request")
     if len(request) > REQUEST_CHARS_MAX or not request.isprintable():
         raise bad_parameter("request", request, f"at most {REQUEST_CHARS_MAX} printable characters")
-    asked = Receive(name, consumer, most, wait_s, request, _credits(call))
+    asked = Receive(
+        name, consumer, most, wait_s, request, _credits(call), generation_in(call),
+        priority_in(call),
+    )  # fmt: skip
     partition = call.partition
     partitions = 1
     if partition is None:
@@ -77,6 +81,7 @@ async def receive(call: Call) -> web.StreamResponse:
             if not isinstance(found, LeasedBatches):
                 return _deliver(call, found)
             call.services.metrics.messages_delivered.inc(found.given)
+            call.messages += found.given
             body = b"".join([batch.data for batch in found.batches])
             return web.Response(
                 body=body, content_type=RECORD_BATCH, headers=found.leased.headers()
@@ -95,6 +100,25 @@ def consumer_in(call: Call, default: str) -> str:
     return consumer
 
 
+def generation_in(call: Call) -> int | None:
+    """Of the consumer group that has given its member this partition. Raises a 400, a 422."""
+    if "generation" not in call.query:
+        return None
+    if call.partition is None:
+        raise Problem(
+            422,
+            "partition-required",
+            "a member of a consumer group receives from the partitions that it has, each by its "
+            "own path: …/partitions/0/subscriptions/…",
+        )
+    return call.integer("generation", 0, 0, LAST_GENERATION)
+
+
+def priority_in(call: Call) -> int:
+    """Of the consumer that asks: 0 is served first. Raises a 400."""
+    return call.integer("priority", 0, 0, PRIORITY_MAX)
+
+
 def _credits(call: Call) -> int | None:
     """How many messages of each partition may be out at the consumer; None: as many as may be."""
     return call.integer("credits", 0, 1, CREDITS_MAX) or None
@@ -111,6 +135,9 @@ class Receive(NamedTuple):
     request: str = ""
     out_max: int | None = None
     """Messages of the partition that may be out at this consumer, unacked."""
+    generation: int | None = None
+    """Of the consumer group whose member asks."""
+    priority: int = 0
 
     async def of(self, receive: Callable[..., Awaitable[Given]]) -> Given:
         """What `receive` of the open subscription, in either form, gives."""
@@ -120,6 +147,8 @@ class Receive(NamedTuple):
             wait_s=self.wait_s,
             request=self.request,
             out_max=self.out_max,
+            generation=self.generation,
+            priority=self.priority,
         )
 
     def path(self) -> str:
@@ -130,6 +159,10 @@ class Receive(NamedTuple):
         )
         if self.request:
             path += f"&request={quote(self.request, safe='')}"
+        if self.generation is not None:
+            path += f"&generation={self.generation}"
+        if self.priority:
+            path += f"&priority={self.priority}"
         return path if self.out_max is None else f"{path}&credits={self.out_max}"
 
 
@@ -142,22 +175,25 @@ class Received(msgspec.Struct):
 
 async def receive_here(call: Call, partition: Partition, asked: Receive) -> Received:
     """Messages one by one, of a partition that is served here."""
+    call.services.quotas.may_read(partition.name.topic_name)
     subscription = await partition.subscription(asked.subscription)
     deliveries = await asked.of(subscription.receive)
-    return await _given(call, partition, asked.subscription, deliveries)
+    return await _given(call, partition, asked, deliveries)
 
 
 async def receive_as_stored(
     call: Call, partition: Partition, asked: Receive
 ) -> LeasedBatches | Received:
     """Record batches where they do; one by one where that is less, or nothing is there."""
+    call.services.quotas.may_read(partition.name.topic_name)
     subscription = await partition.subscription(asked.subscription)
     found = await asked.of(subscription.receive_batches)
     if not isinstance(found, LeasedBatches):
-        return await _given(call, partition, asked.subscription, found)
+        return await _given(call, partition, asked, found)
     if call.client_is_gone:
         await _give_back(partition, asked.subscription, ids_of(found.leased))
         return Received()
+    call.services.quotas.given(partition.name.topic_name, found.batches, found.given)
     return found
 
 
@@ -167,10 +203,11 @@ def ids_of(leased: Leased) -> list[str]:
 
 
 async def _given(
-    call: Call, partition: Partition, name: str, deliveries: list[Delivery]
+    call: Call, partition: Partition, asked: Receive, deliveries: list[Delivery]
 ) -> Received:
+    name = asked.subscription
     if not deliveries:
-        return Received(held_back=(await partition.subscription(name)).held_back())
+        return Received(held_back=(await partition.subscription(name)).held_back(asked.consumer))
     given = Received()
     try:
         given.messages = await _rendered(call, partition.name.partition, deliveries)
@@ -178,6 +215,7 @@ async def _given(
         if not given.messages or call.client_is_gone:
             given = Received()
             await _give_back(partition, name, [one.ack_id for one in deliveries])
+    call.services.quotas.given(partition.name.topic_name, given.messages, len(given.messages))
     return given
 
 
@@ -185,7 +223,7 @@ async def _give_back(partition: Partition, name: str, ack_ids: list[str]) -> Non
     """Nobody will ack these: somebody else gets them now, not after the ack timeout."""
     subscription = await partition.subscription(name)
     with contextlib.suppress(StaleLease):  # those whose lease is over are given back
-        await subscription.acknowledge(nacks=[Nack(one) for one in ack_ids])
+        await subscription.acknowledge(release=ack_ids)
 
 
 async def _rendered(call: Call, number: int, deliveries: list[Delivery]) -> list[Raw]:
@@ -209,6 +247,7 @@ def _deliver(call: Call, received: Received) -> web.StreamResponse:
     if not messages:
         return _nothing(call, received.held_back)
     call.services.metrics.messages_delivered.inc(len(messages))
+    call.messages += len(messages)
     if _text_type(call) == NDJSON:
         body = b"\n".join([bytes(message) for message in messages]) + b"\n"
         return web.Response(body=body, content_type=NDJSON)
@@ -335,9 +374,9 @@ class _Gathering:
 
     async def _give_back(self, surplus: list[Raw]) -> None:
         """More came at once than was asked for: others may have it without waiting."""
-        body = AckBody(nack=[*ack_ids_in(surplus)])
+        body = AckBody(release=[*ack_ids_in(surplus)])
         for number, share in by_partition(body, self._partitions).items():
-            await apply_share(self._call, self._topic, number, self._asked.subscription, share)
+            await give_back(self._call, self._topic, number, self._asked.subscription, share)
 
     async def _ask(self, number: int, most: int, wait_s: float) -> list[Raw]:
         asked = self._asked._replace(most=most, wait_s=wait_s)

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Raw
 
 from octavo.broker.errors import SubscriptionBusy
-from octavo.broker.http.api.acks import Share, apply_share
+from octavo.broker.http.api.acks import Share, give_back
 from octavo.broker.http.api.deliveries import (
     Receive,
     Received,
@@ -163,20 +163,24 @@ class Feed:
             self._unsent.append(self._ready.get_nowait())
         ack_ids = [one for handout in self._unsent for one in handout.ack_ids]
         self._unsent.clear()
-        await self.give_back(ack_ids)
+        await self.give_back(ack_ids, were_sent=False)
 
-    async def give_back(self, ack_ids: Sequence[str]) -> None:
+    async def give_back(self, ack_ids: Sequence[str], *, were_sent: bool) -> None:
         """Others get these now and not after the ack timeout, as far as that can be done."""
         if not ack_ids:
             return
         shares: dict[int, Share] = defaultdict(Share)
         for ack_id in ack_ids:
-            shares[AckRange.parse(ack_id).partition].nacks.append(Nack(ack_id))
+            share = shares[AckRange.parse(ack_id).partition]
+            if were_sent:
+                share.nacks.append(Nack(ack_id, 0))
+            else:
+                share.release.append(ack_id)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GIVE_BACK_S):
                 await asyncio.gather(
                     *[
-                        apply_share(self._call, self._topic, number, self._asked.subscription, one)
+                        give_back(self._call, self._topic, number, self._asked.subscription, one)
                         for number, one in shares.items()
                     ],
                     return_exceptions=True,
@@ -238,6 +242,7 @@ class Feed:
                 f"{asked.path()}",
                 headers={"Accept": accepted},
                 wait_s=asked.wait_s,
+                identity=call.identity,
             )
             if LEASED_HEADER in reply.headers:
                 return Handout(name.partition, leased=Leased.of(reply.headers), body=reply.body)

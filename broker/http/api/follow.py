@@ -51,7 +51,7 @@ async def follow(
     read: Callable[[Partition, str, float], Awaitable[Page]],
 ) -> web.StreamResponse:
     """The stream from `start` on. `read` gives a page of a partition that is served here."""
-    with call.services.streams.one():
+    with call.services.streams.one(), call.services.quotas.stream(call):
         return await _Following(call, name, kind, read).run(_from(call, start))
 
 
@@ -77,12 +77,15 @@ class _Following:
         owner_url = page.owner_url
         self._call.incarnation = self._call.served_incarnation or None  # of no other one from now
         stream = self._stream
+        count = len(page.messages)
         await stream.begin()
         async with stream.lasting():
             while True:
                 if not page.is_empty or stream.kind == EVENTS:
-                    await stream.send(page.written(stream.kind))
-                page = await self._next(page.next_offset)
+                    await stream.send(page.written(stream.kind), count)
+                offset = page.next_offset
+                page = await self._next(offset)
+                count = page.next_offset - offset
                 if self._as_stored and (page.is_empty or page.owner_url != owner_url):
                     break
         return stream.response
@@ -90,7 +93,8 @@ class _Following:
     async def _next(self, offset: int) -> Page:
         """The page at `offset`, however long the partition moves; raises what is for good."""
         services = self._call.services
-        place = (self._name, self._call.incarnation or "", offset, self._as_stored)
+        of = self._call.identity
+        place = (self._name, self._call.incarnation or "", offset, self._as_stored, of)
         wait_s = min(LIVES_S, services.config.wait_ms_max / 1000)
         return await through_moves(
             lambda: services.pages.at(place, lambda: self._fetch(str(offset), wait_s))
@@ -111,6 +115,7 @@ class _Following:
                 f"?from={start}&limit={PAGE_MESSAGES}&max_bytes={PAGE_BYTES}&wait={wait_s:g}",
                 headers={"Accept": RECORD_BATCH if self._as_stored else JSON},
                 wait_s=wait_s,
+                identity=call.identity,
             )
             if self._as_stored:
                 return Page([], int(reply.headers[NEXT_OFFSET_HEADER]), reply.body)

@@ -20,9 +20,10 @@ from octavo.broker.http.services import Services
 from octavo.broker.partition.gathering import Gathering, Joined
 from octavo.broker.types import MessageId, Owner, PartitionName, Published
 from octavo.protocol.records import Record
+from octavo.security.principal import Identity
 
 TARGETS_KEPT = 1024
-"""Partitions with their owners; beyond, those with nothing under way are let go."""
+"""Partitions with their owners, of each caller; beyond, those with nothing under way are let go."""
 
 
 class PassedOn:
@@ -30,24 +31,32 @@ class PassedOn:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._gatherings: dict[tuple[PartitionName, Owner], Gathering] = {}
+        self._gatherings: dict[tuple[PartitionName, Owner, Identity], Gathering] = {}
 
-    def join(self, name: PartitionName, owner: Owner, record: Record) -> Joined:
-        """Pass a message on to the partition's owner, perhaps with others."""
-        gathering = self._gatherings.get((name, owner))
+    def join(self, name: PartitionName, owner: Owner, record: Record, identity: Identity) -> Joined:
+        """Pass a message on to the partition's owner, perhaps with others of the same caller."""
+        gathering = self._gatherings.get((name, owner, identity))
         if gathering is None:
             if len(self._gatherings) >= TARGETS_KEPT:
                 self._gatherings = {k: one for k, one in self._gatherings.items() if not one.idle}
-            gathering = Gathering(partial(self._pass_on, name, owner))
-            self._gatherings[name, owner] = gathering
+            gathering = Gathering(partial(self._pass_on, name, owner, identity))
+            self._gatherings[name, owner, identity] = gathering
         return gathering.join(record)
 
-    async def _pass_on(self, name: PartitionName, owner: Owner, batch: bytes) -> Published:
+    async def _pass_on(
+        self, name: PartitionName, owner: Owner, identity: Identity, batch: bytes
+    ) -> Published:
         services = self._services
         services.metrics.forwarded.inc()
         path = f"/v1/topics/{name.namespace}/{name.topic}/partitions/{name.partition}/messages"
         reply = await services.peers.ask(
-            services.broker.broker_id, owner, "POST", path, batch, {"Content-Type": RECORD_BATCH}
+            services.broker.broker_id,
+            owner,
+            "POST",
+            path,
+            batch,
+            {"Content-Type": RECORD_BATCH},
+            identity=identity,
         )
         said = msgspec.json.decode(reply.body, type=_Stored)
         at = MessageId.parse(said.first.id)

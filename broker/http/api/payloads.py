@@ -19,9 +19,10 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from octavo.broker.http.call import parse_time_ms
+from octavo.broker.http.call import parse_duration_ms, parse_time_ms
 from octavo.broker.http.problems import Problem
 from octavo.broker.types import MessageId
+from octavo.protocol.due import due_header
 from octavo.protocol.json_message import (
     JsonHeaders,
     show_headers,
@@ -36,6 +37,8 @@ from octavo.protocol.records import Record
 TIMESTAMP_MS_MAX = 253_402_300_799_999
 """The end of the year 9999: a larger one is a unit mistaken (micro- or nanoseconds)."""
 HEADERS_MAX = 1000
+DELAY_MS_MAX = 366 * 24 * 3_600_000
+"""A message may wait so long to be delivered; a later time is a unit mistaken."""
 
 
 Key = Annotated[str | None, Meta(description="picks the partition")]
@@ -47,6 +50,14 @@ ValueText = Annotated[str | None, Meta(description="text, stored as UTF-8")]
 Timestamp = Annotated[
     int | datetime | None,
     Meta(description="milliseconds since the epoch, or RFC 3339; now by default"),
+]
+DeliverAt = Annotated[
+    int | datetime | None,
+    Meta(description="shared subscriptions hand it out no earlier: milliseconds, or RFC 3339"),
+]
+DeliverAfter = Annotated[
+    int | float | str | None,
+    Meta(description="the same, counted from now: seconds, or text with a unit: 500ms, 30s, 2h"),
 ]
 Headers = Annotated[
     JsonHeaders,
@@ -67,6 +78,8 @@ class MessageIn(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     value_text: ValueText = None
     value_base64: bytes | None = None
     key_base64: bytes | None = None
+    deliver_at: DeliverAt = None
+    deliver_after: DeliverAfter = None
 
 
 class MessagesIn(msgspec.Struct, forbid_unknown_fields=True):
@@ -180,12 +193,45 @@ def record_of(message: MessageIn, now_ms: int) -> Record:
     headers = stored_headers(message.headers) if message.headers else ()
     if len(headers) > HEADERS_MAX:
         raise _invalid(f"it has {len(headers)} headers; the most is {HEADERS_MAX}")
+    if message.deliver_at is not None or message.deliver_after is not None:
+        headers = [*headers, _due_header(message.deliver_at, message.deliver_after, now_ms)]
     return Record(key, value, headers, stamp)
 
 
-def _time_ms(time: datetime) -> int:
+def _due_header(
+    at: int | datetime | None, after: int | float | str | None, now_ms: int
+) -> tuple[str, bytes]:
+    if at is not None and after is not None:
+        raise _invalid("it has both deliver_at and deliver_after: give one of them")
+    if after is not None:
+        if isinstance(after, str):
+            after_ms = parse_duration_ms(after)
+        else:
+            after_ms = int(after * 1000) if 0 <= after < 1e12 else None
+        if after_ms is None:
+            raise _invalid(
+                f"deliver_after is {after!r}; it must be a number of seconds, or text such as "
+                "'500ms', '30s' or '2h'"
+            )
+        due_ms = now_ms + after_ms
+    else:
+        assert at is not None
+        due_ms = at if isinstance(at, int) else _time_ms(at, "deliver_at")
+    return _checked_due(due_ms, now_ms)
+
+
+def _checked_due(due_ms: int, now_ms: int) -> tuple[str, bytes]:
+    if due_ms < 0 or due_ms - now_ms > DELAY_MS_MAX:
+        raise _invalid(
+            f"it is to be delivered at {due_ms} ms, which is {(due_ms - now_ms) // 86_400_000} "
+            f"days from now; the most is {DELAY_MS_MAX // 86_400_000} days"
+        )
+    return due_header(due_ms)
+
+
+def _time_ms(time: datetime, what: str = "timestamp") -> int:
     if time.tzinfo is None:
-        raise _invalid(f"timestamp {time.isoformat()} has no time zone: add Z or +hh:mm")
+        raise _invalid(f"{what} {time.isoformat()} has no time zone: add Z or +hh:mm")
     return int(time.timestamp() * 1000)
 
 
@@ -213,8 +259,31 @@ def raw_record(body: bytes, headers: Mapping[str, str], now_ms: int) -> Record:
         for name, value in headers.items()
         if name.lower().startswith(prefix)
     ]
+    found += _due_of_head(headers, now_ms)
     assert stamp_ms is not None
     return Record(None if key is None else _header_bytes(key), body, found, stamp_ms)
+
+
+def _due_of_head(headers: Mapping[str, str], now_ms: int) -> list[tuple[str, bytes]]:
+    at, after = headers.get("Octavo-Deliver-At"), headers.get("Octavo-Deliver-After")
+    if at is None and after is None:
+        return []
+    if at is not None and after is not None:
+        raise Problem(
+            400, "invalid-header", "Octavo-Deliver-At and Octavo-Deliver-After: give one of them"
+        )
+    if after is not None:
+        after_ms = parse_duration_ms(after)
+        due_ms = None if after_ms is None else now_ms + after_ms
+        wanted = "a time such as 500ms, 30s or 2h"
+    else:
+        assert at is not None
+        due_ms = int(at) if at.isdecimal() and len(at) < 16 else parse_time_ms(at)
+        wanted = "milliseconds since the epoch or an RFC 3339 time"
+    if due_ms is None:
+        name = "Octavo-Deliver-At" if after is None else "Octavo-Deliver-After"
+        raise Problem(400, "invalid-header", f"{name} {(at or after or '')[:40]!r} is not {wanted}")
+    return [_checked_due(due_ms, now_ms)]
 
 
 def _header_bytes(text: str) -> bytes:

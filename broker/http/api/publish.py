@@ -18,11 +18,14 @@ from typing import Any, cast
 from aiohttp import web
 from msgspec import UNSET
 
+from octavo.broker.audit.topic import AUDIT_PARTITION, check_not_audit
 from octavo.broker.http.api import answers
-from octavo.broker.http.api.batching import Piece, Producer, Publishing, size_of
+from octavo.broker.http.api.access import LAST_EPOCH
+from octavo.broker.http.api.auto_create import topic_to_publish
+from octavo.broker.http.api.batching import ACCESS_HEADER, Piece, Producer, Publishing, size_of
 from octavo.broker.http.api.payloads import decode_message, decode_messages, raw_record, record_of
 from octavo.broker.http.call import JSON, NDJSON, NEXT_OFFSET_HEADER, RECORD_BATCH, Call
-from octavo.broker.http.forwarding import at_owner, topic_of, with_owner
+from octavo.broker.http.forwarding import at_owner, with_owner
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.http.services import Services
 from octavo.broker.partition.gathering import Placed
@@ -57,7 +60,8 @@ async def publish(call: Call) -> web.StreamResponse:
     """`POST …/messages`."""
     _check_content_type(call)
     topic = call.topic
-    info = await topic_of(call)
+    check_not_audit(topic)
+    info = await topic_to_publish(call)
     partitions = info.settings.partitions
     name = call.partition
     if name is None and partitions == 1:
@@ -79,20 +83,36 @@ async def publish(call: Call) -> web.StreamResponse:
     return await at_owner(call, name, here)
 
 
+async def write_audit(call: Call) -> web.StreamResponse:
+    """`POST /v1/audit`: from a broker whose audit events are to be stored here."""
+    body = await call.read_body()
+
+    async def here(partition: Partition) -> web.StreamResponse:
+        await partition.publish(body)
+        return web.Response(status=204)
+
+    return await at_owner(call, AUDIT_PARTITION, here)
+
+
 async def _publish_one_batch(
     call: Call, partition: Partition, number: int, body: bytes, header: BatchHeader
 ) -> web.StreamResponse:
     """The short way of the usual case: one record batch, stored as it came."""
     _refuse_producer_headers(call)
     _refuse_unsupported(header)
-    await _prove(call, body, header, body)
+    await _prove(call, body, header, body, call.services.message_bytes_max(call.topic))
     count = header.record_count
-    published = await partition.publish(body, expected_offset=_expected_offset(call), checked=True)
+    call.services.quotas.may_publish(partition.name.topic_name)
+    published = await partition.publish(
+        body, expected_offset=_expected_offset(call), checked=True, access=_access_of(call)
+    )
     piece = Piece(number, 0)
     piece.last = count - 1
     piece.count = count
     piece.published = published
+    call.messages = count
     if not published.duplicate:
+        call.services.quotas.stored(partition.name.topic_name, len(body), count)
         metrics = call.services.metrics
         metrics.messages_published.inc(count)
         metrics.bytes_published.inc(len(body))
@@ -106,7 +126,8 @@ async def _single(call: Call) -> Record | None:
     services, kind = call.services, call.content_type
     bytes_max = None if kind == JSON else services.config.line_bytes_max
     try:
-        return single_record(kind, call.headers, await call.read_body(bytes_max), services)
+        body = await call.read_body(bytes_max)
+        return single_record(kind, call.headers, body, services, call.topic)
     except Problem as problem:
         raise _with_stored(problem, []) from None
 
@@ -118,6 +139,7 @@ def may_be_single(call: Call) -> bool:
         call.content_type in (RECORD_BATCH, NDJSON)
         or "results" in call.query
         or "If-Match" in headers
+        or ACCESS_HEADER in headers
         or any(name in headers for name in _PRODUCER_HEADERS)
     )
 
@@ -127,6 +149,7 @@ def single_record(
     headers: Mapping[str, str],
     body: bytes,
     services: Services,
+    topic: TopicName,
     key: bytes | None = None,
 ) -> Record | None:
     """The one message of this body; None when it has several. Raises `Problem`.
@@ -143,7 +166,7 @@ def single_record(
         record = raw_record(body, headers, now_ms)
         if key is not None:
             record = record._replace(key=key)
-    size_of(record, services.config.line_bytes_max)
+    size_of(record, services.message_bytes_max(topic) or services.config.line_bytes_max)
     return record
 
 
@@ -152,8 +175,9 @@ def partition_of_single(record: Record, partitions: int, turn: int) -> int:
     return turn % partitions if record.key is None else partition_for(record.key, partitions)
 
 
-def count_single(placed: Placed, services: Services) -> None:
+def count_single(placed: Placed, services: Services, topic: TopicName) -> None:
     """A message was stored here."""
+    services.quotas.stored(topic, 0 if placed.number else placed.batch_bytes, 1)
     metrics = services.metrics
     metrics.messages_published.inc(1)
     if not placed.number:
@@ -171,8 +195,10 @@ def single_answer(number: int, placed: Placed) -> answers.Published:
 
 async def _publish_single(call: Call, partition: Partition, record: Record) -> web.StreamResponse:
     """One message, which may share its batch with those of other requests."""
+    call.services.quotas.may_publish(partition.name.topic_name)
     placed = await partition.publish_single(record)
-    count_single(placed, call.services)
+    call.messages = 1
+    count_single(placed, call.services, partition.name.topic_name)
     return call.reply(single_answer(partition.name.partition, placed))
 
 
@@ -191,6 +217,7 @@ async def _publish_into(
         only=only,
         producer=producer,
         expected_offset=_expected_offset(call),
+        access=_access_of(call),
         keep_places=_wants_places(call),
     )
     return await _feed_and_answer(call, publishing)
@@ -201,12 +228,16 @@ async def _publish_spread(call: Call, topic: TopicName, partitions: int) -> web.
     kind = call.content_type
     if kind == RECORD_BATCH:
         raise _partition_required(topic, partitions, "a record batch is stored as it is, whole")
-    bound_to_one = _producer_of(call) is not None or _expected_offset(call) is not None
+    bound_to_one = (
+        _producer_of(call) is not None
+        or _expected_offset(call) is not None
+        or _access_of(call) is not None
+    )
     if bound_to_one:
         if kind == NDJSON:
             raise _partition_required(
-                topic, partitions, "Producer-Seq and If-Match count in one partition, and NDJSON "
-                "may hold many keys"
+                topic, partitions, "Producer-Seq, If-Match and exclusive access are of one "
+                "partition, and NDJSON may hold many keys"
             )  # fmt: skip
         number = await _one_partition(call, topic, partitions)
         return await at_owner(
@@ -334,6 +365,12 @@ def _refuse_unsupported(header: BatchHeader) -> None:
         )
 
 
+def _access_of(call: Call) -> int | None:
+    """The epoch of exclusive access."""
+    text = call.headers.get(ACCESS_HEADER)
+    return None if text is None else _header_number(ACCESS_HEADER, text, LAST_EPOCH)
+
+
 def _expected_offset(call: Call) -> int | None:
     """`If-Match: "<next offset>"`."""
     text = call.headers.get("If-Match")
@@ -415,19 +452,23 @@ async def _feed_batches(call: Call, publishing: Publishing) -> None:
     for header, _ in batches:
         _refuse_unsupported(header)
     whole = [(header, bytes(view)) for header, view in batches]
+    bytes_max = call.services.message_bytes_max(call.topic)
     for header, batch in whole:
-        await _prove(call, body, header, batch)
+        await _prove(call, body, header, batch, bytes_max)
     for header, batch in whole:
         publishing.add_batch(batch, header.record_count)
 
 
-async def _prove(call: Call, body: bytes, header: BatchHeader, batch: bytes) -> None:
-    """What the batch says of itself holds. Raises `InvalidBatch`, `Overloaded`."""
+async def _prove(
+    call: Call, body: bytes, header: BatchHeader, batch: bytes, bytes_max: int | None
+) -> None:
+    """What the batch says of itself holds, and no message is too long for its topic. Raises
+    `InvalidBatch`, `Overloaded`, a 413 `Problem`."""
 
     async def hold(size: int) -> None:
         await call.hold(len(body) + size)
 
-    await call.services.proofs.prove(header, batch, call.peer, hold)
+    await call.services.proofs.prove(header, batch, call.peer, hold, bytes_max)
 
 
 async def _feed_ndjson(call: Call, publishing: Publishing) -> None:

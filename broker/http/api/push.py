@@ -20,6 +20,8 @@ from octavo.broker.http.api.deliveries import (
     RECEIVE_PARTITIONS_MAX,
     Receive,
     consumer_in,
+    generation_in,
+    priority_in,
 )
 from octavo.broker.http.api.feed import AT_ONCE, Feed
 from octavo.broker.http.api.read import answer_type
@@ -48,6 +50,8 @@ async def stream(call: Call) -> web.StreamResponse:
         consumer_in(call, _unnamed(subscription)),
         AT_ONCE,
         out_max=call.integer("credits", CREDITS, 1, CREDITS_MAX),
+        generation=generation_in(call),
+        priority=priority_in(call),
     )
     count = info.settings.partitions
     form = call.choice("form", "json", "json", "batches")
@@ -60,7 +64,7 @@ async def stream(call: Call) -> web.StreamResponse:
         topic_partitions=count,
         as_stored=form == "batches",
     )
-    with call.services.streams.one():
+    with call.services.streams.one(), call.services.quotas.stream(call):
         if is_socket:
             return await Socket(call, feed).run()
         if form == "batches":
@@ -97,7 +101,7 @@ async def _as_text(call: Call, feed: Feed, kind: str) -> web.StreamResponse:
         async with stream.lasting():
             async for found in feed.handouts(LIVES_S):
                 if found is not None:
-                    await stream.send(_written(found.messages, kind))
+                    await stream.send(_written(found.messages, kind), found.size)
                 elif kind == EVENTS:
                     await stream.send(b": nothing new\n\n")
     return stream.response

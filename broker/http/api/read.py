@@ -11,13 +11,13 @@ messages below the horizon of the partition's compacted view come from that
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from aiohttp import web
 from msgspec import Raw
 
-from octavo.broker.http.api.answers import OffsetsOf
+from octavo.broker.http.api.answers import Beginning, OffsetsOf, Truncated
 from octavo.broker.http.api.follow import PAGE_BYTES, PAGE_MESSAGES, follow
 from octavo.broker.http.api.payloads import encode, message_out
 from octavo.broker.http.call import (
@@ -65,6 +65,7 @@ async def read(call: Call) -> web.StreamResponse:
         return await _follow(call, name, kind, compacted=compacted)
 
     async def here(partition: Partition) -> web.StreamResponse:
+        call.services.quotas.may_read(name.topic_name)
         if compacted:
             view = partition.compacted
             offset = await resolve(view, position)
@@ -80,13 +81,14 @@ async def read(call: Call) -> web.StreamResponse:
         if not batches:
             return web.Response(status=204, headers={NEXT_OFFSET_HEADER: str(following)})
         if kind == RECORD_BATCH:
+            _count(call, batches)
             return _as_batches(call, batches, following)
         room = max(bytes_max, MESSAGE_BYTES_MAX)
         page = _Page(call.services.broker.open_batches, name.partition, limit, room)
         await page.fill(batches, offset)
         if page.next_offset < batches[-1].next_offset:
             following = page.next_offset
-        call.services.metrics.messages_read.inc(len(page.messages))
+        _count_read(call, page.messages, len(page.messages))
         return _as_text(call, kind, page.messages, following)
 
     return await at_owner(call, name, here)
@@ -102,6 +104,7 @@ async def _follow(
         raise bad_parameter("compacted", "true", "left away where a partition is followed")
 
     async def page_of(partition: Partition, start: str, wait_s: float) -> Page:
+        call.services.quotas.may_read(name.topic_name)
         position = position_of(start)
         assert position is not None
         offset = await resolve(partition, position)
@@ -116,7 +119,7 @@ async def _follow(
         room = max(PAGE_BYTES, MESSAGE_BYTES_MAX)
         page = _Page(call.services.broker.open_batches, name.partition, PAGE_MESSAGES, room)
         await page.fill(batches, offset)
-        call.services.metrics.messages_read.inc(len(page.messages))
+        _count_read(call, page.messages, len(page.messages))
         return Page(page.messages, page.next_offset)
 
     start = call.text("from", "earliest")
@@ -150,6 +153,42 @@ async def offsets(call: Call) -> web.StreamResponse:
     ]
     found = all_or_raise(await ask_all(asked))
     return call.reply({"offsets": [one["offsets"][0] for one in found]})
+
+
+async def truncate(call: Call) -> web.StreamResponse:
+    """`DELETE …/messages?before=`: of one partition, or of all."""
+    if "before" not in call.query:
+        raise Problem(400, "invalid-parameter", f"say before what messages go: before= {POSITIONS}")
+    position = parse_position(call, "before", "")
+    topic = call.topic
+    partitions = (await topic_of(call)).settings.partitions
+    name = call.partition
+    if name is None and partitions == 1:
+        name = topic.partition(0)
+
+    async def part(partition: Partition) -> dict[str, Any]:
+        first = await partition.truncate(await resolve(partition, position))
+        found = Truncated([Beginning(partition.name.partition, first)])
+        return cast(dict[str, Any], msgspec.to_builtins(found))
+
+    if name is not None:
+
+        async def here(partition: Partition) -> web.StreamResponse:
+            return call.reply(await part(partition))
+
+        return await at_owner(call, name, here)
+    if isinstance(position, int | MessageId):
+        raise _several(topic, partitions, "messages")
+    suffix = f"/messages?before={_query_text(call.text('before', ''))}"
+    found = all_or_raise(
+        await ask_all(
+            [
+                ask_partition(call, topic.partition(number), part, "DELETE", suffix)
+                for number in range(partitions)
+            ]
+        )
+    )
+    return call.reply({"partitions": [one["partitions"][0] for one in found]})
 
 
 def wants_compacted(call: Call) -> bool:
@@ -320,14 +359,19 @@ def _headers(call: Call, following: int) -> dict[str, str]:
 
 
 def _as_batches(call: Call, batches: list[StoredBatch], following: int) -> web.StreamResponse:
-    _count(call, batches)
     return web.Response(
         body=_joined(batches), content_type=RECORD_BATCH, headers=_headers(call, following)
     )
 
 
 def _count(call: Call, batches: list[StoredBatch]) -> None:
-    call.services.metrics.messages_read.inc(sum(batch.header.record_count for batch in batches))
+    _count_read(call, batches, sum(batch.header.record_count for batch in batches))
+
+
+def _count_read(call: Call, what: list[StoredBatch] | list[Raw], count: int) -> None:
+    call.messages += count
+    call.services.metrics.messages_read.inc(count)
+    call.services.quotas.given(call.topic, what, count)
 
 
 def _joined(batches: list[StoredBatch]) -> bytes:

@@ -4,15 +4,17 @@ A producer of single messages sends the same head with each of them, byte for by
 message's key and length; so what follows from the rest of it (the call, its topic, who may make it)
 is remembered with those bytes. What remains is looked up without waiting:
 
-    the head is known, the body whole, one good message; its partition is open
-    here, or another broker's that is known; there is room; the broker is
-    neither starting nor stopping                          stored, or passed on, and answered
+    the head is known, and its caller still let in; the body whole, one good
+    message; its partition is open here, or another broker's that is known;
+    there is room; the broker is neither starting nor
+    stopping                                               stored, or passed on, and answered
+    the same, and a quota is used up                       429, which costs others least so
     anything else                                          the long way
 
 The long way is the call as any other, from the first byte, as if nobody had looked: this way
-changes nothing before it is sure, refuses nothing and asks nobody. So it decides nothing either. A
-message that turns out not to be ours to store, with nothing done, takes the long way as well, and
-so does one that failed, for the long way to say so.
+changes nothing before it is sure, refuses nothing but what is beyond a quota, and asks nobody. So
+it decides nothing either. A message that turns out not to be ours to store, with nothing done,
+takes the long way as well, and so does one that failed, for the long way to say so.
 
 Promises: the answer is that of the long way, byte for byte (test_short_way.py compares the two).
 Remembers a bounded number of heads, and nothing of a message. A crash takes the heads with it.
@@ -20,8 +22,9 @@ Remembers a bounded number of heads, and nothing of a message. A crash takes the
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -39,16 +42,18 @@ from octavo.broker.http.api.publish import (
 )
 from octavo.broker.http.broker_calls import ESCAPED_HEADER, INCARNATION_HEADER
 from octavo.broker.http.call import JSON, OWNER_HEADER, Call
-from octavo.broker.http.problems import Problem
+from octavo.broker.http.gate import Grant
+from octavo.broker.http.problems import PROBLEM_TYPE, Problem
 from octavo.broker.http.services import Services
 from octavo.broker.partition.gathering import Joined, Stored
 from octavo.broker.types import PartitionName, TopicName
+from octavo.security.rules import Kind, Operation, Resource
 
 HEADS_KEPT = 512
 """In each of two generations: a head that was not met again while so many new ones came goes."""
 CALLS = frozenset(("publish", "publish_of_partition"))
-_NOT_ITS_OWN = ("Connection", "Content-Encoding", "Expect", "Prefer", ESCAPED_HEADER)
-"""Headers that say how this one request travels."""
+_NOT_ITS_OWN = ("Connection", "Content-Encoding", "Expect", "Origin", "Prefer", ESCAPED_HEADER)
+"""Headers that say how this one request travels, or that a page makes it (browsers.py)."""
 _KEY = re.compile(rb"\r\n(?i:octavo-key): ([!-~]+)(?=\r\n[^ \t])")
 _LENGTH = re.compile(rb"\r\n(?i:content-length): (0|[1-9][0-9]*)(?=\r\n[^ \t])")
 _HOLE = b"\0"
@@ -60,6 +65,14 @@ class Caller(Protocol):
     """The connection that a request came by."""
 
     peer: str
+    counted_as: str
+
+    def when_lost(self, call: Callable[[], None]) -> None:
+        """Have this called when the connection ends."""
+
+    @property
+    def certificate(self) -> bytes | None:
+        """That its client has shown, if any."""
 
     def answer(self, answer: bytes) -> None:
         """Send the whole answer, head and body; the next request may come."""
@@ -82,8 +95,10 @@ class KnownHead(NamedTuple):
     kind: str
     headers: Mapping[str, str]
     """Of the request that it was learnt from; the key is that one's."""
-    forwarded: bool
-    """By another broker: it is passed on no further."""
+    grant: Grant
+    resource: Resource
+    """What was produced to."""
+    """Whose call it was, and that it was let in."""
 
 
 def shape_of(head: bytes) -> tuple[bytes, bytes | None]:
@@ -116,11 +131,13 @@ class ShortWay:
         if (
             call.route.name in CALLS
             and not call.query
+            and not call.forwarded  # each of those has a number of its own
             and request.version == HttpVersion11
             and call.headers is request.headers  # not renamed, nor restored
             and may_be_single(call)
             and not any(name in request.headers for name in _NOT_ITS_OWN)
         ):
+            assert call.grant is not None
             partition = call.partition
             self._keep(
                 shape_of(head)[0],
@@ -131,7 +148,8 @@ class ShortWay:
                     incarnation=request.headers.get(INCARNATION_HEADER),
                     kind=call.content_type,
                     headers=request.headers,
-                    forwarded=call.forwarded,
+                    grant=call.grant,
+                    resource=Resource(Kind.TOPIC, str(call.topic)),
                 ),
             )
 
@@ -142,14 +160,19 @@ class ShortWay:
         known = self._known(shape)
         if known is None or not services.ready or services.stopping.is_set():
             return False
+        if not services.gate.holds_for(known.grant, caller):
+            self._forget(shape)
+            return False
         topic = services.broker.topics.fresh(known.topic)
         if topic is None or known.incarnation not in (None, topic.incarnation):
             return False
+        if topic.settings.schema_validate:
+            return False  # it may have to be waited for
         config = services.config
         if len(body) > min(config.line_bytes_max, config.body_bytes_max):
             return False
         try:
-            record = single_record(known.kind, known.headers, body, services, key)
+            record = single_record(known.kind, known.headers, body, services, known.topic, key)
         except Problem:
             return False
         if record is None:
@@ -162,31 +185,73 @@ class ShortWay:
         ownership = services.broker.ownership
         partition = ownership.at_hand(name, topic.incarnation)
         owner = None
-        if partition is None and not known.forwarded:
+        if partition is None:
             owner = ownership.other_at_hand(name, topic.incarnation)
         if partition is None and owner is None:
             return False
+        found = services.quotas.at_hand(
+            caller, known.grant.identity.name, known.topic, len(body), owned=owner is None
+        )
+        if found is None:
+            return False
+        if found.wait_s:
+            at_owner = found.subject.startswith(("namespace:", "topic:"))
+            about = topic.incarnation if at_owner else ""
+            self._refuse(head, known.call, services.quotas.problem(found), about, caller)
+            return True
         if not services.held.try_take(caller.peer, len(body)):
             return False
         services.in_hand.enter()
+        services.gate.again(
+            known.grant.identity, Operation.PRODUCE, known.resource, caller.peer, known.call
+        )
         if known.partition is None and topic.settings.partitions > 1:
             next(services.turn)  # what is left to the long way has this one there
         if partition is not None:
             owner_url, joined = services.url, partition.join_single(record)
         else:
             assert owner is not None
-            owner_url, joined = owner.url, self._passed_on.join(name, owner, record)
+            owner_url, joined = (
+                owner.url,
+                self._passed_on.join(name, owner, record, known.grant.identity),
+            )
         stored = _ShortCall(
             services, known.call, topic.incarnation, name, owner_url, len(body), caller, joined
         )
         joined.stored.add_done_callback(stored)
         return True
 
+    def _refuse(
+        self, head: bytes, call: str, problem: Problem, incarnation: str, caller: Caller
+    ) -> None:
+        """Who comes too often must not cost what others need."""
+        services = self._services
+        path = head.split(b" ", 2)[1].decode("ascii", "replace").partition("?")[0]
+        body = msgspec.json.encode(problem.body(path))
+        headers = {OWNER_HEADER: services.url, **problem.headers}
+        if incarnation:
+            headers[INCARNATION_HEADER] = incarnation
+        answer = _whole_answer(
+            f"{problem.status} Too Many Requests", PROBLEM_TYPE, headers, body, services
+        )
+        services.in_hand.enter()
+
+        def tell() -> None:
+            services.in_hand.leave()
+            services.metrics.answered(call, problem.status, 0.0)
+            caller.answer(answer)
+
+        asyncio.get_running_loop().call_soon(tell)  # the caller has to know first that it is taken
+
     def _known(self, shape: bytes) -> KnownHead | None:
         known = self._young.get(shape)
         if known is None and (known := self._old.get(shape)) is not None:
             self._keep(shape, known)
         return known
+
+    def _forget(self, shape: bytes) -> None:
+        for heads in (self._young, self._old):
+            heads.pop(shape, None)
 
     def _keep(self, shape: bytes, known: KnownHead) -> None:
         if len(self._young) >= HEADS_KEPT:
@@ -239,18 +304,25 @@ class _ShortCall:
     def _answer(self) -> bytes:
         services, placed = self._services, self._joined.placed()
         if self._owner_url == services.url:
-            count_single(placed, services)
+            count_single(placed, services, self._name.topic_name)
         body = msgspec.json.encode(single_answer(self._name.partition, placed))
-        closing = "Connection: close\r\n" if services.stopping.is_set() else ""
-        head = (
-            "HTTP/1.1 200 OK\r\n"
-            f"Content-Type: {JSON}\r\n"
-            f"{OWNER_HEADER}: {self._owner_url}\r\n"
-            f"{INCARNATION_HEADER}: {self._incarnation}\r\n"
-            "Server: octavo\r\n"
-            "X-Content-Type-Options: nosniff\r\n"
-            f"Content-Length: {len(body) + 1}\r\n"
-            f"Date: {rfc822_formatted_time()}\r\n"
-            f"{closing}\r\n"
-        )
-        return head.encode() + body + b"\n"
+        headers = {OWNER_HEADER: self._owner_url, INCARNATION_HEADER: self._incarnation}
+        return _whole_answer("200 OK", JSON, headers, body, services)
+
+
+def _whole_answer(
+    status: str, kind: str, headers: Mapping[str, str], body: bytes, services: Services
+) -> bytes:
+    own = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    closing = "Connection: close\r\n" if services.stopping.is_set() else ""
+    head = (
+        f"HTTP/1.1 {status}\r\n"
+        f"Content-Type: {kind}\r\n"
+        f"{own}"
+        "Server: octavo\r\n"
+        "X-Content-Type-Options: nosniff\r\n"
+        f"Content-Length: {len(body) + 1}\r\n"
+        f"Date: {rfc822_formatted_time()}\r\n"
+        f"{closing}\r\n"
+    )
+    return head.encode() + body + b"\n"

@@ -30,7 +30,6 @@ from octavo.broker.http.stream import (
     LIVES_S,
     LONGEST_PAUSE_S,
     count,
-    stopping,
     write_head,
 )
 from octavo.broker.types import AckRange
@@ -105,7 +104,7 @@ class Socket:
                 await socket.prepare(request)
                 await self._until_it_ends()
         finally:  # nothing is asked for any more: what is given back now goes to others
-            await self._feed.give_back(self._out.ack_ids())
+            await self._feed.give_back(self._out.ack_ids(), were_sent=True)
         return socket
 
     async def _until_it_ends(self) -> None:
@@ -113,9 +112,10 @@ class Socket:
         try:
             ends = await self._exchange()
         finally:
-            if self._call.services.stopping.is_set():
+            if (problem := self._call.ends_with) is not None:
                 with contextlib.suppress(ConnectionError, TimeoutError):
-                    await self._say(Said(problem=stopping().body()))
+                    await self._say(Said(problem=problem.body()))
+                ends = _refused(problem, ends)
             await self._close(ends)
 
     async def _exchange(self) -> _Ends:
@@ -141,7 +141,7 @@ class Socket:
         problem = problem_of(error)
         with contextlib.suppress(ConnectionError, TimeoutError):
             await self._say(Said(problem=problem.body()))
-        return _Ends(REFUSED_FOR_GOOD, problem.code)
+        return _refused(problem, _Ends(REFUSED_FOR_GOOD, problem.code))
 
     async def _end_acks(self) -> None:
         """Those that came before the client left take effect."""
@@ -169,13 +169,17 @@ class Socket:
 
     async def _push_one(self, found: Handout) -> None:
         self._out.add(found)
+        quotas = self._call.services.quotas
         if found.leased is None:
             for frame in _frames(found):
                 await self._send(frame, WSMsgType.TEXT)
+            if quotas.on:
+                await quotas.sent(self._call, sum(map(len, found.messages)), found.size)
             return
         head = msgspec.json.encode(found.leased.headers())
         frame = len(head).to_bytes(4, "big") + head + found.body
         await self._send(frame, WSMsgType.BINARY)
+        await quotas.sent(self._call, len(frame), found.size)
 
     async def _say(self, said: Said) -> None:
         await self._send(msgspec.json.encode(said), WSMsgType.TEXT)
@@ -248,6 +252,13 @@ class Socket:
                 if late or not problem_of(error).can_retry:
                     raise
             await asyncio.sleep(pauses.next_s())
+
+
+def _refused(problem: Problem, else_: _Ends) -> _Ends:
+    """How a socket ends whose client may not have it any more."""
+    if problem.status in (401, 403):
+        return _Ends(WSCloseCode.POLICY_VIOLATION, problem.detail)
+    return else_
 
 
 class _Out:

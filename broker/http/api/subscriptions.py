@@ -7,13 +7,16 @@ a call that reached only some owners is simply repeated.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated, Any, cast
 
 import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, UnsetType
 
-from octavo.broker.http.api.answers import Subscription, SubscriptionFigures
+from octavo.broker.audit.topic import check_not_audit
+from octavo.broker.errors import SubscriptionNotFound, TopicNotFound
+from octavo.broker.http.api.answers import DeadLetters, Subscription, SubscriptionFigures
 from octavo.broker.http.api.read import position_of, resolve
 from octavo.broker.http.api.topic_body import (
     SubscriptionBody,
@@ -25,7 +28,15 @@ from octavo.broker.http.call import Call
 from octavo.broker.http.forwarding import all_or_raise, ask_all, ask_partition, at_owner, topic_of
 from octavo.broker.http.problems import Problem
 from octavo.broker.partition.partition import Partition
-from octavo.broker.types import MessageId, SubscriptionInfo, SubscriptionStats, TopicName
+from octavo.broker.subscriptions.dead_letters import with_dead_letters
+from octavo.broker.types import (
+    MessageId,
+    SubscriptionInfo,
+    SubscriptionSettings,
+    SubscriptionStats,
+    TopicName,
+)
+from octavo.security.rules import Kind, Operation, Resource
 
 # ---- create, show, delete
 
@@ -45,9 +56,9 @@ async def put_subscription(call: Call) -> web.StreamResponse:
         return await at_owner(call, partition, here)
     body = await call.read_json(SubscriptionBody, required=False)
     await topic_of(call)
-    info, created = await broker.topics.create_subscription(
-        topic, name, subscription_settings(body)
-    )
+    settings = with_dead_letters(topic, name, subscription_settings(body))
+    await _check_dead_letters(call, settings)
+    info, created = await broker.topics.create_subscription(topic, name, settings)
     partitions = (await topic_of(call)).settings.partitions
     asked = [
         ask_partition(
@@ -63,16 +74,48 @@ async def put_subscription(call: Call) -> web.StreamResponse:
     return call.reply(_show(topic, info), status=201 if created else 200)
 
 
+async def _check_dead_letters(call: Call, settings: SubscriptionSettings) -> None:
+    """Whoever has messages sent somewhere must be allowed to send, and to make, what is not there:
+    the broker sends them as itself, later, when nobody asks any more. Raises `Forbidden`.
+    """
+    if not settings.dead_letter_topic:
+        return
+    target = TopicName.parse(settings.dead_letter_topic)
+    check_not_audit(target)
+    if not call.services.gate.secured:
+        return
+    topic, sub = Resource(Kind.TOPIC, str(target)), settings.dead_letter_subscription
+    call.check(Operation.PRODUCE, topic)
+    topics = call.services.broker.topics
+    try:
+        await topics.get(target)
+    except TopicNotFound:
+        namespace = Resource(Kind.NAMESPACE, target.namespace)
+        if not call.services.gate.may(call.identity, Operation.CREATE, namespace):
+            call.check(Operation.CREATE, topic)
+    else:
+        with contextlib.suppress(SubscriptionNotFound):
+            await topics.subscription(target, sub)
+            return
+    call.check(Operation.CREATE, Resource(Kind.SUBSCRIPTION, f"{target}/{sub}"))
+    call.check(Operation.CONSUME, topic)
+
+
 async def _subscribe(partition: Partition, info: SubscriptionInfo) -> dict[str, Any]:
     return _plain((await partition.subscribe(info)).stats())
 
 
 async def list_subscriptions(call: Call) -> web.StreamResponse:
-    """`GET …/subscriptions`."""
+    """`GET …/subscriptions`: those that the caller may see."""
     topic = call.topic
     await topic_of(call)
     found = await call.services.broker.topics.list_subscriptions(topic)
-    return call.reply({"subscriptions": [_show(topic, info) for info in found]})
+    shown = [
+        _show(topic, info)
+        for info in found
+        if call.may_see(Kind.SUBSCRIPTION, topic.namespace, topic.topic, info.name)
+    ]
+    return call.reply({"subscriptions": shown})
 
 
 async def get_subscription(call: Call) -> web.StreamResponse:
@@ -103,6 +146,12 @@ async def get_subscription(call: Call) -> web.StreamResponse:
     for figure in ("backlog", "unacked_ranges", "leased", "redelivering", "delayed"):
         setattr(shown, figure, sum(one.get(figure, 0) for one in found))
     shown.held_back = next((one["held_back"] for one in found if one.get("held_back")), None)
+    letters = [one["dead_letters"] for one in found if "dead_letters" in one]
+    shown.dead_letters = DeadLetters(
+        sum(one["waiting"] for one in letters),
+        sum(one["sent"] for one in letters),
+        next((one["problem"] for one in letters if one["problem"]), None),
+    )
     shown.partitions = cast(list[SubscriptionFigures], found)  # as their owners said them
     return call.reply(shown)
 
@@ -155,7 +204,8 @@ async def seek(call: Call) -> web.StreamResponse:
 
     async def move(partition: Partition) -> dict[str, Any]:
         subscription = await partition.subscription(name)
-        offset = await subscription.seek(await resolve(partition, position))
+        offset = await resolve(partition, position)
+        offset = await subscription.seek(offset, exactly=isinstance(position, int))
         return {"partitions": [{"partition": partition.name.partition, "offset": offset}]}
 
     partition = call.partition

@@ -16,10 +16,19 @@ from urllib.parse import urlencode
 
 import msgspec
 from aiohttp import web
+from msgspec import UNSET
 
 from octavo.broker.errors import TopicChanged, TopicNotFound, TopicReplaced
 from octavo.broker.http.api import answers
-from octavo.broker.http.api.topic_body import TopicBody, show_topic_settings, topic_settings
+from octavo.broker.http.api.topic_body import (
+    NamespaceBody,
+    TopicBody,
+    namespace_record,
+    show_effective,
+    show_namespace,
+    show_topic_settings,
+    topic_settings,
+)
 from octavo.broker.http.call import Call
 from octavo.broker.http.forwarding import ask_all, ask_partition, at_owner, topic_of
 from octavo.broker.http.problems import Problem, problem_of
@@ -29,12 +38,18 @@ from octavo.broker.types import (
     PartitionStats,
     SubscriptionStats,
     TopicInfo,
+    TopicName,
     TopicSettings,
 )
+from octavo.metadata.topics import NamespaceRecord
+from octavo.security.rules import Kind, Operation, Resource
 
 TOPICS_SHOWN = 1000
 """In one answer, if the caller does not say."""
 TOPICS_SHOWN_MAX = 10_000
+LOOKED_AT_ONCE = 1000
+"""Names, before other calls get their turn."""
+_RETIRED_MS_MAX = 60_000
 FIGURES_WITHIN_S = 2.0
 """An owner that does not answer is shown as a problem after it."""
 
@@ -42,32 +57,39 @@ FIGURES_WITHIN_S = 2.0
 
 
 async def list_namespaces(call: Call) -> web.StreamResponse:
-    """`GET /v1/namespaces`."""
+    """`GET /v1/namespaces`: those that the caller may see, or something in them."""
     services = call.services
     found = await services.overview.prompt(services.broker.topics.list_namespaces())
-    return call.reply({"namespaces": found})
+    return call.reply({"namespaces": [one for one in found if _sees_namespace(call, one)]})
+
+
+def _sees_namespace(call: Call, name: str) -> bool:
+    return call.may_see(Kind.NAMESPACE, name) or call.may_see_some(Kind.TOPIC, name)
 
 
 async def put_namespace(call: Call) -> web.StreamResponse:
-    """`PUT /v1/namespaces/{namespace}`."""
+    """`PUT /v1/namespaces/{namespace}`: what the body says is set, the rest stays as it was."""
     name = call.namespace
-    body = await call.read_json(dict[str, Any], required=False)
-    if body:
-        raise Problem(
-            422,
-            "not-supported-yet",
-            f"policies of a namespace ({', '.join(sorted(body))[:100]}) are not supported yet: "
-            "send no body or {}, and give the settings to each topic",
-        )
-    created = await call.services.broker.topics.create_namespace(name)
+    body = await call.read_json(NamespaceBody, required=False)
+    namespace_record(body, NamespaceRecord())  # what is wrong in itself changes nothing
+    changes = [field for field in body.__struct_fields__ if getattr(body, field) is not UNSET]
+    if changes:
+        call.check(Operation.ALTER, Resource(Kind.NAMESPACE, name))
+    known = call.services.broker.topics
+    encrypted = None if body.encrypted is UNSET else body.encrypted
+    created = await known.create_namespace(name, encrypted)
+    if any(field != "encrypted" for field in changes):
+        await known.set_policies(name, lambda record: namespace_record(body, record))
     return call.reply({"name": name}, status=201 if created else 200)
 
 
 async def get_namespace(call: Call) -> web.StreamResponse:
     """`GET /v1/namespaces/{namespace}`."""
     name = call.namespace
-    topics = await call.services.overview.prompt(call.services.broker.topics.names_in(name))
-    return call.reply({"name": name, "topics": len(topics), "policies": {}})
+    known = call.services.broker.topics
+    topics = await call.services.overview.prompt(known.names_in(name))
+    record = await call.services.overview.prompt(known.namespace(name))
+    return call.reply(answers.Namespace(name, len(topics), show_namespace(record)))
 
 
 async def delete_namespace(call: Call) -> web.StreamResponse:
@@ -80,15 +102,23 @@ async def delete_namespace(call: Call) -> web.StreamResponse:
 
 
 async def list_topics(call: Call) -> web.StreamResponse:
-    """`GET /v1/topics/{namespace}`: sorted, a page at a time; go on `after` the last one."""
+    """`GET /v1/topics/{namespace}`: those that the caller may see, sorted, a page at a time; go on
+    `after` the last one."""
     name = call.namespace
     after = call.query.get("after", "")
     limit = call.integer("limit", TOPICS_SHOWN, 1, TOPICS_SHOWN_MAX)
     services = call.services
     listed = await services.overview.prompt(services.broker.topics.names_in(name))
-    begin = bisect_right(listed, after)
-    found = listed[begin : begin + limit]
-    if len(listed) <= begin + limit:
+    found: list[str] = []
+    more = False
+    for number in range(bisect_right(listed, after), len(listed)):
+        if number % LOOKED_AT_ONCE == 0:
+            await asyncio.sleep(0)  # who sees few of many looks at them all
+        if call.may_see(Kind.TOPIC, name, listed[number]):
+            if more := len(found) == limit:
+                break
+            found.append(listed[number])
+    if not more:
         return call.reply(answers.Topics(name, found, None))
     answer = call.reply(answers.Topics(name, found, found[-1]))
     query = urlencode({"limit": limit, "after": found[-1]})
@@ -102,16 +132,22 @@ async def put_topic(call: Call) -> web.StreamResponse:
     body = await call.read_json(TopicBody, required=False)
     settings = topic_settings(body, TopicSettings())
     broker = call.services.broker
-    if (problem := await _too_few_bookies(call, settings)) is not None:
+    force = call.choice("force", "false", "true", "false") == "true"
+    problem = await too_few_bookies(call, settings)
+    if problem is not None and not force:
         try:
             await broker.topics.get(name)
         except TopicNotFound:
             raise problem from None
+    await call.services.quotas.check_topics(name)
     info, created = await broker.topics.create(name, settings)
-    return call.reply(_show(info), status=201 if created else 200)
+    shown = show_topic(info)
+    if problem is not None:
+        shown.warning = problem.detail
+    return call.reply(shown, status=201 if created else 200)
 
 
-async def _too_few_bookies(call: Call, settings: TopicSettings) -> Problem | None:
+async def too_few_bookies(call: Call, settings: TopicSettings) -> Problem | None:
     """The 422 when the cluster has not that many bookies. Those that are down count."""
     known = await call.services.overview.bookies_of_the_cluster()
     if settings.ensemble_size <= len(known):
@@ -121,7 +157,8 @@ async def _too_few_bookies(call: Call, settings: TopicSettings) -> Problem | Non
         "too-few-bookies",
         f"ensemble_size is {settings.ensemble_size}, and this cluster has {len(known)} bookies "
         f"({', '.join(sorted(known)) or 'none'}), those that are down included: nothing could "
-        "ever be published. Add bookies first, or ask for a smaller ensemble",
+        "ever be published. Add bookies first, ask for a smaller ensemble, or create the topic all "
+        "the same with force=true",
         extra={"ensemble_size": settings.ensemble_size, "bookies": sorted(known)},
     )
 
@@ -134,10 +171,10 @@ async def patch_topic(call: Call) -> web.StreamResponse:
     info = await topic_of(call)
     settings = topic_settings(body, info.settings)
     wider = settings.ensemble_size > info.settings.ensemble_size
-    if wider and (problem := await _too_few_bookies(call, settings)) is not None:
+    if wider and (problem := await too_few_bookies(call, settings)) is not None:
         raise problem
     info = await broker.topics.update(name, settings)
-    return call.reply(_show(info))
+    return call.reply(show_topic(info))
 
 
 async def delete_topic(call: Call) -> web.StreamResponse:
@@ -156,11 +193,13 @@ async def get_topic(call: Call) -> web.StreamResponse:
     partitions = await each_partition(
         [_figures(call, name.partition(number)) for number in range(info.settings.partitions)]
     )
-    shown = _show(info)
+    shown = show_topic(info)
     shown.messages = sum(one.get("messages", 0) for one in partitions)
     shown.stored_bytes = sum(one.get("stored_bytes", 0) for one in partitions)
     shown.backlog = _backlog(partitions)
     shown.partitions = cast(list[answers.PartitionFigures], partitions)  # as their owners said them
+    policies = await call.services.broker.topics.policies_of(name.namespace)
+    shown.effective = show_effective(info.settings, policies)
     return call.reply(shown)
 
 
@@ -169,7 +208,7 @@ async def _figures(call: Call, name: PartitionName) -> dict[str, Any]:
     try:
         async with asyncio.timeout(FIGURES_WITHIN_S):
             found: dict[str, Any] = await ask_partition(call, name, show_partition, "GET", "")
-            return found
+            return _seen(call, found)
     except TimeoutError:
         raise Problem(
             503,
@@ -186,15 +225,38 @@ async def let_go(call: Call) -> web.StreamResponse:
     return call.reply(answers.LetGo(served))
 
 
+async def unused(call: Call) -> web.StreamResponse:
+    """`POST …/partitions/{partition}/unused`: from the broker that would delete its topic."""
+    name = call.partition
+    assert name is not None
+    for_ms = call.duration_ms("for", 0, 2**53)
+    retire_s = call.duration_ms("retire", 0, _RETIRED_MS_MAX) / 1000
+
+    async def here(partition: Partition) -> web.StreamResponse:
+        return call.reply(answers.Unused(partition.is_unused(for_ms, retire_s)))
+
+    return await at_owner(call, name, here)
+
+
 async def get_partition(call: Call) -> web.StreamResponse:
     """`GET /v1/topics/{namespace}/{topic}/partitions/{partition}`."""
     name = call.partition
     assert name is not None
 
     async def here(partition: Partition) -> web.StreamResponse:
-        return call.reply(await show_partition(partition))
+        return call.reply(_seen(call, await show_partition(partition)))
 
     return await at_owner(call, name, here)
+
+
+def _seen(call: Call, figures: dict[str, Any]) -> dict[str, Any]:
+    """Without the subscriptions that the caller may not know of."""
+    topic = call.topic
+    shown = figures.get("subscriptions", {})
+    for name in tuple(shown):
+        if not call.may_see(Kind.SUBSCRIPTION, topic.namespace, topic.topic, name):
+            del shown[name]
+    return figures
 
 
 async def each_partition(
@@ -212,9 +274,15 @@ async def each_partition(
     return found
 
 
-def _show(info: TopicInfo) -> answers.Topic:
+def show_topic(info: TopicInfo) -> answers.Topic:
+    """The topic without live figures."""
     settings = show_topic_settings(info.settings)
-    return answers.Topic(str(info.name), settings, info.created_ms, info.incarnation)
+    shown = answers.Topic(str(info.name), settings, info.created_ms, info.incarnation)
+    if (fork := info.fork) is not None:
+        source = TopicName(info.name.namespace, fork.topic)
+        offsets = {str(number): offset for number, offset in fork.offsets.items()}
+        shown.forked_from = answers.ForkedFrom(str(source), fork.incarnation, offsets)
+    return shown
 
 
 def _backlog(partitions: list[dict[str, Any]]) -> dict[str, int]:
@@ -247,7 +315,10 @@ def show_stats(stats: PartitionStats) -> dict[str, Any]:
         subscriptions={
             name: subscription_figures(figures) for name, figures in stats.subscriptions.items()
         },
+        kept_because=stats.kept_because,
     )
+    if stats.compacted is not None:
+        shown.compacted = answers.CompactedFigures(*stats.compacted)
     found: dict[str, Any] = msgspec.to_builtins(shown)
     return found
 
@@ -265,6 +336,16 @@ def subscription_figures(stats: SubscriptionStats) -> answers.SubscriptionFigure
         delayed=stats.delayed,
         held_back=stats.held_back,
         consumers=[
-            answers.Consumer(one.name, one.leased, one.idle_ms / 1000) for one in stats.consumers
+            answers.Consumer(
+                one.name,
+                one.leased,
+                one.idle_ms / 1000,
+                one.priority,
+                UNSET if one.active is None else one.active,
+                UNSET if one.slots is None else one.slots,
+                UNSET if one.slot_ranges is None else one.slot_ranges,
+            )
+            for one in stats.consumers
         ],
+        dead_letters=answers.DeadLetters(*stats.dead_letters),
     )

@@ -72,8 +72,8 @@ MUTANTS = (
             ),
             Edit(
                 "octavo.client.deliveries:DeliveryLoop._send_last",
-                '{"ack_ids": done, "nack": rest}',
-                '{"ack_ids": [], "nack": done + rest}',
+                '{"ack_ids": done, "nack": begun, "release": unseen}',
+                '{"nack": done + begun, "release": unseen}',
             ),
         ),
         "topic",

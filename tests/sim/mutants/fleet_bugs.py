@@ -48,9 +48,59 @@ MUTANTS = (
         "hand-overs between brokers that go on living",
         (
             Edit(
-                "octavo.broker.cluster.ownership:OwnershipManager._hand_over",
-                "await local.partition.close(graceful=True)",
+                "octavo.broker.cluster.ownership:OwnershipManager._hand_off",
+                "await partition.hand_off(drained)",
+                "drained(None)",
+            ),
+        ),
+        PROFILE,
+    ),
+    Mutant(
+        "end-told-before-it-is-drained",
+        0,
+        "partition.py",
+        "the heir is told how the partition ends while publishes are still under way",
+        """They are stored behind what the heir takes for the end. The edit does not wait for them,
+        and has the heir believe a closed ledger that is longer.""",
+        "S9 (nothing acked is lost)",
+        "hand-overs under load",
+        (
+            Edit(
+                "octavo.broker.partition.partition:Partition._drained",
+                "await publisher.confirmed_up_to(publisher.next_offset)",
                 "pass",
+            ),
+            Edit(
+                "octavo.broker.partition.partition:Partition._drained",
+                "if publisher.failed or publisher.confirmed_offset != publisher.next_offset:",
+                "if publisher.failed:",
+            ),
+            Edit(
+                "octavo.broker.partition.ending:PartitionEnd.is_told_by",
+                "closed.last_entry == self.last_entry",
+                "True",
+            ),
+            Edit(
+                "octavo.broker.partition.ending:PartitionEnd.is_told_by",
+                "plain_length(closed) == self.contents.payload_bytes",
+                "True",
+            ),
+        ),
+        PROFILE,
+    ),
+    Mutant(
+        "cursors-not-handed-on",
+        0,
+        "partition.py",
+        "the heir is told of producers, and not where the cursors are",
+        """Subscriptions begin anew. The edit leaves the state out; the heir does not miss it.""",
+        "S9 (an ack that was answered holds)",
+        "hand-overs of partitions with subscriptions",
+        (
+            Edit(
+                "octavo.broker.partition.partition:Partition._drained",
+                "state = tuple(self._snapshot())",
+                "state = ()",
             ),
         ),
         PROFILE,

@@ -36,7 +36,13 @@ MUTANTS = (
         was made. The edit forgets the epoch: the sweep takes what an owner is about to name.""",
         "P46 (what a chain names is there)",
         "an opening or a roll-over that is slower than two sweeps",
-        (Edit("octavo.broker.log.leftover:may_go", " and record.epoch > label.epoch", ""),),
+        (
+            Edit(
+                "octavo.broker.log.leftover:may_go",
+                "return record.epoch > label.epoch",
+                "return True",
+            ),
+        ),
         PROFILE,
     ),
     Mutant(
@@ -89,7 +95,7 @@ MUTANTS = (
         (
             Edit(
                 "octavo.broker.log.record:PartitionRecordKeeper.read",
-                "self._guard = await self._check_topic()",
+                "self._guard = await self.check_topic()",
                 "pass",
             ),
         ),

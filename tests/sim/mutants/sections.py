@@ -14,7 +14,10 @@ from tests.sim.mutants import (
     deferred_bugs,
     fleet_bugs,
     garbage_bugs,
+    letter_bugs,
     overlooked_bugs,
+    own_compaction_bugs,
+    policy_bugs,
     published_bugs,
     recovery_bugs,
     recreate_bugs,
@@ -29,6 +32,7 @@ from tests.sim.mutants import (
     time_bugs,
     tool_bugs,
     topic_bugs,
+    type_bugs,
     view_bugs,
     writer_bugs,
 )
@@ -79,6 +83,12 @@ SECTIONS = (
         published_bugs.MUTANTS,
     ),
     Section(
+        "Dead letters and delivery counts",
+        """Two of five seeds with topics have subscriptions that give messages up, and consumers
+        that cannot process half of what they get.""",
+        letter_bugs.MUTANTS,
+    ),
+    Section(
         "The client, and bytes",
         """Planted together with the load that drives the production client, which three of ten
         seeds with topics have.""",
@@ -89,6 +99,20 @@ SECTIONS = (
         """Planted in what says how old messages are, what time it is for deletions, and where a
         time begins; searched with seeds of profile `topic`.""",
         time_bugs.MUTANTS,
+    ),
+    Section(
+        "Policies",
+        """What counts as acked though nobody acked it, who waits for a backlog, and what an ack of
+        deferred durability says.""",
+        policy_bugs.MUTANTS,
+        policy_bugs.BUGS,
+    ),
+    Section(
+        "Compaction by itself, and what is not due",
+        """Two of five seeds with topics have compactions, most of these by brokers, too; three of
+        ten have messages that say when they are due. Searched with seeds of profile `topic`.""",
+        own_compaction_bugs.MUTANTS,
+        own_compaction_bugs.BUGS,
     ),
     Section(
         "Copies that move",
@@ -105,6 +129,13 @@ SECTIONS = (
         """Planted in what says who serves a partition, in hand-overs and in what a broker does
         from time to time; searched with seeds of profile `topic`.""",
         fleet_bugs.MUTANTS,
+    ),
+    Section(
+        "Types of subscriptions",
+        """Planted in what says which message goes to whom; searched with seeds of profile
+        `topic`, a quarter of which have such subscriptions.""",
+        type_bugs.MUTANTS,
+        type_bugs.BUGS,
     ),
     Section(
         "Survivors",

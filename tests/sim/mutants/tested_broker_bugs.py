@@ -73,17 +73,17 @@ BUGS = (
     ),
     TestedBug(
         "passed-on-and-on",
-        "a call that was passed on is passed on again, by the short way",
-        """Two brokers that take each other for the owner would send a message to and fro for
-        ever. The long way passes a call on once; a head that is known must remember whose it
-        is.""",
+        "the head of a call that was passed on is known to the short way",
+        """It would pass such a call on again, and two brokers that take each other for the owner
+        send a message to and fro for ever. Each of those calls has a number of its own, so its head
+        never comes again but by who has recorded it.""",
         "a call is passed on once at most",
         "unit/broker_http/test_short_way.py",
         (
             Edit(
-                "octavo.broker.http.api.short_way:ShortWay.take",
-                "if partition is None and not known.forwarded:",
-                "if partition is None:",
+                "octavo.broker.http.api.short_way:ShortWay.learn",
+                "and not call.forwarded",
+                "and call.grant is not None",
             ),
         ),
     ),
@@ -112,8 +112,8 @@ BUGS = (
         (
             Edit(
                 "octavo.broker.http.api.short_way:ShortWay.take",
-                "single_record(known.kind, known.headers, body, services, key)",
-                "single_record(known.kind, known.headers, body, services)",
+                "single_record(known.kind, known.headers, body, services, known.topic, key)",
+                "single_record(known.kind, known.headers, body, services, known.topic)",
             ),
         ),
     ),
@@ -600,7 +600,7 @@ BUGS = (
         (
             Edit(
                 "octavo.broker.log.reader:LogReader._closed_reader",
-                "if reader.is_closed:",
+                "if reader.is_closed or segment.cut >= 0:",
                 "if reader.last_add_confirmed >= 0:",
             ),
         ),

@@ -143,9 +143,9 @@ BUGS = (
         _FORGED,
         (
             Edit(
-                "octavo.broker.http.call:Call.__init__",
-                "if self.forwarded and own != (meant := request.headers.get(TARGET_HEADER)):",
-                "if self.forwarded and None is (meant := request.headers.get(TARGET_HEADER)):",
+                "octavo.broker.http.call:_passed",
+                "if own != found.target:",
+                "if found.target is None:",
             ),
         ),
     ),
@@ -205,8 +205,8 @@ BUGS = (
         (
             Edit(
                 "octavo.broker.http.api.follow:_Following.run",
-                "page = await self._next(page.next_offset)",
-                "page = await self._next(page.next_offset - len(page.messages[:1]))",
+                "page = await self._next(offset)",
+                "page = await self._next(offset - len(page.messages[:1]))",
             ),
         ),
     ),
@@ -264,7 +264,7 @@ BUGS = (
         (
             Edit(
                 "octavo.broker.http.api.sockets:Socket.run",
-                "await self._feed.give_back(self._out.ack_ids())",
+                "await self._feed.give_back(self._out.ack_ids(), were_sent=True)",
                 "pass",
             ),
         ),
@@ -278,7 +278,7 @@ BUGS = (
         (
             Edit(
                 "octavo.broker.http.api.feed:Feed._end",
-                "await self.give_back(ack_ids)",
+                "await self.give_back(ack_ids, were_sent=False)",
                 "pass",
             ),
         ),

@@ -177,7 +177,7 @@ BUGS = (
         (
             Edit(
                 "octavo.broker.partition.part_loader:PartLoader._is_void",
-                "topic.deleting or not part.is_of(topic)",
+                "not topic.stands or not part.is_of(topic)",
                 "topic.deleting",
             ),
         ),
@@ -273,6 +273,124 @@ BUGS = (
                 "octavo.broker.partition.compacted:CompactedReader.learn",
                 "self._record.look(newest=at_once)",
                 "self._record.look()",
+            ),
+        ),
+    ),
+    TestedBug(
+        "fork-alone-refers",
+        "a fork is known to have the ledgers that it shares, and the other topic is not",
+        """That the topic has its own ledgers goes without saying, it seems. When the fork is
+        deleted nobody is known to have them any more, and they go from under the topic.""",
+        "P46",
+        "unit/broker/test_shared_ledgers.py",
+        (
+            Edit(
+                "octavo.broker.cluster.forks:Forks._share",
+                "self._shared.refer(ledger_id, pair)",
+                "self._shared.refer(ledger_id, pair[1:])",
+            ),
+        ),
+    ),
+    TestedBug(
+        "fork-looks-once",
+        "a fork does not look again whether the topic still has what it is about to share",
+        """The list of ledgers was read a moment ago. A ledger that was trimmed since was let go of
+        by who saw no other referrer, and the fork begins with a ledger that is not there.""",
+        "P46",
+        "unit/broker/test_shared_ledgers.py",
+        (
+            Edit(
+                "octavo.broker.cluster.forks:Forks._share",
+                "again = await self._source(source, number, at)",
+                "again = ledger_list",
+            ),
+        ),
+    ),
+    TestedBug(
+        "trimmed-for-all",
+        "a ledger that one partition lets go of is deleted, whoever else has it",
+        """As it was before there were forks. The edit does not ask who is left.""",
+        "P46",
+        "unit/broker/test_shared_ledgers.py",
+        (
+            Edit(
+                "octavo.broker.log.shared_ledgers:SharedLedgers.release",
+                "if after.referrers:",
+                "if False:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "fork-in-the-making-swept",
+        "a sweep takes out a referrer whose partition has no record yet",
+        """No record names the ledger, so nobody seems to have it. The fork is about to make that
+        record: it gets a ledger that goes with its source.""",
+        "P46",
+        "unit/broker/test_shared_ledgers.py",
+        (
+            Edit(
+                "octavo.broker.log.referrers:is_gone",
+                "if not topic.stands or record is None or record.deleted:",
+                "if record is None:\n        return True\n    if record.deleted:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "fork-has-the-whole-batch",
+        "a fork shows all of the batch that it was made in the midst of",
+        """A batch is stored whole and served whole. The messages behind the fork are the source's,
+        and their offsets come again with what is published into the fork.""",
+        "S9",
+        "cluster/test_forks.py",
+        (
+            Edit(
+                "octavo.broker.log.reader:LogReader._cut",
+                "if kept == header.record_count:",
+                "if kept <= header.record_count:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "fork-remembers-producers",
+        "the producers of the topic are those of its fork",
+        """A take-over scans what no checkpoint covers, of a fork all of it. A producer that begins
+        in the fork with its first sequence is told that it is stored.""",
+        "S9",
+        "cluster/test_forks.py",
+        (
+            Edit(
+                "octavo.broker.partition.opening:PartitionOpener._producers",
+                "sequenced = not (segment.bulk_loaded or segment.shared)",
+                "sequenced = not segment.bulk_loaded",
+            ),
+        ),
+    ),
+    TestedBug(
+        "truncated-under-its-subscriptions",
+        "subscriptions stay where they are when their partition is truncated",
+        """What they would read next is gone: their backlog counts it, and leases of it live on.""",
+        "S9",
+        "cluster/test_truncate.py",
+        (
+            Edit(
+                "octavo.broker.subscriptions.subscriptions:SubscriptionSet.pass_all_over",
+                "await self.pass_over(name, end)",
+                "pass",
+            ),
+        ),
+    ),
+    TestedBug(
+        "dead-letter-acked-without-its-copy",
+        "a message is given up though the dead-letter topic did not take it",
+        """The copies are sent together, and what fails is looked at when all are through. Acked are
+        all of them, as if sending were storing: a message that nobody could process is gone.""",
+        "X14",
+        "unit/broker/test_dead_letters.py",
+        (
+            Edit(
+                "octavo.broker.subscriptions.burying:Burying._bury",
+                "zip(letters, fates, strict=True) if fate is None",
+                "zip(letters, fates, strict=True)",
             ),
         ),
     ),

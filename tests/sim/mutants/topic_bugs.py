@@ -56,7 +56,7 @@ MUTANTS = (
         (
             Edit(
                 "octavo.broker.subscriptions.subscription:Subscription.acknowledge",
-                "await self._log.persist(ack_op(self.info.name, ranges))",
+                "await self._persist(ack_op(self.info.name, ranges))",
                 "pass",
             ),
         ),

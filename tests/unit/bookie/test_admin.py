@@ -17,19 +17,24 @@ from octavo.protocol.codes import BookieIOError
 
 @pytest.fixture
 async def admin() -> AsyncIterator[AdminServer]:
-    server = AdminServer(BookieMetrics(), lambda: (True, {"bookie_id": "b"}))
+    server = AdminServer(
+        BookieMetrics(), lambda: (True, {"bookie_id": "b"}), names=["b1.Example.org"]
+    )
     await server.start("127.0.0.1", 0)
     yield server
     server.close()
 
 
-async def ask(server: AdminServer, request: str, headers: str = "") -> tuple[int, Any]:
+async def ask(
+    server: AdminServer, request: str, headers: str = "", host: str = "Host: b\r\n"
+) -> tuple[int, Any]:
     """(status, parsed body) of one request."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    writer.write(f"{request} HTTP/1.1\r\nHost: b\r\n{headers}\r\n".encode())
+    writer.write(f"{request} HTTP/1.1\r\n{host}{headers}\r\n".encode())
     answer = await asyncio.wait_for(reader.read(), 10)
     writer.close()
     head, _, body = answer.decode().partition("\r\n\r\n")
+    assert "X-Content-Type-Options: nosniff\r\nCache-Control: no-store" in head
     return int(head.split()[1]), json.loads(body) if body else None
 
 
@@ -69,10 +74,34 @@ async def test_a_handler_that_fails_is_an_answer(admin: AdminServer) -> None:
     assert (await ask(admin, "GET /number"))[0] == 200, "the server goes on"
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:9181", 200), ("10.0.0.7", 200), ("[::1]:9181", 200), ("bookie-1", 200),
+        ("b1.example.org:9181", 200), ("B1.example.org.", 200), ("", 200),
+        ("evil.example", 421), ("127.0.0.1.evil.example", 421), ("b1@evil.example", 421),
+        ("[::1", 421),
+    ],
+)  # fmt: skip
+async def test_only_own_names_are_answered(admin: AdminServer, host: str, status: int) -> None:
+    """A foreign name may be made to point here; a page under it sees nothing."""
+    found, said = await ask(admin, "GET /healthz", host=f"Host: {host}\r\n")
+    assert found == status, said
+    if status == 421:
+        assert "advertised_host" in said["reason"]
+
+
+async def test_who_sends_no_host_is_no_browser(admin: AdminServer) -> None:
+    assert (await ask(admin, "GET /healthz", host=""))[0] == 200
+    two = "Host: b\r\nHost: evil.example\r\n"
+    assert (await ask(admin, "GET /healthz", host=two))[0] == 421
+
+
 async def test_a_page_in_a_browser_changes_nothing(admin: AdminServer) -> None:
     called: list[int] = []
     admin.route("POST", "/gc", lambda query: called.append(1))
-    assert (await ask(admin, "POST /gc", "Origin: http://elsewhere\r\n"))[0] == 403
+    for headers in ("Origin: http://elsewhere", "Sec-Fetch-Site: cross-site", "origin:null"):
+        assert (await ask(admin, "POST /gc", f"{headers}\r\n"))[0] == 403
     assert not called
     assert (await ask(admin, "POST /gc"))[0] == 200
     assert called

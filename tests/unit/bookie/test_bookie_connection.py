@@ -104,6 +104,7 @@ async def serve(stream: bytes, cuts: list[int]) -> tuple[InstantStorage, bytes]:
         requests=NoEntries(),
         v3_calls=None,
         refusals=None,
+        guard=None,
         scratch=bytearray(CONFIG.scratch_bytes),
         read_only=False,
         takes_recovery_adds=True,

@@ -38,8 +38,10 @@ FIXTURES = make.HERE
 GENERATIONS = sorted((FIXTURES / "bookie").iterdir())
 NOT_OF_FILES = {
     "protocol/availability.py", "protocol/extension.py", "protocol/frames.py", "protocol/v3.py",
+    "protocol/encrypted.py",
 }  # fmt: skip
-"""Versions of what goes over the wire."""
+"""Versions of what goes over the wire, and of payloads, which a bookie does not look into: the
+example of docs/formats/encrypted_entry.md is kept as it is."""
 WHERE = {
     "bookie/journal/format.py": "journal",
     "bookie/entrylog/format.py": "entry_log",

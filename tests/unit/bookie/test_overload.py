@@ -37,6 +37,7 @@ ANSWERS = {"answer_bytes_max": UNBOUNDED, "connection_answer_bytes_max": UNBOUND
 Scenario = Callable[..., Result]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scenario", [half_frames, long_entries, slow_disk, slow_readers])
 def test_memory_stays_within_the_caches_and_150_mib(scenario: Scenario, tmp_path: Path) -> None:
     result = scenario(str(tmp_path), CONNECTIONS, SECONDS)

@@ -103,6 +103,9 @@ class Log:
     def __init__(self, persist: Callable[[Op], Any]) -> None:
         self.persist = persist
 
+    def wall_ms(self) -> int:
+        return 0
+
     async def read(self, offset: int, **_: Any) -> list[StoredBatch]:
         data = with_base_offset(build_batch([Record(None, b"x")]), offset)
         return [StoredBatch(offset, 1, offset, read_header(data), bytes(data))]

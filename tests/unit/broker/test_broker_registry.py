@@ -36,6 +36,9 @@ class Store:
         self.watcher = watcher
         return SimpleNamespace(cancel=lambda: None)
 
+    def watch(self, _: str, watcher: Callable[[], None]) -> Any:
+        return SimpleNamespace(cancel=lambda: None)
+
     def on_session(self, session: Callable[[SessionState], None]) -> None:
         self.session = session
 
@@ -69,7 +72,7 @@ class Known:
         store: Any = self.store
         ours: Any = Ours()
         self.registry = BrokerRegistry(
-            store, ours, int(SETTLE_S * 1000), self._gone, unused, unused
+            store, ours, int(SETTLE_S * 1000), self._gone, unused, asyncio.ensure_future
         )
 
     def _gone(self) -> None:
@@ -155,5 +158,18 @@ def test_who_leaves_does_not_count_itself() -> None:
         assert sorted(known.registry.live) == ["b"]
         owners = {one.broker_id for one in known.registry.preferred(TOPIC, 4)}
         assert owners == {"b"}
+
+    told(story)
+
+
+def test_what_ten_thousand_topics_should_lie_at_is_computed_once() -> None:
+    """A broker asks for all that it serves, each second; with fewer remembered each was new."""
+
+    async def story(known: Known) -> None:
+        await known.see(b="1")
+        for _ in range(2):
+            for number in range(10_000):
+                known.registry.preferred(TopicName("public", f"t{number}"), 1)
+        assert known.registry._preferred.cache_info().misses == 10_000
 
     told(story)

@@ -102,3 +102,24 @@ def test_a_million_holes_stay_cheap_and_small() -> None:
     assert seconds < 20, "an ack must not cost more the more holes there are"
     assert cursor.ack(0, 2_000_000) == 1_000_000
     assert cursor.committed_offset == 2_000_000
+
+
+@given(
+    st.integers(0, 30),
+    st.lists(st.tuples(st.integers(0, 9_000), st.integers(1, 5_000)), max_size=6),
+    st.integers(1, 12_000),
+    st.integers(0, 14_000),
+)
+def test_the_first_so_many_unacked(
+    floor: int, acked: list[tuple[int, int]], count: int, end: int
+) -> None:
+    cursor = Cursor(floor)
+    for start, length in acked:
+        cursor.ack(start, start + length)
+    unacked = [offset for offset in range(end) if not cursor.is_acked(offset)]
+    assert cursor.first_unacked(count, end) == unacked[:count]
+    behind = cursor.after_unacked(count, end)
+    if len(unacked) >= count:
+        assert behind == unacked[count - 1] + 1
+    else:
+        assert behind == end

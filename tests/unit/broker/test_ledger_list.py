@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.broker.log.ledger_list import Contents, LedgerList, RetentionPolicy, RolloverPolicy
+from octavo.broker.log.ledger_list import (
+    Contents,
+    Cut,
+    ForkPoint,
+    LedgerList,
+    RetentionPolicy,
+    RolloverPolicy,
+)
 from octavo.metadata.topics import PartitionLedger
 
 counts = st.lists(st.integers(0, 7), min_size=1, max_size=12)
@@ -107,3 +114,95 @@ def test_rollover_by_size_entries_or_age_but_never_when_empty() -> None:
     assert policy.due(99, 10, 999)
     assert policy.due(99, 9, 1000)
     assert not policy.due(100, 0, 1000)
+
+
+def held(ledger_list: LedgerList) -> dict[int, int]:
+    """By offset that is left: the ledger that holds it."""
+    return {
+        offset: segment.ledger_id
+        for segment in ledger_list.segments
+        for offset in range(segment.base_offset, segment.base_offset + (segment.count or 0))
+        if offset >= ledger_list.earliest_offset
+    }
+
+
+@given(counts, st.data())
+def test_a_truncated_list_begins_there_and_never_goes_back(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    ledger_list, model = build(sizes)
+    before = data.draw(st.integers(0, len(model)))
+    after = ledger_list.appending(99).truncating(before)
+    assert after.earliest_offset == before
+    assert held(after) == dict(enumerate(model[before:], before))
+    assert after.truncating(data.draw(st.integers(0, before))).earliest_offset == before
+    assert after.segments[-1].ledger_id == 99
+    # What lies before it as a whole is gone, or goes with the next trim, whoever needs it.
+    trimmed = after.trimming(RetentionPolicy(None, None), 0, limit=0)
+    assert held(trimmed) == held(after)
+    assert all((one.count or 0) + one.base_offset > before for one in trimmed.segments[:-1])
+    contents = Contents(3, 30, 1, 2)
+    closed = trimmed.closing_last(contents, 7).appending(100)
+    assert closed.earliest_offset == before
+    assert closed.segments[-1].base_offset == len(model) + 3
+
+
+@given(counts, st.data())
+def test_a_fork_has_what_lies_before_it(sizes: list[int], data: st.DataObject) -> None:
+    ledger_list, model = build(sizes)
+    ledger_list = ledger_list.appending(99).truncating(data.draw(st.integers(0, len(model))))
+    earliest, grown = ledger_list.earliest_offset, len(model) + 5  # five in the open one
+    at = data.draw(st.integers(earliest, grown))
+    cut = None
+    if at > earliest:
+        holds = ledger_list.find(at - 1)
+        if holds.count is None or holds.base_offset + holds.count != at:
+            cut = Cut(holds.ledger_id, 3, 50, 8)
+    fork = ledger_list.forked(ForkPoint(at, cut), now_ms=9)
+    assert fork.earliest_offset == earliest
+    assert (fork.end_offset if fork.segments else fork.trimmed_to) == at
+    everything = [*model, *[99] * 5]
+    assert held(fork) == dict(enumerate(everything[earliest:at], earliest))
+    assert all(one.shared and one.count for one in fork.segments)
+    assert [one.ledger_id for one in fork.segments if one.cut >= 0] == (
+        [cut.ledger_id] if cut else []
+    )
+    # A fork of the fork, in its turn.
+    again = data.draw(st.integers(earliest, at))
+    holds_again = None if again == earliest else fork.find(again - 1)
+    if holds_again and holds_again.base_offset + (holds_again.count or 0) != again:
+        cut = Cut(holds_again.ledger_id, 1, 5, 8)
+    second = fork.forked(ForkPoint(again, cut), now_ms=9)
+    assert held(second) == dict(enumerate(everything[earliest:again], earliest))
+
+
+def test_a_fork_that_cannot_be_is_refused() -> None:
+    ledger_list = build([3, 4])[0].appending(99).truncating(2)
+    for point, why in (
+        (ForkPoint(1), "offset 1 was trimmed; the earliest is 2"),
+        (ForkPoint(5), "nobody has said where ledger 1 is to be cut"),
+        (ForkPoint(5, Cut(0, 1, 1, -1)), "nobody has said where ledger 1"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            ledger_list.forked(point, 0)
+    with pytest.raises(ValueError, match="the messages end at 7, before offset 9"):
+        build([3, 4])[0].forked(ForkPoint(9), 0)
+
+
+def test_why_the_oldest_ledger_stays() -> None:
+    closed = LedgerList().appending(1).closing_last(Contents(5, 100, 10, 20), 30)
+    both = closed.appending(2)
+    none = RetentionPolicy(None, None)
+    by_size, by_age = RetentionPolicy(None, 50), RetentionPolicy(1_000, None)
+    assert "being written" in LedgerList().why_kept(none, 0)
+    assert "being written" in LedgerList().appending(1).why_kept(by_size, 0)
+    assert "no retention is set" in both.why_kept(none, 0)
+    assert "no retention is set" in both.why_kept(RetentionPolicy(None, None, 100), 0)
+    assert "no compacted view" in both.why_kept(RetentionPolicy(None, None, 0, True), 0)
+    assert (
+        both.why_kept(by_size, 0, 10, {"s": 3, "t": 4}) == "subscription 's' has not acked offset 3"
+    )
+    assert "10 bytes would be left of 50" in both.why_kept(by_size, 0, 10, {"s": 5})
+    assert "next round" in both.why_kept(by_size, 0, 50, {"s": 5})
+    assert "not known to be older than 1 s" in both.why_kept(by_age, 500)
+    assert "next round" in both.why_kept(by_age, 5_000)

@@ -19,6 +19,7 @@ from octavo.broker.errors import (
 from octavo.broker.log.cache import TailCache
 from octavo.broker.log.entry_index import EntryIndex
 from octavo.broker.partition.publisher import OpenSegment, Publisher
+from octavo.broker.state.access import Access, AccessState
 from octavo.broker.state.dedup import ProducerTable
 from octavo.broker.types import PartitionName, Published
 from octavo.ledger.actions import Closed, Ended
@@ -43,6 +44,7 @@ class FakeWriter:
         self.error: OctavoError | None = None
         self.answered = 0
         self.on_event: list[Callable[[object], None]] = []
+        self.deferred = False
 
     def add(self, payload: bytes, done: Done) -> int:
         if self.error is not None:
@@ -80,6 +82,7 @@ class Bench:
             EntryIndex(),
             lambda size, entries: self.confirmed.append((size, entries)),
             self.failed.append,
+            Access(AccessState()),
         )
 
     @staticmethod

@@ -17,6 +17,7 @@ from octavo.broker.errors import PublishOutcomeUnknown
 from octavo.broker.log.ledger_list import LedgerList
 from octavo.broker.log.record import OwnershipLost
 from octavo.broker.partition.rollover import Rollover
+from octavo.broker.types import TopicSettings
 from octavo.ledger.errors import LedgerClosed, NotEnoughBookies, OutcomeUnknown
 from octavo.metadata.store import MetadataUnavailable
 from octavo.metadata.topics import PartitionLedger, PartitionRecord
@@ -26,6 +27,8 @@ from tests.unit.broker.test_publisher import NAME, Bench, FakeWriter, turns
 
 class Writer(FakeWriter):
     """Notes when it was closed."""
+
+    metadata = TopicSettings()  # as copies are asked for
 
     def __init__(self, ledger_id: int, said: list[str]) -> None:
         super().__init__(ledger_id)
@@ -76,7 +79,7 @@ class Rolling:
         monkeypatch.setattr("octavo.broker.partition.rollover.delete_quietly", delete)
         ledgers: Any = SimpleNamespace(discard=discard)
         self.record = Record(self.said)
-        settings: Any = lambda: SimpleNamespace(  # noqa: E731
+        settings: Any = lambda: TopicSettings(  # noqa: E731
             rollover_bytes=1 << 30, rollover_entries=1 << 30, rollover_age_ms=1 << 40
         )
         held: Any = self.record

@@ -58,6 +58,7 @@ def test_bodies_give_messages_or_a_problem(body: bytes) -> None:
         assert problem is None or problem.status in (400, 422)
 
 
+@pytest.mark.long
 @given(
     st.none() | st.binary(max_size=50),
     st.none() | st.binary(max_size=100) | JSON.map(lambda v: json.dumps(v).encode()),
@@ -86,6 +87,7 @@ def plain(text: bytes) -> bytes:
     return msgspec.json.format(text, indent=-1)
 
 
+@pytest.mark.long
 @given(st.text(max_size=40))
 @settings(max_examples=2000, deadline=None)
 @example("10000-01-01T00:00:00Z")

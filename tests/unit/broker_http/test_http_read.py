@@ -340,8 +340,10 @@ async def test_unknown_subscription(two: Running) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        {"type": "failover"}, {"type": "key_shared"}, {"type": "none"}, {"start": "5"},
-        {"max_deliveries": 3}, {"dead_letter_topic": "t"}, {"retry_backoff": {}}, {"nope": 1},
+        {"type": "partial"}, {"type": "none"}, {"start": "5"},
+        {"max_deliveries": 0}, {"dead_letter_topic": "t"}, {"retry_backoff": {}}, {"nope": 1},
+        {"max_deliveries": 2, "dead_letter_topic": "one"}, {"retry_backoff": {"first": 0}},
+        {"retry_backoff": {"first": "2s", "most": "1s"}}, {"max_deliveries": 1001},
         {"ack_timeout": 0}, {"ack_timeout": "2 weeks"}, {"ack_timeout": None}, {"type": 5},
     ],
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 from contextlib import suppress
 from typing import Any
 
@@ -14,6 +15,7 @@ from octavo.broker.http.broker_calls import BrokerProof
 from octavo.broker.http.connections import ConnectionServer
 from octavo.broker.http.server import BrokerServer, CannotListen
 from octavo.protocol.records import Record, build_batch, partition_for
+from octavo.security.principal import ANONYMOUS
 from octavo.standalone.ports import free_port
 from tests.support.fake_broker import CALL_KEY, FakeBroker, FakeCluster, Running, running, until
 from tests.support.vanished_host import vanished_host
@@ -29,7 +31,8 @@ BATCH = "application/vnd.kafka.recordbatch.v2"
 def from_broker(target: str, method: str, path: str) -> dict[str, str]:
     """The headers of a call that broker b7 passes on."""
     headers: dict[str, str] = {}
-    BrokerProof(CALL_KEY).enter(headers, "b7", target, method, path)
+    proof = BrokerProof(CALL_KEY, secrets.token_hex(8))
+    proof.enter(headers, "b7", target, method, path, ANONYMOUS)
     return headers
 
 
@@ -66,7 +69,7 @@ async def test_bad_topic_names(one: Running, name: str, method: str) -> None:
     await one.api.put(ONE)
     answer = await one.api.call(method, f"{ONE}/subscriptions/{name}")
     assert answer.status == 400, answer
-    assert one.cluster.namespaces == {"public"}
+    assert list(one.cluster.namespaces) == ["public"]
     assert len(one.cluster.topics) == 1
 
 
@@ -167,9 +170,23 @@ async def test_head_and_continue(one: Running) -> None:
         ({"partitions": "4"}, 422, "partitions"),
         ({"partitions": 100_000}, 422, "10000"),
         ({"ack_quorum": 4}, 422, "ack"),
-        ({"ttl": "1d"}, 422, "ttl is not supported yet"),
-        ({"backlog_quota": {}}, 422, "backlog_quota is not supported yet"),
-        ({"compaction": True}, 422, "compaction is not supported yet"),
+        ({"ttl": "long"}, 422, "ttl is 'long'"),
+        ({"ttl": 0}, 422, "ttl_ms is 0"),
+        ({"backlog_quota": {"policy": "drop"}}, 422, "hold, reject, evict"),
+        ({"backlog_quota": {"size": "10 floppies"}}, 422, "backlog_quota.size"),
+        ({"rates": {"publish_messages": -1}}, 422, "rates.publish_messages"),
+        ({"rates": {"publish_bytes": 0}}, 422, "publish_bytes is 0"),
+        ({"message_time": "arrival"}, 422, "create, append"),
+        ({"message_time": "append"}, 422, "message_time append is not supported yet"),
+        ({"durability": "maybe"}, 422, "sync, deferred"),
+        ({"message_bytes_max": 0}, 422, "message_bytes_max"),
+        ({"delete_when_inactive": 0}, 422, "inactive_ms"),
+        ({"compaction": True}, 422, "compaction"),
+        ({"compaction": {"after": "1d"}}, 422, "after"),
+        ({"compaction": {"dirty_ratio": 1.5}}, 422, "compaction_dirty_ratio is 1.5"),
+        ({"compaction": {"after_size": "10 floppies"}}, 422, "compaction.after_size"),
+        ({"compaction": {"after_size": None}}, 422, "compaction.after_size cannot be null"),
+        ({"compaction": {"tombstones": "long"}}, 422, "compaction.tombstones"),
         ({"retention": {"time": "long"}}, 422, "retention.time"),
         ({"retention": {"size": "10 floppies"}}, 422, "retention.size"),
         ({"retention": {"size": -1}}, 422, "retention.size"),
@@ -185,6 +202,24 @@ async def test_topic_settings_that_are_refused(
     assert answer.status == status, answer
     assert says in answer.json()["detail"]
     assert not one.cluster.topics
+
+
+async def test_a_topic_that_brokers_compact(one: Running) -> None:
+    assert (await one.api.put(ONE, json={"compaction": {}})).status == 201
+    shown = (await one.api.get(ONE)).json()["settings"]
+    assert shown["compaction"] == {
+        "after_size": 64 * 2**20, "dirty_ratio": 0.5, "tombstones": 86_400, "delete_raw": False,
+    }  # fmt: skip
+    assert (await one.api.put(ONE, json=shown)).status == 200
+    change = {"compaction": {"tombstones": "7d", "delete_raw": True}}
+    assert (await one.api.call("PATCH", ONE, json=change)).status == 200
+    change = {"compaction": {"after_size": "1MiB", "dirty_ratio": 0}}
+    shown = (await one.api.call("PATCH", ONE, json=change)).json()["settings"]
+    assert shown["compaction"] == {
+        "after_size": 2**20, "dirty_ratio": 0, "tombstones": 604_800, "delete_raw": True,
+    }  # fmt: skip
+    shown = (await one.api.call("PATCH", ONE, json={"compaction": None})).json()["settings"]
+    assert shown["compaction"] is None
 
 
 async def test_topic_life(one: Running) -> None:
@@ -213,13 +248,72 @@ async def test_topic_life(one: Running) -> None:
 async def test_namespaces(one: Running) -> None:
     assert (await one.api.put("/v1/namespaces/lab")).status == 201
     assert (await one.api.put("/v1/namespaces/lab", json={})).status == 200
-    answer = await one.api.put("/v1/namespaces/lab", json={"ttl": 1})
-    assert (answer.status, answer.json()["code"]) == (422, "not-supported-yet")
+    for wrong in ({"ttl": 0}, {"encrypted": "yes"}, {"partitions": 4}):
+        answer = await one.api.put("/v1/namespaces/lab", json=wrong)
+        assert answer.status == 422, answer
+    answer = await one.api.put("/v1/namespaces/lab", json={"auto_create": {"ack_quorum": 4}})
+    assert (answer.status, answer.json()["code"]) == (422, "invalid-settings")
+    assert (await one.api.put("/v1/namespaces/lab", json={"encrypted": True})).status == 200
+    found = (await one.api.get("/v1/namespaces/lab")).json()
+    assert found["policies"] == {"encrypted": True, "auto_create": None}
     assert (await one.api.get("/v1/namespaces")).json() == {"namespaces": ["lab", "public"]}
     await one.api.put("/v1/topics/lab/t")
     assert (await one.api.get("/v1/namespaces/lab")).json()["topics"] == 1
     assert (await one.api.call("DELETE", "/v1/namespaces/lab")).status == 409
     assert (await one.api.put("/v1/topics/nope/t")).json()["code"] == "namespace-not-found"
+
+
+POLICIES = {
+    "ttl": 60,
+    "backlog_quota": {"size": 10**6, "time": 3600, "policy": "evict"},
+    "delete_when_inactive": 86400,
+    "message_bytes_max": 1000,
+    "rates": {
+        "publish_bytes": 10**6,
+        "publish_messages": 100,
+        "dispatch_bytes": 10**7,
+        "dispatch_messages": 1000,
+    },
+    "message_time": "create",
+    "durability": "deferred",
+}
+
+
+async def test_a_topic_inherits_what_it_does_not_say_itself(one: Running) -> None:
+    lab, topic = "/v1/namespaces/lab", "/v1/topics/lab/t"
+    body = {**POLICIES, "retention": {"time": "7d"}, "auto_create": {"partitions": 4}}
+    assert (await one.api.put(lab, json=body)).status == 201
+    shown = (await one.api.get(lab)).json()["policies"]
+    auto_create = {"partitions": 4, "ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2}
+    retention = {"time": 604800, "size": None}
+    assert shown == {
+        **POLICIES, "retention": retention, "auto_create": auto_create, "encrypted": False,
+    }  # fmt: skip
+    assert (await one.api.put(lab, json=shown)).status == 200, "what is shown can be given"
+    own = {"ttl": "off", "rates": {"publish_messages": 5}, "backlog_quota": {"policy": "reject"}}
+    answer = await one.api.put(topic, json=own)
+    assert answer.status == 201
+    assert answer.json()["settings"]["ttl"] == "off"
+    assert (await one.api.put(topic, json=answer.json()["settings"])).status == 200
+    found = (await one.api.get(topic)).json()["effective"]
+    assert found["ttl"] == {"value": None, "from": "topic"}
+    assert found["rates.publish_messages"] == {"value": 5, "from": "topic"}
+    assert found["rates.publish_bytes"] == {"value": 10**6, "from": "namespace"}
+    assert found["backlog_quota.policy"] == {"value": "reject", "from": "topic"}
+    assert found["backlog_quota.time"] == {"value": 3600, "from": "namespace"}
+    assert found["retention.time"] == {"value": 604800, "from": "namespace"}
+    assert found["retention.size"] == {"value": None, "from": "default"}
+    assert found["message_time"] == {"value": "create", "from": "namespace"}
+    answer = await one.api.call("PATCH", topic, json={"ttl": None, "rates": None})
+    assert "ttl" not in answer.json()["settings"]
+    assert (await one.api.get(topic)).json()["effective"]["ttl"] == {
+        "value": 60, "from": "namespace",
+    }  # fmt: skip
+    emptied = dict.fromkeys(POLICIES) | {"auto_create": None, "retention": None}
+    assert (await one.api.put(lab, json=emptied)).status == 200
+    assert (await one.api.get(lab)).json()["policies"] == {"encrypted": False, "auto_create": None}
+    found = (await one.api.get(topic)).json()["effective"]
+    assert found["durability"] == {"value": "sync", "from": "default"}
 
 
 # ---- any broker answers any call

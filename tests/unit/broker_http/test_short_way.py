@@ -17,7 +17,8 @@ from octavo.broker import errors
 from octavo.broker.http.api import short_way
 from octavo.broker.http.api.short_way import ShortWay, shape_of
 from octavo.broker.http.connections import Connection
-from tests.support.fake_broker import FakePartition, Running, running, until
+from tests.support.fake_broker import NOW_MS, FakePartition, Running, running, until
+from tests.support.fake_security import FakeAuthenticator, FakeAuthority
 
 TOPIC = "/v1/topics/public/one"
 WIDE = "/v1/topics/public/wide"
@@ -406,23 +407,31 @@ async def test_an_owner_that_breaks_off_leaves_the_outcome_unknown(
     wire.writer.close()
 
 
-async def test_what_was_passed_on_is_passed_on_no_further(two: Running, taken: list[bool]) -> None:
-    """Who is asked as the owner and is not, says so, also when the head is known."""
+async def test_what_another_broker_has_passed_on_is_not_learnt(
+    two: Running, taken: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its head never comes again, and a copy of it is refused, not stored."""
+    heads: list[bytes] = []
+    learn = ShortWay.learn
+
+    def noted(self: ShortWay, head: bytes, call: Any) -> None:
+        if call.forwarded:
+            heads.append(head)
+        learn(self, head, call)
+
+    monkeypatch.setattr(ShortWay, "learn", noted)
     await two.api.put(TOPIC)
     owned_by(two, "b1")
     wire = await Wire.to(two)
-    for _ in range(2):
-        await wire.ask(post(b"abc", TOPIC, b"Octavo-Key: k"))
-    forwarded = two.servers[1]._short_way
-    assert any(known.forwarded for known in forwarded._young.values())
-    owned_by(two, "b0")
-    asked = next(head for head, known in forwarded._young.items() if known.forwarded)
+    await wire.ask(post(b"abc", TOPIC, b"Octavo-Key: k"))
+    owner = two.servers[1]._short_way
+    assert heads
+    assert not owner._young
     other = Wire(*await asyncio.open_connection("127.0.0.1", int(two.servers[1].url[-5:])))
-    answer = await other.ask(
-        asked.replace(b"Length: \0", b"Length: 3").replace(b"\0", b"k") + b"abc"
-    )
+    answer = await other.ask(heads[0] + b"abc")
     assert answer[9:12] == b"503"
-    assert b"not-owner" in answer
+    assert b"repeated-call" in answer
+    assert len(two.partition("public/one").batches) == 1
     wire.writer.close()
     other.writer.close()
 
@@ -525,3 +534,127 @@ async def test_heads_that_come_once_are_forgotten_and_those_in_use_are_not(
     way = one.servers[0]._short_way
     assert len(way._young) + len(way._old) <= 8
     wire.writer.close()
+
+
+# ---- on a secured cluster
+
+
+@pytest.fixture
+async def secured(taken: list[bool]) -> AsyncIterator[tuple[Running, Any, Any]]:
+    authority, authenticator = FakeAuthority(), FakeAuthenticator()
+    async with running(2, authority=authority, authenticator=authenticator) as cluster:
+        await cluster.api.put(TOPIC)
+        owned_by(cluster, "b0")
+        authority.secure("allow user:bob produce topic:public/one")
+        yield cluster, authority, authenticator
+
+
+BOB = b"Authorization: Bearer bob"
+
+
+@pytest.mark.parametrize("owner", ["b0", "b1"])
+async def test_a_head_is_good_as_long_as_its_caller_is(
+    secured: tuple[Running, Any, Any], taken: list[bool], owner: str
+) -> None:
+    cluster, authority, authenticator = secured
+    owned_by(cluster, owner)
+    wire = await Wire.to(cluster)
+    asked = post(b"abc", TOPIC, BOB)
+
+    async def answers(*expected: bytes) -> None:
+        taken.clear()
+        for status in expected:
+            assert (await wire.ask(asked))[9:12] == status
+
+    await answers(b"200", b"200", b"200")
+    assert sum(taken) == 2
+    authority.secure("allow user:bob produce topic:public/one", "allow user:x all cluster")
+    await answers(b"200", b"200")
+    assert sum(taken) == 1, "of another generation it is learnt anew"
+    authenticator.withdrawn.add("bob")
+    await answers(b"401")
+    authenticator.withdrawn.clear()
+    await answers(b"200", b"200")
+    authority.secure("allow user:ann all *")
+    await answers(b"403", b"403")
+    assert not any(taken)
+    count = cluster.partition("public/one").next_offset
+    assert count == 7
+    for other in (post(b"abc", TOPIC), post(b"abc", TOPIC, b"Authorization: Bearer eve")):
+        assert (await wire.ask(other))[9:12] in (b"401", b"403")
+    wire.writer.close()
+
+
+async def test_a_head_ends_with_the_token(taken: list[bool]) -> None:
+    authority, authenticator = FakeAuthority(), FakeAuthenticator()
+    now_ms = NOW_MS
+    authenticator.expires_at_s = NOW_MS / 1000 + 60
+    async with running(
+        1, authority=authority, authenticator=authenticator, clock=lambda: now_ms
+    ) as one:
+        await one.api.put(TOPIC)
+        authority.secure("allow user:bob produce topic:public/one")
+        wire = await Wire.to(one)
+        asked = post(b"abc", TOPIC, BOB)
+        assert [(await wire.ask(asked))[9:12] for _ in range(2)] == [b"200"] * 2
+        now_ms += 60_000
+        assert (await wire.ask(asked))[9:12] == b"401"
+        assert taken == [False, True, False]
+        wire.writer.close()
+
+
+async def test_a_head_is_of_the_connections_certificate(
+    secured: tuple[Running, Any, Any], taken: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two clients send the same bytes; one has shown a certificate, the other none."""
+    cluster, _, authenticator = secured
+    shown: dict[str, bytes] = {}
+
+    def certificate(self: Connection) -> bytes | None:
+        assert self.transport is not None
+        return shown.get(str(self.transport.get_extra_info("peername")[1]))
+
+    monkeypatch.setattr(Connection, "certificate", property(certificate))
+    authenticator.certificates[b"der of bob"] = "bob"
+    bob, nobody = await Wire.to(cluster), await Wire.to(cluster)
+    shown[str(bob.writer.get_extra_info("sockname")[1])] = b"der of bob"
+    asked = post(b"abc")
+    assert [(await bob.ask(asked))[9:12] for _ in range(2)] == [b"200"] * 2
+    assert (await nobody.ask(asked))[9:12] == b"401"
+    assert taken == [False, True, False]
+    bob.writer.close()
+    nobody.writer.close()
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_both_ways_let_the_same_callers_in(elsewhere: bool, taken: list[bool]) -> None:
+    """Messages of three callers while rules come and go: each answer as by the long way alone."""
+    worlds: list[tuple[list[bytes], Any]] = []
+    topic = "produce topic:public/one"
+    rules = [f"allow user:bob {topic}", "allow group:g produce topic:public/*",
+             f"deny user:carol {topic}", f"allow * {topic}"]  # fmt: skip
+    lines = [[], [BOB], [b"Authorization: Bearer carol+g"], [b"Authorization: Bearer bad"]]
+    for remembers in (True, False):
+        rng = random.Random(11)
+        authority = FakeAuthority()
+        async with running(
+            1 + elsewhere, authority=authority, authenticator=FakeAuthenticator()
+        ) as one:
+            if not remembers:
+                forgetful(one)
+            await one.api.put(TOPIC)
+            owned_by(one, "b1" if elsewhere else "b0")
+            wires = [await Wire.to(one) for _ in range(2)]
+            told = []
+            for step in range(300):
+                if step % 20 == 0:
+                    authority.secure(*(rule for rule in rules if rng.random() < 0.5))
+                asked = post(rng.choice((b"a", b"b")), TOPIC, *rng.choice(lines))
+                told.append(await rng.choice(wires).ask(asked))
+            for wire in wires:
+                wire.writer.close()
+            worlds.append((told, stored(one)["public/one/0"]))
+        assert any(taken) == remembers
+        taken.clear()
+    assert worlds[0] == worlds[1]
+    assert {answer[9:12] for answer in worlds[0][0]} == {b"200", b"401", b"403"}

@@ -52,6 +52,30 @@ def opened(path, clock=None, *, boot_id="boot", timeout_ms=1000):
         file.close()
 
 
+# -- whose the file is
+
+
+def test_the_file_is_its_owners_alone(path):
+    """It holds the cluster's secret, and so do those that SQLite makes beside it."""
+    before = os.umask(0)
+    try:
+        with opened(path) as file:
+            file.create("/a", b"x", ephemeral=False, sequence=False)
+            kinds = {one.name: one.stat().st_mode & 0o777 for one in path.parent.glob("octavo.db*")}
+    finally:
+        os.umask(before)
+    del kinds["octavo.db-beats"]  # of numbers alone
+    assert kinds == dict.fromkeys(("octavo.db", "octavo.db-wal", "octavo.db-shm"), 0o600)
+
+
+def test_a_file_that_is_there_keeps_its_rights(path):
+    with opened(path):
+        pass
+    path.chmod(0o640)
+    with opened(path):
+        assert path.stat().st_mode & 0o777 == 0o640
+
+
 # -- files that will not do
 
 

@@ -18,9 +18,11 @@ from octavo.metadata.opening import open_store
 from octavo.metadata.paths import check_path, join, parents_of
 from octavo.metadata.store import BadMetadataUrl, BadRecord
 from octavo.metadata.topic_records import (
+    AutoCreate,
     NamespaceRecord,
     PartitionLedger,
     PartitionRecord,
+    Policies,
     SubscriptionRecord,
     TopicRecord,
     TopicSettings,
@@ -177,7 +179,8 @@ def test_unknown_keys_are_kept_at_every_level() -> None:
 
 def test_an_unknown_key_cannot_pass_for_a_known_one() -> None:
     record = NamespaceRecord(5, extra={"created_ms": 9, "v": 7})
-    assert msgpack.unpackb(encode_record(record)) == {"v": 1, "created_ms": 5}
+    known = {"v": 1, "created_ms": 5, "encrypted": False}  # what is not said is not written
+    assert msgpack.unpackb(encode_record(record)) == known
 
 
 def test_a_missing_field_has_its_default() -> None:
@@ -231,6 +234,9 @@ def test_urls_name_their_store() -> None:
     cluster = open_store("zk://a:1,b,[::1]:3/octavo/prod/")
     assert isinstance(cluster, ZooKeeperStore)
     assert cluster.url == "zk://a:1,b:2181,[::1]:3/octavo/prod"
+    secured = open_store("zks://a:1,b,[::1]:3/octavo/prod/")
+    assert isinstance(secured, ZooKeeperStore)
+    assert secured.url == "zks://a:1,b:2281,[::1]:3/octavo/prod"
 
 
 @pytest.mark.parametrize(
@@ -254,6 +260,8 @@ def test_urls_name_their_store() -> None:
         "zk://a b:1/x",
         "zk://a:1/x//y",
         "zk://a:1/../y",
+        "zks://",
+        "zks://a:x/x",
     ],
 )
 def test_a_wrong_url_shows_the_right_forms(url: Any) -> None:
@@ -274,3 +282,17 @@ def test_paths_are_taken_apart() -> None:
     for name in ("", ".", "..", "a/b", "\n", "\x7f"):
         with pytest.raises(AssertionError):
             join("/a", name)
+
+
+def test_policies_are_written_as_far_as_something_is_said() -> None:
+    said = Policies(ttl_ms=5, durability="deferred", extra={"newer": 1})
+    record = NamespaceRecord(policies=said, auto_create=AutoCreate(partitions=4))
+    written = msgpack.unpackb(encode_record(record))
+    assert written["policies"] == {"ttl_ms": 5, "durability": "deferred", "newer": 1}
+    found = decode_record(NamespaceRecord, "n", encode_record(record))
+    assert (found, found.policies.extra) == (record, {"newer": 1})
+    newer = NamespaceRecord(policies=Policies(extra={"newer": 1}))
+    found = decode_record(NamespaceRecord, "n", encode_record(newer))
+    assert found.policies.extra == {"newer": 1}, "what a newer version said is not lost"
+    with pytest.raises(BadRecord, match="ttl_ms"):
+        decode_record(NamespaceRecord, "n", msgpack.packb({"v": 1, "policies": {"ttl_ms": "5"}}))

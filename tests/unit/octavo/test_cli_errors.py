@@ -78,6 +78,7 @@ def test_bad_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFi
         "ledger delete", "bookie check", "bookie rebuild-index", "bookie sizes", "bookie gc",
         "bookie damage", "bookie scrub", "bookie forget", "inspect journal", "inspect entrylog",
         "inspect index", "inspect state", "inspect mark", "inspect cookie", "inspect limbo",
+        "broker list", "broker drain", "topic unload",
     ],
 )  # fmt: skip
 def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:

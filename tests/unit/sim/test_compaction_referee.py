@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from octavo.metadata.topic_records import (
 )
 from tests.sim.chain_audit import ChainAudit
 from tests.sim.compaction_audit import CompactedHistory, Kept, Seen
+from tests.sim.compaction_load import OwnCompaction
 from tests.sim.metadata_tree import Change
 from tests.sim.topic_audit import LogHistory, TopicAudit
 from tests.sim.trace import Trace
@@ -106,13 +109,37 @@ def test_trimmed_messages_are_wanted_only_of_a_view(
     assert failures
 
 
+def ledgers_of_the_view() -> Any:
+    """What their writers sent is known to the history."""
+    found = {one.ledger_id: SimpleNamespace(sent={}, deleted=False) for one in VIEW.ledgers}
+    return SimpleNamespace(ledgers=found)
+
+
+@pytest.mark.parametrize("trimmed", [8, 9])
+def test_a_log_is_trimmed_up_to_its_view(
+    history: CompactedHistory, failures: list[str], trimmed: int
+) -> None:
+    trace = Trace()
+    topics = TopicAudit(None, trace, failures.append)  # type: ignore[arg-type]
+    audit = ChainAudit(topics, ledgers_of_the_view(), trace, failures.append)
+    audit.views = {NAME: history}
+    path = "/octavo/topics/public/t/partitions/0"
+    for version, offset in enumerate((0, trimmed)):
+        if offset:  # what the view holds is judged elsewhere
+            history.own = OwnCompaction(settings={}, config={}, tombstones=False)
+        record = PartitionRecord(epoch=1, compaction=VIEW, trimmed_offset=offset)
+        audit.changed(Change(0.0, version, path, encode_record(record), version, "k", 1))
+    assert bool(failures) == (trimmed > VIEW.horizon), failures
+    assert all("is trimmed to" in failure for failure in failures)
+
+
 @pytest.mark.parametrize("taken_back", [None, CompactionRecord(7, ())])
 def test_a_view_that_is_taken_back_is_told(
     history: CompactedHistory, failures: list[str], taken_back: CompactionRecord | None
 ) -> None:
     trace = Trace()
     topics = TopicAudit(None, trace, failures.append)  # type: ignore[arg-type]
-    audit = ChainAudit(topics, type("Ledgers", (), {"ledgers": {}}), trace, failures.append)  # type: ignore[arg-type]
+    audit = ChainAudit(topics, ledgers_of_the_view(), trace, failures.append)  # type: ignore[arg-type]
     audit.views = {NAME: history}
     path = "/octavo/topics/public/t/partitions/0"
     for version, view in enumerate((VIEW, taken_back)):
@@ -125,8 +152,8 @@ def test_a_view_that_is_taken_back_is_told(
 def test_a_deleted_ledger_of_a_view_is_told(failures: list[str], history: CompactedHistory) -> None:
     trace = Trace()
     topics = TopicAudit(None, trace, failures.append)  # type: ignore[arg-type]
-    deleted = type("History", (), {"deleted": True})
-    ledgers = type("Ledgers", (), {"ledgers": {22: deleted}})
+    ledgers = ledgers_of_the_view()
+    ledgers.ledgers[22].deleted = True
     audit = ChainAudit(topics, ledgers, trace, failures.append)  # type: ignore[arg-type]
     audit.views = {NAME: history}
     path, value = (
@@ -136,3 +163,14 @@ def test_a_deleted_ledger_of_a_view_is_told(failures: list[str], history: Compac
     audit.changed(Change(0.0, 0, path, value, 0, "k", 1))
     audit.changed(Change(0.0, 1, "/ledgers/00/0000/L0022", None, 0, "k", 1))
     assert failures == ["P46 ledger 22 of public/t/0, of its view, was deleted"]
+
+
+def test_a_view_of_a_fork_is_nobodys_here(history: CompactedHistory, failures: list[str]) -> None:
+    trace = Trace()
+    topics = TopicAudit(None, trace, failures.append)  # type: ignore[arg-type]
+    audit = ChainAudit(topics, ledgers_of_the_view(), trace, failures.append)
+    audit.views = {NAME: history}
+    record = encode_record(PartitionRecord(epoch=1, compaction=VIEW))
+    path = "/octavo/topics/public/f1/partitions/0"
+    audit.changed(Change(0.0, 0, path, record, 0, "k", 1))
+    assert not failures

@@ -73,6 +73,16 @@ def as_it_should_be() -> dict[str, list[int]]:
     return found
 
 
+def test_forks_lie_where_they_lie() -> None:
+    told = Told(as_it_should_be())
+    served = told.fleet._serving()
+    fork: Any = SimpleNamespace(name=TopicName("public", "f1").partition(0), _state_log=None)
+    told.fleet._serving = lambda: {  # type: ignore[method-assign]
+        name: [*found, fork] for name, found in served.items()
+    }
+    assert not told.fleet.uneven()
+
+
 def test_a_good_end_is_not_blamed() -> None:
     told = Told(as_it_should_be())
     assert not told.fleet.uneven()

@@ -157,6 +157,10 @@ class Story:
         self.log.batch(StoredBatch(offset, 1, 0, header, data), "r")
         return self
 
+    def gives_up(self) -> Story:
+        self.log.cursors["s"].gives_up = True
+        return self
+
     def poll(self, offset: int, value: str) -> Story:
         self.log.polled(self.log.polls("r", offset), [(offset, value)])
         self.log.second_opinion()
@@ -333,6 +337,21 @@ STORIES: dict[str, Callable[[Story], object]] = {
         .tell("delivered", "s", [(1, "b", 1, 1, 1), (0, "a", 1, 2, 1)], Asked(0, {}))
         .tell("check_cursors", 2)
     ),
+    "X15 public/t/0 subscription s: offset 0": lambda s: s.send("a").tell(
+        "delivered", "s", [(0, "a", 2, 1, 1)], Asked(0, {}, {0: (1, 2)})
+    ),
+    "X14 public/t/0 offset 0 is 'a'": lambda s: (
+        s.send("a").read(0, "a").tell("letters", "s", {0: [("b", 3)]}, 3)
+    ),
+    "X14 public/t/0 subscription s: offset 0 was given up": lambda s: s.tell(
+        "letters", "s", {0: [("a", 1)]}, 3
+    ),
+    "X14 public/t/0 offset 0 is 2 letters": lambda s: s.tell(
+        "letters", "s", {0: [("a", 3), ("a", 3)]}, 3
+    ),
+    "X14 public/t/0 subscription s: offset 0 counts as acked": lambda s: (
+        s.gives_up().tell("mark_seen", "s", 1, 1).tell("letters", "s", {}, 3)
+    ),
 }
 
 
@@ -350,6 +369,7 @@ UNREACHABLE = {
     "S7 a bookie stands twice": "the same",
     "X9 a compacted view is taken back": "test_compaction_referee has its story",
     ", of its view, was deleted": "the same",
+    "is trimmed to": "the same",
 }
 """Checks that another check stands before, and those of which another file tells."""
 

@@ -89,6 +89,7 @@ def test_the_choices_are_others_than_what_stands_there() -> None:
         assert all(isinstance(one, int | float) for one in choices), target
 
 
+@pytest.mark.long
 def test_none_is_read_before_it_can_be_drawn() -> None:
     """As a default argument, of a class's field, or in another constant: that stays as it was."""
     names = {target.partition(":")[2] for target in CHOICES}

@@ -192,6 +192,48 @@ def test_what_was_given_between_a_seek_and_the_ack_after_it_is_allowed(
     assert not failures
 
 
+# -- dead letters, and delivery counts
+
+
+def test_what_nobody_acked_must_be_a_letter(log: LogHistory, failures: list[str]) -> None:
+    stored(log, "a", "b", at=0)
+    log.cursors["s"].gives_up = True
+    log.mark_seen("s", 1, 2)
+    log.letters("s", {0: [("a", 3)], 1: [("b", 3)]}, 3)
+    log.check_cursors(2)
+    assert not failures
+    log.letters("s", {0: [("a", 3)]}, 3)
+    assert any("in no dead-letter topic" in failure for failure in failures)
+
+
+@pytest.mark.parametrize(
+    ("copies", "what"),
+    [
+        ([("b", 3)], "is 'a', not 'b'"),
+        ([("a", 2)], "given up after 2"),
+        ([("a", 3), ("a", 3)], "is 2 letters"),
+    ],
+)
+def test_a_letter_that_cannot_be(
+    log: LogHistory, failures: list[str], copies: list[tuple[str, int]], what: str
+) -> None:
+    stored(log, "a", "b", at=0)
+    log.letters("s", {0: copies}, 3)
+    assert any(what in failure for failure in failures), failures
+
+
+def test_a_count_does_not_fall(log: LogHistory, failures: list[str]) -> None:
+    stored(log, "a", at=0)
+    cursor = log.cursors["s"]
+    asked = cursor.asks()
+    log.delivered("s", [(0, "a", 2, 1, 2)], cursor.asks())
+    log.delivered("s", [(0, "a", 1, 2, 1)], cursor.asks())  # of an owner that has a successor
+    log.delivered("s", [(0, "a", 2, 2, 1)], asked)  # was on its way for long
+    assert not failures
+    log.delivered("s", [(0, "a", 4, 1, 1)], cursor.asks())
+    assert any("X15" in failure for failure in failures)
+
+
 # -- chains
 
 

@@ -1,0 +1,127 @@
+"""What each operation of a bookie needs, in all families of frames, and who has it. Pure.
+
+A connection has `Rights`, or None: everything. An operation that stands in no table here cannot be
+asked for by anybody who has less than everything (tests/unit/bookie/test_rights.py holds that all
+of them stand here).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from octavo.protocol import extension, frames, v3
+from octavo.protocol.frames import BatchReadRequest, Flag, ReadRequest
+
+
+class Need(enum.Enum):
+    """What a caller must be allowed to do."""
+
+    NOTHING = "nothing"
+    """Also strangers may: it is how they say who they are."""
+    KNOWN = "known"
+    """To have proved anything: it tells of the bookie, and nothing of what it keeps."""
+    READ = "read"
+    WRITE = "write"
+    ADMIN = "admin"
+
+
+V2_NEEDS: Mapping[frames.Op, Need] = {
+    frames.Op.ADD: Need.WRITE,
+    frames.Op.READ: Need.READ,
+    frames.Op.AUTH: Need.NOTHING,
+    frames.Op.BATCH_READ: Need.READ,
+}
+V3_NEEDS: Mapping[v3.Op, Need] = {
+    v3.Op.READ: Need.READ,
+    v3.Op.ADD: Need.WRITE,
+    v3.Op.AUTH: Need.NOTHING,
+    v3.Op.WRITE_LAC: Need.WRITE,
+    v3.Op.READ_LAC: Need.READ,
+    v3.Op.BOOKIE_INFO: Need.KNOWN,
+    v3.Op.START_TLS: Need.NOTHING,
+    v3.Op.FORCE: Need.WRITE,
+    v3.Op.LIST_ENTRIES: Need.READ,
+}
+EXTENSION_NEEDS: Mapping[extension.Op, Need] = {
+    extension.Op.READ_LAC: Need.READ,
+    extension.Op.WRITE_LAC: Need.WRITE,
+    extension.Op.WAIT_LAC: Need.READ,
+    extension.Op.FORCE: Need.WRITE,
+    extension.Op.LIST_ENTRIES: Need.READ,
+    extension.Op.NODE_INFO: Need.KNOWN,
+    extension.Op.FETCH_COPIES: Need.ADMIN,
+    extension.Op.ADDED: Need.NOTHING,  # an answer: who asks it breaks the protocol
+}
+_LEDGER_IN = {
+    v3.Op.WRITE_LAC: "writeLacRequest",
+    v3.Op.READ_LAC: "readLacRequest",
+    v3.Op.FORCE: "forceLedgerRequest",
+    v3.Op.LIST_ENTRIES: "getListOfEntriesOfLedgerRequest",
+}
+_AS_A_WRITER = int(Flag.FENCE | Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY)
+"""A read with one of these stops a writer, or is a recovery's and goes before others' reads."""
+
+Request = ReadRequest | BatchReadRequest | extension.Request | v3.Read | v3.Call
+
+
+class Rights(NamedTuple):
+    """What a caller may do who may not do everything."""
+
+    needs: frozenset[Need]
+    ledgers: frozenset[int] | None = None
+    """The only ones; None: all."""
+
+    @property
+    def may_write(self) -> bool:
+        """Adds, of any ledger."""
+        return Need.WRITE in self.needs and self.ledgers is None
+
+    def allow(self, request: Request) -> bool:
+        """Whether the caller may ask that."""
+        need, ledger_id = asked(request)
+        if need not in self.needs:
+            return False
+        return self.ledgers is None or need in _OF_NO_LEDGER or ledger_id in self.ledgers
+
+    def covers(self, other: Rights | None) -> bool:
+        """Whether whoever had `other` has lost nothing with these."""
+        if other is None or not other.needs <= self.needs:
+            return False
+        if self.ledgers is None or other.needs <= frozenset(_OF_NO_LEDGER):
+            return True
+        return other.ledgers is not None and other.ledgers <= self.ledgers
+
+
+_OF_NO_LEDGER = (Need.NOTHING, Need.KNOWN)
+STRANGER = Rights(frozenset({Need.NOTHING}))
+
+
+def reader_of(ledgers: frozenset[int]) -> Rights:
+    """Of whoever may read these ledgers."""
+    return Rights(frozenset({Need.NOTHING, Need.KNOWN, Need.READ}), ledgers)
+
+
+def rights_of(*needs: Need) -> Rights | None:
+    """Of a known caller who may do that with all ledgers; None: everything."""
+    if set(needs) >= {Need.READ, Need.WRITE, Need.ADMIN}:
+        return None
+    return Rights(frozenset({Need.NOTHING, Need.KNOWN}).union(needs)) if needs else STRANGER
+
+
+def asked(request: Request) -> tuple[Need, int | None]:
+    """What a request needs, and the ledger that it is about; None when it names none."""
+    if isinstance(request, extension.Request):
+        ledger_id = request.body.get("ledger")
+        return EXTENSION_NEEDS[request.op], ledger_id if type(ledger_id) is int else None
+    if isinstance(request, v3.Call):
+        try:
+            op = v3.Op(request.op)
+        except ValueError:
+            return Need.ADMIN, None
+        field = _LEDGER_IN.get(op)
+        ledger_id = getattr(request.body, field).ledgerId if field else None
+        return V3_NEEDS[op], ledger_id
+    need = Need.WRITE if request.flags & _AS_A_WRITER else Need.READ
+    return need, request.ledger_id

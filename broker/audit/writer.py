@@ -1,0 +1,155 @@
+"""Audit events on their way into their topic: a bounded line, and one batch at a time.
+
+An idempotent producer, new in each run of a broker: a batch whose fate is not known is sent again
+as it was, and its owner, or the next one, knows it. What does not fit into the line is counted, and
+told with the next event that does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+import structlog
+
+from octavo.broker.audit.topic import AUDIT_PARTITION, AUDIT_TOPIC
+from octavo.broker.broker import Broker
+from octavo.broker.errors import SequenceGap, TopicNotFound
+from octavo.broker.types import Owner, TopicSettings
+from octavo.protocol.backoff import Backoff
+from octavo.protocol.records import Record, build_batch
+
+BATCH_EVENTS_MAX = 500
+"""Each has less than 3 KiB: names and reasons are bounded."""
+EVERY_S = 1.0
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 5.0
+ATTEMPT_S = 40.0
+"""Longer than a publish takes before its outcome is called unknown."""
+
+PassOn = Callable[[Owner, bytes], Awaitable[None]]
+"""Has another broker, the owner, store a batch. Raises what it answers."""
+
+log = structlog.get_logger()
+
+
+class AuditWriter:
+    """Of one broker."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        pass_on: PassOn,
+        *,
+        rng: random.Random,
+        count_lost: Callable[[], object],
+        count_written: Callable[[int], object],
+    ) -> None:
+        self._broker = broker
+        self._pass_on = pass_on
+        self._rng = rng
+        self._count_lost = count_lost
+        self._count_written = count_written
+        self._most = broker.config.audit_queue_max
+        self._waiting: deque[Record] = deque()
+        self._lost = 0
+        self._producer = self._new_producer()
+        self._sequence = 0
+        self._told: str | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Events that are not stored yet."""
+        return len(self._waiting)
+
+    def add(self, event: Mapping[str, Any], time_ms: int) -> None:
+        """One more event, as JSON; it is counted as lost where there is no room."""
+        if len(self._waiting) >= self._most:
+            self._lost += 1
+            self._count_lost()
+            return
+        said = {**event, "lost": self._lost} if self._lost else event
+        self._lost = 0
+        key = str(event.get("principal", "")).encode()
+        self._waiting.append(Record(key, msgspec.json.encode(said), timestamp_ms=time_ms))
+
+    async def write_all(self) -> None:
+        """Store what waits, batch by batch, however long that takes."""
+        while self._waiting:
+            count = min(len(self._waiting), BATCH_EVENTS_MAX)
+            await self._write(count)
+            for _ in range(count):
+                self._waiting.popleft()
+            self._count_written(count)
+
+    async def _write(self, count: int) -> None:
+        """Store the first `count` events, tried until it is done."""
+        pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, self._rng)
+        batch = self._batch(count)
+        while True:
+            try:
+                async with asyncio.timeout(ATTEMPT_S):
+                    await self._store(batch)
+            except Exception as error:  # whatever it is: what is audited must not get lost by it
+                if _name_of(error) == SequenceGap.name:  # its owner knows this producer no more
+                    self._producer, self._sequence = self._new_producer(), 0
+                    batch = self._batch(count)
+                    continue
+                self._tell(error)
+            else:
+                self._told = None
+                self._sequence += count
+                return
+            await asyncio.sleep(pauses.next_s())
+
+    def _tell(self, error: Exception) -> None:
+        if self._told != (name := _name_of(error)):
+            self._told = name
+            log.warning(
+                "audit_not_written",
+                topic=str(AUDIT_TOPIC),
+                waiting=self.waiting,
+                reason=f"{self._told}: {error}"[:300],
+            )
+
+    async def _store(self, batch: bytes) -> None:
+        broker = self._broker
+        try:
+            owner = await broker.ownership.owner_of(AUDIT_PARTITION)
+        except TopicNotFound:
+            await self._make_topic()
+            owner = await broker.ownership.owner_of(AUDIT_PARTITION)
+        if not owner.local:
+            await self._pass_on(owner, batch)
+            return
+        partition = await broker.ownership.partition(AUDIT_PARTITION)
+        await partition.publish(batch)
+
+    async def _make_topic(self) -> None:
+        broker = self._broker
+        await broker.topics.create_namespace(AUDIT_TOPIC.namespace)
+        settings = TopicSettings(retention_ms=broker.config.audit_retention_ms)
+        with contextlib.suppress(TopicNotFound):
+            await broker.topics.create(AUDIT_TOPIC, settings)
+
+    def _batch(self, count: int) -> bytes:
+        records = [self._waiting[at] for at in range(count)]
+        return build_batch(
+            records,
+            producer_id=self._producer,
+            producer_epoch=0,
+            base_sequence=self._sequence & 0x7FFF_FFFF,
+        )
+
+    def _new_producer(self) -> int:
+        return self._rng.getrandbits(63)
+
+
+def _name_of(error: Exception) -> str:
+    """What an error is called, also one that another broker has answered."""
+    return str(getattr(error, "code", getattr(error, "name", type(error).__name__)))

@@ -1,0 +1,205 @@
+"""The driver of forks: a new topic that begins with another one's ledgers, without copying any.
+
+    1. claim the fork's name                    one broker changes a topic at a time
+    2. make its topic's record, not yet `made`  the name is taken; nobody opens a partition of it
+    3. per partition: read the source's record, and refer to each ledger that lies before the
+       fork, for the source too                 from here on neither's going deletes one
+    4. read the source's record again           the ledgers are there, so it saw us refer, or will
+    5. make the fork's partition's record
+    6. have the topic's record say `made`       from here on it is a topic like any other
+
+Offsets stay what they are. Subscriptions, producers' sequences and the compacted view are not taken
+over. A crash before 6 leaves a topic that is not made: a sweep deletes it (cluster/deletion.py),
+another one takes its referrers out (log/shared_ledgers.py). No data are read or written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import structlog
+
+from octavo.broker.cluster.deletion import Deletions
+from octavo.broker.cluster.topics import Topics, stored_settings
+from octavo.broker.errors import (
+    ForkDisturbed,
+    InvalidSettings,
+    TopicDeleting,
+    TopicExists,
+    TopicNotFound,
+)
+from octavo.broker.log.ledger_list import ForkPoint, LedgerList
+from octavo.broker.log.shared_ledgers import SharedLedgers, referrer_of
+from octavo.broker.types import TopicInfo, TopicName
+from octavo.metadata.offloads import is_only_copy
+from octavo.metadata.store import RecordExists, RecordNotFound, VersionConflict
+from octavo.metadata.together import each_of
+from octavo.metadata.topics import ForkRecord, PartitionRecord, TopicRecord, TopicStore
+from octavo.protocol.codes import OctavoError
+
+_log = structlog.get_logger()
+_AT_ONCE = 64
+_CHANGE_WAIT_S = 10.0
+
+
+class OwnersPoint(NamedTuple):
+    """What a partition's owner has said: where to fork, good while the record is at `epoch`."""
+
+    epoch: int
+    point: ForkPoint
+
+
+class Forks:
+    """Forks topics."""
+
+    def __init__(
+        self,
+        records: TopicStore,
+        topics: Topics,
+        deletions: Deletions,
+        shared: SharedLedgers,
+        clock: Callable[[], int],
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
+        self._records = records
+        self._topics = topics
+        self._deletions = deletions
+        self._shared = shared
+        self._clock = clock
+        self._spawn = spawn
+
+    async def make(
+        self, source: TopicInfo, name: TopicName, points: Mapping[int, OwnersPoint]
+    ) -> TopicInfo:
+        """Fork `source` at these points, one for each partition, as `name`.
+
+        Raises `InvalidSettings`, `TopicExists`, `TooManyForks`, `TopicNotFound` when the source is
+        gone, and `ForkDisturbed`: nothing is left of it, ask again.
+        """
+        if name.namespace != source.name.namespace:
+            raise InvalidSettings(
+                f"{source.name} cannot be forked as {name}: a fork shares ledgers with the topic, "
+                "and rights, quotas and keys are its namespace's; name a topic of "
+                f"{source.name.namespace}"
+            )
+        try:
+            async with asyncio.timeout(_CHANGE_WAIT_S), self._deletions.alone(name) as check:
+                return await self._make(source, name, points, check)
+        except TimeoutError as error:
+            raise TopicDeleting(
+                f"topic {name} is being made, changed or deleted by another broker; ask again"
+            ) from error
+
+    async def _make(
+        self,
+        source: TopicInfo,
+        name: TopicName,
+        points: Mapping[int, OwnersPoint],
+        check: Callable[[], None],
+    ) -> TopicInfo:
+        fork = ForkRecord(
+            source.name.topic,
+            source.incarnation,
+            {number: one.point.offset for number, one in points.items()},
+        )
+        incarnation = self._topics.new_incarnation()
+        began_s = asyncio.get_running_loop().time()
+        record = TopicRecord(
+            stored_settings(source.settings), self._clock(), incarnation=incarnation, guarded=True,
+            fork=fork,
+        )  # fmt: skip
+        check()
+        try:
+            await self._records.create_topic(*name, record)
+        except RecordExists as error:
+            raise TopicExists(f"topic {name} is there already; a fork needs a new name") from error
+        try:
+            await each_of(
+                points,
+                lambda number: self._share(source, name, incarnation, number, points[number]),
+                _AT_ONCE,
+            )
+            check()
+            found, version = await self._records.read_topic(*name)
+            if found.identity != incarnation or found.deleting:
+                raise TopicNotFound(f"topic {name} was deleted while it was being forked")
+            made = replace(record, fork=replace(fork, made=True))
+            await self._records.write_topic(*name, made, version)
+        except (RecordNotFound, VersionConflict) as error:
+            self._spawn(self._give_up(name, incarnation))
+            raise ForkDisturbed(f"{name}: {error}; ask again") from error
+        except BaseException:
+            self._spawn(self._give_up(name, incarnation))
+            raise
+        self._topics.forget(name)
+        _log.info(
+            "topic_forked", topic=str(source.name), fork=str(name), incarnation=incarnation,
+            duration_ms=round((asyncio.get_running_loop().time() - began_s) * 1000, 1),
+        )  # fmt: skip
+        return TopicInfo(name, source.settings, made.created_ms, incarnation, made.fork)
+
+    async def _give_up(self, name: TopicName, incarnation: str) -> None:
+        """It is not made; when this fails, a sweep does it."""
+        with contextlib.suppress(OctavoError):
+            record, version = await self._records.read_topic(*name)
+            if record.identity == incarnation and not record.stands:
+                with contextlib.suppress(VersionConflict):
+                    gone = replace(record, deleting=True)
+                    await self._records.write_topic(*name, gone, version)
+                await self._deletions.finish(name, incarnation)
+
+    async def _share(
+        self, source: TopicInfo, name: TopicName, incarnation: str, number: int, at: OwnersPoint
+    ) -> None:
+        """Steps 3 to 5 of one partition."""
+        ledger_list = await self._source(source, number, at)
+        pair = (
+            referrer_of(source.name.partition(number), source.incarnation),
+            referrer_of(name.partition(number), incarnation),
+        )
+        ids = [segment.ledger_id for segment in ledger_list.segments]
+        await each_of(ids, lambda ledger_id: self._shared.refer(ledger_id, pair), _AT_ONCE)
+        await self._records.sync()
+        again = await self._source(source, number, at)
+        if [segment.ledger_id for segment in again.segments] != ids:
+            raise ForkDisturbed(f"{source.name}: its ledgers changed meanwhile; ask again")
+        record = PartitionRecord(
+            tuple(replace(one, offload=None) for one in again.segments),
+            trimmed_offset=again.earliest_offset,
+            incarnation=incarnation,
+        )
+        partition = name.partition(number)
+        try:
+            await self._records.create_partition(*partition, record)
+        except RecordExists:  # an opening that came too late for the deletion of an earlier topic
+            _, version = await self._records.read_partition(*partition)
+            await self._records.write_partition(*partition, record, version, guard=incarnation)
+
+    async def _source(self, source: TopicInfo, number: int, at: OwnersPoint) -> LedgerList:
+        """The source's ledgers before the fork. Raises when they cannot be had (any more)."""
+        try:
+            record, _ = await self._records.read_partition(*source.name.partition(number))
+        except RecordNotFound:
+            record = PartitionRecord(deleted=True)
+        if record.deleted or record.incarnation != source.incarnation:
+            raise TopicNotFound(f"topic {source.name} was deleted while it was being forked")
+        where = f"{source.name}/{number}"
+        if record.epoch != at.epoch:
+            raise ForkDisturbed(f"{where} was taken over by another owner meanwhile; ask again")
+        ledger_list = LedgerList(record.ledgers, record.trimmed_offset)
+        try:
+            found = ledger_list.forked(at.point, self._clock())
+        except ValueError as error:
+            raise ForkDisturbed(f"{where} changed while it was being forked: {error}") from error
+        for segment in found.segments:
+            if is_only_copy(segment.offload):
+                raise InvalidSettings(
+                    f"{where}: ledger {segment.ledger_id}, with the offsets from "
+                    f"{segment.base_offset} on, is offloaded and no longer on the bookies: "
+                    "a fork shares ledgers, and objects are not shared"
+                )
+        return found

@@ -1,0 +1,91 @@
+"""Topics that nobody uses any more, where their policy says that such go.
+
+A topic goes when all of this holds: its `delete_when_inactive` is over since it was made; it has no
+subscription; and for each of its partitions the owner says that nobody has published, read or asked
+for anything for so long, counted since that owner serves it. Then the owners are asked again, and
+serve nothing for a moment: a publish that comes at the very end is refused and comes back, and is
+never acked into a topic that goes. Whatever fails, or is used meanwhile, leaves all as it was.
+
+Promises: a topic with a subscription, a producer, a reader at a broker, or a message younger than
+that is not deleted. Readers past the brokers, Spark among them, are not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from octavo.broker.clock.deletion_clock import DeletionTime
+from octavo.broker.cluster.ownership import OwnershipManager
+from octavo.broker.cluster.topics import Topics
+from octavo.broker.partition.partition import Partition
+from octavo.broker.types import Owner, PartitionName, TopicName
+from octavo.metadata.topics import TopicStore
+
+_log = structlog.get_logger()
+_RETIRED_S = 10.0
+"""How long owners serve nothing of a topic that is about to be deleted."""
+AskUnused = Callable[[Owner, PartitionName, int, float], Awaitable[bool]]
+"""Asks another owner what `Partition.is_unused` says."""
+
+
+class Inactive:
+    """Of one broker: for the topics whose first partition it serves."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        records: TopicStore,
+        ownership: OwnershipManager,
+        deletion_time: Callable[[], DeletionTime | None],
+    ) -> None:
+        self._topics = topics
+        self._records = records
+        self._ownership = ownership
+        self._deletion_time = deletion_time
+        self.ask: AskUnused | None = None
+        """Set by whoever connects brokers with one another."""
+
+    def is_due(self, partition: Partition) -> bool:
+        """Whether its topic is to be looked at. Costs nothing."""
+        span_ms = self._span_ms(partition)
+        return (
+            partition.name.partition == 0 and span_ms is not None and partition.is_unused(span_ms)
+        )
+
+    def _span_ms(self, partition: Partition) -> int | None:
+        return partition.settings.policies.inactive_ms
+
+    async def look(self, partition: Partition) -> None:
+        """Delete the topic of this partition, if nobody uses it. Raises what asking raises."""
+        name, span_ms = partition.name.topic_name, self._span_ms(partition)
+        info = await self._topics.newest(name)
+        time = self._deletion_time()
+        if span_ms is None or time is None or info.incarnation != partition.incarnation:
+            return
+        if time.doubt or time.now_ms - info.created_ms < span_ms:
+            return
+        for retire_s in (0.0, _RETIRED_S, _RETIRED_S):
+            # The last time to see whether anybody came while others were being asked.
+            if not await self._is_unused(name, info.settings.partitions, span_ms, retire_s):
+                return
+        await self._topics.delete(name, info.incarnation)
+        _log.warning("inactive_topic_deleted", topic=str(name), unused_ms=span_ms)
+
+    async def _is_unused(
+        self, name: TopicName, partitions: int, span_ms: int, retire_s: float
+    ) -> bool:
+        if await self._records.list_subscriptions(*name):
+            return False
+        for number in range(partitions):
+            one = name.partition(number)
+            owner = await self._ownership.owner_of(one)
+            if owner.local:
+                partition = await self._ownership.partition(one)
+                unused = partition.is_unused(span_ms, retire_s)
+            else:
+                unused = self.ask is not None and await self.ask(owner, one, span_ms, retire_s)
+            if not unused:
+                return False
+        return True

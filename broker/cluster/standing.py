@@ -1,0 +1,192 @@
+"""How each broker stands: whether it is being emptied, what it serves, how much it has to do.
+
+A broker says it in an ephemeral record beside its registration; the others read it under a watch.
+What it says is advice, as preference is: who is drained is preferred for nothing by those who have
+heard of it, and who is late with that news is wrong about a preference, never about an owner.
+
+A record counts for the run of the broker that wrote it, which its registration names: a broker
+that is started anew is not drained, even while the record of its former session stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, NamedTuple
+
+import msgpack
+import structlog
+
+from octavo.broker.cluster.watched_record import WatchedRecord
+from octavo.metadata.store import (
+    MetadataStore,
+    RecordExists,
+    RecordNotFound,
+    SessionState,
+    VersionConflict,
+    Watch,
+)
+from octavo.metadata.topics import standing_path
+from octavo.protocol.codes import OctavoError
+
+_log = structlog.get_logger()
+_TRIES = 4
+
+
+class Standing(NamedTuple):
+    """What a broker says of itself."""
+
+    draining: bool = False
+    """It gives away what it serves, and is to be given nothing."""
+    partitions: int = 0
+    """That it serves."""
+
+
+def encode_standing(standing: Standing, registered: bytes) -> bytes:
+    """The record of the broker whose registration is `registered`."""
+    fields = {"v": 1, "of": registered, **standing._asdict()}
+    packed: bytes = msgpack.packb(fields)
+    return packed
+
+
+def decode_standing(value: bytes, registered: bytes) -> Standing:
+    """What stands there, if it is of that registration and can be understood; else the default."""
+    with contextlib.suppress(ValueError, KeyError, TypeError, msgpack.UnpackException):
+        fields = msgpack.unpackb(value)
+        if fields["of"] == registered:
+            return Standing(bool(fields["draining"]), int(fields["partitions"]))
+    return Standing()
+
+
+class _Other:
+    """Another live broker."""
+
+    __slots__ = ("read", "registered", "watch")
+
+    def __init__(self, registered: bytes, read: WatchedRecord[bytes]) -> None:
+        self.registered = registered
+        self.read = read
+        self.watch: Watch | None = None
+
+
+class Standings:
+    """Our own standing, told to the others, and theirs. `on_change`: who is drained changed."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        on_change: Callable[[], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
+        self._store = store
+        self._on_change = on_change
+        self._spawn = spawn
+        self._registered = b""
+        self._path = ""
+        self._told: Standing | None = None
+        self._turn = asyncio.Lock()
+        self._others: dict[str, _Other] = {}
+        self._drained: frozenset[str] = frozenset()
+        self.own = Standing()
+
+    def start(self, broker_id: str, registered: bytes) -> None:
+        """Who we are, as our registration says it."""
+        self._path, self._registered = standing_path(broker_id), registered
+        self._store.on_session(self._session_changed)
+
+    @property
+    def drained(self) -> frozenset[str]:
+        """The other brokers that are to be given nothing, as far as this one has heard."""
+        return self._drained
+
+    def of(self, broker_id: str) -> Standing:
+        """How another broker stands, as last read."""
+        other = self._others.get(broker_id)
+        if other is None or other.read.last is None:
+            return Standing()
+        return decode_standing(other.read.last, other.registered)
+
+    async def tell(self, standing: Standing) -> None:
+        """Have the others know; it counts here at once. Raises `MetadataUnavailable`."""
+        self.own = standing
+        await self.tell_again()
+
+    async def tell_again(self) -> None:
+        """What was told before, when the store may not have it: after the end of a session."""
+        async with self._turn:
+            if self._told != self.own and (self._told is not None or self.own != Standing()):
+                await self._write(told := self.own)
+                self._told = told
+
+    async def follow(self, registered: Mapping[str, bytes]) -> None:
+        """These are the other live brokers, with their registrations."""
+        for name in [name for name in self._others if name not in registered]:
+            self._forget(name)
+        for name, value in registered.items():
+            other = self._others.get(name)
+            if other is None:
+                self._others[name] = other = self._begin(name, value)
+            other.registered = value
+        await asyncio.gather(*(self._look(name) for name in registered))
+
+    def close(self) -> None:
+        """Watch no more."""
+        for name in list(self._others):
+            self._forget(name)
+
+    def _begin(self, name: str, registered: bytes) -> _Other:
+        path = standing_path(name)
+
+        async def read() -> bytes:
+            try:
+                return (await self._store.get(path)).value
+            except RecordNotFound:
+                return b""
+
+        record = WatchedRecord(read, self._spawn)
+        other = _Other(registered, record)
+
+        def changed() -> None:
+            record.alarm()
+            self._spawn(self._look(name))
+
+        other.watch = self._store.watch(path, changed)
+        return other
+
+    async def _look(self, name: str) -> None:
+        other = self._others.get(name)
+        if other is not None:
+            try:
+                await other.read.newest()
+            except OctavoError as error:  # an alarm follows when the store is back
+                _log.info("standing_not_read", of=name, reason=str(error))
+        drained = frozenset(one for one in self._others if self.of(one).draining)
+        if drained != self._drained:
+            self._drained = drained
+            self._on_change()
+
+    def _forget(self, name: str) -> None:
+        other = self._others.pop(name)
+        if other.watch is not None:
+            other.watch.cancel()
+
+    async def _write(self, standing: Standing) -> None:
+        value = encode_standing(standing, self._registered)
+        for _ in range(_TRIES):
+            if self._told is None:  # whatever stands there is not of this session
+                with contextlib.suppress(RecordNotFound, RecordExists):
+                    with contextlib.suppress(RecordNotFound):
+                        await self._store.delete(self._path)
+                    await self._store.create(self._path, value, ephemeral=True)
+                    return
+            else:
+                with contextlib.suppress(RecordNotFound, VersionConflict):
+                    record = await self._store.get(self._path)
+                    await self._store.put(self._path, value, record.version)
+                    return
+                self._told = None
+
+    def _session_changed(self, state: SessionState) -> None:
+        if state is SessionState.EXPIRED:
+            self._told = None

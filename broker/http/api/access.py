@@ -1,0 +1,99 @@
+"""Exclusive access to a partition for one producer: acquire, show, release. See state/access.py."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta
+
+from octavo.broker.http.api.topic_body import TIME, time_ms
+from octavo.broker.http.call import Call
+from octavo.broker.http.forwarding import at_owner
+from octavo.broker.http.problems import Problem
+from octavo.broker.partition.partition import Partition
+from octavo.broker.types import PartitionName, checked_name
+
+LAST_EPOCH = 2**53
+SESSION_MS_MIN, SESSION_MS_LONGEST = 1_000, 24 * 3_600_000
+
+
+class AccessBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Who wants it, and how."""
+
+    producer: Annotated[str, Meta(description="a name; the same one again gets a new epoch")]
+    fencing: Annotated[
+        bool, Meta(description="whoever has it loses it; false: wait for them to go")
+    ] = False
+    session_timeout: Annotated[
+        int | float | str, Meta(description=TIME, extra_json_schema={"default": 30})
+    ] = 30
+
+
+class AccessShown(msgspec.Struct):
+    """Who alone may publish into a partition."""
+
+    partition: int
+    epoch: Annotated[int, Meta(description="for `Producer-Access-Epoch`")]
+    producer: Annotated[str | None, Meta(description="null: anybody may publish")]
+    next_offset: Annotated[
+        int, Meta(description="where what is published under this epoch begins, at the earliest")
+    ]
+
+
+async def acquire(call: Call) -> web.StreamResponse:
+    """`POST …/producer-access`."""
+    wait_s = call.duration_ms("wait", 0, call.services.config.wait_ms_max) / 1000
+    name = _partition(call)
+    body = await call.read_json(AccessBody)
+    producer = checked_name("producer", body.producer)
+    session_ms = time_ms("session_timeout", body.session_timeout)
+    if not SESSION_MS_MIN <= session_ms <= SESSION_MS_LONGEST:
+        raise Problem(
+            422,
+            "invalid-settings",
+            f"session_timeout is {body.session_timeout!r}; it must be from "
+            f"{SESSION_MS_MIN // 1000} s to {SESSION_MS_LONGEST // 1000} s",
+        )
+
+    async def here(partition: Partition) -> web.StreamResponse:
+        state, next_offset = await partition.acquire_access(
+            producer, session_ms=session_ms, fencing=body.fencing, wait_s=wait_s
+        )
+        shown = AccessShown(name.partition, state.epoch, state.producer, next_offset)
+        return call.reply(shown)
+
+    return await at_owner(call, name, here)
+
+
+async def release(call: Call) -> web.StreamResponse:
+    """`DELETE …/producer-access?epoch=`."""
+    epoch = call.integer("epoch", -1, 0, LAST_EPOCH)
+    if epoch < 0:
+        raise Problem(400, "invalid-parameter", "epoch must be given: the one that was acquired")
+
+    async def here(partition: Partition) -> web.StreamResponse:
+        await partition.release_access(epoch)
+        return web.Response(status=204)
+
+    return await at_owner(call, _partition(call), here)
+
+
+async def show(call: Call) -> web.StreamResponse:
+    """`GET …/producer-access`."""
+    name = _partition(call)
+
+    async def here(partition: Partition) -> web.StreamResponse:
+        await partition.prove()
+        epoch, producer, _ = partition.access
+        shown = AccessShown(name.partition, epoch, producer or None, partition.next_offset)
+        return call.reply(shown)
+
+    return await at_owner(call, name, here)
+
+
+def _partition(call: Call) -> PartitionName:
+    name = call.partition
+    assert name is not None, "the path names it"
+    return name

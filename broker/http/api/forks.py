@@ -1,0 +1,176 @@
+"""Fork a topic: a new one that begins with its messages, of which none is copied.
+
+Whichever broker is asked does it (broker/cluster/forks.py). Only the owners know where their
+partitions end and in which entry an offset lies, so each is asked for its point first. When one
+has changed hands since, the owners are asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta
+
+from octavo.broker.cluster.forks import OwnersPoint
+from octavo.broker.errors import ForkDisturbed
+from octavo.broker.http.api.answers import ForkPointOf
+from octavo.broker.http.api.read import Position, position_of, resolve
+from octavo.broker.http.api.topics import show_topic
+from octavo.broker.http.call import OFFSET_MAX, Call
+from octavo.broker.http.forwarding import all_or_raise, ask_all, ask_partition, at_owner, topic_of
+from octavo.broker.http.problems import Problem
+from octavo.broker.log.ledger_list import Cut, ForkPoint
+from octavo.broker.partition.partition import Partition
+from octavo.broker.types import TopicInfo, TopicName
+from octavo.security.rules import Kind, Operation, Resource
+
+_TRIES_MAX = 3
+
+
+class ForkBody(msgspec.Struct, forbid_unknown_fields=True):
+    """What a fork is called, and where it is made."""
+
+    name: Annotated[str, Meta(description="of the new topic, in the same namespace")]
+    at: Annotated[
+        str | int | dict[str, str | int],
+        Meta(
+            description="latest, earliest, an RFC 3339 time, or where each partition is forked: "
+            'before which offset, as in {"0": 41, "1": "latest"}; what is left away is `latest`. '
+            "Of a topic with one partition also an offset"
+        ),
+    ] = "latest"
+
+
+async def fork(call: Call) -> web.StreamResponse:
+    """`POST /v1/topics/{namespace}/{topic}/fork`."""
+    body = await call.read_json(ForkBody)
+    name = TopicName.of(call.namespace, body.name)
+    _check_may_create(call, name)
+    info = await topic_of(call)
+    places = _places(body.at, info)
+    await call.services.quotas.check_topics(name)
+    tries = 0
+    while True:
+        points = await _points(call, info, places)
+        try:
+            made = await call.services.broker.forks.make(info, name, points)
+        except ForkDisturbed:
+            tries += 1
+            if tries == _TRIES_MAX:
+                raise
+        else:
+            return call.reply(show_topic(made), status=201)
+
+
+def _check_may_create(call: Call, name: TopicName) -> None:
+    """As for a topic that is created: on the topic, or on its namespace."""
+    gate = call.services.gate
+    topic = Resource(Kind.TOPIC, str(name))
+    namespace = Resource(Kind.NAMESPACE, name.namespace)
+    if not gate.secured or gate.may(call.identity, Operation.CREATE, namespace):
+        return
+    call.check(Operation.CREATE, topic)
+
+
+def _places(at: str | int | dict[str, str | int], info: TopicInfo) -> dict[int, str]:
+    """By partition, as text. Raises a 422."""
+    count = info.settings.partitions
+    if isinstance(at, dict):
+        found = dict.fromkeys(range(count), "latest")
+        for key, place in at.items():
+            if not (key.isascii() and key.isdigit() and len(key) < 9 and int(key) < count):
+                raise _wrong(f"{key!r:.60} is no partition of {info.name}, which has {count}")
+            found[int(key)] = _checked(place)
+        return found
+    if isinstance(_position(_checked(at)), int) and count > 1:
+        raise _wrong(
+            f"{info.name} has {count} partitions, and an offset counts within one: "
+            'say which, as in {"0": 41, "1": 7}'
+        )
+    return dict.fromkeys(range(count), _checked(at))
+
+
+def _checked(place: str | int) -> str:
+    text = str(place)
+    position = _position(text)
+    if position is None or (isinstance(position, tuple) and len(position) != 1):
+        raise _wrong(
+            f"{text!r:.60} is no place to fork at; latest, earliest, an offset from 0 to "
+            f"{OFFSET_MAX} and an RFC 3339 time are"
+        )
+    return text
+
+
+def _position(text: str) -> Position | None:
+    return None if text.count(":") == 2 and "T" not in text else position_of(text)
+
+
+def _wrong(what: str) -> Problem:
+    return Problem(422, "invalid-position", f"at: {what}")
+
+
+async def _points(call: Call, info: TopicInfo, places: dict[int, str]) -> dict[int, OwnersPoint]:
+    """What the owners say."""
+    topic = info.name
+
+    def here(place: str) -> Callable[[Partition], Any]:
+        async def answer(partition: Partition) -> Any:
+            return msgspec.to_builtins(await _point(partition, place))
+
+        return answer
+
+    found = all_or_raise(
+        await ask_all(
+            [
+                ask_partition(
+                    call,
+                    topic.partition(number),
+                    here(place),
+                    "POST",
+                    "/fork-point",
+                    body={"at": place},
+                )
+                for number, place in places.items()
+            ]
+        )
+    )
+    return {number: _taken(one) for number, one in zip(places, found, strict=True)}
+
+
+async def _point(partition: Partition, place: str) -> ForkPointOf:
+    position = _position(place)
+    assert position is not None
+    epoch = partition.epoch
+    offset, cut = await partition.fork_point(await resolve(partition, position))
+    if cut is None:
+        return ForkPointOf(epoch, offset)
+    return ForkPointOf(epoch, offset, cut.ledger_id, cut.last_entry, cut.payload_bytes, cut.some_ms)
+
+
+def _taken(answer: dict[str, Any]) -> OwnersPoint:
+    one = msgspec.convert(answer, ForkPointOf)
+    cut = None
+    if one.ledger_id is not None:
+        cut = Cut(one.ledger_id, one.last_entry, one.payload_bytes, one.some_ms)
+    return OwnersPoint(one.epoch, ForkPoint(one.offset, cut))
+
+
+class ForkPlace(msgspec.Struct, forbid_unknown_fields=True):
+    """Where in the partition."""
+
+    at: str
+
+
+async def fork_point(call: Call) -> web.StreamResponse:
+    """`POST …/partitions/{partition}/fork-point`: from the broker that forks the topic."""
+    name = call.partition
+    assert name is not None
+    place = _checked((await call.read_json(ForkPlace)).at)
+
+    async def here(partition: Partition) -> web.StreamResponse:
+        return call.reply(await _point(partition, place))
+
+    return await at_owner(call, name, here)

@@ -1,0 +1,130 @@
+"""The policy over HTTP, for who administers a secured cluster without a way to its metadata.
+
+It is read and written whole, with `If-Match`, so that nobody writes over what they have not seen. A
+cluster is secured, and opened, with its metadata alone (`octavo security`): else the first caller
+of an open one could make it theirs. Nobody shuts themselves out by mistake.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta
+
+from octavo.broker.http.call import Call
+from octavo.broker.http.problems import Problem
+from octavo.security.policy import (
+    PolicyRecord,
+    PolicyStore,
+    make_rule,
+    policy_of,
+    with_role,
+    with_rule,
+)
+from octavo.security.rules import CLUSTER, Operation
+
+RULES_MAX = 10_000
+"""And as many roles: every process has them all in memory, and the record ends at 1 MB."""
+
+
+class PolicyRule(msgspec.Struct, forbid_unknown_fields=True):
+    """What one principal may or must not do, in the words of `octavo acl`."""
+
+    effect: Literal["allow", "deny"]
+    principal: str
+    operations: Annotated[str, Meta(description="with commas, or all")]
+    resource: str
+
+
+class PolicyRole(msgspec.Struct, forbid_unknown_fields=True):
+    """A user or group has a role."""
+
+    principal: str
+    role: str
+
+
+class PolicyBody(msgspec.Struct, forbid_unknown_fields=True):
+    """All rules and roles."""
+
+    rules: Annotated[list[PolicyRule], Meta(max_length=RULES_MAX)]
+    roles: Annotated[list[PolicyRole], Meta(max_length=RULES_MAX)] = []
+
+
+class PolicyShown(PolicyBody):
+    """The same, as it stands; `ETag` has its version."""
+
+    secured: bool = False
+
+
+async def get_policy(call: Call) -> web.StreamResponse:
+    """`GET /v1/policy`."""
+    return _answer(call, *await PolicyStore(call.services.store).read_record())
+
+
+async def put_policy(call: Call) -> web.StreamResponse:
+    """`PUT /v1/policy`, in place of the one with the version of `If-Match`."""
+    body = await call.read_json(PolicyBody)
+    policies = PolicyStore(call.services.store)
+    seen, version = await policies.read_record()
+    if not seen.secured:
+        raise Problem(
+            409,
+            "not-secured",
+            "this cluster is not secured, which its metadata alone can change: "
+            "`octavo security secure --admin user:NAME --metadata URL`",
+        )
+    if call.headers.get("If-Match", "").strip() != _tag(version):
+        raise Problem(
+            412,
+            "policy-changed",
+            f"If-Match has to be {_tag(version)}, the ETag of the policy that is replaced: "
+            "read it again, and decide anew",
+            headers={"ETag": _tag(version)},
+        )
+    wanted = _record(body, seen)
+    decision = policy_of(wanted).decide(call.identity, Operation.ADMIN, CLUSTER)
+    if not decision.allowed:
+        raise Problem(
+            422,
+            "shut-out",
+            f"with it {call.identity.name} could change nothing any more: {decision.reason}",
+        )
+
+    def change(record: PolicyRecord) -> PolicyRecord:
+        if record not in (seen, wanted):  # the latter: it was written, and the answer was lost
+            raise Problem(412, "policy-changed", "somebody was faster: read it again")
+        return wanted
+
+    await policies.change(change)
+    return _answer(call, *await policies.read_record())
+
+
+def _record(body: PolicyBody, seen: PolicyRecord) -> PolicyRecord:
+    """Raises `InvalidRule`, `InvalidPrincipal`."""
+    made = PolicyRecord(True, extra=seen.extra)
+    for one in body.rules:
+        rule = make_rule(one.principal, one.operations, one.resource, allow=one.effect == "allow")
+        made = with_rule(made, rule)
+    for role in body.roles:
+        made = with_role(made, role.principal, role.role)
+    return made
+
+
+def _answer(call: Call, record: PolicyRecord, version: int) -> web.Response:
+    shown = PolicyShown(
+        rules=[
+            PolicyRule(
+                "allow" if one.allow else "deny", one.principal, one.operations, one.resource
+            )
+            for one in record.rules
+        ],
+        roles=[PolicyRole(one.principal, one.role) for one in record.roles],
+        secured=record.secured,
+    )
+    return call.reply(shown, headers={"ETag": _tag(version)})
+
+
+def _tag(version: int) -> str:
+    return f'"{version}"'

@@ -1,0 +1,347 @@
+"""What quotas cost a call, and what happens to one beyond them: the limits of security/limits.py.
+
+    a call            429 `quota-exceeded` with `Retry-After`, before its body is read
+    a stream          waits before it sends more; it is not ended
+    a connection      its first call gets that 429, and it is closed
+    a topic too many  422 `quota-exceeded`: to wait would not help
+    a topic's rates   429 as well: its policies say them (policies/rates.py), its owner counts
+
+The broker that a client speaks to charges the principal: a call with what it announces, the rest
+(an answer's size, the messages) when that is known; so it may leave a debt, which the next call
+waits for. The partition's owner charges the namespace, with what is stored and what is read there.
+Calls between brokers are no principal's. Where no quota is set nothing of this is looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from aiohttp import web
+from msgspec import Raw
+
+from octavo.broker.audit.topic import AUDIT_TOPIC
+from octavo.broker.http.problems import Problem
+from octavo.broker.policies.rates import INTO, OUT_OF, Rates, has_rates
+from octavo.broker.types import TopicSettings
+from octavo.security.limits import GO_ON, Limits, Quotas, Wait
+from octavo.security.quotas import FollowedQuotas
+
+if TYPE_CHECKING:
+    from octavo.broker.broker import Broker
+    from octavo.broker.http.call import Call
+    from octavo.broker.http.config import HttpConfig
+    from octavo.broker.metrics import Metrics
+    from octavo.broker.types import StoredBatch, TopicName
+    from octavo.metadata.store import MetadataStore
+    from octavo.metadata.topics import Policies
+
+MESSAGES_HEADER = "octavo-messages"
+"""Between brokers: how many messages an answer has, or were stored."""
+QUOTA_EXCEEDED = "quota-exceeded"
+_STREAMED = "application/x-ndjson"
+"""A body that has no bound as a whole: charged as it comes."""
+_PUBLISHES = "publish"
+_READS = ("read", "receive")
+_SILENT = TopicSettings()
+
+
+class Counted(Protocol):
+    """A connection, which says when it ends."""
+
+    counted_as: str
+    """The principal whose connections it is counted among; empty before its first call."""
+
+    def when_lost(self, call: Callable[[], None]) -> None:
+        """Have this called when it ends."""
+
+
+class HttpQuotas:
+    """Of one broker."""
+
+    def __init__(
+        self, store: MetadataStore, broker: Broker, config: HttpConfig, metrics: Metrics
+    ) -> None:
+        self._limits = Limits()
+        self._rates = Rates()
+        self._followed = FollowedQuotas(store, self._use)
+        self._broker = broker
+        self._config = config
+        self._metrics = metrics
+        self.now_s: Callable[[], float] = asyncio.get_running_loop().time
+        self.on = False
+        """Whether any quota is set."""
+
+    async def start(self) -> None:
+        """Read the quotas, and follow them. Raises `MetadataUnavailable`."""
+        await self._followed.start()
+
+    async def close(self) -> None:
+        """Follow them no more. May be called twice."""
+        await self._followed.close()
+
+    def _use(self, quotas: Quotas) -> None:
+        self._limits.use(quotas)
+        self.on = bool(quotas)
+
+    # ---- the principal's, where the call comes in
+
+    def admit(self, call: Call, connection: Counted) -> None:
+        """Charge a call with what is known of it before its body is read. Raises a 429."""
+        if not self.on or call.forwarded or call.route.tag == "health":
+            return
+        principal = call.identity.name
+        self._count_connection(connection, principal)
+        kind, now_s = _kind_of(call), self.now_s()
+        if kind == _PUBLISHES:
+            length = call.request.content_length
+            call.unpaid = length is None or call.content_type == _STREAMED
+            size = 0 if call.unpaid or length is None else min(length, self._config.body_bytes_max)
+            found = self._limits.take(principal, bytes_in=size, messages_in=1, now_s=now_s)
+        elif kind in _READS:
+            found = self._limits.take(principal, bytes_out=0, messages_out=0, now_s=now_s)
+        else:
+            found = self._limits.take(principal, now_s=now_s)
+        self._refuse(found)
+
+    def at_hand(
+        self, connection: Counted, principal: str, topic: TopicName, size: int, *, owned: bool
+    ) -> Wait | None:
+        """What `admit` and `owned` take, for a message on the short way; None where they have to
+        look themselves. No principal: it is passed on; not owned: it will be."""
+        now_s = self.now_s()
+        if owned and (found := self._rate(topic, INTO)).wait_s:
+            return found
+        if not self.on:
+            return GO_ON
+        if principal and connection.counted_as != principal:
+            return None
+        namespace = topic.namespace if owned else ""
+        found = self._limits.take("", namespace, bytes_in=0, messages_in=0, now_s=now_s)
+        if not found.wait_s:
+            found = self._limits.take(principal, bytes_in=size, messages_in=1, now_s=now_s)
+        return found
+
+    def answered(self, call: Call, response: web.StreamResponse) -> None:
+        """Charge what is known now: what the answer has, and how many messages there were."""
+        if not self.on or call.is_streaming:
+            return
+        if call.forwarded:  # the broker that was asked first charges it
+            if call.messages and not response.prepared:
+                response.headers[MESSAGES_HEADER] = str(call.messages)
+            return
+        kind, now_s = _kind_of(call), self.now_s()
+        if kind == _PUBLISHES:
+            more = max(0, call.messages - 1)  # one was paid for at the door
+            self._limits.charge(call.identity.name, messages_in=more, now_s=now_s)
+        elif kind in _READS:
+            size = _size_of(response)
+            self._limits.charge(
+                call.identity.name, bytes_out=size, messages_out=call.messages, now_s=now_s
+            )
+
+    def paid(self, call: Call, size: int) -> None:
+        """A body is there, which has so many bytes: charge what was not announced of it."""
+        if self.on and not call.forwarded:
+            more = size - (0 if call.unpaid else call.request.content_length or 0)
+            self._limits.charge(call.identity.name, bytes_in=max(0, more), now_s=self.now_s())
+
+    async def came(self, call: Call, size: int) -> None:
+        """So much of a body came whose length does not count; wait before more is read."""
+        if self.on and call.unpaid and not call.forwarded:
+            self.paid(call, size)
+            await self._until_paid(call.identity.name, bytes_in=0, messages_in=0)
+
+    async def sent(self, call: Call, size: int, messages: int) -> None:
+        """So much went out in a stream; wait before more is sent."""
+        if self.on:
+            principal, now_s = call.identity.name, self.now_s()
+            self._limits.charge(principal, bytes_out=size, messages_out=messages, now_s=now_s)
+            await self._until_paid(principal, bytes_out=0, messages_out=0)
+
+    @contextmanager
+    def stream(self, call: Call) -> Iterator[None]:
+        """A stream is open for as long as the block lasts. Raises a 429."""
+        principal = call.identity.name
+        self._refuse(self._limits.hold(principal, "streams"))
+        try:
+            yield
+        finally:
+            self._limits.let_go(principal, "streams")
+
+    def _count_connection(self, connection: Counted, principal: str) -> None:
+        """A connection is its principal's from the first call on; a proxy's may change hands."""
+        before = connection.counted_as
+        if before == principal:
+            return
+        found = self._limits.hold(principal, "connections")
+        if found.wait_s:
+            self._refuse(found, {"Connection": "close"})
+        if before:
+            self._limits.let_go(before, "connections")
+        else:
+            connection.when_lost(partial(self._lost, connection))
+        connection.counted_as = principal
+
+    def _lost(self, connection: Counted) -> None:
+        self._limits.let_go(connection.counted_as, "connections")
+
+    # ---- the namespace's, where the data is
+
+    def owned(self, call: Call, namespace: str) -> None:
+        """A call is about to be served by a partition that is open here. Raises a 429."""
+        if self.on and not call.is_streaming and namespace != AUDIT_TOPIC.namespace:
+            self._refuse(self._limits.take("", namespace, now_s=self.now_s()))
+
+    def may_publish(self, topic: TopicName) -> None:
+        """Something is about to be stored in a partition that is open here. Raises a 429."""
+        self._refuse(self._rate(topic, INTO))
+        if self.on:
+            self._refuse(self._limits.take(
+                "", topic.namespace, requests=None, bytes_in=0, messages_in=0, now_s=self.now_s()
+            ))  # fmt: skip
+
+    def may_read(self, topic: TopicName) -> None:
+        """Messages are about to be taken from a partition that is open here. Raises a 429."""
+        self._refuse(self._rate(topic, OUT_OF))
+        if self.on and topic != AUDIT_TOPIC:
+            self._refuse(self._limits.take(
+                "", topic.namespace, requests=None, bytes_out=0, messages_out=0, now_s=self.now_s()
+            ))  # fmt: skip
+
+    def stored(self, topic: TopicName, size: int, messages: int) -> None:
+        """So much was stored in a partition of the topic that is open here."""
+        self._charge(topic, INTO, size, messages)
+        if self.on:
+            self._limits.charge(
+                "", topic.namespace, bytes_in=size, messages_in=messages, now_s=self.now_s()
+            )
+
+    def given(
+        self, topic: TopicName, what: Iterable[StoredBatch] | Iterable[Raw], messages: int
+    ) -> None:
+        """This was read from a partition of the topic that is open here."""
+        policies = self._policies(topic)
+        if self.on or policies is not None:
+            size = sum(len(one) if isinstance(one, Raw) else len(one.data) for one in what)
+            self._charge(topic, OUT_OF, size, messages)
+            self._limits.charge(
+                "", topic.namespace, bytes_out=size, messages_out=messages, now_s=self.now_s()
+            )
+
+    def _policies(self, topic: TopicName) -> Policies | None:
+        """A topic's, if they say how fast messages go in or out."""
+        policies = self._broker.topics.settings_of(topic, _SILENT).policies
+        return policies if has_rates(policies) else None
+
+    def _rate(self, topic: TopicName, names: tuple[str, ...]) -> Wait:
+        policies = self._policies(topic)
+        if policies is None:
+            return GO_ON
+        return self._rates.wait(str(topic), policies, names, self.now_s())
+
+    def _charge(self, topic: TopicName, names: tuple[str, ...], size: int, messages: int) -> None:
+        if (policies := self._policies(topic)) is not None:
+            self._rates.charge(str(topic), policies, names, size, messages, self.now_s())
+
+    async def check_topics(self, name: TopicName) -> None:
+        """There may be one topic more. Raises a 422. Of topics made at the same moment by several
+        brokers more may come to be."""
+        if not self.on:
+            return
+        most = self._limits.quotas.of(f"namespace:{name.namespace}").bound("topics")
+        if most is None:
+            return
+        names = await self._broker.topics.names_in(name.namespace)
+        if len(names) >= most and name.topic not in names:
+            raise _problem(
+                422,
+                Wait(1.0, f"namespace:{name.namespace}", "topics", most),
+                f"namespace {name.namespace} has {len(names)} topics, and its quota is {most}: "
+                "delete some, or have the quota raised (octavo quota set)",
+            )
+
+    # ---- beyond them
+
+    def problem(self, found: Wait, headers: dict[str, str] | None = None) -> Problem:
+        """The answer to a call that would have to wait; counts it."""
+        self._metrics.quota_exceeded(found.limit)
+        if found.limit in ("connections", "streams"):
+            said = f"{found.subject} has {found.most} {found.limit} open here, its quota"
+        else:
+            what = found.limit.replace("_", " ")
+            bound = "rate" if found.subject.startswith("topic:") else "quota"
+            said = f"{found.subject} is over its {bound} of {found.most} {what} a second here"
+        return _problem(429, found, f"{said}; come back in {found.wait_s:.3g} s", headers)
+
+    def _refuse(self, found: Wait, headers: dict[str, str] | None = None) -> None:
+        if found.wait_s:
+            raise self.problem(found, headers)
+
+    async def _until_paid(
+        self,
+        principal: str,
+        *,
+        bytes_in: int | None = None,
+        messages_in: int | None = None,
+        bytes_out: int | None = None,
+        messages_out: int | None = None,
+    ) -> None:
+        """Wait until no debt of what is not None is left."""
+        while True:
+            found = self._limits.take(
+                principal,
+                requests=None,
+                bytes_in=bytes_in,
+                messages_in=messages_in,
+                bytes_out=bytes_out,
+                messages_out=messages_out,
+                now_s=self.now_s(),
+            )
+            if not found.wait_s:
+                return
+            await asyncio.sleep(found.wait_s)
+
+
+def _problem(
+    status: int, found: Wait, detail: str, headers: dict[str, str] | None = None
+) -> Problem:
+    passes = status == 429
+    retry = {"Retry-After": str(max(1, math.ceil(found.wait_s)))} if passes else {}
+    return Problem(
+        status,
+        QUOTA_EXCEEDED,
+        detail,
+        retryable=passes,
+        headers={**retry, **(headers or {})},
+        extra={
+            "subject": found.subject,
+            "quota": found.limit,
+            "limit": found.most,
+            **({"wait_s": round(found.wait_s, 3)} if passes else {}),
+        },
+    )
+
+
+def wait_of(error: BaseException) -> float:
+    """How many seconds a quota makes a call wait that was refused, here or by another broker; 0
+    where it was refused for something else."""
+    if isinstance(error, Problem) and error.code == QUOTA_EXCEEDED and error.can_retry:
+        return float(error.extra.get("wait_s", 1.0))
+    return 0.0
+
+
+def _kind_of(call: Call) -> str:
+    """What a call does to messages: `publish`, `read`, `receive`, `stream`; else something else."""
+    return call.route.name.partition("_of_")[0]
+
+
+def _size_of(response: web.StreamResponse) -> int:
+    """Bytes of the body of an answer."""
+    if isinstance(response, web.Response):
+        return len(response.body) if isinstance(response.body, bytes) else 0
+    return response.body_length

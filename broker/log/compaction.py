@@ -1,0 +1,167 @@
+"""What a broker's own compaction of a partition keeps, and when it is worth a run. Pure.
+
+    view before:   [ keys' newest below horizon 90 ]      new: 90 … 200, closed ledgers
+    first pass     over the new part alone: of each key the newest offset, in bounded memory
+    second pass    the view before without keys that have a newer message, then the new part with
+                   each key's newest; all in the order of offsets
+
+Keys are told apart by 128 bits of their BLAKE2b, so a key of a megabyte costs as much memory as one
+of a byte. Where more keys come than may be known, the run ends with the batch that filled the
+bound, and the next run goes on from there (so does Kafka's cleaner): passes over ranges of keys
+would read everything once more for each range, and have to merge what they give into one order.
+
+Of a key its newest message stays. A tombstone, a key without a value, stays too, in one view at
+least and until its timestamp is older than the topic's delay. A message without a key has no newer
+one, and stays.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import NamedTuple
+
+from octavo.broker.log.ledger_list import LedgerList, end_offset
+from octavo.metadata.topics import CompactionRecord, PartitionRecord
+from octavo.protocol.records import Record
+
+RUN_PREFIX = "broker-"
+"""A run of a broker's begins so; any other one was begun by a person's job."""
+_RETIRED_MAX = 5_000
+"""Ledgers of earlier views, some 50 bytes each in the record; with more of them nothing is run."""
+_LEDGERS_MAX = 1_000
+"""Of a view, about: each takes some 130 bytes of the partition's record."""
+_KEY_BYTES = 16
+
+
+class CompactionPolicy(NamedTuple):
+    """When a run is worth it, and how long tombstones stay (milliseconds)."""
+
+    after_bytes: int
+    dirty_ratio: float
+    tombstones_ms: int
+
+
+class Dirt(NamedTuple):
+    """What a run would have to do: offsets from `start` to `end` (not in it) are closed and new."""
+
+    start: int
+    end: int
+    bytes: int
+    kept: int
+    """Messages of the view before."""
+
+    @property
+    def ratio(self) -> float:
+        """The share of new messages among all that a run would read."""
+        new = self.end - self.start
+        return new / (new + self.kept) if new else 0.0
+
+
+def dirt_of(ledgers: LedgerList, view: CompactionRecord | None) -> Dirt:
+    """Of the closed ledgers behind the view's horizon."""
+    horizon = 0 if view is None else view.horizon
+    start = max(horizon, ledgers.earliest_offset)
+    end, size = start, 0
+    for segment in ledgers.segments:
+        if segment.count is None or end_offset(segment) <= start:
+            continue
+        new = end_offset(segment) - max(start, segment.base_offset)
+        size += segment.bytes * new // segment.count
+        end = end_offset(segment)
+    return Dirt(start, end, size, 0 if view is None else sum(one.count for one in view.ledgers))
+
+
+def is_due(
+    dirt: Dirt, view: CompactionRecord | None, policy: CompactionPolicy, now_ms: int | None
+) -> bool:
+    """Whether a run is worth it. `now_ms`: None when nothing may go by its age now."""
+    if view is not None and len(view.retired) > _RETIRED_MAX:
+        return False
+    if dirt.end > dirt.start and dirt.bytes >= policy.after_bytes:
+        return dirt.ratio >= policy.dirty_ratio
+    if view is None or now_ms is None or now_ms - view.published_ms < policy.tombstones_ms:
+        return False  # a view is written anew for its tombstones alone once in their delay at most
+    return any(
+        one.tombstones and now_ms - one.tombstone_ms >= policy.tombstones_ms for one in view.ledgers
+    )
+
+
+def is_ours_to_begin(view: CompactionRecord | None, now_ms: int, yield_ms: int) -> bool:
+    """Whether nobody's job is at work: a broker's run may be begun anew, a person's is let finish.
+
+    One that was begun more than `yield_ms` ago has died.
+    """
+    if view is None or view.run is None or view.run.startswith(RUN_PREFIX):
+        return True
+    return now_ms - view.run_since_ms >= yield_ms
+
+
+def ledger_bytes(dirt: Dirt, before: CompactionRecord, rollover_bytes: int) -> int:
+    """How long a ledger of the new view gets: as the topic's do, but not too many of them."""
+    total = dirt.bytes + sum(one.bytes for one in before.ledgers)
+    return max(rollover_bytes, -(-total // _LEDGERS_MAX))
+
+
+def compacted_figures(view: CompactionRecord | None) -> tuple[int, int, int] | None:
+    """Horizon, messages and bytes of a view, if one was published."""
+    if view is None or not view.horizon:
+        return None
+    return view.horizon, sum(one.count for one in view.ledgers), sum(o.bytes for o in view.ledgers)
+
+
+def covered_to(record: PartitionRecord) -> int:
+    """Offsets below it are in the compacted view, as far as they are the newest of their key."""
+    return 0 if record.compaction is None else record.compaction.horizon
+
+
+class NewestOffsets:
+    """Of each key the newest offset that was noted; `is_full` with `keys_max` keys."""
+
+    def __init__(self, keys_max: int) -> None:
+        self._keys_max = keys_max
+        self._newest: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._newest)
+
+    @property
+    def is_full(self) -> bool:
+        """No other batch may be begun: a horizon stands between batches, as readers expect."""
+        return len(self._newest) >= self._keys_max
+
+    def note(self, key: bytes, offset: int) -> None:
+        """A later message of this key."""
+        self._newest[_short(key)] = offset
+
+    def of(self, key: bytes) -> int | None:
+        """The newest offset of a key; None when none was noted."""
+        return self._newest.get(_short(key))
+
+
+def _short(key: bytes) -> bytes:
+    return blake2b(key, digest_size=_KEY_BYTES).digest()
+
+
+class Choice:
+    """Which messages a run keeps: `horizon` is that of the view before."""
+
+    def __init__(
+        self, newest: NewestOffsets, horizon: int, tombstones_ms: int, now_ms: int | None
+    ) -> None:
+        self._newest = newest
+        self._horizon = horizon
+        self._gone_before_ms = None if now_ms is None else now_ms - tombstones_ms
+
+    def keeps(self, offset: int, record: Record) -> bool:
+        """Whether this message is of the new view."""
+        if record.key is None:
+            return True
+        newest = self._newest.of(record.key)
+        if newest is not None:
+            return newest == offset
+        # Of the view before, where each key is once, and without a newer message. Only what was
+        # in a view already may go: whoever reads the view has had the chance to learn of it.
+        assert offset < self._horizon, f"offset {offset} was not there in the first pass"
+        if record.value is not None or self._gone_before_ms is None:
+            return True
+        return record.timestamp_ms > self._gone_before_ms

@@ -1,0 +1,423 @@
+"""The driver of a broker's own compaction of one partition: two passes, one new view.
+
+    1. the partition's record: begun (run)       so of all runs, jobs' too, only one can publish
+    2. both passes (log/compaction.py)           messages of the new view into ledgers of its own
+    3. the partition's record: published         horizon and ledgers, in one compare-and-set
+    4. after a grace, ledgers of earlier views   out of the record, then deleted
+
+A run reads closed ledgers alone, which never change, and the view that its own `begun` has found:
+while it may publish, nobody else may. So it does not matter for safety who owns the partition; the
+owner does it, for it knows when. A crash leaves the view before, and ledgers that no record names
+and none ever will, for a run is in the record no more once the next one begins (log/leftover.py).
+Memory: the newest offsets of some keys, one batch that is read, one that is written. It reads no
+faster than it is told, and works in steps of less than a millisecond, so publishers do not feel it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from functools import partial
+
+import structlog
+
+from octavo.broker.log.compacted_view import Room
+from octavo.broker.log.compaction import (
+    RUN_PREFIX,
+    Choice,
+    CompactionPolicy,
+    Dirt,
+    NewestOffsets,
+    dirt_of,
+    is_due,
+    is_ours_to_begin,
+    ledger_bytes,
+)
+from octavo.broker.log.leftover import compaction_custom_of
+from octavo.broker.log.reader import LogReader
+from octavo.broker.log.record import PartitionRecordKeeper
+from octavo.broker.partition.compacted import CompactedReader
+from octavo.broker.partition.context import PartitionContext
+from octavo.broker.state.log import delete_quietly
+from octavo.broker.types import PartitionName, StoredBatch, TopicSettings
+from octavo.ledger.encryption import plain_length
+from octavo.ledger.errors import LedgerError
+from octavo.ledger.write.writer import LedgerWriter
+from octavo.metadata.compactions import (
+    CompactionLost,
+    begun,
+    collected,
+    published,
+    retired_before,
+)
+from octavo.metadata.offloads import change_partition
+from octavo.metadata.topics import CompactedLedger, CompactionRecord, PartitionRecord
+from octavo.protocol.codes import OctavoError
+from octavo.protocol.compression import Compression
+from octavo.protocol.records import (
+    RECORD_OVERHEAD_BYTES,
+    Record,
+    build_gapped_batch,
+    record_bytes,
+)
+
+_log = structlog.get_logger()
+_READ_BYTES = 1024 * 1024
+_READ_COUNT = 1_000_000
+_BATCH_BYTES = 128 * 1024
+"""Of messages in one entry of a view: packed in a millisecond."""
+_DELTA_MAX = 2**31 - 1
+_Window = list[tuple[int, Record]]
+"""Offsets and messages, in order."""
+
+
+class Compactor:
+    """Compacts one partition while it is owned."""
+
+    def __init__(
+        self,
+        name: PartitionName,
+        incarnation: str,
+        context: PartitionContext,
+        record: PartitionRecordKeeper,
+        settings: Callable[[], TopicSettings],
+        log: LogReader,
+        view: CompactedReader,
+    ) -> None:
+        self._name = name
+        self._incarnation = incarnation
+        self._context = context
+        self._record = record
+        self._settings = settings
+        self._log = log
+        self._view = view
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is something to do, as far as this owner knows."""
+        record, policy = self._record.value, self._policy()
+        if policy is not None and is_due(
+            dirt_of(self._record.ledgers, record.compaction), record.compaction, policy, self._now()
+        ):
+            config = self._context.config
+            return is_ours_to_begin(
+                record.compaction, self._context.clock(), config.compaction_yield_ms
+            )
+        return policy is not None and bool(self._retired(record))
+
+    async def work(self) -> None:
+        """One run, if it is due, and what is left of earlier views; one partition at a time.
+
+        Raises what ledgers and the metadata store raise: begin again later.
+        """
+        async with self._context.compacting:
+            await self._record.look(newest=True)  # somebody's job may have begun, or have published
+            record, policy = self._record.value, self._policy()
+            dirt = dirt_of(self._record.ledgers, record.compaction)
+            if policy is not None and is_due(dirt, record.compaction, policy, self._now()):
+                try:
+                    await self._run(policy)
+                except CompactionLost as error:
+                    _log.info("compaction_lost", partition=str(self._name), reason=str(error))
+        await self._collect()
+
+    def _policy(self) -> CompactionPolicy | None:
+        settings = self._settings()
+        after_bytes = settings.compaction_after_bytes
+        if after_bytes is None:
+            return None
+        return CompactionPolicy(
+            after_bytes, settings.compaction_dirty_ratio, settings.compaction_tombstones_ms
+        )
+
+    def _now(self) -> int | None:
+        time = self._context.deletion_time()
+        return None if time is None else time.now_ms
+
+    # One run
+
+    async def _run(self, policy: CompactionPolicy) -> None:
+        started_s = self._loop.time()
+        run = f"{RUN_PREFIX}{self._record.value.epoch}-{self._context.rng.getrandbits(64):016x}"
+        yield_ms = self._context.config.compaction_yield_ms
+        await self._change(
+            lambda record: begun_by_broker(record, run, self._context.clock(), yield_ms)
+        )
+        await self._record.look(newest=True)
+        before = self._record.value.compaction
+        if before is None or before.run != run:
+            raise CompactionLost(f"run {run} was replaced before it began")
+        dirt = dirt_of(self._record.ledgers, before)
+        pace = _Pace(self._loop, self._context.config.compaction_bytes_per_s)
+        newest = NewestOffsets(self._context.config.compaction_keys_max)
+        end = await self._first_pass(dirt, newest, pace)
+        choice = Choice(newest, before.horizon, policy.tombstones_ms, self._now())
+        size = ledger_bytes(dirt, before, self._settings().rollover_bytes)
+        target = _Target(self._context, self._new_ledger(run), size)
+        try:
+            async with aclosing(self._messages(before, dirt.start, end, pace)) as messages:
+                async for window in messages:
+                    for offset, record in window:
+                        if choice.keeps(offset, record):
+                            await target.add(offset, record)
+            made = await target.close()
+        except BaseException:
+            target.discard()
+            raise
+        horizon = max(end, before.horizon)
+        try:
+            await self._change(
+                lambda record: published(record, run, horizon, made, self._context.clock())
+            )
+        except CompactionLost:
+            target.discard()  # any other error leaves unknown whether the record names them
+            raise
+        await self._record.look(newest=True)
+        _log.info(
+            "partition_compacted", partition=str(self._name), horizon=horizon,
+            messages_new=end - dirt.start, keys_new=len(newest),
+            messages_kept=sum(one.count for one in made), ledgers=len(made),
+            bytes=sum(one.bytes for one in made), whole=end == dirt.end,
+            duration_ms=round((self._loop.time() - started_s) * 1000),
+        )  # fmt: skip
+
+    async def _first_pass(self, dirt: Dirt, newest: NewestOffsets, pace: _Pace) -> int:
+        """Note each key's newest offset; where the run ends: before a batch, when it is full."""
+        async with aclosing(self._batches(dirt.start, dirt.end, pace)) as batches:
+            async for batch in batches:
+                if newest.is_full:
+                    return batch.base_offset
+                windows = self._of_batch(batch, dirt.start, dirt.end, gaps=False)
+                async with aclosing(windows):
+                    async for window in windows:
+                        for offset, record in window:
+                            if record.key is not None:
+                                newest.note(record.key, offset)
+        return dirt.end
+
+    async def _messages(
+        self, before: CompactionRecord, start: int, end: int, pace: _Pace
+    ) -> AsyncGenerator[_Window]:
+        """All of the view before, then all of the log from `start` to `end`."""
+        at = 0
+        while before.ledgers and at < before.horizon:
+            batches, following, horizon = await self._view.read(at, Room(_READ_BYTES, _READ_COUNT))
+            if horizon != before.horizon:
+                raise CompactionLost("another run has published meanwhile")
+            for one in batches:
+                async with aclosing(self._of_batch(one, at, horizon, gaps=True)) as windows:
+                    async for window in windows:
+                        yield window
+                await pace.after(len(one.data))
+            at = following
+        async with aclosing(self._batches(start, end, pace)) as stored:
+            async for batch in stored:
+                async with aclosing(self._of_batch(batch, start, end, gaps=False)) as windows:
+                    async for window in windows:
+                        yield window
+
+    async def _batches(self, start: int, end: int, pace: _Pace) -> AsyncGenerator[StoredBatch]:
+        """The batches of the log from the one with offset `start` on."""
+        at = start
+        while at < end:
+            for batch in await self._log.read(at, end, _READ_BYTES, _READ_COUNT):
+                yield batch
+                await pace.after(len(batch.data))
+                at = batch.next_offset
+                if at >= end:
+                    break
+
+    async def _of_batch(
+        self, batch: StoredBatch, start: int, end: int, *, gaps: bool
+    ) -> AsyncGenerator[_Window]:
+        """Its messages from offset `start` to `end`, some at a time."""
+        base = batch.base_offset
+        async with self._context.open_batches.opening(batch.data) as windows:
+            for _, records in windows.following(0, gaps=gaps):
+                yield [
+                    (base + record.offset_delta, record)
+                    for record in records
+                    if start <= base + record.offset_delta < end
+                ]
+                await asyncio.sleep(0)
+
+    def _labels(self, run: str) -> dict[str, bytes]:
+        return compaction_custom_of(self._name, self._incarnation, run)
+
+    def _new_ledger(self, run: str) -> Callable[[], asyncio.Future[LedgerWriter]]:
+        settings = self._settings()
+
+        async def make() -> LedgerWriter:
+            return await self._context.ledgers.create(
+                ensemble_size=settings.ensemble_size,
+                write_quorum=settings.write_quorum,
+                ack_quorum=settings.ack_quorum,
+                custom=self._labels(run),
+                encrypted_for=self._name.namespace if settings.encrypted else None,
+            )
+
+        # By a task of the client's: this one may be broken off while it waits.
+        return lambda: self._context.ledgers.spawn(make())
+
+    async def _change(self, make: Callable[[PartitionRecord], PartitionRecord]) -> PartitionRecord:
+        """Beside the owner, as jobs do. Raises `CompactionLost`: it is of another topic by now."""
+
+        def checked(record: PartitionRecord) -> PartitionRecord:
+            if record.deleted or record.incarnation != self._incarnation:
+                raise CompactionLost(f"topic {self._name.topic_name} was deleted")
+            return make(record)
+
+        namespace, topic, number = self._name
+        return await change_partition(
+            self._context.topics, (namespace, topic, number), checked,
+            timeout_s=self._context.config.open_timeout_ms / 1000,
+        )  # fmt: skip
+
+    # What is left of earlier views
+
+    def _retired(self, record: PartitionRecord) -> list[int]:
+        now_ms = self._now()
+        if now_ms is None:
+            return []
+        return retired_before(record, now_ms - self._context.config.compaction_grace_ms)
+
+    async def _collect(self) -> None:
+        going = self._retired(self._record.value)
+        if not going:
+            return
+        await self._change(partial(collected, ledger_ids=going))
+        await self._record.look(newest=True)
+        for ledger_id in going:
+            await delete_quietly(self._context.ledgers, ledger_id)
+
+
+def begun_by_broker(
+    record: PartitionRecord, run: str, now_ms: int, yield_ms: int
+) -> PartitionRecord:
+    """`begun`, unless a person's job is at work. Raises `CompactionLost`."""
+    if not is_ours_to_begin(record.compaction, now_ms, yield_ms):
+        raise CompactionLost("somebody's job compacts this partition now")
+    return begun(record, run, now_ms)
+
+
+class _Pace:
+    """Reads no faster than so many bytes a second, in the long run."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, bytes_per_s: int) -> None:
+        self._loop = loop
+        self._bytes_per_s = bytes_per_s
+        self._free_s = loop.time()
+
+    async def after(self, read: int) -> None:
+        """So many bytes were read."""
+        now_s = self._loop.time()
+        self._free_s = max(self._free_s, now_s) + read / self._bytes_per_s
+        await asyncio.sleep(self._free_s - now_s)
+
+
+class _Target:
+    """The ledgers of a view while they are written, one after the other."""
+
+    def __init__(
+        self,
+        context: PartitionContext,
+        new_ledger: Callable[[], asyncio.Future[LedgerWriter]],
+        ledger_bytes: int,
+    ) -> None:
+        self._context = context
+        self._new_ledger = new_ledger
+        self._ledger_bytes = ledger_bytes
+        self._making: asyncio.Future[LedgerWriter] | None = None
+        self._writer: LedgerWriter | None = None
+        self._made: list[CompactedLedger] = []
+        self._rows: list[Record] = []
+        self._rows_from = self._rows_bytes = 0
+        self._first = self._last = -1
+        self._count = self._bytes = self._entries = 0
+        self._tombstones, self._tombstone_ms = 0, -1
+        self._error: OctavoError | None = None
+
+    async def add(self, offset: int, record: Record) -> None:
+        """The next message, of a higher offset than any before."""
+        size = RECORD_OVERHEAD_BYTES + record_bytes(record.key, record.value, record.headers)
+        far = offset - self._rows_from > _DELTA_MAX
+        if self._rows and (self._rows_bytes + size > _BATCH_BYTES or far):
+            await self._flush()
+            if self._bytes >= self._ledger_bytes:
+                await self._close_ledger()
+        if not self._rows:
+            self._rows_from = offset
+        if not self._count:
+            self._first = offset
+        self._rows.append(record._replace(offset_delta=offset - self._rows_from))
+        self._rows_bytes += size
+        self._last = offset
+        self._count += 1
+        if record.key is not None and record.value is None:
+            oldest = self._tombstone_ms
+            time_ms = record.timestamp_ms
+            self._tombstone_ms = min(oldest, time_ms) if self._tombstones else time_ms
+            self._tombstones += 1
+
+    async def close(self) -> list[CompactedLedger]:
+        """All of it durable."""
+        if self._rows:
+            await self._flush()
+        if self._count:
+            await self._close_ledger()
+        return self._made
+
+    def discard(self) -> None:
+        """Nothing of it will ever be named. What cannot be deleted now is found by a sweep."""
+        ledgers = self._context.ledgers
+        if self._making is not None:
+            ledgers.spawn(_discarded(self._context, self._making))
+        for one in self._made:
+            ledgers.spawn(delete_quietly(ledgers, one.ledger_id))
+
+    async def _flush(self) -> None:
+        if self._writer is None:
+            self._making = self._new_ledger()
+            self._writer = await asyncio.shield(self._making)
+        base = self._rows_from - self._first
+        batch = build_gapped_batch(self._rows, base, compression=Compression.ZSTD)
+        if len(batch) > self._context.config.batch_bytes_max:
+            batch = build_gapped_batch(self._rows, base)  # one message that cannot be packed
+        await self._writer.drain()
+        self._writer.add(batch, self._added)
+        self._entries += 1
+        self._bytes += len(batch)
+        self._rows, self._rows_bytes = [], 0
+
+    def _added(self, _: int, error: OctavoError | None) -> None:
+        self._error = self._error or error
+
+    async def _close_ledger(self) -> None:
+        writer = self._writer
+        assert writer is not None
+        metadata = await writer.close()
+        if self._error is not None:
+            raise self._error
+        size = plain_length(metadata)
+        if (metadata.last_entry, size) != (self._entries - 1, self._bytes):
+            raise LedgerError(
+                f"ledger {writer.ledger_id} was closed at entry {metadata.last_entry} with {size} "
+                f"bytes; {self._entries} entries were written"
+            )
+        self._made.append(
+            CompactedLedger(
+                writer.ledger_id, self._first, self._last, self._count, self._bytes,
+                self._tombstones, self._tombstone_ms,
+            )
+        )  # fmt: skip
+        self._writer = self._making = None
+        self._count = self._bytes = self._entries = 0
+        self._tombstones, self._tombstone_ms = 0, -1
+
+
+async def _discarded(context: PartitionContext, making: asyncio.Future[LedgerWriter]) -> None:
+    with contextlib.suppress(OctavoError):  # it was not made
+        await context.ledgers.discard(await making)

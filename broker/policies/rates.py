@@ -1,0 +1,63 @@
+"""How fast messages go into a topic and out of it, at this owner of partitions of it. Pure.
+
+The buckets of security/limits.py, one for each rate that a topic's policies bound: a rate may be
+exceeded for a moment, what is known only afterwards leaves a debt, and a debt has a bound.
+"""
+
+from __future__ import annotations
+
+from octavo.metadata.topic_records import Policies
+from octavo.security.limits import GO_ON, SUBJECTS_KEPT, Bucket, Wait
+
+INTO = ("publish_bytes", "publish_messages")
+OUT_OF = ("dispatch_bytes", "dispatch_messages")
+_Bounds = tuple[int | None, ...]
+
+
+def has_rates(policies: Policies) -> bool:
+    """Whether anything bounds how fast messages go in or out."""
+    return any(getattr(policies, name) is not None for name in (*INTO, *OUT_OF))
+
+
+class Rates:
+    """What is left, by topic. Seconds are of a clock that never goes back."""
+
+    def __init__(self, topics_kept: int = SUBJECTS_KEPT) -> None:
+        self._kept = topics_kept
+        self._topics: dict[str, tuple[_Bounds, dict[str, Bucket]]] = {}
+        """Of those in use, the one asked for last at the end."""
+
+    def wait(self, topic: str, policies: Policies, names: tuple[str, ...], now_s: float) -> Wait:
+        """How long until no debt of these rates is left, by the one that is furthest away."""
+        found = GO_ON
+        for name, bucket in self._of(topic, policies, now_s).items():
+            wait_s = bucket.wait_s(0, now_s) if name in names else 0.0
+            if wait_s > found.wait_s:
+                found = Wait(wait_s, f"topic:{topic}", name, getattr(policies, name))
+        return found
+
+    def charge(
+        self,
+        topic: str,
+        policies: Policies,
+        names: tuple[str, ...],
+        size: int,
+        messages: int,
+        now_s: float,
+    ) -> None:
+        """So much went in or out."""
+        buckets = self._of(topic, policies, now_s)
+        for name, amount in zip(names, (size, messages), strict=True):
+            if amount and (bucket := buckets.get(name)) is not None:
+                bucket.take(amount, now_s)
+
+    def _of(self, topic: str, policies: Policies, now_s: float) -> dict[str, Bucket]:
+        bounds = tuple(getattr(policies, name) for name in (*INTO, *OUT_OF))
+        held = self._topics.pop(topic, None)
+        if held is None or held[0] != bounds:
+            named = zip((*INTO, *OUT_OF), bounds, strict=True)
+            held = (bounds, {name: Bucket(most, now_s) for name, most in named if most is not None})
+            if len(self._topics) >= self._kept:
+                del self._topics[next(iter(self._topics))]
+        self._topics[topic] = held
+        return held[1]

@@ -1,0 +1,134 @@
+"""Brings spent messages into the dead-letter topic, then acks them. The driver of `dead_letters`.
+
+Promises: a message is acked only after its copy is durable. While copies cannot be stored, because
+the dead-letter topic is missing, moving, or over its quota, spent messages stay as they are and
+are tried again, with growing pauses, and figures say why. On a crash between copy and ack the next
+owner sends the copy again, as the same producer's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+import structlog
+
+from octavo.broker.config import BrokerConfig
+from octavo.broker.errors import OffsetTrimmed
+from octavo.broker.subscriptions.dead_letters import SpentMessages, dead_letter_of, producer_of
+from octavo.broker.types import DeadLetters, Delivery, PartitionName, SubscriptionInfo, TopicName
+from octavo.protocol.codes import OctavoError
+from octavo.protocol.records import Record
+
+_AT_ONCE = 32
+"""Copies under way of one subscription and partition."""
+_log = structlog.get_logger()
+
+
+class LetterOffice(Protocol):
+    """Brings messages into topics, wherever those are served."""
+
+    turn: asyncio.Semaphore
+    """Of those who have messages in memory to be sent."""
+
+    async def send(self, topic: TopicName, number: int, record: Record, producer_id: int) -> None:
+        """Return when the message is durable. Raises why it is not, or may not be.
+
+        `number`: of the partition for a message without a key, of as many as the topic has.
+        """
+
+
+class Burying:
+    """Of one subscription in one partition. `look` after something may have become spent."""
+
+    def __init__(
+        self,
+        name: PartitionName,
+        word: Callable[[], object],
+        info: SubscriptionInfo,
+        config: BrokerConfig,
+        spent: SpentMessages,
+        office: LetterOffice,
+        read: Callable[[Sequence[int]], Awaitable[list[Delivery]]],
+        ack: Callable[[Sequence[int]], Awaitable[None]],
+    ) -> None:
+        """`word`: tells the topic from its namesakes, and letters before a seek from those after.
+        `read`: the first of these, with their counts. `ack`: durably."""
+        self._name = name
+        self._word = word
+        self._info = info
+        self._config = config
+        self._spent = spent
+        self._office = office
+        self._read = read
+        self._ack = ack
+        self._target = TopicName.parse(info.settings.dead_letter_topic)
+        self._task: asyncio.Task[None] | None = None
+        self._sent = 0
+        self._problem: str | None = None
+
+    def look(self) -> None:
+        """Begin to send what is spent, if anything is."""
+        if len(self._spent) and self._task is None:
+            self._task = asyncio.create_task(self._run(), name=f"bury {self._name}")
+
+    def close(self) -> None:
+        """Nothing more is sent from here."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def stats(self) -> DeadLetters:
+        """Live figures."""
+        return DeadLetters(len(self._spent), self._sent, self._problem)
+
+    async def _run(self) -> None:
+        pause_ms = self._config.dead_letter_retry_ms
+        try:
+            while offsets := self._spent.send(_AT_ONCE):
+                try:
+                    async with self._office.turn:
+                        await self._bury(offsets)
+                except Exception as error:  # whatever it is: nothing of it may get lost
+                    self._tell(error)
+                    await asyncio.sleep(pause_ms / 1000)
+                    pause_ms = min(2 * pause_ms, self._config.dead_letter_retry_ms_max)
+                else:
+                    pause_ms, self._problem = self._config.dead_letter_retry_ms, None
+                finally:
+                    self._spent.not_sent(offsets)
+        finally:
+            self._task = None
+
+    async def _bury(self, offsets: list[int]) -> None:
+        """Send these, and ack those that were stored. Raises the first failure."""
+        try:
+            letters = await self._read(offsets)
+        except OffsetTrimmed as error:  # it was evicted: there is nothing left to keep
+            self._spent.acked([offset for offset in offsets if offset < error.earliest])
+            return
+        fates = await asyncio.gather(*map(self._send, letters), return_exceptions=True)
+        stored = [
+            letter.offset for letter, fate in zip(letters, fates, strict=True) if fate is None
+        ]
+        if done := self._spent.sent(stored):
+            self._sent += len(done)
+            await self._ack(done)
+        for fate in fates:
+            if fate is not None:
+                raise fate
+
+    async def _send(self, letter: Delivery) -> None:
+        record = dead_letter_of(self._name, self._info.name, letter)
+        producer = producer_of(self._word(), self._name, self._info, letter.offset)
+        await self._office.send(self._target, self._name.partition, record, producer)
+
+    def _tell(self, error: Exception) -> None:
+        reason = f"{self._target}: {error or type(error).__name__}"
+        if self._problem != reason:
+            self._problem = reason
+            bug = None if isinstance(error, OctavoError | TimeoutError | OSError) else error
+            _log.warning(
+                "dead_letters_wait", partition=str(self._name), subscription=self._info.name,
+                waiting=len(self._spent), reason=reason[:300], exc_info=bug,
+            )  # fmt: skip

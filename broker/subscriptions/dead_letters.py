@@ -1,0 +1,148 @@
+"""Messages that were delivered as often as may be: which they are, and what becomes of them. Pure.
+
+    spent → being sent → sent, acked
+              ↓ not stored: spent again, after a pause
+
+A spent message is nobody's: no consumer gets it, so it stands in no other's way, and it stays
+unacked until its copy in the dead-letter topic is durable. At most `waiting_max` wait at once; a
+message that finds no room goes on being delivered, which loses nothing.
+
+A copy has the original's key, value and headers, and says in headers of its own where it comes
+from. It is a batch by itself, of a producer by itself (`producer_of`), with sequence 0: whoever
+sends it again, the next owner too, sends the same, and the dead-letter topic knows it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import replace
+
+from octavo.broker.errors import InvalidSettings
+from octavo.broker.types import (
+    Delivery,
+    PartitionName,
+    SubscriptionInfo,
+    SubscriptionSettings,
+    TopicName,
+)
+from octavo.protocol.records import Record
+
+DEAD_LETTER_SUFFIX = "dlq"
+
+
+class SpentMessages:
+    """Of one subscription in one partition, in the order in which they were given up."""
+
+    def __init__(self, deliveries_max: int | None, waiting_max: int) -> None:
+        """`deliveries_max`: None, there is no such thing."""
+        self._deliveries_max = deliveries_max
+        self._waiting_max = waiting_max
+        self._waiting: dict[int, None] = {}
+        self._under_way: dict[int, None] = {}
+
+    @property
+    def limits(self) -> bool:
+        """Whether a message can be spent at all."""
+        return self._deliveries_max is not None
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._under_way)
+
+    def take(self, offset: int, deliveries: int) -> bool:
+        """Whether the message is spent; then nobody else has it any more."""
+        if self._deliveries_max is None or deliveries < self._deliveries_max:
+            return False
+        if offset in self._waiting or offset in self._under_way:
+            return True
+        if len(self) >= self._waiting_max:
+            return False
+        self._waiting[offset] = None
+        return True
+
+    def send(self, most: int) -> list[int]:
+        """The next ones to be sent, ascending."""
+        offsets = sorted(list(self._waiting)[:most])
+        for offset in offsets:
+            del self._waiting[offset]
+            self._under_way[offset] = None
+        return offsets
+
+    def sent(self, offsets: Iterable[int]) -> list[int]:
+        """Those of `offsets` that are to be acked now: their copies are durable.
+
+        Not those that were acked, or sought away from, meanwhile.
+        """
+        return [offset for offset in offsets if self._under_way.pop(offset, 0) is None]
+
+    def not_sent(self, offsets: Iterable[int]) -> None:
+        """They have to be sent again."""
+        back = {offset: None for offset in offsets if self._under_way.pop(offset, 0) is None}
+        self._waiting = back | self._waiting
+
+    def acked(self, offsets: Iterable[int]) -> None:
+        """These are acked otherwise."""
+        for offset in offsets:
+            self._waiting.pop(offset, None)
+            self._under_way.pop(offset, None)
+
+    def acked_up_to(self, offset: int) -> None:
+        """All up to and including `offset` are."""
+        self.acked([one for one in (*self._waiting, *self._under_way) if one <= offset])
+
+    def clear(self) -> None:
+        """After a seek."""
+        self._waiting.clear()
+        self._under_way.clear()
+
+
+def with_dead_letters(
+    topic: TopicName, name: str, settings: SubscriptionSettings
+) -> SubscriptionSettings:
+    """The settings with the names that the maker of the subscription left away.
+
+    Raises `InvalidSettings`, `InvalidName`.
+    """
+    if settings.max_deliveries is None:
+        if settings.dead_letter_topic or settings.dead_letter_subscription:
+            raise InvalidSettings(
+                "a dead_letter_topic without max_deliveries would never get a message; set both"
+            )
+        return settings
+    text = settings.dead_letter_topic or f"{topic.topic}-{name}-{DEAD_LETTER_SUFFIX}"
+    target = TopicName.parse(text) if "/" in text else TopicName.of(topic.namespace, text)
+    if target == topic:
+        raise InvalidSettings(
+            f"dead_letter_topic is {target}, the subscription's own topic: what nobody can process "
+            "would go round for ever; name another one"
+        )
+    return replace(
+        settings,
+        dead_letter_topic=str(target),
+        dead_letter_subscription=settings.dead_letter_subscription or name,
+    )
+
+
+def dead_letter_of(name: PartitionName, subscription: str, delivery: Delivery) -> Record:
+    """The copy for the dead-letter topic; its time is the sender's."""
+    origin = delivery.record
+    told = {
+        "topic": name.topic_name,
+        "partition": name.partition,
+        "offset": delivery.offset,
+        "id": delivery.message_id,
+        "timestamp": origin.timestamp_ms,
+        "deliveries": delivery.delivery_count,
+        "subscription": subscription,
+    }
+    said = [(f"Octavo-Origin-{word.title()}", str(value).encode()) for word, value in told.items()]
+    return origin._replace(headers=(*origin.headers, *said))
+
+
+def producer_of(word: object, name: PartitionName, info: SubscriptionInfo, offset: int) -> int:
+    """The 63-bit id of the producer of one dead letter: of this message of this subscription.
+
+    `word` tells its topic from namesakes, and what was given up before a seek from what is after.
+    """
+    text = f"{word} {name} {info.name} {info.created_ms} {offset}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

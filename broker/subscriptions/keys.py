@@ -1,0 +1,379 @@
+"""The order of each key in a key-shared subscription: what may go to whom next. Pure.
+
+    known → waiting → out → acked
+               ↑ given back, or its lease ended
+
+Of each key the messages that are out are always the first ones that are not acked, and were handed
+out together, in one answer. Until they are all acked or back nobody gets more of the key, not even
+their consumer: an answer may get lost on its way, and what it had would come after what followed
+it. One that comes back takes the later ones of its key back with it, so that they come again behind
+it. Then the key is whose its slot is by now (`slots`). Nothing of this concerns any other key, and
+messages without a key are anybody's.
+
+Which key a message has is looked up ahead, on demand (`wanted`, `learn`). Of a key that nobody
+takes only the first messages are remembered; of the others that there are some, from which offset
+on: they are looked up again when it is their turn. So a key that stands still keeps nothing else
+from being found, and what is remembered is bounded: about twice `messages_max` messages, and half
+as many keys. Nothing here is durable, and nothing has to be: it begins again at the cursor.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from octavo.broker.state.cursor import Cursor
+from octavo.broker.subscriptions.slots import Slots, slot_of
+
+LOOK_MESSAGES = 1_000
+"""Looked at in one go."""
+_OF_ONE_KEY = 16
+"""One key has at most this part of what is remembered."""
+Known = tuple[int, int | None]
+"""An offset, and the hash of its message's key; None: it has no key."""
+
+
+class Look(NamedTuple):
+    """Offsets whose keys are asked for: from `start`, before `stop`."""
+
+    start: int
+    stop: int
+    since: int
+    """Which reset it was after."""
+    consumer: str = ""
+    """For whom."""
+
+
+class _Key:
+    """Messages of one key that are known and not acked."""
+
+    __slots__ = ("hash", "more_from", "offered", "out", "waiting")
+
+    def __init__(self, key_hash: int) -> None:
+        self.hash = key_hash
+        self.waiting: list[int] = []
+        """A heap; what is not known any more is in it until it comes to the top."""
+        self.out: dict[int, None] = {}
+        self.more_from: int | None = None
+        """From this offset on there are some that are not remembered; None: there are none."""
+        self.offered: tuple[str, int] | None = None
+        """To whom, and its first message then."""
+
+
+class KeyOrder:
+    """Of one subscription in one partition."""
+
+    def __init__(self, cursor: Cursor, messages_max: int) -> None:
+        self._cursor = cursor
+        self._messages_max = messages_max
+        self._slots = Slots()
+        self._resets = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self.front = self._cursor.committed_offset
+        """All before it were looked at."""
+        self._keys: dict[int, _Key] = {}
+        self._spilled: dict[int, _Key] = {}
+        """Those of which there are more than is remembered."""
+        self._known: dict[int, _Key | None] = {}
+        self._free: list[int] = []
+        self._offers: dict[str, list[tuple[int, int]]] = {}
+        self._asleep: dict[int, None] = {}
+        self._returned: dict[int, None] = {}
+        self._waiting = 0
+
+    @property
+    def ready(self) -> int:
+        """Messages that came back and may go out again, as far as their keys are free."""
+        return len(self._returned) - len(self._asleep)
+
+    @property
+    def slots(self) -> Slots:
+        """Whose they are."""
+        return self._slots
+
+    @property
+    def is_full(self) -> bool:
+        """Nothing new is looked at: so many keys have messages that nobody has taken or acked."""
+        return len(self._keys) >= self._messages_max
+
+    def is_left(self, end: int) -> bool:
+        """Whether there are messages that nobody has and that are not asleep."""
+        if self._cursor.next_unacked(self.front) < end or self._spilled:
+            return True
+        return self._waiting + len(self._free) > len(self._asleep)
+
+    def held_back(self, consumer: str, end: int) -> str | None:
+        """Why there is nothing for this consumer though messages wait; None: none do."""
+        if self.is_full and self._cursor.next_unacked(self.front) < end:
+            return (
+                f"{len(self._keys)} keys have messages that are out or wait for their consumers, "
+                f"and no more than {self._messages_max} are looked ahead for: ack what is out"
+            )
+        others = [key for key in self._keys.values() if self._head(key) is not None]
+        if not others or any(key.offered and key.offered[0] == consumer for key in others):
+            return None
+        out = sum(bool(key.out) for key in others)
+        asleep = sum(not key.out and self._head(key) in self._asleep for key in others)
+        return (
+            f"messages of {len(others)} keys wait: of {out} earlier ones are out, of {asleep} the "
+            f"first was given back with a delay, {len(others) - out - asleep} are other consumers'"
+        )
+
+    def reset(self) -> None:
+        """After a seek: nothing is known, all begins at the cursor."""
+        self._resets += 1
+        self._begin()
+
+    # ---- looking ahead
+
+    def wanted(self, consumer: str, end: int) -> Look | None:
+        """Where to look for what this consumer may have; None: there is nothing."""
+        while True:
+            behind = [
+                key.more_from
+                for key in self._spilled.values()
+                if key.more_from is not None
+                and self._head(key) is None
+                and self._may_have(key) == consumer
+            ]
+            if not behind:
+                break
+            start = min(behind)
+            unacked = min(self._cursor.next_unacked(start), self.front)
+            if unacked == start:
+                stop = min(self.front, start + LOOK_MESSAGES)
+                return Look(start, stop, self._resets, consumer)
+            self._looked_at(start, unacked, {})
+        self.front = max(self.front, min(self._cursor.next_unacked(self.front), end))
+        if self.front >= end or self.is_full:
+            return None
+        return Look(self.front, min(end, self.front + LOOK_MESSAGES), self._resets, consumer)
+
+    def learn(self, look: Look, found: Iterable[Known], stop: int) -> bool:
+        """The keys of the messages from `look.start` on before `stop`, ascending.
+
+        Those that are missing are no messages of the subscription. False: there was a reset since.
+        """
+        if look.since != self._resets:
+            return False
+        refused: dict[int, None] = {}
+        touched: dict[int, _Key] = {}
+        for offset, key_hash in found:
+            if self._cursor.is_acked(offset) or offset in self._known:
+                continue
+            if key_hash is None:
+                if offset >= self.front:
+                    self._add(None, offset)
+                continue
+            key = self._keys.get(key_hash)
+            if not self._is_next(key, offset, look.start) or key_hash in refused:
+                continue
+            if key is None:
+                key = self._keys[key_hash] = _Key(key_hash)
+            if len(key.waiting) >= self._most_of(key, look.consumer):
+                key.more_from = offset
+                self._spilled[key_hash] = key
+                refused[key_hash] = None
+                continue
+            self._add(key, offset)
+            touched[key_hash] = key
+        self._looked_at(look.start, stop, refused)
+        self.front = max(self.front, stop)
+        for key in touched.values():
+            self._offer(key)
+        return True
+
+    def _is_next(self, key: _Key | None, offset: int, start: int) -> bool:
+        """Whether the key's messages before this one are known, and this one is not."""
+        if key is None or key.more_from is None:
+            return offset >= self.front
+        return start <= key.more_from <= offset < self.front
+
+    def _most_of(self, key: _Key, asks: str) -> int:
+        """How many of a key are remembered. Of those that are for who asks, and are about to be
+        taken, as many as were looked at: else it would all be read again for each few.
+        """
+        if self._waiting < 2 * self._messages_max and self._may_have(key) == asks:
+            return LOOK_MESSAGES
+        full = self._waiting >= self._messages_max
+        return 1 if full else max(1, self._messages_max // _OF_ONE_KEY)
+
+    def _looked_at(self, start: int, stop: int, refused: dict[int, None]) -> None:
+        """Of the keys that had more from here on all that were seen are remembered now."""
+        for key in list(self._spilled.values()):
+            assert key.more_from is not None
+            if start <= key.more_from < stop and key.hash not in refused:
+                key.more_from = stop if stop < self.front else None
+                if key.more_from is None:
+                    del self._spilled[key.hash]
+                    self._offer(key)
+
+    def _add(self, key: _Key | None, offset: int) -> None:
+        self._known[offset] = key
+        if key is None:
+            heapq.heappush(self._free, offset)
+        else:
+            self._waiting += 1
+            heapq.heappush(key.waiting, offset)
+
+    # ---- handing out, and what becomes of it
+
+    def belong_to(self, names: Iterable[str]) -> None:
+        """From now on these consumers share the slots."""
+        slots = Slots(names)
+        if slots.names == self._slots.names:
+            return
+        self._slots = slots
+        self._offers = {}
+        for key in list(self._keys.values()):
+            key.offered = None
+            self._offer(key)
+
+    def take(self, consumer: str, room: int) -> list[int]:
+        """Up to `room` messages for a consumer, ascending: they are out now."""
+        taken: list[int] = []
+        out: dict[int, _Key] = {}
+        while len(taken) < room:
+            free, key = self._first_free(), self._first_offer(consumer)
+            if key is None and free is None:
+                break
+            if key is None or (free is not None and free < key.waiting[0]):
+                offset = heapq.heappop(self._free)
+            else:
+                heapq.heappop(self._offers[consumer])
+                offset = heapq.heappop(key.waiting)
+                self._waiting -= 1
+                key.out[offset] = None
+                self._offer_more(key, consumer)
+                out[key.hash] = key
+            self._returned.pop(offset, None)
+            taken.append(offset)
+        for key in out.values():
+            self._offer(key)
+        return taken
+
+    def lend(self, offset: int) -> None:
+        """One that was not due until now is out: it has no place in the order of its key."""
+        self._known[offset] = None
+
+    def back(self, offset: int, *, asleep: bool) -> list[int]:
+        """It is out no more, and waits; `asleep` until `wake`.
+
+        Gives the later ones of its key that were out: they wait behind it, and their leases end.
+        """
+        key = self._known[offset]
+        self._return(key, offset)
+        if asleep:
+            self._asleep[offset] = None
+        if key is None:
+            return []
+        later = sorted(one for one in key.out if one > offset)
+        for one in later:
+            self._return(key, one)
+        self._offer(key)
+        return later
+
+    def wake(self, offset: int) -> None:
+        """Its delay is over."""
+        if self._asleep.pop(offset, self) is self:
+            return
+        key = self._known[offset]
+        if key is None:
+            heapq.heappush(self._free, offset)
+        else:
+            self._offer(key)
+
+    def acked(self, offset: int) -> None:
+        """It is done, wherever it was."""
+        if offset not in self._known:
+            return
+        key = self._known[offset]
+        if key is None or offset not in key.out:
+            self._forget(offset)
+        else:
+            del self._known[offset]
+            del key.out[offset]
+        if key is not None:
+            self._offer(key)
+
+    def passed(self) -> None:
+        """The cursor has moved over whatever was there."""
+        for key in list(self._keys.values()):
+            self._offer(key)
+
+    def _return(self, key: _Key | None, offset: int) -> None:
+        self._returned[offset] = None
+        if key is None:
+            heapq.heappush(self._free, offset)
+        else:
+            del key.out[offset]
+            self._waiting += 1
+            heapq.heappush(key.waiting, offset)
+
+    def _forget(self, offset: int) -> None:
+        """One that waits is acked."""
+        if offset in self._known and self._known.pop(offset) is not None:
+            self._waiting -= 1
+        self._returned.pop(offset, None)
+        self._asleep.pop(offset, None)
+
+    def _head(self, key: _Key) -> int | None:
+        """The first that waits."""
+        while key.waiting:
+            offset = key.waiting[0]
+            if self._known.get(offset) is key and not self._cursor.is_acked(offset):
+                return offset
+            heapq.heappop(key.waiting)
+            self._forget(offset)
+        return None
+
+    def _first_free(self) -> int | None:
+        while self._free:
+            offset = self._free[0]
+            if offset not in self._known or offset in self._asleep:
+                heapq.heappop(self._free)
+            elif self._cursor.is_acked(offset):
+                heapq.heappop(self._free)
+                self._forget(offset)
+            else:
+                return offset
+        return None
+
+    def _first_offer(self, consumer: str) -> _Key | None:
+        offers = self._offers.get(consumer)
+        while offers:
+            head, key_hash = offers[0]
+            key = self._keys.get(key_hash)
+            if key is not None and key.offered == (consumer, head):
+                if self._head(key) == head:
+                    return key
+                self._offer(key)
+            heapq.heappop(offers)
+        return None
+
+    def _may_have(self, key: _Key) -> str | None:
+        """Who gets the next ones of a key; None: nobody, some are out."""
+        return None if key.out else self._slots.owner(slot_of(key.hash))
+
+    def _offer_more(self, key: _Key, consumer: str) -> None:
+        """Whose first message was just taken: the next one may be a part of the same answer."""
+        head = self._head(key)
+        key.offered = None
+        if head is not None and head not in self._asleep:
+            key.offered = (consumer, head)
+            heapq.heappush(self._offers[consumer], (head, key.hash))
+
+    def _offer(self, key: _Key) -> None:
+        """Something about the key has changed: its first message is for whom it is for now."""
+        head = self._head(key)
+        if head is None and not key.out and key.more_from is None:
+            self._keys.pop(key.hash, None)
+        consumer = None if head is None or head in self._asleep else self._may_have(key)
+        if head is None or consumer is None:
+            key.offered = None
+        elif key.offered != (consumer, head):
+            key.offered = (consumer, head)
+            heapq.heappush(self._offers.setdefault(consumer, []), (head, key.hash))

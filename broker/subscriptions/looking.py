@@ -1,0 +1,108 @@
+"""Looking at messages before they are handed out: which keys they have, and which a filter takes.
+
+    wanted → read from the log → learnt: keys to `keys`, what the filter refuses to the cursor
+
+One stretch at a time, when somebody asks for messages and nothing that is known is for him; so a
+subscription that nobody receives from costs nothing. What a filter refuses is acked, durably. After
+a crash it is looked at again, as far as that was not written.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import NamedTuple, Protocol
+
+from octavo.broker.log.open_batches import ReadableBatch
+from octavo.broker.state.cursor import Cursor, Range, ranges_of
+from octavo.broker.subscriptions.filters import Filter
+from octavo.broker.subscriptions.keys import LOOK_MESSAGES, KeyOrder, Known, Look
+from octavo.broker.subscriptions.slots import hash_of
+from octavo.broker.types import StoredBatch
+
+_READ_BYTES = 1024 * 1024
+
+
+class LookedLog(Protocol):
+    """What is needed of a partition to look at its messages."""
+
+    async def read(self, offset: int, *, bytes_max: int, count_max: int) -> list[StoredBatch]:
+        """Batches from the one that contains `offset`."""
+
+    def readable(self, batch: StoredBatch) -> AbstractAsyncContextManager[ReadableBatch]:
+        """The batch, opened, for as long as the block lasts."""
+
+
+class Seen(NamedTuple):
+    """Of the messages before `stop`: the keys of those that pass, and the others."""
+
+    known: list[Known]
+    refused: list[Range]
+    stop: int
+
+
+class Lookout:
+    """How far the messages of one subscription were looked at, and where to look next."""
+
+    def __init__(self, cursor: Cursor, filter_: Filter, keys: KeyOrder | None) -> None:
+        self._cursor = cursor
+        self._filter = filter_
+        self._keys = keys
+        self._front = cursor.committed_offset
+        self._resets = 0
+
+    def end(self, end: int) -> int:
+        """What may be handed out: what was looked at, of what is there before offset `end`."""
+        if self._keys is not None or self._filter.passes_all:
+            return end
+        return min(end, max(self._front, self._cursor.committed_offset))
+
+    def wanted(self, consumer: str, end: int) -> Look | None:
+        """The stretch to look at next for a consumer; None: there is none."""
+        if self._keys is not None:
+            return self._keys.wanted(consumer, end)
+        if self._filter.passes_all:
+            return None
+        self._front = max(self._front, min(self._cursor.next_unacked(self._front), end))
+        if self._front >= end:
+            return None
+        return Look(self._front, min(end, self._front + LOOK_MESSAGES), self._resets)
+
+    async def see(self, log: LookedLog, look: Look) -> Seen:
+        """Read a stretch, or the beginning of it: no more than some megabytes."""
+        start, stop = look.start, look.stop
+        known: list[Known] = []
+        refused: list[int] = []
+        batches = await log.read(start, bytes_max=_READ_BYTES, count_max=stop - start)
+        at = start
+        for batch in batches:
+            async with log.readable(batch) as records:
+                for offset in range(max(at, batch.base_offset), min(stop, batch.next_offset)):
+                    at = offset + 1
+                    if self._cursor.is_acked(offset):
+                        continue
+                    index = offset - batch.base_offset
+                    if not records.holds(index):
+                        await records.turn_to(index)
+                    record = records[index]
+                    if not self._filter.passes(record.key, record.headers):
+                        refused.append(offset)
+                    elif self._keys is not None:
+                        key = record.key
+                        known.append((offset, None if key is None else hash_of(key)))
+            if at >= stop:
+                break
+        return Seen(known, ranges_of(refused), at)
+
+    def learn(self, look: Look, seen: Seen) -> bool:
+        """From now on this is known. False: there was a seek meanwhile, and it is of no use."""
+        if self._keys is not None:
+            return self._keys.learn(look, seen.known, seen.stop)
+        if look.since != self._resets:
+            return False
+        self._front = max(self._front, seen.stop)
+        return True
+
+    def reset(self) -> None:
+        """After a seek."""
+        self._front = self._cursor.committed_offset
+        self._resets += 1

@@ -1,0 +1,78 @@
+"""Which consumer of a key-shared subscription a key belongs to. Pure.
+
+A key's hash has 64 bits; its first 16 are its slot, of 65,536. Each consumer stands at `POINTS`
+slots that its name alone decides, and a slot belongs to whoever stands at it or next behind it. So
+one consumer that comes or leaves moves about its own share of the slots and no other, and every
+broker says the same of the same consumers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from functools import lru_cache
+from hashlib import blake2b
+
+SLOTS = 65_536
+POINTS = 64
+"""Of one consumer. Shares differ by about an eighth: one over the root of this."""
+_POINT_BYTES = 2
+_NAMES_REMEMBERED = 4_096
+
+
+def hash_of(key: bytes) -> int:
+    """Of 64 bits. Keys that share it are taken for one: they are kept in order together."""
+    return int.from_bytes(blake2b(key, digest_size=8).digest(), "big")
+
+
+def slot_of(key_hash: int) -> int:
+    """The slot of a key with this hash."""
+    return key_hash >> 48
+
+
+@lru_cache(_NAMES_REMEMBERED)
+def _points(name: str) -> tuple[tuple[int, str], ...]:
+    """Where a consumer stands."""
+    digests = b"".join(
+        blake2b(name.encode(errors="surrogatepass"), salt=bytes([number])).digest()
+        for number in range(POINTS * _POINT_BYTES // 64)
+    )
+    found = {
+        int.from_bytes(digests[at : at + _POINT_BYTES], "big")
+        for at in range(0, len(digests), _POINT_BYTES)
+    }
+    return tuple((slot, name) for slot in sorted(found))
+
+
+class Slots:
+    """Of the consumers there are now."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self.names = frozenset(names)
+        points = sorted(point for name in self.names for point in _points(name))
+        # Where two stand at one slot the first by name has it.
+        self._ends = [slot for slot, _ in points]
+        self._owners = [name for _, name in points]
+
+    def owner(self, slot: int) -> str | None:
+        """Whose it is; None: nobody is there."""
+        if not self._ends:
+            return None
+        place = bisect_left(self._ends, slot)
+        return self._owners[place if place < len(self._ends) else 0]
+
+    def ranges(self) -> dict[str, list[tuple[int, int]]]:
+        """By consumer its slots: from, up to and including, ascending."""
+        found: dict[str, list[tuple[int, int]]] = {name: [] for name in self.names}
+        if not self._ends:
+            return found
+        before = -1
+        for end, owner in [*zip(self._ends, self._owners, strict=True), (SLOTS - 1, None)]:
+            if end > before:
+                mine = found[owner or self._owners[0]]
+                if mine and mine[-1][1] == before:
+                    mine[-1] = (mine[-1][0], end)
+                else:
+                    mine.append((before + 1, end))
+                before = end
+        return found

@@ -1,0 +1,80 @@
+"""The records of schemas: all versions of a subject in one record, changed by compare-and-set.
+
+/octavo/schemas/<namespace>/<subject>
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from octavo.metadata.paths import join
+from octavo.metadata.store import ANY_VERSION, MetadataStore, RecordNotFound, Watch
+from octavo.metadata.topic_records import decode_record, encode_record
+
+SCHEMAS_ROOT = "/octavo/schemas"
+ABSENT = -1
+"""The version of a record that is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaVersion:
+    """One version. `id` is made of its type and text; `type` is json or avro."""
+
+    number: int
+    id: str
+    type: str
+    text: str
+    created_ms: int = 0
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectRecord:
+    """A subject: its versions, oldest first, and what a new one has to be compatible with."""
+
+    compatibility: str = "BACKWARD"
+    versions: tuple[SchemaVersion, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+class SchemaStore:
+    """Reads and compare-and-sets of these records."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    async def read(self, namespace: str, subject: str) -> tuple[SubjectRecord, int]:
+        """The record and its version; an empty one, `ABSENT`, when there is none."""
+        path = join(SCHEMAS_ROOT, namespace, subject)
+        try:
+            value, version = await self._store.get(path)
+        except RecordNotFound:
+            return SubjectRecord(), ABSENT
+        return decode_record(SubjectRecord, path, value), version
+
+    async def write(
+        self, namespace: str, subject: str, record: SubjectRecord, version: int
+    ) -> None:
+        """Make it or compare-and-set it. Raises `RecordExists`, `VersionConflict`,
+        `RecordNotFound`: read again, decide again."""
+        path, value = join(SCHEMAS_ROOT, namespace, subject), encode_record(record)
+        if version == ABSENT:
+            await self._store.create(path, value)
+        else:
+            assert version != ANY_VERSION
+            await self._store.put(path, value, version)
+
+    async def delete(self, namespace: str, subject: str, version: int) -> None:
+        """Raises `VersionConflict`, `RecordNotFound`."""
+        assert version != ANY_VERSION
+        await self._store.delete(join(SCHEMAS_ROOT, namespace, subject), version)
+
+    async def subjects(self, namespace: str) -> list[str]:
+        """The subjects of a namespace, sorted."""
+        return await self._store.children(join(SCHEMAS_ROOT, namespace))
+
+    def watch(self, namespace: str, subject: str, on_change: Callable[[], None]) -> Watch:
+        """Call `on_change` after the record changed, was made, or deleted."""
+        return self._store.watch(join(SCHEMAS_ROOT, namespace, subject), on_change)

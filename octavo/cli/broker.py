@@ -1,0 +1,109 @@
+"""`octavo broker`: starts a broker; its subcommands look at the living ones, and empty one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from octavo.cli import nodes
+from octavo.cli.options import AsJson, Data, Url, broker_urls
+from octavo.cli.output import emit_json, emit_table, err, fail, say
+from octavo.cli.topic import ask
+
+if TYPE_CHECKING:
+    from octavo.client.client import AsyncClient
+
+app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
+app.callback(invoke_without_command=True)(nodes.broker)
+
+_LOOK_EVERY_S = 0.25
+
+BrokerId = Annotated[str, typer.Argument(metavar="BROKER", help="Its id, as `list` shows it.")]
+
+
+@app.command("list")
+def list_brokers(url: Url = None, data: Data = None, as_json: AsJson = False) -> None:
+    """List the live brokers: how many partitions each has, and which are drained.
+
+    Of brokers other than the one that is asked the figures may be some seconds old.
+
+    \b
+    Examples:
+      octavo broker list
+      octavo broker list --url http://127.0.0.1:8081 --json
+    """
+    found = ask(broker_urls(url, data), lambda client: client.brokers())
+    if as_json:
+        emit_json(found)
+        return
+    rows = [
+        (
+            one["id"],
+            one["url"],
+            "draining" if one["draining"] else "",
+            one["partitions"],
+        )
+        for one in found
+    ]
+    emit_table(("broker", "url", "state", "partitions"), rows)
+
+
+@app.command()
+def drain(
+    broker: BrokerId,
+    undo: Annotated[bool, typer.Option("--undo", help="Have it be given its share again.")] = False,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=0, metavar="SECONDS", help="How long to wait.")
+    ] = 600.0,
+    url: Url = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have a broker give all its partitions to others, and wait until it has none.
+
+    It is given nothing until it is started anew, or until --undo. Publishers of each partition
+    wait for some tens of milliseconds. Whoever stops waiting stops nothing: the broker goes on.
+
+    \b
+    Examples:
+      octavo broker drain 127.0.0.1:8081
+      octavo broker drain 127.0.0.1:8081 --undo
+    """
+    urls = broker_urls(url, data)
+    if undo:
+        done = ask(urls, lambda client: client.undrain_broker(broker))
+        emit_json(done) if as_json else say(f"{broker} is not drained; it will be given its share")
+        return
+    left = ask(urls, lambda client: _until_empty(client, broker, timeout_s, hidden=as_json))
+    if as_json:
+        emit_json({"id": broker, "draining": True, "partitions": left})
+    elif not left:
+        say(f"{broker} serves nothing any more, and is given nothing")
+    if left:
+        fail(
+            f"{broker} still serves {left} partitions after {timeout_s:g} s",
+            "it goes on; its log (handover_not_taken) and `octavo broker list` say how far it is",
+        )
+        raise typer.Exit(1)
+
+
+async def _until_empty(client: AsyncClient, broker: str, timeout_s: float, *, hidden: bool) -> int:
+    """How many partitions are left when it is empty, or time is up."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    left = total = int((await client.drain_broker(broker))["partitions"])
+    columns = (TextColumn("draining"), BarColumn(), MofNCompleteColumn(), TextColumn("partitions"))
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + timeout_s
+    shown = not hidden and err.is_terminal
+    with Progress(*columns, console=err, transient=True, disable=not shown) as bar:
+        task = bar.add_task("drain", total=total)
+        while left and loop.time() < until_s:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            # The call itself again: it changes nothing, and the broker answers for itself.
+            left = int((await client.drain_broker(broker))["partitions"])
+            total = max(total, left)
+            bar.update(task, completed=total - left, total=total)
+    return left

@@ -1,0 +1,177 @@
+"""`octavo keys`: the key file of encrypted namespaces, and what needs which key.
+
+Keys are never printed. Brokers and jobs read the file again within half a second of a change; on
+every machine that has one, each change is to be made.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from octavo.cli.options import AsJson, BadOption, Data, Metadata, Yes, metadata_url
+from octavo.cli.output import emit_json, emit_table, say
+
+if TYPE_CHECKING:
+    from octavo.ledger.client import LedgerClient
+    from octavo.rewrap import Rewrapped
+
+app = typer.Typer(
+    help="Make, list, rotate and forget the keys of encrypted namespaces.", no_args_is_help=True
+)
+
+Namespace = Annotated[str, typer.Argument(metavar="NAMESPACE", help="A namespace's name.")]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--file",
+        envvar="OCTAVO_KEYS_FILE",
+        help="The key file (setting keys.file).",
+        show_default=False,
+    ),
+]
+
+
+def _path(file: Path | None) -> Path:
+    if file is None:
+        raise BadOption("which key file? give --file, or set OCTAVO_KEYS_FILE")
+    return file
+
+
+@app.command()
+def add(namespace: Namespace, file: KeyFile = None) -> None:
+    """Make a new key for a namespace: new ledgers use it, older keys stay for what they wrapped.
+
+    The file is made if there is none. Keep a copy of it where it is safe: without it the data are
+    lost.
+
+    \b
+    Examples:
+      octavo keys add payments --file /etc/octavo/keys
+    """
+    from octavo.keys import change_text
+    from octavo.protocol.encrypted import KEY_BYTES
+    from octavo.protocol.names import NAME_RULE, is_name
+    from octavo.security.keys.key_file import NamespaceKey, parse, with_key
+
+    path = _path(file)
+    if not is_name(namespace):
+        raise BadOption(f"namespace {namespace!r}: {NAME_RULE}")
+    key_id = f"k{datetime.now(UTC):%Y%m%d}-{secrets.token_hex(4)}"
+    made = NamespaceKey(namespace, key_id, secrets.token_bytes(KEY_BYTES))
+
+    def change(text: str) -> str:
+        parse(f"key file {path}", text)  # what is no key file stays as it is
+        return with_key(text, made)
+
+    change_text(path, change)
+    say(f"key {key_id} of namespace {namespace} wraps from now on")
+
+
+@app.command("list")
+def list_keys(
+    file: KeyFile = None, metadata: Metadata = None, data: Data = None, as_json: AsJson = False
+) -> None:
+    """List the file's keys by their ids; with a cluster, also how many ledgers need each.
+
+    \b
+    Examples:
+      octavo keys list --file /etc/octavo/keys
+      octavo keys list --file /etc/octavo/keys --data ./octavo-data
+    """
+    from octavo.keys import file_keys
+
+    names = file_keys(_path(file)).names()
+    in_use: Counter[tuple[str, str]] | None = None
+    if metadata is not None or data is not None:
+        from octavo.cli.ledger import with_ledgers
+        from octavo.rewrap import needed
+
+        async def count(ledgers: LedgerClient) -> Counter[tuple[str, str]]:
+            return await needed(ledgers.store)
+
+        in_use = with_ledgers(metadata_url(metadata, data), count)
+    first = dict(reversed(names))
+    rows = [
+        (namespace, key_id, "wraps" if first[namespace] == key_id else "unwraps")
+        for namespace, key_id in names
+    ]
+    rows += [(*name, "not in the file") for name in sorted(in_use or ()) if name not in names]
+    if as_json:
+        for namespace, key_id, state in rows:
+            fields: dict[str, object] = {"namespace": namespace, "key_id": key_id, "state": state}
+            if in_use is not None:
+                fields["ledgers"] = in_use[namespace, key_id]
+            emit_json(fields)
+    elif in_use is None:
+        emit_table(("namespace", "key", "state"), rows)
+    else:
+        emit_table(
+            ("namespace", "key", "state", "ledgers"),
+            [(*row, in_use[row[0], row[1]]) for row in rows],
+        )
+
+
+@app.command()
+def forget(
+    namespace: Namespace,
+    key: Annotated[str | None, typer.Option(help="Only this key of it.")] = None,
+    file: KeyFile = None,
+    yes: Yes = False,
+) -> None:
+    """Remove a namespace's keys from the file: within a second nobody reads its messages any more.
+
+    Nothing brings them back but a copy of the file. Copies of the file elsewhere are to be changed
+    there, and other machines' too.
+
+    \b
+    Examples:
+      octavo keys forget payments --file /etc/octavo/keys
+      octavo keys forget payments --key k20260101-0badcafe --file /etc/octavo/keys
+    """
+    from octavo.keys import change_text, file_keys
+    from octavo.security.keys.key_file import without_keys
+
+    path = _path(file)
+    names = file_keys(path).names()
+    gone = [name for name in names if name[0] == namespace and key in (None, name[1])]
+    if not gone:
+        of = f"namespace {namespace}" if key is None else f"key {key} of namespace {namespace}"
+        raise BadOption(f"key file {path} has no {of}; `octavo keys list` shows what it has")
+    if not yes:
+        what = ", ".join(key_id for _, key_id in gone)
+        typer.confirm(f"Forget {what}? What only they open is lost for ever.", abort=True, err=True)
+    change_text(path, lambda text: without_keys(text, namespace, key))
+    say(f"forgot {len(gone)} keys of namespace {namespace}")
+
+
+@app.command()
+def rewrap(
+    namespace: Annotated[str | None, typer.Argument(help="Only this namespace.")] = None,
+    metadata: Metadata = None,
+    data: Data = None,
+) -> None:
+    """Wrap the ledgers' data keys anew by the present key of their namespace.
+
+    After `octavo keys add` and this an older key is needed by nothing, and may be forgotten. The
+    keys are those of the settings keys.file or keys.service (OCTAVO_KEYS_…).
+
+    \b
+    Examples:
+      OCTAVO_KEYS_FILE=/etc/octavo/keys octavo keys rewrap payments --data ./octavo-data
+    """
+    from octavo.cli.ledger import with_ledgers
+    from octavo.rewrap import rewrap as rewrap_all
+
+    async def work(ledgers: LedgerClient) -> Rewrapped:
+        if ledgers.keys is None:
+            raise BadOption("which keys? set OCTAVO_KEYS_FILE or OCTAVO_KEYS_SERVICE")
+        return await rewrap_all(ledgers.store, ledgers.keys, namespace)
+
+    found = with_ledgers(metadata_url(metadata, data), work)
+    say(f"{found.changed:,} data keys wrapped anew, {found.unchanged:,} were already")

@@ -1,0 +1,157 @@
+"""`octavo namespace`: make namespaces, show and list them, and say what holds for their topics."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from octavo.cli.options import AsJson, BadOption, Data, Url, broker_urls
+from octavo.cli.output import emit_fields, emit_json, emit_table, say
+from octavo.cli.policy_options import with_policies
+from octavo.cli.topic import ask
+
+if TYPE_CHECKING:
+    from octavo.client.client import AsyncClient
+
+app = typer.Typer(help="Create, show, change, list and delete namespaces.", no_args_is_help=True)
+
+Encrypted = Annotated[
+    bool | None,
+    typer.Option(
+        "--encrypted/--not-encrypted",
+        help="Whether ledgers begun from now on are. Default: as it was; of a new one, not.",
+        show_default=False,
+    ),
+]
+
+
+Auto = Annotated[
+    str | None,
+    typer.Option(
+        "--auto-create",
+        metavar="JSON|off",
+        help='How a topic is made that is published to and not there: {"partitions": 4}.',
+        show_default=False,
+    ),
+]
+Namespace = Annotated[str, typer.Argument(metavar="NAMESPACE", help="Its name.")]
+
+
+@app.command()
+@with_policies
+def create(
+    policies: dict[str, Any],
+    namespace: Namespace,
+    encrypted: Encrypted = None,
+    auto_create: Auto = None,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Create a namespace (fine when it exists; what is said is set).
+
+    \b
+    Examples:
+      octavo namespace create clicks --ttl 1d --backlog-size 10GB --backlog-policy evict
+    """
+    _set(namespace, encrypted, auto_create, policies, broker_urls(url, data))
+
+
+@app.command("set")
+@with_policies
+def set_namespace(
+    policies: dict[str, Any],
+    namespace: Namespace,
+    encrypted: Encrypted = None,
+    auto_create: Auto = None,
+    url: Url = None,
+    data: Data = None,
+) -> None:
+    """Create a namespace, or change it. Topics that say nothing themselves follow at once.
+
+    \b
+    Examples:
+      octavo namespace set payments --encrypted
+      octavo namespace set clicks --ttl 1d --retention-size default
+      octavo namespace set lab --auto-create '{"partitions": 4}'
+    """
+    _set(namespace, encrypted, auto_create, policies, broker_urls(url, data))
+
+
+def _set(
+    namespace: str,
+    encrypted: bool | None,
+    auto_create: str | None,
+    policies: dict[str, Any],
+    urls: list[str],
+) -> None:
+    if auto_create is not None:
+        policies["auto_create"] = None if auto_create == "off" else _json(auto_create)
+    ask(urls, lambda one: one.create_namespace(namespace, encrypted=encrypted, **policies))
+    say(f"namespace {namespace} is set")
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise BadOption(
+            f"--auto-create {text!r}: write it as JSON, such as '{{\"partitions\": 4}}', or off"
+        ) from None
+
+
+@app.command()
+def show(namespace: Namespace, url: Url = None, data: Data = None, as_json: AsJson = False) -> None:
+    """Show what a namespace says for its topics.
+
+    \b
+    Example:
+      octavo namespace show clicks
+    """
+    found = ask(broker_urls(url, data), lambda one: one.namespace(namespace))
+    if as_json:
+        emit_json(found)
+    else:
+        policies = {name: _shown(value) for name, value in found["policies"].items()}
+        emit_fields({"namespace": namespace, "topics": found["topics"], **policies})
+
+
+def _shown(value: Any) -> object:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {one}" for name, one in value.items() if one is not None)
+    return "off" if value is None else value
+
+
+@app.command()
+def delete(namespace: Namespace, url: Url = None, data: Data = None) -> None:
+    """Delete a namespace that has no topics.
+
+    \b
+    Example:
+      octavo namespace delete clicks
+    """
+    ask(broker_urls(url, data), lambda one: one.delete_namespace(namespace))
+    say(f"deleted namespace {namespace}")
+
+
+@app.command("list")
+def list_namespaces(url: Url = None, data: Data = None, as_json: AsJson = False) -> None:
+    """List all namespaces.
+
+    \b
+    Examples:
+      octavo namespace list --json
+    """
+
+    async def collect(client: AsyncClient) -> list[tuple[str, bool]]:
+        return [(name, await client.is_encrypted(name)) for name in await client.namespaces()]
+
+    found = ask(broker_urls(url, data), collect)
+    if as_json:
+        for name, encrypted in found:
+            emit_json({"namespace": name, "encrypted": encrypted})
+    else:
+        emit_table(
+            ("namespace", "encrypted"), [(name, "yes" if one else "no") for name, one in found]
+        )

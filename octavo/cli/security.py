@@ -1,0 +1,115 @@
+"""`octavo security`: whether the cluster asks who somebody is at all.
+
+Straight in the metadata store, as `octavo acl`: whoever reaches it has the cluster's secret anyway.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from octavo.cli.options import AsJson, Data, Metadata, Yes, metadata_url
+from octavo.cli.output import emit_fields, emit_json, say
+from octavo.cli.store import with_store
+
+if TYPE_CHECKING:
+    from octavo.metadata.store import MetadataStore
+    from octavo.security.policy import PolicyRecord
+
+app = typer.Typer(
+    help="Whether this cluster is secured: then nothing is allowed that no rule allows.",
+    no_args_is_help=True,
+)
+
+
+@app.command()
+def status(metadata: Metadata = None, data: Data = None, as_json: AsJson = False) -> None:
+    """Show whether the cluster is secured, how many rules it has, and who may do everything.
+
+    \b
+    Examples:
+      octavo security status --data ./octavo-data
+      octavo security status --metadata zk://127.0.0.1:2181/octavo --json
+    """
+    from octavo.security.policy import ADMIN_ROLE, PolicyStore
+
+    async def work(store: MetadataStore) -> tuple[PolicyRecord, int]:
+        return await PolicyStore(store).read_record()
+
+    record, version = with_store(metadata_url(metadata, data), work)
+    admins = [one.principal for one in record.roles if one.role == ADMIN_ROLE]
+    shown: dict[str, object] = {
+        "secured": record.secured,
+        "version": version,
+        "rules": len(record.rules),
+        "admins": admins,
+    }
+    if as_json:
+        emit_json(shown)
+        return
+    if version < 0:
+        say("no policy yet: anybody may do anything")
+    emit_fields(
+        {
+            **shown,
+            "secured": "yes" if record.secured else "no: anybody may do anything",
+            "admins": ", ".join(admins) or "none",
+        }
+    )
+
+
+@app.command()
+def secure(
+    admin: Annotated[
+        str,
+        typer.Option(
+            metavar="user:NAME", help="Who may do everything from now on.", show_default=False
+        ),
+    ],
+    metadata: Metadata = None,
+    data: Data = None,
+) -> None:
+    """Secure the cluster: from now on nothing is allowed that no rule allows. Nobody is cut off
+    before the brokers have heard of it, within seconds; calls that are open are decided again.
+
+    \b
+    Examples:
+      octavo security secure --admin user:ann --metadata zk://127.0.0.1:2181/octavo
+      octavo token create --principal user:ann --metadata zk://127.0.0.1:2181/octavo
+    """
+    from octavo.security.policy import PolicyStore, secured
+
+    secured_for = secured(_nothing(), admin)  # or say why not
+
+    async def work(store: MetadataStore) -> None:
+        await PolicyStore(store).change(lambda record: secured(record, admin))
+
+    with_store(metadata_url(metadata, data), work)
+    say(f"secured: {secured_for.roles[0].principal} may do everything, others what rules allow")
+
+
+@app.command("open")
+def open_(yes: Yes = False, metadata: Metadata = None, data: Data = None) -> None:
+    """Open the cluster: anybody may do anything again. Rules are kept for the next time.
+
+    \b
+    Example:
+      octavo security open --yes --data ./octavo-data
+    """
+    from octavo.security.policy import PolicyStore, opened
+
+    if not yes:
+        typer.confirm("Let anybody do anything?", abort=True, err=True)
+
+    async def work(store: MetadataStore) -> None:
+        await PolicyStore(store).change(opened)
+
+    with_store(metadata_url(metadata, data), work)
+    say("open: anybody may do anything")
+
+
+def _nothing() -> PolicyRecord:
+    from octavo.security.policy import PolicyRecord
+
+    return PolicyRecord()

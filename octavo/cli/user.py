@@ -1,0 +1,247 @@
+"""`octavo user`: who may log in with a password, which groups users are in, who is shut out.
+
+Straight in the metadata store: whoever reaches it has the cluster's secret anyway. Every process
+takes a change within seconds.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from octavo.cli.options import AsJson, BadOption, Data, Metadata, Yes, metadata_url
+from octavo.cli.output import emit_json, emit_table, out, say
+from octavo.cli.secrets import (
+    Groups,
+    PasswordFile,
+    UserName,
+    asked_password,
+    group_names,
+)
+from octavo.cli.store import checked_store_url, with_store
+
+if TYPE_CHECKING:
+    from octavo.metadata.store import MetadataStore
+    from octavo.security.identity.users import UserStore
+
+app = typer.Typer(
+    help="Users: passwords, groups, API keys; disable and delete them.", no_args_is_help=True
+)
+
+
+def _users(store: MetadataStore) -> UserStore:
+    from octavo.security.identity.users import UserStore
+
+    return UserStore(store)
+
+
+@app.command()
+def create(
+    name: UserName,
+    groups: Groups = None,
+    password_file: PasswordFile = None,
+    no_password: Annotated[
+        bool, typer.Option("--no-password", help="Shows a token, key or certificate instead.")
+    ] = False,
+    metadata: Metadata = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a user. What they may do is said by `octavo acl`.
+
+    \b
+    Examples:
+      octavo user create alice --data ./octavo-data                  (asks for the password)
+      octavo user create shop --group writers --password-file ./shop.password
+      octavo user create bob --no-password --metadata zk://127.0.0.1:2181/octavo
+    """
+    from octavo.security.identity.passwords import checked_user
+    from octavo.security.identity.users import scram_records
+
+    if no_password and password_file is not None:
+        raise BadOption("--no-password and --password-file: choose one")
+    url, names = checked_store_url(metadata, data), group_names(groups)
+    checked_user(name)
+    password = None
+    if not no_password:
+        password = scram_records(asked_password(password_file), random.SystemRandom())
+    with_store(url, lambda store: _users(store).create(name, password, names))
+    _done(name, "created", as_json)
+
+
+@app.command()
+def password(
+    name: UserName,
+    password_file: PasswordFile = None,
+    metadata: Metadata = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a user another password. Their tokens stay: `octavo token revoke` ends those.
+
+    \b
+    Examples:
+      octavo user password alice --data ./octavo-data
+      pwgen 20 1 | octavo user password shop --password-file -
+    """
+    from octavo.security.identity.users import scram_records
+
+    url = checked_store_url(metadata, data)
+    with_store(url, lambda store: _users(store).get(name))  # told before a password is asked
+    records = scram_records(asked_password(password_file), random.SystemRandom())
+    with_store(url, lambda store: _users(store).set_password(name, records))
+    _done(name, "has another password", as_json)
+
+
+@app.command()
+def disable(
+    name: UserName, metadata: Metadata = None, data: Data = None, as_json: AsJson = False
+) -> None:
+    """Shut a user out, whatever they show: passwords, tokens, keys, certificates.
+
+    \b
+    Example:
+      octavo user disable alice --data ./octavo-data
+    """
+    with_store(metadata_url(metadata, data), lambda store: _users(store).set_disabled(name, True))
+    _done(name, "disabled", as_json)
+
+
+@app.command()
+def enable(
+    name: UserName, metadata: Metadata = None, data: Data = None, as_json: AsJson = False
+) -> None:
+    """Let a user in again.
+
+    \b
+    Example:
+      octavo user enable alice --data ./octavo-data
+    """
+    with_store(metadata_url(metadata, data), lambda store: _users(store).set_disabled(name, False))
+    _done(name, "enabled", as_json)
+
+
+@app.command()
+def delete(
+    name: UserName,
+    yes: Yes = False,
+    metadata: Metadata = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a user: password and groups go, tokens issued so far are void. Rules stay.
+
+    A certificate or a foreign token still proves the name: to shut that out, disable the user.
+
+    \b
+    Example:
+      octavo user delete alice --data ./octavo-data
+    """
+    url = metadata_url(metadata, data)
+    if not yes:
+        typer.confirm(f"Delete the user {name}?", abort=True, err=True)
+    with_store(url, lambda store: _users(store).delete(name, time.time()))
+    _done(name, "deleted", as_json)
+
+
+@app.command()
+def groups(
+    name: UserName,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[GROUPS]", help="All that they are in.")
+    ] = None,
+    none: Annotated[bool, typer.Option("--none", help="They are in no group.")] = False,
+    metadata: Metadata = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a user's groups, or say all that they are in from now on.
+
+    \b
+    Examples:
+      octavo user groups alice --data ./octavo-data
+      octavo user groups alice staff writers --data ./octavo-data
+      octavo user groups alice --none --data ./octavo-data
+    """
+    if none and names:
+        raise BadOption("--none and groups: choose one")
+    wanted = group_names(names)
+
+    async def work(store: MetadataStore) -> list[str]:
+        users = _users(store)
+        if wanted or none:
+            await users.set_groups(name, wanted)
+        return list((await users.get(name)).groups)
+
+    found = with_store(metadata_url(metadata, data), work)
+    if as_json:
+        emit_json({"user": name, "groups": found})
+    else:
+        out.print("\n".join(found), markup=False)
+
+
+@app.command("list")
+def list_users(metadata: Metadata = None, data: Data = None, as_json: AsJson = False) -> None:
+    """List the users.
+
+    \b
+    Example:
+      octavo user list --data ./octavo-data
+    """
+    found = with_store(metadata_url(metadata, data), lambda store: _users(store).all())
+    if as_json:
+        emit_json(
+            [
+                {
+                    "user": name,
+                    "password": one.has_password,
+                    "groups": list(one.groups),
+                    "disabled": one.disabled,
+                    "tokens_not_before_s": one.not_before_s,
+                }
+                for name, one in found.items()
+            ]
+        )
+        return
+    emit_table(
+        ("user", "password", "groups", "disabled"),
+        [(name, one.has_password, ", ".join(one.groups), one.disabled)
+         for name, one in found.items()],
+    )  # fmt: skip
+
+
+@app.command()
+def key(name: UserName, groups: Groups = None, as_json: AsJson = False) -> None:
+    """Make an API key for a user. The key is shown once, and is stored nowhere.
+
+    Its line goes into the file that the setting security.api_keys_file of every broker names; they
+    take it within seconds, and a line that is taken out ends its key.
+
+    \b
+    Examples:
+      octavo user key shop
+      octavo user key shop --group writers --json
+    """
+    from octavo.security.identity.api_keys import line_of, make_key
+    from octavo.security.principal import checked_principal
+
+    checked_principal(f"user:{name}", "user")
+    if ":" in name:
+        raise BadOption(f"{name!r}: a user with an API key has no colon in the name")
+    made = make_key(random.SystemRandom())
+    line = line_of(name, made, group_names(groups))
+    if as_json:
+        emit_json({"user": name, "key": made, "line": line})
+        return
+    out.print(made, markup=False)
+    say(f"for the file security.api_keys_file:\n{line}")
+
+
+def _done(name: str, what: str, as_json: bool) -> None:
+    if as_json:
+        emit_json({"user": name, "done": what})
+    else:
+        say(f"{name} {what}")

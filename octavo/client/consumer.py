@@ -1,0 +1,376 @@
+"""A consumer of several topics, by name or by pattern, alone or as a member of a group.
+
+Topics that appear are joined, those that vanish are left, while it runs. Alone, it takes part in
+the subscription of that name of every topic. As a member of a group it shares the partitions of all
+these topics with the other members: a broker keeps the group and says who has what
+(`/v1/groups/…`), each partition's owner fences whoever has lost it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Coroutine,
+    Hashable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+from urllib.parse import quote
+
+from msgspec.structs import force_setattr
+
+from octavo.client.deliveries import DeliveryLoop
+from octavo.client.errors import ApiError, ClientError, Conflict, InvalidCall, NotFound
+from octavo.client.merging import Merged
+from octavo.client.subscription import HAND_MAX, Subscription
+from octavo.client.transport import Transport
+from octavo.client.types import Delivery
+from octavo.protocol.topic_patterns import InvalidPattern, TopicPattern
+
+REFRESH_S = 5.0
+"""So often it is asked which topics there are."""
+SESSION_S = 30.0
+BEATS = 3
+"""In one session timeout."""
+GROUP_AGAIN_S = 0.05
+"""A pause before the group is asked anew, where a partition was lost."""
+Handed = Delivery | Iterable[Delivery]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerOptions:
+    """How a consumer of several topics works."""
+
+    topics: tuple[TopicPattern, ...]
+    subscription: str
+    consumer: str
+    type: Literal["exclusive", "shared"]
+    start: Literal["earliest", "latest"]
+    ack_timeout_s: float | None
+    group: bool
+    session_timeout_s: float
+    refresh_s: float
+
+
+class Cluster(Protocol):
+    """What it needs of the client."""
+
+    loops: dict[DeliveryLoop, None]
+    transport: Transport
+
+    async def topics(self, namespace: str = ...) -> list[str]:
+        """The names of a namespace's topics."""
+
+    async def subscribe(
+        self,
+        topic: str,
+        name: str,
+        *,
+        type: Literal["exclusive", "shared"] = ...,  # noqa: A002
+        start: Literal["earliest", "latest"] = ...,
+        ack_timeout_s: float | None = ...,
+        consumer: str | None = ...,
+    ) -> Subscription:
+        """Create a subscription; a consumer of it."""
+
+    def subscription(self, topic: str, name: str, *, consumer: str | None = ...) -> Subscription:
+        """A consumer of one that is there."""
+
+
+def patterns_of(topics: str | Sequence[str], *, group: bool) -> tuple[TopicPattern, ...]:
+    """Raises `InvalidCall` for text that names none."""
+    try:
+        given = [topics] if isinstance(topics, str) else topics
+        found = tuple(TopicPattern.parse(one) for one in given)
+    except InvalidPattern as error:
+        raise InvalidCall(str(error)) from None
+    if not found:
+        raise InvalidCall("no topics given; for example ['orders', 'payments'], or 'orders-*'")
+    if group and len({one.namespace for one in found}) > 1:
+        raise InvalidCall("the topics of a consumer group are of one namespace")
+    return found
+
+
+class TopicsConsumer:
+    """Made by `AsyncClient.consume`."""
+
+    def __init__(self, client: Cluster, options: ConsumerOptions) -> None:
+        self.options = options
+        self._client = client
+        self._subscriptions: dict[str, Subscription] = {}
+        self._generation = 0
+        self._lost = asyncio.Event()
+        """A partition turned out to be another member's."""
+        self._merged: Merged | None = None
+
+    @property
+    def has(self) -> list[str]:
+        """What it receives from now: `namespace/topic`, of a group `namespace/topic/partition`."""
+        keys = [] if self._merged is None else self._merged.keys
+        return sorted(str(one) for one in keys)
+
+    async def deliveries(
+        self, *, auto_ack: bool = True, batch: int = HAND_MAX, idle_s: float | None = None
+    ) -> AsyncGenerator[Delivery, None]:
+        """Messages of all topics one by one, each with its `topic`; see `Subscription.deliveries`.
+
+        Each partition's order is kept as its subscription keeps it; there is none between
+        partitions. In a group, what a member holds unacked when it loses a partition comes again to
+        the next one, and cannot be acked here any more (`stale-lease`). One loop at a time. Raises
+        `NotFound` for a topic by name that is not there at the beginning.
+        """
+        async with self.opened(auto_ack=auto_ack, batch=batch) as merged:
+            async for hand in merged.hands(idle_s):
+                for delivery in hand:
+                    yield delivery
+                    await merged.between()
+
+    async def ack(self, *handed: Handed) -> None:
+        """Done with these. Durable once it has returned; see `Subscription.ack`."""
+        for of, deliveries in self._by_topic(handed):
+            await of.ack(deliveries)
+
+    async def nack(self, *handed: Handed, delay_s: float = 0.0) -> None:
+        """Not done: deliver again; see `Subscription.nack`."""
+        for of, deliveries in self._by_topic(handed):
+            await of.nack(deliveries, delay_s=delay_s)
+
+    async def extend(self, *handed: Handed) -> None:
+        """Still at it: the lease starts anew; see `Subscription.extend`."""
+        for of, deliveries in self._by_topic(handed):
+            await of.extend(deliveries)
+
+    @asynccontextmanager
+    async def opened(self, *, auto_ack: bool, batch: int) -> AsyncIterator[Merged]:
+        """All loops for the length of a block."""
+        if self._merged is not None:
+            raise InvalidCall("this consumer has a loop already: make another consumer")
+        merged = Merged(self._client.loops, self._on_lost, auto_ack=auto_ack, batch=batch)
+        self._merged = merged
+        following: asyncio.Task[None] | None = None
+        try:
+            if self.options.group:
+                await self._beat(merged, wait_s=0.0)
+                following = asyncio.create_task(self._be_member(merged), name="consumer group")
+            else:
+                await self._look(merged, at_first=True)
+                following = asyncio.create_task(self._follow(merged), name="topics of a consumer")
+            yield merged
+        finally:
+            if following is not None:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+            self._merged = None
+            try:
+                await merged.close()
+            finally:
+                if self.options.group:
+                    await self._leave()
+
+    def _by_topic(self, handed: Iterable[Handed]) -> list[tuple[Subscription, list[Delivery]]]:
+        found: dict[str, list[Delivery]] = defaultdict(list)
+        for one in handed:
+            for delivery in (one,) if isinstance(one, Delivery) else one:
+                if delivery.topic not in self._subscriptions:
+                    raise InvalidCall(f"this delivery is not of this consumer: {delivery.ack_id}")
+                found[delivery.topic].append(delivery)
+        return [(self._subscriptions[topic], some) for topic, some in found.items()]
+
+    def _on_lost(self, key: Hashable, error: Exception) -> bool:
+        """Topics vanish, and partitions become other members'."""
+        is_moved = isinstance(error, ApiError) and error.code == "stale-generation"
+        if is_moved and isinstance(error, ApiError):
+            self._generation = max(self._generation, int(error.problem.get("generation", 0)))
+        is_gone = isinstance(error, NotFound) or (
+            isinstance(error, Conflict) and error.code == "topic-replaced"
+        )
+        if is_gone:
+            self._subscriptions.pop(_topic_of(key), None)
+        if is_moved or is_gone:
+            self._lost.set()
+        return is_moved or is_gone
+
+    async def _subscription(self, topic: str) -> Subscription:
+        """Made if it is missing, used as it is if it is there. Raises `NotFound`."""
+        found = self._subscriptions.get(topic)
+        if found is not None:
+            return found
+        options, client = self.options, self._client
+        name, consumer = options.subscription, options.consumer
+        try:
+            found = await client.subscribe(
+                topic, name, type=options.type, start=options.start,
+                ack_timeout_s=options.ack_timeout_s, consumer=consumer,
+            )  # fmt: skip
+        except Conflict as error:
+            if error.code != "settings-conflict":
+                raise
+            found = client.subscription(topic, name, consumer=consumer)
+        return self._subscriptions.setdefault(topic, found)
+
+    # ---- alone
+
+    async def _follow(self, merged: Merged) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.options.refresh_s):
+                    await self._lost.wait()
+                    self._lost.clear()
+                    await asyncio.sleep(GROUP_AGAIN_S)
+            try:
+                await self._look(merged, at_first=False)
+            except Exception as error:
+                merged.fail(error)
+                return
+
+    async def _look(self, merged: Merged, *, at_first: bool) -> None:
+        """Join the topics that are there, leave those that are not."""
+        wanted: dict[str, bool] = {}
+        """By topic, whether it was named."""
+        for pattern in tuple(self.options.topics):
+            if not pattern.is_wild:
+                wanted[str(pattern)] = True
+                continue
+            for topic in await self._client.topics(pattern.namespace):
+                if pattern.matches(topic):
+                    wanted.setdefault(f"{pattern.namespace}/{topic}", False)
+        for key in merged.keys:
+            if key not in wanted:
+                self._subscriptions.pop(str(key), None)
+                await merged.remove(key, 0.0)
+        there = set(merged.keys)
+        for topic, is_named in wanted.items():
+            if topic in there:
+                continue
+            try:
+                of = await self._subscription(topic)
+                merged.add(topic, _OfTopic(of, topic), await of.lease_s())
+            except NotFound:
+                if at_first and is_named:
+                    raise
+
+    # ---- in a group
+
+    async def _be_member(self, merged: Merged) -> None:
+        wait_s = self.options.session_timeout_s / BEATS
+        try:
+            while True:
+                beat = asyncio.ensure_future(self._beat(merged, wait_s=wait_s))
+                lost = asyncio.ensure_future(self._lost.wait())
+                either: set[asyncio.Future[Any]] = {beat, lost}
+                try:
+                    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    lost.cancel()
+                    if not beat.done():
+                        beat.cancel()
+                        await asyncio.gather(beat, return_exceptions=True)
+                wait_s = self.options.session_timeout_s / BEATS
+                if self._lost.is_set():
+                    self._lost.clear()
+                    await asyncio.sleep(GROUP_AGAIN_S)
+                    wait_s = 0.0
+                elif beat.result():
+                    wait_s = 0.0  # others wait to hear that we let go
+        except Exception as error:
+            merged.fail(error)
+
+    async def _beat(self, merged: Merged, *, wait_s: float) -> bool:
+        """Show ourselves; let go what is not ours, join what is. Whether any was let go."""
+        options = self.options
+        holds = sorted(str(one) for one in merged.keys)
+        answer = await self._client.transport.call(
+            "POST",
+            self._path(),
+            query={"wait": wait_s},
+            json_body={
+                "topics": [str(one) for one in options.topics],
+                "holds": holds,
+                "generation": self._generation,
+                "session_timeout": options.session_timeout_s,
+            },
+            wait_s=wait_s,
+        )
+        told: Mapping[str, Any] = answer.json()
+        self._generation = max(self._generation, int(told["generation"]))
+        given = list(told["partitions"])
+        gone = [one for one in holds if one not in frozenset(given)]
+        within_s = options.session_timeout_s / BEATS / 2
+        if gone:
+            await asyncio.gather(*[merged.remove(one, within_s) for one in gone])
+        there = set(merged.keys)
+        for partition in given:
+            if partition not in there:
+                topic, _, number = partition.rpartition("/")
+                with contextlib.suppress(NotFound):  # deleted meanwhile
+                    of = await self._subscription(topic)
+                    lease_s = await of.lease_s()
+                    merged.add(partition, _OfPartition(self, of, topic, int(number)), lease_s)
+        return bool(gone)
+
+    @property
+    def generation(self) -> int:
+        """Of the group, the highest that was heard of."""
+        return self._generation
+
+    async def _leave(self) -> None:
+        with contextlib.suppress(ClientError):  # the others notice within a session timeout
+            await self._client.transport.call("DELETE", self._path(), retry_s=1.0)
+
+    def _path(self) -> str:
+        namespace = self.options.topics[0].namespace
+        group, member = quote(self.options.subscription), quote(self.options.consumer)
+        return f"/v1/groups/{quote(namespace)}/{group}/members/{member}"
+
+
+def _topic_of(key: Hashable) -> str:
+    return "/".join(str(key).split("/")[:2])
+
+
+class _OfTopic:
+    """A subscription whose deliveries say which topic they are of."""
+
+    def __init__(self, of: Subscription, topic: str) -> None:
+        self._of = of
+        self._topic = topic
+
+    async def receive(self, messages_max: int, *, wait_s: float) -> Sequence[Delivery]:
+        return self._named(await self._of.receive(messages_max, wait_s=wait_s))
+
+    async def receive_in_turn(self, messages_max: int, *, wait_s: float) -> Sequence[Delivery]:
+        return self._named(await self._of.receive_in_turn(messages_max, wait_s=wait_s))
+
+    def acknowledge(
+        self, body: Mapping[str, Sequence[str]], retry_s: float | None = None
+    ) -> Coroutine[Any, Any, None]:
+        return self._of.acknowledge(body, retry_s)
+
+    def _named(self, found: list[Delivery]) -> list[Delivery]:
+        for one in found:
+            force_setattr(one, "topic", self._topic)  # nobody else has seen it yet
+        return found
+
+
+class _OfPartition(_OfTopic):
+    """What a member of a group has."""
+
+    def __init__(self, group: TopicsConsumer, of: Subscription, topic: str, number: int) -> None:
+        super().__init__(of, topic)
+        self._group = group
+        self._number = number
+
+    async def receive(self, messages_max: int, *, wait_s: float) -> Sequence[Delivery]:
+        found = await self._of.receive(
+            messages_max, wait_s=wait_s, partition=self._number, generation=self._group.generation
+        )
+        return self._named(found)
+
+    receive_in_turn = receive

@@ -1,0 +1,169 @@
+"""Loops over deliveries of several topics or partitions, as one: `Merged`.
+
+Each has a loop of its own (deliveries.py), which receives, extends and acks for itself, and holds
+one hand at a time; what is ready first is worked on first. Sources come and go meanwhile. One that
+goes ends between two messages of the body: what is done is acked, the rest is given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator
+
+from octavo.client.deliveries import Consumer, DeliveryLoop, hands
+from octavo.client.errors import ClientError, InvalidCall
+from octavo.client.handing import Hand
+from octavo.client.types import Delivery
+
+
+class Source:
+    """One loop among several."""
+
+    def __init__(self, key: Hashable, loop: DeliveryLoop, *, auto_ack: bool) -> None:
+        self.key = key
+        self.loop = loop
+        self.auto_ack = auto_ack
+        self.leaving = False
+        """The body gets no more of it."""
+        self.in_hand = False
+        """The body is at work on its messages."""
+        self.free = asyncio.Event()
+        """Its hand is worked through."""
+        self.task: asyncio.Task[None] | None = None
+
+
+class SourceHand:
+    """Messages of one source for the body, on whichever thread it runs."""
+
+    def __init__(self, source: Source, hand: Hand) -> None:
+        self.source = source
+        self._hand = hand
+
+    def __iter__(self) -> Iterator[Delivery]:
+        """Each once; ends early when the source goes."""
+        source = self.source
+        try:
+            for delivery in iter(self._hand):
+                yield delivery
+                if source.leaving:
+                    if source.auto_ack:
+                        self._hand.taken += 1  # the body came back for more: this one is done
+                    return
+        except InvalidCall:
+            if not source.leaving:  # it was closed meanwhile: others get what is left
+                raise
+
+
+class Merged:
+    """All sources of one consumer. `on_lost` is asked about what ends a source: True, it is gone,
+    and that is no error."""
+
+    def __init__(
+        self,
+        loops: dict[DeliveryLoop, None],
+        on_lost: Callable[[Hashable, Exception], bool],
+        *,
+        auto_ack: bool,
+        batch: int,
+    ) -> None:
+        self._loops = loops
+        self._on_lost = on_lost
+        self._auto_ack = auto_ack
+        self._batch = batch
+        self._sources: dict[Hashable, Source] = {}
+        self._ready: asyncio.Queue[SourceHand | Exception] = asyncio.Queue()
+
+    @property
+    def keys(self) -> list[Hashable]:
+        """Of all sources, those that are about to go included."""
+        return list(self._sources)
+
+    def add(self, key: Hashable, consumer: Consumer, lease_s: float) -> None:
+        """Receive from it as well."""
+        loop = DeliveryLoop(consumer, lease_s, auto_ack=self._auto_ack, batch=self._batch)
+        self._loops[loop] = None
+        source = self._sources[key] = Source(key, loop, auto_ack=self._auto_ack)
+        source.task = asyncio.create_task(self._run(source), name=f"deliveries of {key}")
+
+    async def remove(self, key: Hashable, within_s: float) -> None:
+        """No more of it: ack what is done, give back the rest; wait so long for the body's message.
+
+        Raises nothing: what could not be acked comes again, to whoever has it next.
+        """
+        source = self._sources.get(key)
+        if source is None or source.leaving:
+            return
+        source.leaving = True
+        if source.in_hand:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    await source.free.wait()
+        with contextlib.suppress(ClientError):
+            await self._end(source)
+
+    def fail(self, error: Exception) -> None:
+        """The body hears of it."""
+        self._ready.put_nowait(error)
+
+    async def between(self) -> None:
+        """Between two messages of a body on this event loop, which it may block."""
+        for source in tuple(self._sources.values()):
+            await source.loop.between()
+
+    async def hands(self, idle_s: float | None) -> AsyncIterator[SourceHand]:
+        """One after the other; ends when none came for `idle_s`, never when that is None."""
+        while True:
+            try:
+                async with asyncio.timeout(idle_s):
+                    found = await self._ready.get()
+            except TimeoutError:
+                return
+            if isinstance(found, Exception):
+                raise found
+            source = found.source
+            if not source.leaving:
+                source.in_hand = True
+                yield found
+                source.in_hand = False
+            source.free.set()
+
+    async def close(self) -> None:
+        """Ack what is done, give back what is not. Raises `AcksUnsent` when that fails."""
+        failed: Exception | None = None
+        for source in tuple(self._sources.values()):
+            source.leaving = True
+            try:
+                await self._end(source)
+            except Exception as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    async def _end(self, source: Source) -> None:
+        task = source.task
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        try:
+            await source.loop.close()
+        finally:
+            self._loops.pop(source.loop, None)
+            if self._sources.get(source.key) is source:
+                del self._sources[source.key]
+
+    async def _run(self, source: Source) -> None:
+        try:
+            async for hand in hands(source.loop, None):
+                source.free.clear()
+                self._ready.put_nowait(SourceHand(source, hand))
+                await source.free.wait()
+        except Exception as error:
+            if source.leaving:
+                return
+            if not self._on_lost(source.key, error):
+                self.fail(error)
+                return
+            source.leaving = True
+            with contextlib.suppress(ClientError):
+                await self._end(source)

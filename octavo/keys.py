@@ -1,0 +1,153 @@
+"""Where keys of namespaces come from: the key file on this machine, or the plug-in of a service.
+
+A key file is read only when its owner alone may (mode 0600), and changed as a whole: written
+beside, synced, renamed. So nobody ever reads half of it, and what is forgotten is gone when the
+command returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from octavo.protocol.codes import OctavoError
+from octavo.security.keys.config import KeysConfig
+from octavo.security.keys.data_keys import DataKeys
+from octavo.security.keys.errors import InvalidKeys, KeySourceUnavailable
+from octavo.security.keys.key_file import FILE_BYTES_MAX
+from octavo.security.keys.sources import FileKeys, KeyService, KeySource, ServiceKeys
+
+VARIABLES = "OCTAVO_KEYS_"
+
+
+def data_keys_of(config: KeysConfig) -> DataKeys | None:
+    """The keys of a process; None when it is told of none. Raises `InvalidKeys`."""
+    source = key_source(config)
+    if source is None:
+        return None
+    return DataKeys(source, random_bytes=secrets.token_bytes, recheck_s=config.recheck_ms / 1000)
+
+
+def keys_of_environment() -> DataKeys | None:
+    """The same for commands and Spark, by the variables of the settings `keys`.
+
+    Raises `InvalidKeys`, `SettingsError`.
+    """
+    if not any(name.startswith(VARIABLES) for name in os.environ):
+        return None
+    from octavo.settings import load  # of use to few, and slow to import
+
+    return data_keys_of(load(KeysConfig, "keys"))
+
+
+def key_source(config: KeysConfig) -> KeySource | None:
+    """Where the keys are; None when no setting says. Raises `InvalidKeys`."""
+    if config.file:
+        found = file_keys(Path(config.file))
+        try:
+            found.refresh()  # a mistake is told at the start, not at the first read
+        except KeySourceUnavailable as error:
+            raise InvalidKeys(str(error)) from error
+        return found
+    if config.service:
+        return ServiceKeys(
+            f"key service {config.service}", _made(config.service), config.timeout_ms / 1000
+        )
+    return None
+
+
+def file_keys(path: Path) -> FileKeys:
+    """The keys of a file."""
+    what = f"key file {path}"
+
+    def look() -> object:
+        with _told(what):
+            found = os.stat(path)
+            _check(what, found)
+            return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+
+    return FileKeys(what, look, lambda: read_text(path))
+
+
+def read_text(path: Path) -> str:
+    """Raises `KeySourceUnavailable` when it cannot be read, or is readable by others too."""
+    what = f"key file {path}"
+    with _told(what), open(path, "rb") as file:
+        _check(what, os.fstat(file.fileno()))
+        data = file.read(FILE_BYTES_MAX + 1)
+    try:
+        if len(data) <= FILE_BYTES_MAX:
+            return data.decode()
+    except UnicodeDecodeError:
+        pass
+    raise KeySourceUnavailable(f"{what} is no text of at most {FILE_BYTES_MAX} bytes")
+
+
+def change_text(path: Path, change: Callable[[str], str]) -> None:
+    """Write the file anew, or for the first time. Raises `KeySourceUnavailable`."""
+    what = f"key file {path}"
+    text = change(read_text(path) if path.exists() else "")
+    beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    with _told(what):
+        try:
+            handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(handle, "wb") as file:
+                file.write(text.encode())
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(beside, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(beside)
+            raise
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _check(what: str, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise KeySourceUnavailable(f"{what} is no file")
+    others = found.st_mode & 0o077
+    if others:
+        raise KeySourceUnavailable(
+            f"{what} may be read or changed by others than its owner (mode "
+            f"{stat.S_IMODE(found.st_mode):04o}): chmod 600 it, and make new keys if others "
+            "could have read it"
+        )
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise KeySourceUnavailable(f"{what} cannot be read or written: {error.strerror}") from error
+
+
+def _made(setting: str) -> KeyService:
+    """What `module:factory` makes. Raises `InvalidKeys`."""
+    module, _, factory = setting.partition(":")
+    try:
+        made: KeyService = getattr(importlib.import_module(module), factory)()
+    except OctavoError:
+        raise
+    except Exception as error:
+        # What a plug-in says may hold its credentials: only what it is, is told.
+        raise InvalidKeys(
+            f"keys setting service = {setting!r} cannot be made: {type(error).__name__}"
+        ) from None
+    for name in ("wrap", "unwrap"):
+        if not callable(getattr(made, name, None)):
+            raise InvalidKeys(
+                f"keys setting service = {setting!r} makes a {type(made).__name__}, which has no "
+                f"{name}(); see KeyService"
+            )
+    return made

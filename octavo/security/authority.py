@@ -1,0 +1,112 @@
+"""The policy in the memory of a process, as fresh as the metadata store lets it be.
+
+Followed as record.py does it. While the store is away the rights are those known last; nothing is
+granted that was not. Whoever does something that
+lasts (a stream, a connection) asks again when `generation` has changed, and is woken for it.
+
+Fails closed: a policy that cannot be read, or is gone after it was there, allows nothing to anybody
+but the cluster's own processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from octavo.metadata.store import MetadataStore
+from octavo.security.policy import POLICY_PATH, PolicyStore
+from octavo.security.principal import Identity
+from octavo.security.record import FollowedRecord
+from octavo.security.rules import CLOSED, OPEN, Decision, Operation, Policy, Resource
+
+log = structlog.get_logger()
+
+
+class Authority:
+    """Decides, by the policy as last known. `start` before use; `close` ends it."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._policies = PolicyStore(store)
+        self._record = FollowedRecord(store, POLICY_PATH, self._look, self._unreadable)
+        self._policy = OPEN
+        self._version = -1
+        self._generation = 0
+        self._changed = asyncio.Event()
+        self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def policy(self) -> Policy:
+        """As last known."""
+        return self._policy
+
+    @property
+    def version(self) -> int:
+        """Of the policy's record; −1 when there is none."""
+        return self._version
+
+    @property
+    def secured(self) -> bool:
+        """Whether the cluster says that it is secured."""
+        return self._policy.secured
+
+    @property
+    def generation(self) -> int:
+        """Another one after each change."""
+        return self._generation
+
+    async def start(self) -> None:
+        """Read the policy; from now on follow it. Raises `MetadataUnavailable`, `BadRecord`: a
+        process that does not know what is allowed must not serve."""
+        await self._record.start()
+
+    async def close(self) -> None:
+        """Follow it no more. May be called twice."""
+        await self._record.close()
+
+    def decide(self, identity: Identity, operation: Operation, resource: Resource) -> Decision:
+        """May `identity` do that?"""
+        return self._policy.decide(identity, operation, resource)
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after every change, for as long as this lives."""
+        self._listeners.append(listener)
+
+    async def until_changed(self, generation: int) -> None:
+        """Wait until the generation is another one than this."""
+        while self._generation == generation:
+            await self._changed.wait()
+
+    def _take(self, policy: Policy, version: int) -> None:
+        if version == self._version and policy == self._policy and self._generation:
+            return
+        if version < 0 and self._policy.secured:
+            if self._policy is CLOSED:
+                return
+            log.error("policy_gone", path=POLICY_PATH)
+            policy = CLOSED
+        self._policy, self._version = policy, version
+        self._advance()
+
+    def _advance(self) -> None:
+        self._generation += 1
+        log.info(
+            "policy_read",
+            version=self._version,
+            secured=self._policy.secured,
+            rules=len(self._policy.rules),
+        )
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+        for listener in tuple(self._listeners):
+            listener()
+
+    async def _look(self) -> None:
+        found = await self._policies.read()
+        self._take(found.policy, found.version)
+
+    def _unreadable(self) -> None:
+        if self._policy is not CLOSED and self._policy.secured:
+            self._policy, self._version = CLOSED, -2
+            self._advance()

@@ -1,0 +1,399 @@
+"""Who a caller is, by what they show: the one place where that is decided.
+
+A header `Authorization` counts before a certificate, and a bad one is an error even beside a good
+certificate; without a header the certificate counts; nothing is anonymous. What is a proof by
+itself is then held against the user's record: a disabled user is nobody.
+
+What was verified is remembered for as long as it holds, `VERIFIED_S` at most, and forgotten when
+the user, keys or revocations change; `generation` counts that, for those who hold a stream.
+Reasons name what is wrong with a proof, never whether there is such a user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import structlog
+
+from octavo.protocol.tally import Tally
+from octavo.security.identity import tokens
+from octavo.security.identity.api_keys import KEY_PREFIX, ApiKeys, identity_of_key
+from octavo.security.identity.certificates import identity_of
+from octavo.security.identity.failed_logins import FailedLogins, LoginsPaused, source_of
+from octavo.security.identity.files import WatchedFile
+from octavo.security.identity.foreign import ForeignTokens
+from octavo.security.identity.jwt_keys import KeySet
+from octavo.security.identity.password_checks import PasswordChecks
+from octavo.security.identity.passwords import (
+    MECHANISMS,
+    PLAIN_BYTES_MAX,
+    WRONG,
+    Credential,
+    is_password,
+    made_up,
+    parse_basic,
+    parse_plain,
+)
+from octavo.security.identity.scram import ScramServer
+from octavo.security.identity.token_form import TOKEN_CHARS_MAX, Token, read_token
+from octavo.security.identity.users import Users, groups_of
+from octavo.security.principal import (
+    ANONYMOUS,
+    Identity,
+    Shown,
+    Unauthenticated,
+    is_principal_name,
+)
+from octavo.security.settings import SecurityConfig
+
+VERIFIED_S = 60.0
+"""So long a password, key or token is not verified again."""
+HEADER_CHARS_MAX = max(TOKEN_CHARS_MAX, PLAIN_BYTES_MAX) + 16
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Of the cluster's secret, one for each use."""
+
+    tokens: bytes = field(repr=False)
+    salts: bytes = field(repr=False)
+    """Of made-up salts."""
+
+
+class Files(NamedTuple):
+    """Those that are watched; None where none is set."""
+
+    revoked: WatchedFile[frozenset[int]] | None = None
+    api_keys: WatchedFile[ApiKeys] | None = None
+    jwt_keys: WatchedFile[KeySet] | None = None
+
+    def refresh(self) -> bool:
+        """Whether one had changed. Blocks."""
+        changed = [one.refresh() for one in self if one is not None]  # each of them
+        return any(changed)
+
+
+class _Verified(NamedTuple):
+    identity: Identity
+    until_ms: float
+
+
+class Authenticator:
+    """`start` before use; `close` ends it. Of one loop."""
+
+    def __init__(
+        self,
+        config: SecurityConfig,
+        *,
+        keys: Keys,
+        users: Users,
+        files: Files,
+        foreign: ForeignTokens | None,
+        clock: Callable[[], int],
+        rng: random.Random,
+    ) -> None:
+        """`clock`: milliseconds since 1970."""
+        self.config = config
+        self.users = users
+        self.failed_logins = FailedLogins(config.failed_logins_max)
+        self.salt_key = keys.salts
+        self._keys = keys
+        self._files = files
+        self._foreign = foreign
+        self._clock = clock
+        self._checks = PasswordChecks(
+            config.password_checks_max, config.password_checks_waiting_max
+        )
+        self._rng = rng
+        self._hash_key = rng.randbytes(32)
+        self._verified: OrderedDict[bytes, _Verified] = OrderedDict()
+        self._checking: dict[bytes, asyncio.Task[Identity]] = {}
+        self._generation = 0
+        self._refused = Tally()
+        self._listeners: list[Callable[[], None]] = []
+        self._moved = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def generation(self) -> int:
+        """Another one whenever somebody may be no more who they were."""
+        return self._generation
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call `listener` whenever `generation` has changed, for as long as this lives."""
+        self._listeners.append(listener)
+
+    async def until_changed(self, generation: int) -> None:
+        """Wait until the generation is another one than this."""
+        while self._generation == generation:
+            await self._moved.wait()
+
+    async def start(self) -> None:
+        """Read users and keys; from now on follow them. Raises `MetadataUnavailable`,
+        `BadRecord`."""
+        self.users.on_change(self._forget_users)
+        try:
+            await self.users.start()
+            if self._foreign is not None:
+                self._foreign.on_change(self._forget)
+                await self._foreign.start()
+        except BaseException:
+            await self.close()
+            raise
+        if any(self._files):
+            self._task = asyncio.create_task(self._watch_files(), name="security files")
+
+    async def close(self) -> None:
+        """May be called twice."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        for task in list(self._checking.values()):
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        if self._foreign is not None:
+            await self._foreign.close()
+        await self.users.close()
+        self._checks.close()
+
+    def at_hand(self, shown: Shown) -> Identity | None:
+        """Who they are, if nothing has to be verified for it; without waiting."""
+        if shown.authorization is None and shown.certificate is None:
+            return ANONYMOUS
+        return self._known(self._key(shown))
+
+    def _known(self, key: bytes) -> Identity | None:
+        found = self._verified.get(key)
+        if found is None:
+            return None
+        if found.until_ms <= self._clock():
+            del self._verified[key]
+            return None
+        self._verified.move_to_end(key)
+        return found.identity
+
+    async def identify(self, shown: Shown) -> Identity:
+        """Who they are; `ANONYMOUS` when they show nothing.
+
+        Raises `Unauthenticated` with the reason for people: what they show does not prove it. One
+        of them is `LoginsPaused`, which was not looked at, and says when to try again.
+        """
+        found = self.at_hand(shown)
+        if found is not None:
+            return found
+        try:
+            if shown.authorization is not None and len(shown.authorization) > HEADER_CHARS_MAX:
+                raise Unauthenticated(f"the header is longer than {HEADER_CHARS_MAX} characters")
+            return await self._proved(shown)
+        except Unauthenticated as error:
+            self.tell(shown.peer, error)
+            raise
+
+    async def plain(self, message: bytes, peer: str) -> Identity:
+        """Who logs in with a message of SASL PLAIN. Raises as `identify`."""
+        try:
+            user, password = parse_plain(message)
+            key = self._digest(b"p", message)
+            return self._known(key) or await self._of_password(key, user, password, peer)
+        except Unauthenticated as error:
+            self.tell(peer, error)
+            raise
+
+    def scram(self, mechanism: str, peer: str) -> ScramLogin:
+        """A login by SASL with one of `MECHANISMS`."""
+        return ScramLogin(self, mechanism, peer, self._rng.randbytes(24).hex())
+
+    # ---- proofs
+
+    async def _proved(self, shown: Shown) -> Identity:
+        key = self._key(shown)
+        if shown.authorization is None:
+            assert shown.certificate is not None
+            return self._remember(key, self._of_certificate(shown.certificate))
+        scheme, _, value = shown.authorization.strip().partition(" ")
+        value = value.strip()
+        if scheme.lower() == "basic":
+            return await self._of_password(key, *parse_basic(value), shown.peer)
+        if scheme.lower() != "bearer" or not value:
+            raise Unauthenticated(
+                "the header Authorization is not understood: Bearer with a token or an API key, "
+                "or Basic with user and password"
+            )
+        if value.startswith(KEY_PREFIX):
+            return self._remember(key, self._of_api_key(value))
+        # Nothing else happens between the proof and this: so what ends a proof finds it remembered.
+        return self._remember(key, await self._of_token(read_token(value)))
+
+    def _of_certificate(self, der: bytes) -> Identity:
+        revoked = self._files.revoked.value if self._files.revoked is not None else frozenset()
+        identity = identity_of(der, self.config.certificate_principal, revoked)
+        if identity.expires_at_s is not None and identity.expires_at_s * 1000 <= self._clock():
+            raise Unauthenticated("the certificate has expired")
+        return self.held_against_record(identity)
+
+    def _of_api_key(self, key: str) -> Identity:
+        known: ApiKeys = self._files.api_keys.value if self._files.api_keys is not None else {}
+        return self.held_against_record(identity_of_key(key, known))
+
+    async def _of_token(self, token: Token) -> Identity:
+        wall_s = self._clock() / 1000
+        if token.kid == tokens.KID:
+            claims = tokens.verify(self._keys.tokens, token, now_s=wall_s)
+        elif self._foreign is not None:
+            claims = await self._foreign.verify(token, wall_s)
+        else:
+            raise Unauthenticated("the token is none of this cluster, and no other is believed")
+        identity = Identity(
+            f"user:{claims.name}", groups_of(claims.groups), "token", claims.expires_at_s
+        )
+        return self.held_against_record(identity, claims.issued_at_s)
+
+    async def _of_password(self, key: bytes, user: str, password: str, peer: str) -> Identity:
+        # Many requests come with the same password at once: it is checked once.
+        task = self._checking.get(key)
+        if task is None:
+            task = asyncio.create_task(self._check_password(key, user, password, peer))
+            self._checking[key] = task
+            task.add_done_callback(lambda done: self._checked(key, done))
+        return await asyncio.shield(task)
+
+    def _checked(self, key: bytes, task: asyncio.Task[Identity]) -> None:
+        self._checking.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # whoever waited has it; perhaps nobody did
+
+    async def _check_password(self, key: bytes, user: str, password: str, peer: str) -> Identity:
+        name = user if is_principal_name(user) else ""
+
+        def may() -> None:
+            self.failed_logins.check(peer, name, now_s())
+
+        may()
+        record = self.users.get(name)
+        # The user's own, or one that is made up: it takes as long.
+        mechanism = MECHANISMS[0]
+        known = None if record.disabled else record.credential(mechanism)
+        credential = known or made_up(mechanism, user, self.salt_key)
+        right = await self._checks.run(
+            peer, lambda: is_password(mechanism, password, credential), may
+        )
+        if not right or known is None or record != self.users.get(name):
+            self.failed_logins.failed(peer, name, now_s())
+            raise Unauthenticated(WRONG)
+        self.failed_logins.succeeded(peer, name)
+        identity = self.held_against_record(Identity(f"user:{name}", source="password"))
+        return self._remember(key, identity)
+
+    def held_against_record(self, identity: Identity, issued_at_s: float | None = None) -> Identity:
+        """Who they are by the user's record, too. Raises `Unauthenticated`."""
+        record = self.users.get(identity.name.partition(":")[2])
+        if record.disabled:
+            raise Unauthenticated("what was shown is no longer accepted")
+        # A token that does not say when it was issued may be from before.
+        if identity.source == "token" and (issued_at_s or 0) < record.not_before_s:
+            raise Unauthenticated("the token was revoked")
+        return identity._replace(groups=identity.groups | groups_of(record.groups))
+
+    # ---- what is remembered
+
+    def _key(self, shown: Shown) -> bytes:
+        if shown.authorization is not None:
+            return self._digest(b"h", shown.authorization.encode(errors="surrogatepass"))
+        assert shown.certificate is not None
+        return self._digest(b"c", shown.certificate)
+
+    def _digest(self, kind: bytes, data: bytes) -> bytes:
+        return hashlib.blake2b(kind + data, key=self._hash_key, digest_size=32).digest()
+
+    def _remember(self, key: bytes, identity: Identity) -> Identity:
+        until_ms = self._clock() + 1000 * VERIFIED_S
+        if identity.expires_at_s is not None:
+            until_ms = min(until_ms, 1000 * identity.expires_at_s)
+        self._verified.pop(key, None)
+        if len(self._verified) >= self.config.verified_max:
+            self._verified.popitem(last=False)
+        self._verified[key] = _Verified(identity, until_ms)
+        return identity
+
+    def _forget_users(self, names: frozenset[str]) -> None:
+        principals = {f"user:{name}" for name in names}
+        for key, found in list(self._verified.items()):
+            if found.identity.name in principals:
+                del self._verified[key]
+        self._changed()
+
+    def _forget(self) -> None:
+        self._verified.clear()
+        self._changed()
+
+    def _changed(self) -> None:
+        self._generation += 1
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
+        for listener in tuple(self._listeners):
+            listener()
+
+    async def _watch_files(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.files_reload_ms / 1000)
+            try:
+                changed = await asyncio.to_thread(self._files.refresh)
+            except Exception as error:  # what they said before counts on
+                log.error("security_file_not_loaded", reason=repr(error), exc_info=error)
+            else:
+                if changed:
+                    self._forget()
+
+    def tell(self, peer: str, error: Unauthenticated) -> None:
+        """Somebody at `peer` was refused: for the log."""
+        host = source_of(peer)
+        times = self._refused.count(now_s(), host)
+        if times:
+            paused = isinstance(error, LoginsPaused)
+            log.warning("login_failed", peer=host, reason=str(error), times=times, paused=paused)
+
+
+class ScramLogin:
+    """One login by SCRAM; after the last step `identity` is who it is."""
+
+    def __init__(self, of: Authenticator, mechanism: str, peer: str, nonce: str) -> None:
+        self._of, self._mechanism, self._peer = of, mechanism, peer
+        self._server = ScramServer(mechanism, self._find, salt_key=of.salt_key, nonce=nonce)
+        self.identity: Identity | None = None
+
+    def step(self, message: bytes) -> bytes:
+        """The answer to what the client sent. Raises `Unauthenticated`, `LoginsPaused`."""
+        try:
+            if self._server.named:
+                self._of.failed_logins.check(self._peer, self._server.named, now_s())
+            answer = self._server.step(message)
+            if self._server.user is not None:
+                self.identity = self._of.held_against_record(
+                    Identity(f"user:{self._server.user}", source="password")
+                )
+                self._of.failed_logins.succeeded(self._peer, self._server.user)
+        except Unauthenticated as error:
+            if str(error) == WRONG:
+                self._of.failed_logins.failed(self._peer, self._server.named, now_s())
+            self._of.tell(self._peer, error)
+            raise
+        return answer
+
+    def _find(self, name: str) -> Credential | None:
+        self._of.failed_logins.check(self._peer, self._server.named, now_s())
+        record = self._of.users.get(name)
+        return None if record.disabled else record.credential(self._mechanism)
+
+
+def now_s() -> float:
+    """Of the loop's clock, which never goes back."""
+    return asyncio.get_running_loop().time()

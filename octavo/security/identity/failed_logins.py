@@ -1,0 +1,116 @@
+"""Who failed to log in has to wait before the next try, longer each time. Pure.
+
+By address and user together: behind one address there may be many people, and who tries
+somebody's name from elsewhere must not keep them out. An address that failed as many users shares
+one pause for all further names. What is remembered is bounded; the oldest goes, so whoever wants
+his own failures forgotten has to fail as often as there is room for.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import OrderedDict
+from typing import NamedTuple
+
+from octavo.protocol.tally import host_of
+from octavo.security.principal import Unauthenticated
+
+FREE_TRIES = 5
+"""People mistype."""
+PAUSE_S_MIN = 1.0
+PAUSE_S_MAX = 60.0
+FORGOTTEN_S = 900.0
+"""Without another failure."""
+USERS_OF_ADDRESS_MAX = 64
+_ANY = ""
+
+
+class LoginsPaused(Unauthenticated):
+    """Too many failed logins, or checks under way: what was shown was not looked at."""
+
+    name = "logins-paused"
+    retryable = True
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class _Failures(NamedTuple):
+    times: int
+    last_s: float
+    until_s: float
+
+
+_NONE = _Failures(0, 0.0, 0.0)
+
+
+class FailedLogins:
+    """What is remembered. Times are seconds of a clock that never goes back."""
+
+    def __init__(self, entries_max: int) -> None:
+        self._entries_max = entries_max
+        self._failures: OrderedDict[tuple[str, str], _Failures] = OrderedDict()
+        """The one that failed last is last."""
+        self._users: dict[str, int] = {}
+        """Of each address, how many of the entries are its."""
+
+    def __len__(self) -> int:
+        return len(self._failures)
+
+    def check(self, address: str, user: str, now_s: float) -> None:
+        """Raises `LoginsPaused` where the next try has to wait."""
+        pause_s = self._known(self._key(address, user), now_s).until_s - now_s
+        if pause_s > 0:
+            raise LoginsPaused(
+                f"too many failed logins: try again in {max(1, round(pause_s))} s", pause_s
+            )
+
+    def failed(self, address: str, user: str, now_s: float) -> None:
+        """They failed once more."""
+        key = self._key(address, user)
+        times = self._known(key, now_s).times + 1
+        over = times - FREE_TRIES
+        pause_s = min(PAUSE_S_MIN * 2 ** min(over, 16), PAUSE_S_MAX) if over >= 0 else 0.0
+        self._forget(key)
+        if len(self._failures) >= self._entries_max:
+            self._forget(next(iter(self._failures)))
+        self._failures[key] = _Failures(times, now_s, now_s + pause_s)
+        self._users[key[0]] = self._users.get(key[0], 0) + 1
+
+    def succeeded(self, address: str, user: str) -> None:
+        """They are who they say."""
+        self._forget((source_of(address), user))
+
+    def _key(self, address: str, user: str) -> tuple[str, str]:
+        source = source_of(address)
+        if (source, user) in self._failures or self._users.get(source, 0) < USERS_OF_ADDRESS_MAX:
+            return source, user
+        return source, _ANY
+
+    def _known(self, key: tuple[str, str], now_s: float) -> _Failures:
+        found = self._failures.get(key, _NONE)
+        return found if now_s - found.last_s < FORGOTTEN_S else _NONE
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        if self._failures.pop(key, None) is None:
+            return
+        self._users[key[0]] -= 1
+        if not self._users[key[0]]:
+            del self._users[key[0]]
+
+
+def source_of(peer: str) -> str:
+    """Whom a peer's address (`host`, or `host:port`) stands for: of IPv6 the network, for each
+    house has 2^64 addresses."""
+    for text in (peer, host_of(peer).strip("[]")):
+        try:
+            found = ipaddress.ip_address(text)
+        except ValueError:
+            continue
+        if isinstance(found, ipaddress.IPv6Address):
+            if found.ipv4_mapped is not None:
+                return str(found.ipv4_mapped)
+            return str(ipaddress.ip_network((int(found) >> 64 << 64, 64)))
+        return str(found)
+    return host_of(peer)[:64]

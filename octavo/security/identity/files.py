@@ -1,0 +1,73 @@
+"""A file that a process lives by, read again when it has changed.
+
+It is taken when it has stayed the same from one look to the next: half of a list of what was
+revoked would let the other half in. What cannot be used changes nothing; it is told, and looked at
+again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import structlog
+
+from octavo.security.settings import SecurityError
+
+FILE_BYTES_MAX = 32 << 20
+T = TypeVar("T")
+
+log = structlog.get_logger()
+
+
+class WatchedFile(Generic[T]):
+    """What a file says, as it was read last. Pass `refresh` to a thread every now and then."""
+
+    def __init__(self, setting: str, path: str, parse: Callable[[bytes], T]) -> None:
+        """`parse` raises `SecurityError`, and so does this: a process does not begin without."""
+        self._setting, self._path, self._parse = setting, path, parse
+        self._seen = self._settling = self._look()
+        self.value = self._read()
+        self._failed: str | None = None
+
+    def refresh(self) -> bool:
+        """Look at the file; True when it had changed and was taken."""
+        seen = self._look()
+        settled, self._settling = seen == self._settling, seen
+        if seen == self._seen or not settled:
+            return False
+        try:
+            value = self._read()
+        except SecurityError as error:
+            if str(error) != self._failed:
+                self._failed = str(error)
+                log.warning("security_file_not_loaded", reason=str(error))
+            return False
+        if self._look() != seen:
+            return False
+        self.value, self._seen, self._failed = value, seen, None
+        log.info("security_file_loaded", path=self._path, setting=self._setting)
+        return True
+
+    def _look(self) -> tuple[int, int, int] | None:
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+    def _read(self) -> T:
+        what = f"security setting {self._setting} = {self._path!r}"
+        try:
+            with Path(self._path).open("rb") as file:
+                data = file.read(FILE_BYTES_MAX + 1)
+        except OSError as error:
+            raise SecurityError(f"{what}: {error.strerror}") from error
+        if len(data) > FILE_BYTES_MAX:
+            raise SecurityError(f"{what}: longer than {FILE_BYTES_MAX >> 20} MiB")
+        try:
+            return self._parse(data)
+        except SecurityError as error:
+            raise SecurityError(f"{what}: {error}") from error

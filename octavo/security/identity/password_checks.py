@@ -1,0 +1,58 @@
+"""Passwords are checked on a few threads of their own: each check takes milliseconds of a core.
+
+However many try, no more than so many checks run and wait, and of one address an eighth of those
+that wait: the loop goes on, and others get their turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from octavo.security.identity.failed_logins import LoginsPaused, source_of
+
+RETRY_S = 1.0
+
+
+class PasswordChecks:
+    """The threads, and those that wait for them. `close` ends it."""
+
+    def __init__(self, at_once: int, waiting_max: int) -> None:
+        self._threads = ThreadPoolExecutor(at_once, thread_name_prefix="password")
+        self._at_once, self._waiting_max = at_once, waiting_max
+        self._turn = asyncio.Semaphore(at_once)
+        self._under_way: Counter[str] = Counter()
+
+    def close(self) -> None:
+        """Those that have begun end by themselves. May be called twice."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def run(self, peer: str, check: Callable[[], bool], may: Callable[[], None]) -> bool:
+        """What `check` gives. `may` is asked when it is its turn, and may raise. Raises
+        `LoginsPaused` when too many wait."""
+        address = source_of(peer)
+        full = self._under_way.total() >= self._at_once + self._waiting_max
+        if full or self._under_way[address] >= max(1, self._waiting_max // 8):
+            raise LoginsPaused("too many logins at once: try again in a second", RETRY_S)
+        self._under_way[address] += 1
+        try:
+            async with self._turn:
+                may()
+                # Its thread goes on where the caller gives up: so its turn lasts, too.
+                return await _to_its_end(
+                    asyncio.get_running_loop().run_in_executor(self._threads, check)
+                )
+        finally:
+            self._under_way[address] -= 1
+            if not self._under_way[address]:
+                del self._under_way[address]
+
+
+async def _to_its_end(work: asyncio.Future[bool]) -> bool:
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait([work])
+        raise

@@ -1,0 +1,390 @@
+"""Users: their passwords' keys, groups, and what ends their tokens; in the metadata and in memory.
+
+    /octavo/security/users/NAME      scram_256, scram_512, groups, disabled, not_before_s, deleted
+    /octavo/security/user_changes    count, recent: which were changed last
+
+A user need not stand here: tokens and certificates prove names by themselves. One that does can be
+disabled, whatever they show, and all tokens that were issued to them before a moment end.
+
+`Users` has all of them in the memory of a process. Told of a change, it reads what was changed;
+each change is told of before it is made and after it, and those told of last are read again every
+`REREAD_S` (security/record.py). So a crash between the two leaves nothing unseen. While the store
+is away, users are as last known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import quote, unquote
+
+import structlog
+
+from octavo.metadata.paths import join
+from octavo.metadata.store import (
+    BadRecord,
+    MetadataStore,
+    RecordExists,
+    RecordNotFound,
+    VersionConflict,
+)
+from octavo.metadata.together import each_of
+from octavo.metadata.topic_records import decode_record, encode_record
+from octavo.protocol.codes import OctavoError
+from octavo.security.identity.passwords import (
+    MECHANISMS,
+    SALT_BYTES,
+    Credential,
+    checked_user,
+    is_credential,
+    make_credential,
+)
+from octavo.security.principal import is_principal_name
+from octavo.security.record import FollowedRecord
+
+USERS_PATH = "/octavo/security/users"
+CHANGES_PATH = "/octavo/security/user_changes"
+USERS_MAX = 10_000
+GROUPS_MAX = 64
+RECENT = 8
+_AT_ONCE = 32
+
+log = structlog.get_logger()
+
+
+class UserExists(OctavoError):
+    """There is a user of that name."""
+
+    name = "user-exists"
+
+
+class UserNotFound(OctavoError):
+    """There is no user of that name."""
+
+    name = "user-not-found"
+
+
+class TooManyUsers(OctavoError):
+    """There are `USERS_MAX`."""
+
+    name = "too-many-users"
+
+
+class TooManyGroups(OctavoError):
+    """A user is in `GROUPS_MAX` at most."""
+
+    name = "too-many-groups"
+
+
+@dataclass(frozen=True, slots=True)
+class ScramRecord:
+    """What is kept of a password, in hexadecimal digits."""
+
+    salt: str = field(repr=False)
+    iterations: int
+    stored_key: str = field(repr=False)
+    server_key: str = field(repr=False)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class UserRecord:
+    """A user. Without keys they have no password. `groups`: names, without `group:`.
+
+    `not_before_s`: tokens issued before (seconds since 1970) are void. `deleted`: there is no such
+    user any more; what it says of tokens still holds.
+    """
+
+    scram_256: ScramRecord | None = None
+    scram_512: ScramRecord | None = None
+    groups: tuple[str, ...] = ()
+    disabled: bool = False
+    not_before_s: int = 0
+    deleted: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def credential(self, mechanism: str) -> Credential | None:
+        """For one of `MECHANISMS`; None without a password. Raises `ValueError`."""
+        found = self.scram_256 if mechanism == MECHANISMS[0] else self.scram_512
+        if found is None:
+            return None
+        return Credential(
+            bytes.fromhex(found.salt),
+            found.iterations,
+            bytes.fromhex(found.stored_key),
+            bytes.fromhex(found.server_key),
+        )
+
+    @property
+    def has_password(self) -> bool:
+        """Whether they can log in by one."""
+        return self.scram_256 is not None or self.scram_512 is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesRecord:
+    """How many changes there were, and the users that the last ones were of."""
+
+    count: int = 0
+    recent: tuple[str, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+NOBODY = UserRecord()
+_UNREADABLE = UserRecord(disabled=True)
+
+
+class UserStore:
+    """Reads and changes the records. All raise `MetadataUnavailable` (look again whether it was
+    done), `BadRecord`."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    async def names(self) -> list[str]:
+        """Of all records, also of deleted users."""
+        return sorted(_name_of(step) for step in await self._store.children(USERS_PATH))
+
+    async def all(self) -> dict[str, UserRecord]:
+        """The users, by name."""
+        await self._store.sync()
+        names = await self.names()
+        records = await each_of(names, self.read, _AT_ONCE)
+        return {
+            name: record
+            for name, record in zip(names, records, strict=True)
+            if record is not None and not record.deleted
+        }
+
+    async def read(self, name: str) -> UserRecord | None:
+        """The record as it stands, also of a deleted user; None where there is none."""
+        found = await self._read(name)
+        return found and found[0]
+
+    async def get(self, name: str) -> UserRecord:
+        """Raises `UserNotFound`."""
+        await self._store.sync()
+        return _there(name, await self.read(name))
+
+    async def create(
+        self, name: str, password: ScramPair | None = None, groups: Iterable[str] = ()
+    ) -> None:
+        """A new user. Raises `UserExists`, `TooManyUsers`, `TooManyGroups`, `InvalidPassword`."""
+        checked_user(name)
+        names = _few(groups)
+        if len(await self.names()) >= USERS_MAX:
+            raise TooManyUsers(f"there are {USERS_MAX} users: delete some, or use OIDC for so many")
+        keys = password or (None, None)
+        await self._change(
+            name,
+            lambda old: replace(
+                _free(name, old),
+                scram_256=keys[0],
+                scram_512=keys[1],
+                groups=names,
+                disabled=False,
+                deleted=False,
+            ),
+        )
+
+    async def set_password(self, name: str, password: ScramPair) -> None:
+        """Raises `UserNotFound`."""
+        await self._change(
+            name,
+            lambda old: replace(_there(name, old), scram_256=password[0], scram_512=password[1]),
+        )
+
+    async def set_groups(self, name: str, groups: Iterable[str]) -> None:
+        """Raises `UserNotFound`, `TooManyGroups`."""
+        names = _few(groups)
+        await self._change(name, lambda old: replace(_there(name, old), groups=names))
+
+    async def set_disabled(self, name: str, disabled: bool) -> None:
+        """A disabled user is nobody, whatever they show. Raises `UserNotFound`."""
+        await self._change(name, lambda old: replace(_there(name, old), disabled=disabled))
+
+    async def delete(self, name: str, now_s: float) -> None:
+        """The user is gone, and their tokens are void. Raises `UserNotFound`."""
+        await self._change(
+            name,
+            lambda old: UserRecord(
+                not_before_s=_after(_there(name, old), now_s),
+                deleted=True,
+                extra=old.extra if old else {},
+            ),
+        )
+
+    async def revoke_tokens(self, name: str, now_s: float) -> None:
+        """All tokens that were issued to the user until now are void; the user need not stand
+        here."""
+        checked_user(name)
+        await self._change(
+            name,
+            lambda old: replace(
+                old or UserRecord(deleted=True), not_before_s=_after(old or NOBODY, now_s)
+            ),
+        )
+
+    async def _change(self, name: str, make: Callable[[UserRecord | None], UserRecord]) -> None:
+        path = path_of(name)
+        make(await self.read(name))  # nothing is told where nothing will be changed
+        await self._tell(name)
+        while True:
+            found = await self._read(name)
+            made = encode_record(make(found and found[0]))
+            with contextlib.suppress(VersionConflict, RecordExists, RecordNotFound):
+                if found is None:
+                    await self._store.create(path, made)
+                else:
+                    await self._store.put(path, made, found[1])
+                break
+        await self._tell(name)
+
+    async def _read(self, name: str) -> tuple[UserRecord, int] | None:
+        path = path_of(name)
+        try:
+            value, version = await self._store.get(path)
+        except RecordNotFound:
+            return None
+        record = decode_record(UserRecord, path, value)
+        try:
+            for mechanism in MECHANISMS:
+                credential = record.credential(mechanism)
+                if credential is not None and not is_credential(mechanism, credential):
+                    raise BadRecord(f"{path}: keys, salt or iterations of {mechanism} are no such")
+        except ValueError:
+            raise BadRecord(f"{path}: a key or a salt is not in hexadecimal digits") from None
+        return record, version
+
+    async def changes(self) -> ChangesRecord:
+        """Which were changed last."""
+        try:
+            return decode_record(
+                ChangesRecord, CHANGES_PATH, (await self._store.get(CHANGES_PATH)).value
+            )
+        except RecordNotFound:
+            return ChangesRecord()
+
+    async def _tell(self, name: str) -> None:
+        while True:
+            with contextlib.suppress(VersionConflict, RecordExists, RecordNotFound):
+                try:
+                    value, version = await self._store.get(CHANGES_PATH)
+                except RecordNotFound:
+                    await self._store.create(CHANGES_PATH, encode_record(ChangesRecord(1, (name,))))
+                else:
+                    old = decode_record(ChangesRecord, CHANGES_PATH, value)
+                    recent = (*(one for one in old.recent if one != name), name)[-RECENT:]
+                    made = replace(old, count=old.count + 1, recent=recent)
+                    await self._store.put(CHANGES_PATH, encode_record(made), version)
+                return
+
+
+ScramPair = tuple[ScramRecord, ScramRecord]
+
+
+def scram_records(password: str, rng: random.Random) -> ScramPair:
+    """What is kept of a new password. Takes some 20 ms. Raises `InvalidPassword`."""
+    made = [make_credential(one, password, rng.randbytes(SALT_BYTES)) for one in MECHANISMS]
+    first, second = (
+        ScramRecord(one.salt.hex(), one.iterations, one.stored_key.hex(), one.server_key.hex())
+        for one in made
+    )
+    return first, second
+
+
+def path_of(name: str) -> str:
+    """Where the user's record stands."""
+    return join(USERS_PATH, quote(name, safe="").replace(".", "%2E"))
+
+
+def _name_of(step: str) -> str:
+    return unquote(step)
+
+
+def _there(name: str, record: UserRecord | None) -> UserRecord:
+    if record is None or record.deleted:
+        raise UserNotFound(
+            f"there is no user {name[:60]!r}: `octavo user list` shows those there are"
+        )
+    return record
+
+
+def _free(name: str, record: UserRecord | None) -> UserRecord:
+    if record is not None and not record.deleted:
+        raise UserExists(f"there is a user {name!r} already")
+    return record or NOBODY
+
+
+def _few(groups: Iterable[str]) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(groups))
+    if len(found) > GROUPS_MAX:
+        raise TooManyGroups(f"{len(found)} groups: a user is in {GROUPS_MAX} at most")
+    return found
+
+
+def _after(record: UserRecord, now_s: float) -> int:
+    """Tokens have whole seconds: one of this second is void, too."""
+    return max(record.not_before_s, int(now_s) + 1)
+
+
+class Users:
+    """All users, in the memory of a process. `start` before use; `close` ends it."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._records = UserStore(store)
+        self._users: dict[str, UserRecord] = {}
+        self._count = -RECENT - 1
+        self._followed = FollowedRecord(store, CHANGES_PATH, self._read)
+        self._listeners: list[Callable[[frozenset[str]], None]] = []
+
+    async def start(self) -> None:
+        """Read all; from now on follow them. Raises `MetadataUnavailable`, `BadRecord`."""
+        await self._followed.start()
+
+    async def close(self) -> None:
+        """Follow them no more. May be called twice."""
+        await self._followed.close()
+
+    def get(self, name: str) -> UserRecord:
+        """The user as last known; one without anything where there is none."""
+        return self._users.get(name, NOBODY)
+
+    def on_change(self, listener: Callable[[frozenset[str]], None]) -> None:
+        """Call `listener` with the names of those that changed, for as long as this lives."""
+        self._listeners.append(listener)
+
+    async def _read(self) -> None:
+        await self._store.sync()
+        changes = await self._records.changes()
+        everyone = not 0 <= changes.count - self._count <= RECENT
+        names = await self._records.names() if everyone else changes.recent
+        records = await each_of(names, self._readable, _AT_ONCE)
+        users = {} if everyone else dict(self._users)
+        for name, record in zip(names, records, strict=True):
+            users.pop(name, None)
+            if record is not None:
+                users[name] = record
+        before, self._users, self._count = self._users, users, changes.count
+        looked_at = before.keys() | users.keys() if everyone else names
+        changed = frozenset(one for one in looked_at if before.get(one) != users.get(one))
+        if changed:
+            for listener in tuple(self._listeners):
+                listener(changed)
+
+    async def _readable(self, name: str) -> UserRecord | None:
+        try:
+            return await self._records.read(name)
+        except BadRecord as error:
+            if self._users.get(name) is not _UNREADABLE:
+                log.error("user_unreadable", user=name, reason=str(error))
+            return _UNREADABLE
+
+
+def groups_of(names: Iterable[str]) -> frozenset[str]:
+    """As principals; what can be none is left out."""
+    return frozenset(f"group:{name}" for name in names if is_principal_name(name))

@@ -1,0 +1,238 @@
+"""The quotas as they stand in the metadata: one record, changed by compare-and-set, and followed.
+
+    /octavo/security/quotas    who may do how much: user:alice, user:*, anonymous,
+                               namespace:payments, namespace:*
+
+`user:*` and `namespace:*` are the defaults of each known user and each namespace; what a subject's
+own quota leaves open is the default's. They also hold in a cluster that is not secured: whoever
+calls it is `anonymous`. What a broker does with them: limits.py.
+
+A record that cannot be read, or not now, changes nothing: what was known last holds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from octavo.metadata.store import BadRecord, MetadataStore
+from octavo.protocol.codes import OctavoError
+from octavo.protocol.names import NAME_RULE, is_name
+from octavo.security.limits import ANY_NAMESPACE, NAMES, UNLIMITED, Quota, Quotas
+from octavo.security.principal import ANY_USER, InvalidPrincipal, checked_principal
+from octavo.security.record import FollowedRecord, SharedRecord
+
+QUOTAS_PATH = "/octavo/security/quotas"
+_UNREADABLE = -2
+_AMOUNT_MAX = 2**53
+"""Above it a float no longer counts one by one."""
+_AMOUNT = re.compile(r"([0-9]{1,16})(?: ?([kMGT]i?)?B?)?")
+_UNITS = {"": 1} | {
+    letter + i: (1024 if i else 1000) ** power
+    for power, letter in enumerate("kMGT", 1)
+    for i in ("", "i")
+}
+_OF_USERS = ("connections", "streams")
+_OF_NAMESPACES = ("topics",)
+SUBJECT_RULE = (
+    "a quota is for user:NAME, for user:* (each known user), for anonymous, for namespace:NS or "
+    "for namespace:* (each namespace)"
+)
+"""For people."""
+
+log = structlog.get_logger()
+
+
+class InvalidQuota(OctavoError):
+    """A subject, name or amount that a quota cannot have. The message says what there is."""
+
+    name = "invalid-quota"
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaRecord:
+    """One subject's quota; as in `Quota`."""
+
+    subject: str
+    requests: int | None = None
+    publish_bytes: int | None = None
+    publish_messages: int | None = None
+    read_bytes: int | None = None
+    read_messages: int | None = None
+    connections: int | None = None
+    streams: int | None = None
+    topics: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def quota(self) -> Quota:
+        """What it says."""
+        return Quota(**self.said)
+
+    @property
+    def said(self) -> dict[str, int]:
+        """What is set, by name."""
+        return {name: found for name in NAMES if (found := getattr(self, name)) is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class QuotasRecord:
+    """What the record holds, by subject. `extra`: what a newer version has put there."""
+
+    quotas: tuple[QuotaRecord, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def of(self, subject: str) -> QuotaRecord | None:
+        """What is set for just this subject."""
+        return next((one for one in self.quotas if one.subject == subject), None)
+
+
+def quota_store(store: MetadataStore) -> SharedRecord[QuotasRecord]:
+    """Reads and changes the record."""
+    return SharedRecord(store, QUOTAS_PATH, QuotasRecord)
+
+
+def quotas_of(record: QuotasRecord) -> Quotas:
+    """What the record says. Raises `BadRecord`: half of it is none."""
+    try:
+        for one in record.quotas:
+            checked_subject(one.subject)
+            for name, amount in one.said.items():
+                _check(one.subject, name, amount)
+    except InvalidQuota as error:
+        raise BadRecord(f"{QUOTAS_PATH}: {error}") from error
+    return Quotas({one.subject: one.quota for one in record.quotas})
+
+
+def with_quota(record: QuotasRecord, subject: str, amounts: Mapping[str, int]) -> QuotasRecord:
+    """The record in which these are set for `subject`, beside what is set for it already.
+
+    Raises `InvalidQuota`.
+    """
+    checked_subject(subject)
+    for name, amount in amounts.items():
+        _check(subject, name, amount)
+    before = record.of(subject) or QuotaRecord(subject)
+    made = QuotaRecord(subject, **{**before.said, **amounts}, extra=before.extra)
+    others = tuple(one for one in record.quotas if one.subject != subject)
+    if not made.said:
+        return QuotasRecord(others, record.extra)
+    return QuotasRecord(_sorted((*others, made)), record.extra)
+
+
+def without_quota(record: QuotasRecord, subject: str, names: Iterable[str] = ()) -> QuotasRecord:
+    """The record in which `names` of the subject's quota, by default all, are not set any more."""
+    before = record.of(checked_subject(subject))
+    for name in (gone := set(names)):
+        _checked_name(name)
+    if before is None:
+        return record
+    kept = {name: amount for name, amount in before.said.items() if gone and name not in gone}
+    others = tuple(one for one in record.quotas if one.subject != subject)
+    if not kept:
+        return QuotasRecord(others, record.extra)
+    return QuotasRecord(
+        _sorted((*others, QuotaRecord(subject, **kept, extra=before.extra))), record.extra
+    )
+
+
+def parse_amount(text: str) -> int:
+    """`100`, `10MB`, `64KiB`, `unlimited`. Raises `InvalidQuota`."""
+    if text == "unlimited":
+        return UNLIMITED
+    found = _AMOUNT.fullmatch(text.replace("K", "k"))
+    amount = int(found[1]) * _UNITS[found[2] or ""] if found else 0
+    if found is None or amount > _AMOUNT_MAX:
+        raise InvalidQuota(
+            f"{text[:40]!r} is no amount: write a whole number, with a unit if you like (10MB, "
+            "64KiB, 5k), or unlimited"
+        )
+    return amount
+
+
+def shown_amount(amount: int) -> str:
+    """As people write it."""
+    if amount == UNLIMITED:
+        return "unlimited"
+    for unit in reversed(_UNITS):
+        size = _UNITS[unit]
+        if size > 1 and amount >= size and amount % size == 0:
+            return f"{amount // size}{unit}"
+    return str(amount)
+
+
+def checked_subject(text: str) -> str:
+    """`text`, if a quota can be for it. Raises `InvalidQuota`."""
+    kind, _, name = text.partition(":")
+    if text in (ANY_USER, ANY_NAMESPACE, "anonymous"):
+        return text
+    if kind == "namespace" and is_name(name):
+        return text
+    if kind == "namespace":
+        raise InvalidQuota(f"{text[:60]!r} names no namespace: {NAME_RULE}")
+    try:
+        return checked_principal(text, "user")
+    except InvalidPrincipal:
+        raise InvalidQuota(f"{text[:60]!r} can have no quota: {SUBJECT_RULE}") from None
+
+
+def _check(subject: str, name: str, amount: int) -> None:
+    _checked_name(name)
+    is_namespace = subject.startswith("namespace:")
+    if name in (_OF_USERS if is_namespace else _OF_NAMESPACES):
+        raise InvalidQuota(
+            f"{name} is counted for each {'user' if is_namespace else 'namespace'}, and {subject} "
+            "is none"
+        )
+    least = 0 if name in (*_OF_USERS, *_OF_NAMESPACES) else 1
+    if amount != UNLIMITED and not least <= amount <= _AMOUNT_MAX:
+        raise InvalidQuota(f"{name} is {amount}; it must be at least {least}, or unlimited")
+
+
+def _checked_name(name: str) -> None:
+    if name not in NAMES:
+        raise InvalidQuota(f"a quota has no {name[:40]!r}; it has {', '.join(NAMES)}")
+
+
+def _sorted(quotas: Iterable[QuotaRecord]) -> tuple[QuotaRecord, ...]:
+    return tuple(sorted(quotas, key=lambda one: one.subject))
+
+
+class FollowedQuotas:
+    """Has `use` called with the quotas, now and whenever they change, until `close`."""
+
+    def __init__(self, store: MetadataStore, use: Callable[[Quotas], None]) -> None:
+        self._quotas = quota_store(store)
+        self._record = FollowedRecord(store, QUOTAS_PATH, self._look)
+        self._use = use
+        self._version: int | None = None
+
+    async def start(self) -> None:
+        """Raises `MetadataUnavailable`. With a record that makes no sense there are no quotas until
+        it does."""
+        await self._record.start()
+
+    async def close(self) -> None:
+        """Follow them no more. May be called twice."""
+        await self._record.close()
+
+    async def _look(self) -> None:
+        try:
+            record, version = await self._quotas.read()
+            if version == self._version:
+                return
+            quotas = quotas_of(record)
+        except BadRecord as error:
+            if self._version is not None:
+                raise
+            # What bounds a broker must not keep it from starting.
+            log.warning("record_unreadable", path=QUOTAS_PATH, reason=str(error))
+            record, version, quotas = QuotasRecord(), _UNREADABLE, Quotas()
+        self._use(quotas)
+        if self._version is not None or quotas:
+            log.info("quotas_read", version=version, quotas=len(record.quotas))
+        self._version = version

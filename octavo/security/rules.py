@@ -1,0 +1,297 @@
+"""May somebody do something to something? Decided here and nowhere else. Pure.
+
+A rule allows or denies a principal some operations on the resources that it names. All rules that
+fit are looked at: one that denies wins over any that allow, and where none fits it is denied. So
+what nobody thought of is closed.
+
+    cluster                        nodes, figures, ledgers
+    namespace:payments             making topics, listing them, its policies
+    topic:payments/orders          produce, consume, create, delete, alter, describe
+    subscription:payments/orders/billing
+    transaction:nightly-copy       bulk loads
+    bookies                        their ports: read, write, admin
+    topic:payments/*               every name that begins so
+    *                              everything
+
+Whoever may do anything else to a resource may also see that it is there (`describe`), as in Kafka.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from octavo.protocol.codes import OctavoError
+from octavo.security.principal import ANY_USER, ANYBODY, Identity
+
+DECISIONS_KEPT = 8192
+"""Of one policy; beyond, all are made anew."""
+
+
+class InvalidRule(OctavoError):
+    """A rule, resource or operation that there is not. The message says what there is."""
+
+    name = "invalid-rule"
+
+
+class Operation(enum.StrEnum):
+    """What can be done to a resource."""
+
+    PRODUCE = "produce"
+    CONSUME = "consume"
+    DESCRIBE = "describe"
+    CREATE = "create"
+    DELETE = "delete"
+    ALTER = "alter"
+    READ = "read"
+    """Of bookies: entries, by ledger id."""
+    WRITE = "write"
+    """Of bookies."""
+    ADMIN = "admin"
+
+
+class Kind(enum.StrEnum):
+    """Of resources."""
+
+    CLUSTER = "cluster"
+    NAMESPACE = "namespace"
+    TOPIC = "topic"
+    SUBSCRIPTION = "subscription"
+    TRANSACTION = "transaction"
+    BOOKIES = "bookies"
+    ANYTHING = "*"
+    """In rules only."""
+
+
+_NAMELESS = (Kind.CLUSTER, Kind.BOOKIES, Kind.ANYTHING)
+_STEPS = {Kind.NAMESPACE: (1,), Kind.TOPIC: (2,), Kind.SUBSCRIPTION: (2, 3), Kind.TRANSACTION: (1,)}
+RESOURCE_RULE = (
+    "a resource is cluster, bookies, namespace:NS, topic:NS/TOPIC, subscription:NS/TOPIC/SUB, "
+    "subscription:NS/GROUP, transaction:ID, or * for all; a name that ends in * stands for all "
+    "that begin so"
+)
+OPERATION_RULE = "operations are " + ", ".join(Operation) + ", and all"
+
+
+class Resource(NamedTuple):
+    """One thing that something can be done to."""
+
+    kind: Kind
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}" if self.name else str(self.kind)
+
+
+CLUSTER = Resource(Kind.CLUSTER)
+BOOKIES = Resource(Kind.BOOKIES)
+
+
+class Pattern(NamedTuple):
+    """The resources that a rule names."""
+
+    kind: Kind
+    name: str = ""
+    prefix: bool = False
+
+    def __str__(self) -> str:
+        if self.kind in _NAMELESS:
+            return str(self.kind)
+        return f"{self.kind}:{self.name}{'*' if self.prefix else ''}"
+
+    @classmethod
+    def parse(cls, text: str) -> Pattern:
+        """Of `topic:payments/*`. Raises `InvalidRule`."""
+        kind_text, colon, name = text.partition(":")
+        try:
+            kind = Kind(kind_text)
+        except ValueError:
+            kind = None
+        if kind is None or bool(colon) != (kind not in _NAMELESS) or (colon and not name):
+            raise InvalidRule(f"{text[:60]!r} names no resource: {RESOURCE_RULE}")
+        prefix = name.endswith("*")
+        name = name.removesuffix("*")
+        steps = name.split("/")
+        allowed = _STEPS.get(kind, (1,))
+        fits = len(steps) <= max(allowed) if prefix else len(steps) in allowed
+        if kind not in _NAMELESS and not (fits and "*" not in name and (prefix or all(steps))):
+            raise InvalidRule(f"{text[:60]!r} names no resource: {RESOURCE_RULE}")
+        return cls(kind, name, prefix)
+
+    def fits(self, resource: Resource) -> bool:
+        """Whether `resource` is among them."""
+        if self.kind is Kind.ANYTHING:
+            return True
+        if self.kind is not resource.kind:
+            return False
+        return resource.name.startswith(self.name) if self.prefix else resource.name == self.name
+
+    def meets(self, begins: Resource) -> bool:
+        """Whether some resource whose name begins so may be among them."""
+        if self.kind is not begins.kind:
+            return self.kind is Kind.ANYTHING
+        if self.name.startswith(begins.name):
+            return True
+        return self.prefix and begins.name.startswith(self.name)
+
+
+def parse_resource(text: str) -> Resource:
+    """Of `topic:payments/orders`. Raises `InvalidRule`, also for one with a `*`."""
+    found = Pattern.parse(text)
+    if found.prefix or found.kind is Kind.ANYTHING:
+        raise InvalidRule(f"{text[:60]!r} stands for several resources: name one, without *")
+    return Resource(found.kind, found.name)
+
+
+ALL = frozenset(Operation)
+
+
+def parse_operations(text: str) -> frozenset[Operation]:
+    """Of `produce,describe`, or `all`. Raises `InvalidRule`."""
+    if text == "all":
+        return ALL
+    try:
+        return frozenset(Operation(one.strip()) for one in text.split(","))
+    except ValueError:
+        raise InvalidRule(f"{text[:60]!r}: {OPERATION_RULE}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What one principal may or must not do."""
+
+    principal: str
+    allow: bool
+    operations: frozenset[Operation]
+    pattern: Pattern
+
+    def __str__(self) -> str:
+        names = "all" if self.operations == ALL else ",".join(sorted(self.operations))
+        return f"{'allow' if self.allow else 'deny'} {self.principal} {names} {self.pattern}"
+
+    def covers(self, operation: Operation) -> bool:
+        """Whether it says anything of `operation`: to allow more is to allow to see it."""
+        if operation in self.operations:
+            return True
+        return self.allow and operation is Operation.DESCRIBE
+
+
+class Decision(NamedTuple):
+    """Yes or no, and the rule that says so; None when there is none, which means no."""
+
+    allowed: bool
+    rule: Rule | None
+    reason: str
+
+
+class Policy:
+    """The rules and roles of a cluster as they are now; what was decided is remembered."""
+
+    def __init__(
+        self,
+        rules: Iterable[Rule] = (),
+        roles: Mapping[str, Iterable[str]] | None = None,
+        *,
+        secured: bool = False,
+    ) -> None:
+        """`roles`: the roles of a principal, `user:alice` → `role:operators`."""
+        self.secured = secured
+        self.rules = tuple(rules)
+        self.roles = {who: frozenset(names) for who, names in (roles or {}).items()}
+        self._of: dict[str, list[Rule]] = {}
+        for rule in self.rules:
+            self._of.setdefault(rule.principal, []).append(rule)
+        self._decided: dict[tuple[str, frozenset[str], Operation, Resource], Decision] = {}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Policy):
+            return NotImplemented
+        mine = (self.secured, self.rules, self.roles)
+        return mine == (other.secured, other.rules, other.roles)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def principals(self, identity: Identity) -> frozenset[str]:
+        """All that the caller is: its name, groups, roles, and what everybody is."""
+        found = {identity.name, *identity.groups}
+        for one in tuple(found):
+            found |= self.roles.get(one, frozenset())
+        found.add(ANYBODY)
+        if identity.name.startswith("user:"):
+            found.add(ANY_USER)
+        return frozenset(found)
+
+    def rules_of(self, identity: Identity) -> list[Rule]:
+        """Those that say something of the caller, in their order."""
+        who = self.principals(identity)
+        return [rule for rule in self.rules if rule.principal in who]
+
+    def decide(self, identity: Identity, operation: Operation, resource: Resource) -> Decision:
+        """May `identity` do that? A process of the cluster may; else what the rules say."""
+        if not self.secured:
+            return _OPEN
+        if identity.is_node:
+            return _NODE
+        key = (identity.name, identity.groups, operation, resource)
+        found = self._decided.get(key)
+        if found is None:
+            if len(self._decided) >= DECISIONS_KEPT:
+                self._decided.clear()
+            found = self._decided[key] = self._decide(identity, operation, resource)
+        return found
+
+    def may_some(self, identity: Identity, operation: Operation, begins: Resource) -> bool:
+        """Whether a rule may allow it of anything whose name begins so: for lists, which then ask
+        for each one. Decided by the rules alone, so it tells nothing of what there is."""
+        if not self.secured or identity.is_node:
+            return True
+        return any(
+            rule.allow and rule.covers(operation) and rule.pattern.meets(begins)
+            for rule in self.rules_of(identity)
+        )
+
+    def _decide(self, identity: Identity, operation: Operation, resource: Resource) -> Decision:
+        allowed: Rule | None = None
+        for who in sorted(self.principals(identity)):
+            for rule in self._of.get(who, ()):
+                if rule.covers(operation) and rule.pattern.fits(resource):
+                    if not rule.allow:
+                        return Decision(False, rule, f"the rule “{rule}” denies it")
+                    allowed = allowed or rule
+        if allowed is not None:
+            return Decision(True, allowed, f"the rule “{allowed}” allows it")
+        return Decision(False, None, f"no rule allows {identity.name} to {operation} {resource}")
+
+    def explain(self, identity: Identity, operation: Operation, resource: Resource) -> list[str]:
+        """Why, in lines for people: the decision, and the rules that come near to another one."""
+        decision = self.decide(identity, operation, resource)
+        lines = [f"{'yes' if decision.allowed else 'no'}: {decision.reason}"]
+        if not self.secured:
+            return lines
+        roles = sorted(one for one in self.principals(identity) if one.startswith("role:"))
+        if identity.groups:
+            lines.append(f"{identity.name} is in " + ", ".join(sorted(identity.groups)))
+        if roles:
+            lines.append(f"{identity.name} has " + ", ".join(roles))
+        for rule in self.rules_of(identity):
+            fits, covers = rule.pattern.fits(resource), rule.covers(operation)
+            if rule == decision.rule:
+                continue
+            if fits and covers:
+                lines.append(f"“{rule}” fits too")
+            elif fits:
+                lines.append(f"“{rule}” is about this resource, but not about {operation}")
+            elif covers and rule.pattern.kind is resource.kind:
+                lines.append(f"“{rule}” is about {operation}, but not of {resource.name}")
+        if not self.rules_of(identity):
+            lines.append(f"no rule says anything about {identity.name}")
+        return lines
+
+
+_OPEN = Decision(True, None, "the cluster is not secured")
+_NODE = Decision(True, None, "a process of the cluster may do everything")
+CLOSED = Policy(secured=True)
+"""Nothing is allowed to anybody."""
+OPEN = Policy()

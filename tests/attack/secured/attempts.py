@@ -1,0 +1,66 @@
+"""What is tried against a secured cluster, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from tests.attack.attempts import Attempt
+from tests.attack.secured.world import VAULT, SecuredWorld
+
+Run = Callable[[SecuredWorld], Awaitable[None]]
+
+SECURED: dict[str, Attempt] = {}
+
+
+def secured(name: str, *, long: bool = False) -> Callable[[Run], Run]:
+    """Enter the function under `name`."""
+
+    def enter(run: Run) -> Run:
+        assert name not in SECURED, name
+
+        async def of_world(world: Any) -> None:
+            assert isinstance(world, SecuredWorld)
+            await run(world)
+
+        SECURED[name] = Attempt(name, of_world, long)
+        return run
+
+    return enter
+
+
+def request(
+    method: str = "GET",
+    path: str = f"{VAULT}/messages?from=earliest",
+    lines: Sequence[bytes] = (),
+    body: bytes = b"",
+    *,
+    close: bool = True,
+) -> bytes:
+    """A request, byte for byte, with these lines in its head."""
+    head = [f"{method} {path} HTTP/1.1".encode(), b"Host: localhost", *lines]
+    if close:
+        head.append(b"Connection: close")
+    if body or method not in ("GET", "HEAD", "DELETE"):
+        head.append(b"Content-Length: %d" % len(body))
+    return b"\r\n".join([*head, b"", b""]) + body
+
+
+def bearer(token: str | bytes) -> bytes:
+    """The line that shows a token."""
+    return b"Authorization: Bearer " + (token.encode() if isinstance(token, str) else token)
+
+
+def enter_each(
+    prefix: str,
+    cases: Sequence[tuple[str, Callable[[SecuredWorld], bytes]]],
+    statuses: tuple[int, ...] = (401,),
+) -> None:
+    """One attempt for each: the bytes that it makes, at every broker."""
+    for name, make in cases:
+
+        async def run(world: SecuredWorld, make: Callable[[SecuredWorld], bytes] = make) -> None:
+            for broker in range(len(world.brokers)):
+                await world.refused(make(world), statuses, broker=broker)
+
+        secured(f"{prefix}: {name}")(run)

@@ -1,0 +1,58 @@
+"""All that is tried against a secured cluster, entered; and the run of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.attack import campaign
+from tests.attack.attempts import Attempt
+from tests.attack.canary import SLOWEST_SHARE
+from tests.attack.secured import (  # noqa: F401  (they enter themselves)
+    attempts_bookies,
+    attempts_brokers,
+    attempts_doors,
+    attempts_floods,
+    attempts_pages,
+    attempts_paths,
+    attempts_smuggled,
+    attempts_tls,
+    attempts_tokens,
+)
+from tests.attack.secured.attempts import SECURED
+from tests.attack.secured.attempts_tokens import AUDIENCE, ISSUER, ISSUER_PEM
+from tests.attack.secured.world import SecuredWorld
+
+SHORT_SHARE = 0.1
+
+
+def chosen(only: str = "", *, short: bool = False, seed: int = 1) -> list[Attempt]:
+    """The attempts whose names hold `only`; in the short form a tenth of those of one kind."""
+    found = [one for one in SECURED.values() if only in one.name and not (short and one.long)]
+    if short:
+        rng = random.Random(seed)
+        found = [one for one in found if ":" not in one.name or rng.random() < SHORT_SHARE]
+    return found
+
+
+def run(
+    folder: Path,
+    attempts: list[Attempt],
+    tell: Callable[[campaign.Outcome], None],
+    *,
+    share: float = SLOWEST_SHARE,
+) -> list[campaign.Outcome]:
+    """Start a secured cluster in `folder`, attack it, and stop it."""
+    keys = folder.with_name(f"{folder.name}-issuer.pem")
+    keys.write_bytes(ISSUER_PEM)
+    security = {"jwt_keys_file": keys, "jwt_issuer": ISSUER, "jwt_audience": AUDIENCE}
+    sets = [f"--set=security.{name}={value}" for name, value in security.items()]
+    return campaign.run(
+        folder,
+        attempts,
+        tell,
+        share=share,
+        options=("--secure", *sets),
+        make_world=SecuredWorld,
+    )

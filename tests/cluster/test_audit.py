@@ -1,0 +1,219 @@
+"""The audit log on real brokers: each event is in the topic once, whatever dies meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from octavo.broker.audit.log import AuditLog
+from octavo.broker.audit.writer import BATCH_EVENTS_MAX
+from octavo.broker.errors import OwnerUnreachable
+from octavo.security.audit import REASON_CHARS
+from octavo.security.principal import Identity
+from octavo.security.rules import CLUSTER, Kind, Operation, Resource
+from tests.support.cluster import Cluster, running_cluster
+from tests.support.fake_broker import until
+
+AUDIT = "/v1/topics/octavo/audit"
+ALICE = Identity("user:alice", source="token")
+ORDERS = Resource(Kind.TOPIC, "payments/orders")
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path, brokers=2) as found:
+        yield found
+
+
+def log_of(cluster: Cluster, name: str) -> AuditLog:
+    server = cluster.brokers[name].server
+    assert server is not None
+    return server._audit
+
+
+def administers(log: AuditLog, number: int, **more: str) -> None:
+    resource = Resource(Kind.TOPIC, f"payments/t{number}")
+    log.on_decision(ALICE, Operation.CREATE, resource, True, "10.0.0.7", **more)
+
+
+async def events(cluster: Cluster) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    while True:
+        path = f"{AUDIT}/messages?limit=10000&max_bytes=8000000&from={len(found)}"
+        answer = await cluster.api.get(path)
+        if answer.status in (204, 404):
+            return found
+        assert answer.status == 200, answer
+        found += [one["value"] for one in answer.json()["messages"]]
+
+
+async def written(cluster: Cluster, *logs: AuditLog) -> list[dict[str, Any]]:
+    await until(lambda: not any(log.waiting for log in logs), 30)
+    return await events(cluster)
+
+
+async def test_events_of_all_brokers_come_into_one_topic(cluster: Cluster) -> None:
+    logs = [log_of(cluster, name) for name in cluster.brokers]
+    for number, log in enumerate(logs):
+        administers(log, number, call="put_topic", reason="x" * 1000)
+        for _ in range(5):
+            log.on_decision(ALICE, Operation.PRODUCE, ORDERS, True, "10.0.0.7")
+        log.on_decision(ALICE, Operation.ADMIN, CLUSTER, False, "10.0.0.8", reason="no rule")
+        log.on_decision(ALICE, Operation.DESCRIBE, CLUSTER, True, "10.0.0.8")
+        log.on_unauthenticated("10.0.0.9", "publish", "the token has ended")
+    found = await written(cluster, *logs)
+    assert len(found) == 8
+    assert {one["broker"] for one in found} == set(cluster.brokers)
+    created = (one for one in found if one["operation"] == "create")
+    first = min(created, key=lambda one: one["resource"])  # each broker writes for itself
+    assert first["time"].endswith("+00:00")
+    assert len(first["reason"]) == REASON_CHARS
+    assert (first["principal"], first["source"], first["peer"]) == (ALICE[0], "token", "10.0.0.7")
+    assert (first["resource"], first["allowed"], first["count"]) == ("topic:payments/t0", True, 1)
+    assert first["call"] == "put_topic"
+    assert sorted(one["operation"] for one in found if not one["allowed"]) == [
+        "admin", "admin", "authenticate", "authenticate",
+    ]  # fmt: skip
+    settings = (await cluster.api.get(AUDIT)).json()["settings"]
+    assert settings["ensemble_size"] == 3
+    assert settings["retention"]["time"] == 30 * 24 * 3600
+
+
+async def test_what_is_counted_is_told_when_a_broker_stops(cluster: Cluster) -> None:
+    log = log_of(cluster, "broker-1")
+    for _ in range(7):
+        log.on_decision(ALICE, Operation.PRODUCE, ORDERS, True, "10.0.0.7")
+    await cluster.stop_broker("broker-1")
+    assert sorted(one["count"] for one in await events(cluster)) == [1, 6]
+
+
+async def test_more_than_a_batch_is_stored_in_order_and_once(cluster: Cluster) -> None:
+    log = log_of(cluster, "broker-0")
+    count = 2 * BATCH_EVENTS_MAX + 7
+    for number in range(count):
+        administers(log, number)
+    found = await written(cluster, log)
+    assert [one["resource"] for one in found] == [f"topic:payments/t{n}" for n in range(count)]
+
+
+async def test_nothing_is_lost_or_twice_when_answers_are_and_owners_go(cluster: Cluster) -> None:
+    """Every other answer of the owner is lost on its way, and then the owner itself is."""
+    owner = await _make_and_find_owner(cluster)
+    other = next(name for name in cluster.brokers if name != owner)
+    log = log_of(cluster, other)
+    pass_on, tries = log._writer._pass_on, 0
+
+    async def unheard(owner: Any, batch: bytes) -> None:
+        nonlocal tries
+        tries += 1
+        await pass_on(owner, batch)
+        if tries % 2:
+            raise OwnerUnreachable("the answer is lost")
+
+    log._writer._pass_on = unheard
+    for number in range(30):
+        administers(log, number)
+        if number == 15:
+            await until(lambda: not log.waiting, 30)
+            assert tries >= 2
+            await cluster.stop_broker(owner)
+    found = await written(cluster, log)
+    told = [one["resource"] for one in found if "t-" not in one["resource"]]
+    assert told == [f"topic:payments/t{n}" for n in range(30)]
+
+
+@pytest.mark.long
+async def test_an_owner_that_vanishes_loses_nothing_of_others(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, brokers=2, session_timeout_ms=1_000) as cluster:
+        owner = await _make_and_find_owner(cluster)
+        other = next(name for name in cluster.brokers if name != owner)
+        log = log_of(cluster, other)
+        await cluster.brokers[owner].vanish()
+        cluster.apis.pop(owner)
+        for number in range(5):
+            administers(log, number)
+        await until(lambda: not log.waiting, 40)
+        found = [one["resource"] for one in await events(cluster)]
+        assert found[-5:] == [f"topic:payments/t{n}" for n in range(5)]
+
+
+@pytest.mark.parametrize("through", ["broker-0", "broker-1"])
+async def test_a_topic_that_was_deleted_is_made_anew(cluster: Cluster, through: str) -> None:
+    """Its new owner knows nothing of the producer: by the owner itself, and by who passes on."""
+    await _make_and_find_owner(cluster)
+    log = log_of(cluster, through)
+    administers(log, 1)
+    await written(cluster, log)
+    assert (await cluster.api.call("DELETE", AUDIT)).status == 204
+    administers(log, 2)
+    found = await written(cluster, log)
+    assert [one["resource"] for one in found] == ["topic:payments/t2"]
+
+
+async def _make_and_find_owner(cluster: Cluster) -> str:
+    log = log_of(cluster, "broker-0")
+    log.on_decision(ALICE, Operation.CREATE, Resource(Kind.TOPIC, "payments/t-0"), True, "p")
+    await written(cluster, log)
+    return await cluster.owner_of(f"{AUDIT}/partitions/0")
+
+
+async def test_what_finds_no_room_is_counted_and_told_and_no_call_waits(cluster: Cluster) -> None:
+    log = log_of(cluster, "broker-0")
+    log._writer._most = 10
+    released = asyncio.Event()
+    store = log._writer._store
+
+    async def stuck(batch: bytes) -> None:
+        await released.wait()
+        await store(batch)
+
+    log._writer._store = stuck  # type: ignore[method-assign]
+    for number in range(25):
+        administers(log, number)
+    assert log.waiting == 10
+    released.set()
+    await until(lambda: not log.waiting, 30)
+    administers(log, 99)
+    found = await written(cluster, log)
+    assert [one["resource"] for one in found][-1] == "topic:payments/t99"
+    assert [one.get("lost", 0) for one in found] == [0] * 10 + [15]
+    metrics = (await cluster.apis["broker-0"].get("/metrics")).body.decode()
+    assert "octavo_audit_events_lost_total 15.0" in metrics
+    assert "octavo_audit_events_total 11.0" in metrics
+
+
+async def test_no_client_writes_into_it(cluster: Cluster) -> None:
+    await _make_and_find_owner(cluster)
+    refused = []
+    for api in cluster.apis.values():
+        for path in (f"{AUDIT}/messages", f"{AUDIT}/partitions/0/messages"):
+            refused.append(await api.post(path, b"forged", "text/plain"))
+            refused.append(await api.post(path, b'{"value":1}\n', "application/x-ndjson"))
+        part = {"topic": "octavo/audit", "partition": 0, "ledgers": []}
+        share = {"topic": "octavo/audit", "partition": 0, "content": "x"}
+        path = "/v1/bulk-loads/forged/batches/0"
+        token = {"Bulk-Load-Token": "t"}
+        refused.append(await api.post(f"{path}/commit", json={"parts": [part]}, headers=token))
+        refused.append(await api.post(f"{path}/begin", json={"parts": [share]}, headers=token))
+    assert [(one.status, one.json()["code"]) for one in refused] == [(403, "audit-topic")] * 12
+    answer = await cluster.api.post("/v1/audit", b"x")
+    assert (answer.status, answer.json()["code"]) == (403, "brokers-only")
+    assert len(await events(cluster)) == 1
+
+
+async def test_the_log_has_each_event_with_the_level_that_was_set(cluster: Cluster) -> None:
+    log = log_of(cluster, "broker-0")
+    with structlog.testing.capture_logs() as lines:
+        administers(log, 1)
+        log.on_decision(ALICE, Operation.ADMIN, CLUSTER, False, "10.0.0.8", reason="no rule")
+    told = [one for one in lines if one["event"] == "audit"]
+    assert [one["allowed"] for one in told] == [True, False]
+    assert {one["log_level"] for one in told} == {"info"}
+    assert told[1]["reason"] == "no rule"
+    json.dumps(told)

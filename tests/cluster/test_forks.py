@@ -1,0 +1,168 @@
+"""Forks of topics over real brokers, ledgers and bookies."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.protocol.batch import split_batches
+from octavo.protocol.compression import Compression
+from octavo.protocol.records import Record, build_batch, read_records
+from tests.support.cluster import Cluster, running_cluster
+
+BATCH = "application/vnd.kafka.recordbatch.v2"
+ONE = "/v1/topics/public/one"
+FORK = "/v1/topics/public/fork"
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path, brokers=2) as found:
+        assert (await found.api.put(ONE)).status == 201
+        yield found
+
+
+async def published(cluster: Cluster, path: str, first: int, count: int, **how: Any) -> None:
+    """Messages `first`, … in batches of five."""
+    for start in range(first, first + count, 5):
+        numbers = range(start, min(start + 5, first + count))
+        records = [Record(b"k%d" % n, b"%d" % n, timestamp_ms=1_000 * n) for n in numbers]
+        answer = await cluster.api.post(path + "/messages", build_batch(records, **how), BATCH)
+        assert answer.status == 200, answer
+
+
+async def forked(cluster: Cluster, path: str, name: str, at: Any = "latest") -> dict[str, Any]:
+    answer = await cluster.api.post(path + "/fork", json={"name": name, "at": at})
+    assert answer.status == 201, answer
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def values(cluster: Cluster, path: str, start: int = 0) -> list[tuple[int, int]]:
+    """Offset and value of all messages, by JSON and by batches alike."""
+    found: list[tuple[int, int]] = []
+    at = start
+    while True:
+        answer = await cluster.api.get(f"{path}/messages?from={at}")
+        if answer.status == 204:
+            break
+        assert answer.status == 200, answer
+        found += [(one["offset"], one["value"]) for one in answer.json()["messages"]]
+        at = answer.json()["next_offset"]
+    packed: list[tuple[int, int]] = []
+    at = start
+    while True:
+        answer = await cluster.api.get(
+            f"{path}/messages?from={at}&max_bytes=300", headers={"Accept": BATCH}
+        )
+        if answer.status == 204:
+            break
+        for header, data in split_batches(answer.body):
+            for n, record in enumerate(read_records(bytes(data))):
+                if header.base_offset + n >= start:
+                    packed.append((header.base_offset + n, int(record.value or b"-1")))
+        at = int(answer.headers["Next-Offset"])
+    assert packed == found
+    return found
+
+
+def numbered(*spans: range) -> list[tuple[int, int]]:
+    return list(enumerate(n for span in spans for n in span))
+
+
+async def ledgers_of(cluster: Cluster, path: str) -> list[int]:
+    answer = await cluster.api.get(path + "/partitions/0")
+    assert answer.status == 200, answer
+    return [one["id"] for one in answer.json()["ledgers"]]
+
+
+async def exists(cluster: Cluster, ledger_id: int) -> bool:
+    return (await cluster.api.get(f"/v1/ledgers/{ledger_id}")).status == 200
+
+
+@pytest.mark.parametrize("kind", [Compression.NONE, Compression.ZSTD])
+async def test_forked_in_the_middle_of_a_batch(cluster: Cluster, kind: Compression) -> None:
+    await published(cluster, ONE, 0, 50, compression=kind)
+    made = await forked(cluster, ONE, "fork", 23)
+    assert made["forked_from"]["topic"] == "public/one"
+    assert made["forked_from"]["offsets"] == {"0": 23}
+    assert await values(cluster, FORK) == numbered(range(23))
+    await published(cluster, FORK, 1_000, 10)
+    await published(cluster, ONE, 50, 10)
+    assert await values(cluster, FORK) == numbered(range(23), range(1_000, 1_010))
+    assert await values(cluster, ONE) == numbered(range(60))
+    assert await values(cluster, FORK, 22) == [(22, 22), *[(23 + n, 1_000 + n) for n in range(10)]]
+    for offset in range(23):
+        at = (await cluster.api.get(f"{FORK}/offsets?at={_time(offset)}")).json()
+        assert at["offsets"][0]["offset"] == offset
+    # Behind the cut the ledger goes on, with messages that the fork does not have.
+    at = (await cluster.api.get(f"{FORK}/offsets?at={_time(30)}")).json()
+    assert at["offsets"][0]["offset"] == 23
+
+
+def _time(second: int) -> str:
+    return f"1970-01-01T00:00:{second:02d}Z"
+
+
+async def test_of_what_is_left_the_last_one_deletes(cluster: Cluster) -> None:
+    await published(cluster, ONE, 0, 20)
+    await forked(cluster, ONE, "fork", 12)
+    shared = (await ledgers_of(cluster, ONE))[0]
+    assert (await ledgers_of(cluster, FORK))[0] == shared
+    await forked(cluster, FORK, "again", 7)
+    again = "/v1/topics/public/again"
+    await published(cluster, again, 500, 3)
+    assert (await cluster.api.call("DELETE", ONE)).status == 204
+    assert await exists(cluster, shared)
+    assert await values(cluster, FORK) == numbered(range(12))
+    assert (await cluster.api.call("DELETE", FORK)).status == 204
+    assert await exists(cluster, shared)
+    assert await values(cluster, again) == numbered(range(7), range(500, 503))
+    assert (await cluster.api.call("DELETE", again)).status == 204
+    assert not await exists(cluster, shared)
+
+
+async def test_what_cannot_be_forked(cluster: Cluster) -> None:
+    await published(cluster, ONE, 0, 10)
+
+    async def refused(status: int, code: str, **body: Any) -> str:
+        answer = await cluster.api.post(ONE + "/fork", json=body)
+        assert (answer.status, answer.json()["code"]) == (status, code), answer
+        detail: str = answer.json()["detail"]
+        return detail
+
+    assert "already" in await refused(409, "topic-exists", name="one")
+    assert "the next one will be 10" in await refused(416, "offset-beyond-end", name="f", at=11)
+    await refused(422, "invalid-position", name="f", at="yesterday")
+    await refused(422, "invalid-position", name="f", at={"1": 3})
+    await refused(400, "invalid-name", name="a/b")
+    answer = await cluster.api.post("/v1/topics/public/none/fork", json={"name": "f"})
+    assert answer.status == 404
+    four = "/v1/topics/public/four"
+    assert (await cluster.api.put(four, json={"partitions": 4})).status == 201
+    answer = await cluster.api.post(four + "/fork", json={"name": "f", "at": 3})
+    assert answer.status == 422
+    await forked(cluster, four, "f", {"2": "earliest"})
+
+
+async def test_producers_and_subscriptions_are_not_taken_over(cluster: Cluster) -> None:
+    sub = "/subscriptions/s"
+    assert (await cluster.api.put(ONE + sub, json={"start": "earliest"})).status == 201
+    batch = build_batch(
+        [Record(None, b"%d" % n) for n in range(5)], producer_id=7, producer_epoch=0,
+        base_sequence=0,
+    )  # fmt: skip
+    assert (await cluster.api.post(ONE + "/messages", batch, BATCH)).status == 200
+    await forked(cluster, ONE, "fork", 3)
+    assert (await cluster.api.get(FORK + sub)).status == 404
+    assert (await cluster.api.post(FORK + "/messages", batch, BATCH)).status == 200
+    assert [value for _, value in await values(cluster, FORK)] == [0, 1, 2, 0, 1, 2, 3, 4]
+    for owner in list(cluster.apis):
+        if await cluster.owner_of(FORK + "/partitions/0") == owner:
+            await cluster.stop_broker(owner)
+            break
+    answer = await cluster.api.post(FORK + "/messages", batch, BATCH)
+    assert answer.status == 204, answer

@@ -1,0 +1,254 @@
+"""Policies at work, held by real parts: what holds now, what reaches an owner, what it does."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.broker.errors import BacklogQuotaExceeded, BacklogQuotaRejected
+from octavo.broker.partition.partition import Partition
+from octavo.broker.subscriptions.subscription import Subscription
+from octavo.broker.types import StoredBatch, SubscriptionSettings, TopicName, TopicSettings
+from octavo.metadata.topics import Policies
+from tests.support.cluster import Cluster, batch, owned, running_cluster, until
+from tests.support.raw_bookie import TroubledDisk
+
+NAME = TopicName("public", "flights")
+
+
+def committed(partition: Partition, subscription: str = "s") -> int:
+    return partition._subscriptions.committed().get(subscription, -1)
+
+
+async def test_what_a_namespace_says_reaches_running_owners(cluster: Cluster) -> None:
+    a, b = (await cluster.start("A")).broker, (await cluster.start("B")).broker
+    await a.topics.create(NAME, TopicSettings())
+    partition = await owned(a, NAME.partition(0))
+    assert partition._settings().policies.ttl_ms is None
+    said = Policies(ttl_ms=5_000, retention_ms=7)
+    await b.topics.set_policies("public", lambda record: replace(record, policies=said))
+    await until(lambda: partition._settings().policies.ttl_ms == 5_000, "the namespace's word")
+    assert partition._settings().retention_ms == 7
+    await b.topics.update(NAME, TopicSettings(retention_ms=-1, policies=Policies(ttl_ms=9)))
+    await until(lambda: partition._settings().policies.ttl_ms == 9, "the topic's word")
+    assert partition._settings().retention_ms is None
+    await b.topics.update(NAME, TopicSettings())
+    await b.topics.set_policies("public", lambda record: replace(record, policies=Policies()))
+    await until(lambda: partition._settings().policies.ttl_ms is None, "nobody's word")
+
+
+async def test_old_messages_count_as_acked_also_after_a_take_over(cluster: Cluster) -> None:
+    a = (await cluster.start("A", trim_interval_ms=50)).broker
+    await a.topics.create(NAME, TopicSettings(policies=Policies(ttl_ms=100_000)))
+    await a.topics.create_subscription(NAME, "s", SubscriptionSettings())
+    info = await a.topics.subscription(NAME, "s")
+    name = NAME.partition(0)
+    partition = await owned(a, name)
+    subscription = await partition.subscribe(info)
+    await partition.publish(batch(3))
+    given = await subscription.receive("c", messages_max=1)
+    await until(lambda: partition._backlogs.ages.marks, "a mark")
+    cluster.clock.now_ms += 60_000
+    await partition.publish(batch(2))
+    await asyncio.sleep(0.2)
+    assert committed(partition) == 0, "they are not that old yet"
+    await cluster.brokers["A"].vanish()
+    b = (await cluster.start("B", trim_interval_ms=50)).broker
+    partition = await owned(b, name)
+    assert partition._backlogs.ages.marks, "the new owner knows how old they are"
+    cluster.clock.now_ms += 80_000
+    await until(lambda: committed(partition) == 3, "the first three are old")
+    await until(lambda: b.duties().messages_expired == 3, "it is counted")
+    subscription = await partition.subscription("s")
+    assert [one.offset for one in await subscription.receive("d", messages_max=9)] == [3, 4]
+    cluster.clock.now_ms += 150_000
+    await until(lambda: committed(partition) == 5, "all are old")
+    assert (await partition.read(0, bytes_max=10**6, count_max=9))[0].base_offset == 0, (
+        "a time to live deletes nothing: that is retention's business"
+    )
+    assert len(given) == 1
+
+
+async def with_quota(
+    cluster: Cluster, policy: str, *names: str, **config: Any
+) -> tuple[Partition, list[Subscription]]:
+    """A partition whose subscriptions may have two batches of ten messages unacked."""
+    broker = (await cluster.start("A", trim_interval_ms=50, **config)).broker
+    size = len(batch(10))
+    policies = Policies(backlog_bytes=2 * size, backlog_policy=policy)
+    await broker.topics.create(NAME, TopicSettings(policies=policies))
+    partition = await owned(broker, NAME.partition(0))
+    subscriptions = []
+    for name in names:
+        await broker.topics.create_subscription(NAME, name, SubscriptionSettings())
+        subscriptions.append(
+            await partition.subscribe(await broker.topics.subscription(NAME, name))
+        )
+    return partition, subscriptions
+
+
+async def test_a_publish_beyond_the_quota_is_held_until_there_is_room(cluster: Cluster) -> None:
+    partition, (slow, fast) = await with_quota(cluster, "hold", "slow", "fast")
+    for _ in range(3):
+        await partition.publish(batch(10))
+    held = [asyncio.create_task(partition.publish(batch(1))) for _ in range(5)]
+    await asyncio.sleep(0.1)
+    assert not any(one.done() for one in held)
+    await fast.receive("c", messages_max=1)
+    await fast.acknowledge(up_to=29)
+    await asyncio.sleep(0.1)
+    assert not any(one.done() for one in held), "the slowest counts"
+    await slow.receive("c", messages_max=1)
+    await slow.acknowledge(up_to=9)
+    found = await asyncio.gather(*held)
+    assert [one.first_offset for one in found] == list(range(30, 35)), "in their order"
+    assert partition.next_offset == 35
+
+
+async def test_who_is_held_for_too_long_is_told_of_whom_and_how_much(cluster: Cluster) -> None:
+    partition, _ = await with_quota(cluster, "hold", "slow", backlog_hold_ms=100)
+    for _ in range(3):
+        await partition.publish(batch(10))
+    size = 3 * len(batch(10))
+    with pytest.raises(BacklogQuotaExceeded, match=rf"'slow'.* {size} bytes are kept") as told:
+        await partition.publish(batch(1))
+    assert told.value.retryable
+    assert told.value.subscription == "slow"
+    assert partition.next_offset == 30
+    broker = cluster.brokers["A"].broker
+    await broker.topics.delete_subscription(NAME, "slow")
+    await until(lambda: not committed_all(partition), "the deletion is noticed")
+    await partition.publish(batch(1))
+
+
+def committed_all(partition: Partition) -> dict[str, int]:
+    return partition._subscriptions.committed()
+
+
+async def test_a_publish_beyond_the_quota_is_rejected(cluster: Cluster) -> None:
+    partition, (slow,) = await with_quota(cluster, "reject", "slow")
+    for _ in range(3):
+        await partition.publish(batch(10))
+    with pytest.raises(BacklogQuotaRejected, match="subscription 'slow' has not acked offset 0"):
+        await partition.publish(batch(1))
+    broker = cluster.brokers["A"].broker
+    policies = Policies(backlog_bytes=10**6, backlog_policy="reject")
+    await broker.topics.update(NAME, TopicSettings(policies=policies))
+    await until(lambda: partition._backlogs._over is None, "a higher quota is room")
+    await partition.publish(batch(1))
+    assert (await slow.receive("c", messages_max=1))[0].offset == 0
+
+
+async def test_the_oldest_is_evicted_for_the_slowest_alone(cluster: Cluster) -> None:
+    partition, (slow, fast) = await with_quota(cluster, "evict", "slow", "fast")
+    await partition.publish(batch(10))
+    await partition.publish(batch(10))
+    await fast.receive("c", messages_max=1)
+    await fast.acknowledge(up_to=14)
+    await partition.publish(batch(10))
+    await until(lambda: committed_all(partition)["slow"] == 10, "the first ten are evicted")
+    assert committed_all(partition)["fast"] == 15
+    duties = cluster.brokers["A"].broker.duties
+    await until(lambda: duties().messages_evicted == 10, "it is counted")
+    assert [one.offset for one in await slow.receive("c", messages_max=2)] == [10, 11]
+    assert (await partition.read(0, bytes_max=10**6, count_max=1))[0].base_offset == 0
+    for _ in range(20):
+        await partition.publish(batch(10))
+    await until(lambda: committed_all(partition)["slow"] == 210, "no more than the quota is kept")
+    assert committed_all(partition)["fast"] == 210
+
+
+async def test_a_quota_by_age(cluster: Cluster) -> None:
+    broker = (await cluster.start("A", trim_interval_ms=50)).broker
+    policies = Policies(backlog_age_ms=100_000, backlog_policy="evict")
+    await broker.topics.create(NAME, TopicSettings(policies=policies))
+    partition = await owned(broker, NAME.partition(0))
+    await broker.topics.create_subscription(NAME, "s", SubscriptionSettings())
+    await partition.subscribe(await broker.topics.subscription(NAME, "s"))
+    await partition.publish(batch(3))
+    await until(lambda: partition._backlogs.ages.marks, "a mark")
+    cluster.clock.now_ms += 90_000
+    await partition.publish(batch(2))
+    await until(lambda: len(partition._backlogs.ages.marks) == 2, "another mark")
+    assert committed(partition) == 0
+    cluster.clock.now_ms += 60_000
+    await until(lambda: committed(partition) == 3, "the first three are too old")
+
+
+async def test_changed_copies_and_durability_hold_with_the_next_publish(cluster: Cluster) -> None:
+    broker = (await cluster.start("A", trim_interval_ms=50)).broker
+    await broker.topics.create(NAME, TopicSettings(ensemble_size=2, write_quorum=2, ack_quorum=2))
+    partition = await owned(broker, NAME.partition(0))
+    await partition.publish(batch())
+    await asyncio.sleep(0.2)
+    assert len(partition.stats().ledgers) == 1, "nothing changed"
+
+    def newest() -> tuple[int, int, int, bool]:
+        writer = partition._publisher.segment.writer
+        made = writer.metadata
+        return made.ensemble_size, made.write_quorum, made.ack_quorum, writer.deferred
+
+    assert newest() == (2, 2, 2, False)
+    await broker.topics.update(NAME, TopicSettings(ensemble_size=3, write_quorum=3, ack_quorum=2))
+    await until(lambda: newest() == (3, 3, 2, False), "the open ledger is followed by another")
+    deferred = Policies(durability="deferred")
+    await broker.topics.update(NAME, TopicSettings(policies=deferred))
+    await asyncio.sleep(0.2)
+    assert newest() == (3, 3, 2, False), "an empty ledger stays"
+    await partition.publish(batch())
+    await until(lambda: newest() == (3, 3, 2, True), "the next publish has it followed")
+    found = [await partition.publish(batch()) for _ in range(20)]
+    assert [one.first_offset for one in found] == list(range(2, 22))
+    await broker.topics.update(NAME, TopicSettings())
+    await partition.publish(batch())
+    await until(lambda: newest() == (3, 3, 2, False), "synced again")
+    await until(lambda: partition.next_offset == 23, "what was acked before is synced as well")
+    assert [one.base_offset for one in await read_all(partition)] == list(range(23))
+
+
+async def read_all(partition: Partition) -> list[StoredBatch]:
+    found: list[StoredBatch] = []
+    while (offset := found[-1].next_offset if found else 0) < partition.next_offset:
+        found += await partition.read(offset, bytes_max=10**6, count_max=10**6)
+    return found
+
+
+async def test_a_deferred_ack_waits_for_no_sync_and_a_reader_does(tmp_path: Path) -> None:
+    gate = threading.Event()
+    slow = threading.Event()
+
+    def hook(call: str, path: str) -> None:
+        if slow.is_set() and call == "datasync" and "/journal/" in path:
+            gate.wait(20)
+
+    async with running_cluster(tmp_path, bookies=0) as cluster:
+        for number in range(3):
+            disk = TroubledDisk()
+            disk.hook = hook
+            await cluster.start_bookie(f"b{number}", disk=disk)
+        broker = (await cluster.start("A")).broker
+        policies = Policies(durability="deferred")
+        await broker.topics.create(NAME, TopicSettings(policies=policies))
+        partition = await owned(broker, NAME.partition(0))
+        await partition.publish(batch())
+        await until(lambda: partition.next_offset == 1, "the first is synced")
+        slow.set()
+        try:
+            async with asyncio.timeout(5):
+                found = [await partition.publish(batch()) for _ in range(5)]
+            assert [one.first_offset for one in found] == [1, 2, 3, 4, 5]
+            await asyncio.sleep(0.3)
+            assert partition.next_offset == 1, "nobody reads what a power failure may take back"
+        finally:
+            gate.set()
+        await until(lambda: partition.next_offset == 6, "it is synced")
+        assert len(await read_all(partition)) == 6
+        repeat = batch(producer_id=7, producer_epoch=0, base_sequence=0)
+        assert not (await partition.publish(repeat)).duplicate
+        assert (await partition.publish(repeat)).duplicate
+        assert partition.next_offset == 7, "a repeat is answered when the first is durable"

@@ -1,0 +1,261 @@
+"""Secrets stand nowhere but where they belong: planted in requests and settings, and looked for in
+all that a cluster says: logs, answers, figures, command lines, the output of what ends badly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import http.client
+import os
+import re
+import signal
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from octavo.broker.http.broker_calls import KEY_USE
+from octavo.broker.http.routes import ROUTES
+from octavo.metadata.opening import open_store
+from octavo.metadata.secret import SECRET_PATH, cluster_secret
+from tests.support.processes.standalone import (
+    OCTAVO,
+    Standalone,
+    environment,
+    octavo,
+    standalone,
+    until,
+)
+
+BEARER = "eyJhbGciOiJIUzI1NiJ9.Y2FuYXJ5LWJlYXJlcg.c2lnbmF0dXJlLWNhbmFyeQ"
+PASSWORD = "canary-password-7Q"
+API_KEY = "canary-api-key-81"
+COOKIE = "canary-cookie-55"
+IN_QUERY = "canary-in-query-93"
+LOAD_TOKEN = "canary-load-token-17"
+IN_FILE = "canary-in-credentials-file-29"
+BASIC = base64.b64encode(f"alice:{PASSWORD}".encode()).decode()
+PLANTED = (BEARER, PASSWORD, BASIC, API_KEY, COOKIE, IN_QUERY, LOAD_TOKEN, IN_FILE)
+HEADERS = (
+    {"Authorization": f"Bearer {BEARER}"},
+    {"Authorization": f"Basic {BASIC}"},
+    {"X-Api-Key": API_KEY, "Cookie": f"session={COOKIE}"},
+    {"Authorization": f"Bearer {BEARER}", "Bulk-Load-Token": LOAD_TOKEN},
+)
+ITS_OWN = re.compile(r"metadata\.db.*|.*\.key|admin\.token")
+"""Files that are there to hold a secret."""
+
+
+class Cluster:
+    """A running one, and all that it ever said to us."""
+
+    def __init__(self, running: Standalone) -> None:
+        self.running = running
+        self.said: list[bytes] = []
+        made = octavo("token", "create", "--principal", "user:alice", "--data", str(running.folder))
+        assert made.returncode == 0, made.stderr
+        self.tokens = [made.stdout.strip(), Path(running.cluster.token_file).read_text().strip()]
+        """Real ones: of somebody, and of the administrator."""
+        self._tls = ssl.create_default_context(cafile=str(running.folder / "tls" / "ca.pem"))
+
+    def ask(
+        self, url: str, method: str, path: str, headers: dict[str, str], body: bytes | None = None
+    ) -> int:
+        at = urlsplit(url)
+        connection = http.client.HTTPSConnection(
+            at.hostname or "", at.port, context=self._tls, timeout=20
+        )
+        with contextlib.closing(connection):
+            connection.request(method, path, body=body, headers=headers)
+            answer = connection.getresponse()
+            self.said += [str(answer.headers).encode(), answer.read()]
+            return answer.status
+
+    def raw(self, url: str, data: bytes) -> bytes:
+        """Bytes that no client would send."""
+        at = urlsplit(url)
+        with (
+            socket.create_connection((at.hostname or "", at.port or 0), 20) as plain,
+            self._tls.wrap_socket(plain, server_hostname=at.hostname) as tls,
+        ):
+            tls.sendall(data)
+            found = b""
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                tls.settimeout(5)
+                while piece := tls.recv(65536):
+                    found += piece
+            self.said.append(found)
+            return found
+
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("canaries") / "data"
+    with standalone(folder, "--secure") as running:
+        yield Cluster(running)
+
+
+def secrets_of(cluster: Cluster) -> list[bytes]:
+    """What was planted, and what the cluster has of its own."""
+    folder = cluster.running.folder
+
+    async def own() -> list[bytes]:
+        store = open_store(cluster.running.cluster.metadata_url)
+        await store.start()
+        try:
+            secret = await cluster_secret(store)
+            keys = [secret.key(use) for use in (KEY_USE, "ledgers", "tokens", "nodes")]
+            raw = (await store.get(SECRET_PATH)).value
+            digits = re.search(rb"[0-9a-f]{64}", raw)
+            assert digits is not None
+            return [digits[0], bytes.fromhex(digits[0].decode()), *keys, *_written(keys)]
+        finally:
+            await store.close()
+
+    found = [one.encode() for one in (*PLANTED, *cluster.tokens)] + asyncio.run(own())
+    for key in sorted((folder / "tls").glob("*.key")):
+        lines = [one for one in key.read_bytes().splitlines() if not one.startswith(b"-")]
+        assert lines, "a private key"
+        found += [line for line in lines if len(line) > 20]
+    return found
+
+
+def _written(keys: list[bytes]) -> list[bytes]:
+    return [one.hex().encode() for one in keys] + [base64.b64encode(one) for one in keys]
+
+
+def plant(cluster: Cluster) -> None:
+    """Credentials of all kinds in requests that are right, wrong and no requests at all."""
+    topic = "/v1/topics/public/canaries"
+    urls = cluster.running.cluster.urls
+    for url in urls:
+        real = [{"Authorization": f"Bearer {token}"} for token in cluster.tokens]
+        for headers in (*HEADERS, *real):
+            for method, path, body in (
+                ("PUT", topic, b"{}"),
+                ("POST", f"{topic}/messages", b"hello"),
+                ("POST", f"{topic}/messages?access_token={IN_QUERY}", b"hello"),
+                ("GET", f"{topic}/messages?from={'x' * 70}&token={IN_QUERY}", None),
+                ("GET", "/v1/topics/public/nothing", None),
+                ("GET", "/v1/nowhere", None),
+                ("DELETE", "/healthz", None),
+                ("POST", f"{topic}/messages?results=all", b'{"value":'),
+                ("POST", "/v1/bulk-loads/canary/batches/0/commit", b'{"parts":[]}'),
+                ("POST", f"{topic}/let-go", b""),
+            ):
+                cluster.ask(
+                    url, method, path, {"Content-Type": "application/json", **headers}, body
+                )
+        for broken in (
+            f"GET /v1/cluster HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {BEARER}\0\r\n\r\n",
+            f"GET /v1/cluster HTTP/1.1\r\nHost: x\r\nAuthori zation: Bearer {BEARER}\r\n\r\n",
+            f"GET /?t={IN_QUERY} HTTP/1.1\r\nHost: x\r\nX-Api-Key {API_KEY}\r\n\r\n",
+            f"GET /?t={IN_QUERY}\0 HTTP/1.1\r\nHost: x\r\n\r\n",
+            f"{PASSWORD} / HTTP/9.9\r\n\r\n",
+            f"GET / HTTP/1.1\r\nHost: x\r\nX-Api-Key: {API_KEY}{'k' * 20_000}\r\n\r\n",
+            f"POST {topic}/messages HTTP/1.1\r\nHost: x\r\nCookie: {COOKIE}\r\n"
+            f"Transfer-Encoding: chunked\r\n\r\n{PASSWORD}\r\n",
+        ):
+            answer = cluster.raw(url, broken.encode("latin-1"))
+            assert answer[:10] in (b"HTTP/1.0 4", b"HTTP/1.1 4"), answer
+
+
+def end_badly(cluster: Cluster, folder: Path) -> None:
+    """Processes that do not start for what is in their settings, and one that is aborted."""
+    credentials = folder / "credentials"
+    credentials.write_text(f"{IN_FILE}\nalice:{IN_FILE}\n")
+    for debug in ("0", "1"):
+        told = subprocess.run(
+            [*OCTAVO, "broker", "--metadata", "zk://127.0.0.1:1/x"],
+            env={
+                **environment(), "OCTAVO_DEBUG": debug,
+                "OCTAVO_METADATA_CREDENTIALS_FILE": str(credentials),
+            },
+            capture_output=True, timeout=60, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert told.returncode, told
+        cluster.said += [told.stdout, told.stderr]
+    running = cluster.running
+    topic = "/v1/topics/public/canaries/messages"  # its head is in memory when it is aborted
+    for url in running.cluster.urls:
+        for _ in range(3):
+            headers = {"Authorization": f"Bearer {cluster.tokens[1]}"}
+            assert cluster.ask(url, "POST", topic, headers, b"x") == 200
+    pid = running.pids()["broker-2"]
+    os.kill(pid, signal.SIGABRT)
+    until(lambda: running.pids().get("broker-2", pid) != pid, "it is started again")
+
+
+def listen(cluster: Cluster) -> None:
+    """Whatever can be asked for without a path of one's own, of brokers and bookies."""
+    plain = [one.path for one in ROUTES if one.method == "GET" and "{" not in one.path]
+    running = cluster.running
+    for url in running.cluster.urls:
+        of_topics = ("public", "public/canaries", "octavo", "octavo/audit", "octavo/audit/messages")
+        for path in (*plain, *(f"/v1/topics/{one}" for one in of_topics)):
+            headers = {"Authorization": f"Bearer {cluster.tokens[1]}"}
+            assert cluster.ask(url, "GET", path, headers) in (200, 204), path
+    for member in running.cluster.of_kind("bookie"):
+        for path in (
+            "/healthz",
+            "/readyz",
+            "/metrics",
+            "/ledgers",
+            "/damage",
+            "/scrub",
+            "/nothing",
+        ):
+            cluster.ask(f"https://127.0.0.1:{member.admin_port}", "GET", path, HEADERS[0])
+
+
+def test_no_secret_is_told(cluster: Cluster, tmp_path: Path) -> None:
+    plant(cluster)
+    listen(cluster)
+    audited = b"".join(one for one in cluster.said if b'"principal"' in one)
+    assert b"user:alice" in audited, "what she was refused stands in the audit log"
+    pids = [*cluster.running.pids().values()]
+    assert cluster.running.process is not None
+    lines = [Path(f"/proc/{pid}/cmdline") for pid in (*pids, cluster.running.process.pid)]
+    commands = {str(one): one.read_bytes() for one in lines}
+    end_badly(cluster, tmp_path)
+    secrets = secrets_of(cluster)
+    assert len(secrets) > len(PLANTED) + 15
+    files = {
+        str(path): path.read_bytes()
+        for path in cluster.running.folder.rglob("*")
+        if path.is_file() and not ITS_OWN.fullmatch(path.name)
+    }
+    assert any("log" in name and b"request_malformed" in text for name, text in files.items())
+    everything = {**files, **commands, "answers": b"\n".join(cluster.said)}
+    told = {
+        (name, secret)
+        for name, text in everything.items()
+        for secret in secrets
+        if secret in text or _escaped(secret) in text
+    }
+    assert not told, sorted(told)
+
+
+def _escaped(secret: bytes) -> bytes:
+    """As a log writes bytes."""
+    return repr(secret)[2:-1].encode()
+
+
+def test_the_audit_log_is_read_as_the_guide_says(cluster: Cluster) -> None:
+    data = ("--data", str(cluster.running.folder))
+    assert octavo("topic", "create", "told", *data).returncode == 0
+    found = octavo(
+        "consume", "octavo/audit", "--subscription", "auditors", "--limit", "1", *data, timeout_s=30
+    )
+    assert found.returncode == 0, found.stderr
+    assert '"principal"' in found.stdout
+    assert octavo("publish", "octavo/audit", "forged", *data).returncode == 1

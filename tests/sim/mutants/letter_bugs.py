@@ -1,0 +1,63 @@
+"""Planted bugs of dead letters and delivery counts."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.planting import Edit, Mutant
+
+MUTANTS = (
+    Mutant(
+        "take-over-forgets-delivery-counts",
+        0,
+        "broker/partition/opening.py",
+        "the second successor counts deliveries from one again",
+        """A take-over replays the state ledger and begins its own with a snapshot, which had the
+        cursors alone. The first version was so: tests went through one take-over, and the first
+        successor has the counts in memory.""",
+        "X15",
+        "redeliveries, and two take-overs",
+        (
+            Edit(
+                "octavo.broker.partition.opening:PartitionOpener._write_state",
+                "end, state.ages.marks, told, seeks, state.access",
+                "end, state.ages.marks, (), (), state.access",
+            ),
+        ),
+        "topic",
+    ),
+    Mutant(
+        "count-is-told-before-it-is-kept",
+        0,
+        "broker/subscriptions/subscription.py",
+        "a consumer hears of a delivery count that nobody will remember",
+        """Counts lived in the owner's memory, as in Pulsar: a message that breaks its consumers
+        starts anew at each take-over, and is never given up.""",
+        "X15",
+        "redeliveries and a take-over",
+        (
+            Edit(
+                "octavo.broker.subscriptions.subscription:Subscription._keep_counts",
+                "await self._persist(deliveries_op(self.info.name, counts))",
+                "pass",
+            ),
+        ),
+        "topic",
+    ),
+    Mutant(
+        "dead-letter-sent-again-is-another",
+        0,
+        "broker/cluster/letters.py",
+        "a copy that is sent again is stored again",
+        """When the answer to the first copy is lost, or its sender dies before the ack, it is sent
+        again. The edit gives each try a producer of its own, so the topic takes it for new.""",
+        "X14",
+        "dead letters under lost answers and take-overs",
+        (
+            Edit(
+                "octavo.broker.cluster.letters:Letters.send",
+                "producer_id=producer_id,",
+                "producer_id=producer_id ^ self._clock(),",
+            ),
+        ),
+        "topic",
+    ),
+)

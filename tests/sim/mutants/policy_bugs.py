@@ -1,0 +1,161 @@
+"""Planted bugs of policies: what counts as acked though nobody acked it."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.planting import Edit, Mutant
+from tests.sim.mutants.tested import TestedBug
+
+MUTANTS = (
+    Mutant(
+        "expired-as-soon-as-it-is-marked",
+        0,
+        "issue 19",
+        "a time to live passes over all that is marked, however young",
+        """The span is left out of the question what is old: a consumer that is a moment behind
+        finds its backlog acked.""",
+        "P64",
+        "a time to live, a subscription that is behind",
+        (
+            Edit(
+                "octavo.broker.partition.backlogs:Backlogs._expire",
+                "self.ages.stored_before(time.now_ms - ttl_ms - 1)",
+                "self.ages.stored_before(time.now_ms)",
+            ),
+        ),
+        profile="topic",
+    ),
+    Mutant(
+        "evicted-down-to-nothing",
+        0,
+        "issue 19",
+        "a backlog beyond its quota is evicted as a whole",
+        """A quota says how much may be kept, not that nothing is. The edit passes over everything
+        up to the end.""",
+        "P65",
+        "a backlog quota that evicts, a subscription that is behind",
+        (
+            Edit(
+                "octavo.broker.partition.backlogs:Backlogs._evict",
+                "room_from(quota.bytes, self._stored())",
+                "self._stored()[-1].end",
+            ),
+        ),
+        profile="topic",
+    ),
+    Mutant(
+        "evicted-for-its-neighbour",
+        0,
+        "issue 19",
+        "the backlog of one subscription is evicted from the cursor of another",
+        """Two subscriptions, one of them slow: the other one's unread messages count as acked. The
+        edit takes the first cursor there is.""",
+        "S9 (nobody acked it, and its cursor stands behind it)",
+        "a backlog quota that evicts, two subscriptions",
+        (
+            Edit(
+                "octavo.broker.subscriptions.subscriptions:SubscriptionSet.pass_over",
+                "held = self._cursors.get(name)",
+                "held = next(iter(self._cursors.values()), None)",
+            ),
+        ),
+        profile="topic",
+    ),
+    Mutant(
+        "passed-over-in-memory-alone",
+        0,
+        "issue 19",
+        "what is passed over is not written into the state ledger",
+        """The owner that passes over expired messages counts them and goes on; the next owner
+        delivers them all.""",
+        "S9 (memory and state ledger say the same)",
+        "a time to live or a quota, the end of a seed",
+        (
+            Edit(
+                "octavo.broker.subscriptions.subscriptions:SubscriptionSet.pass_over",
+                "await self._persist(ack_op(name, [(start, end)]))",
+                "pass",
+            ),
+        ),
+        profile="topic",
+    ),
+)
+
+BUGS = (
+    TestedBug(
+        "between-two-marks-aged-by-the-earlier",
+        "what was stored between two marks counts as old as the earlier one",
+        """Nobody knows when between two marks a message came, so it has to age from the later. The
+        edit takes the mark that follows the last old one. 150 seeds did not tell: a message is as
+        old as its sending there, and marks are close.""",
+        "P64",
+        "unit/broker/test_ages.py",
+        (
+            Edit(
+                "octavo.broker.policies.ages:Ages.stored_before",
+                "return self._marks[place - 1].offset if place else 0",
+                "return self._marks[min(place, len(self._marks) - 1)].offset if place else 0",
+            ),
+        ),
+    ),
+    TestedBug(
+        "dated-by-what-may-be-behind",
+        "a mark of age is made by the time that is safe to delete by, which may be behind",
+        """Of a clock that was behind the mark is too old at once when it is right again: a message
+        that came a second ago has been there for an hour.""",
+        "P64",
+        "unit/broker/test_backlogs.py",
+        (
+            Edit(
+                "octavo.broker.partition.backlogs:Backlogs._mark",
+                "self.ages.note(end, time.date_ms)",
+                "self.ages.note(end, time.now_ms)",
+            ),
+        ),
+    ),
+    TestedBug(
+        "an-earlier-mark-takes-the-later-back",
+        "a mark that is replayed late has all before it count as older",
+        """A snapshot of a state ledger is ahead of the operations that were queued before it. The
+        edit lets an operation that says nothing new take the marks back.""",
+        "P64",
+        "unit/broker/test_ages.py",
+        (
+            Edit(
+                "octavo.broker.policies.ages:Ages.note",
+                "if marks and offset <= marks[-1].offset:",
+                "if False:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "who-comes-later-is-not-held",
+        "a publish overtakes those that were held before it",
+        """When a backlog has room again those that waited go on one by one; one that comes in
+        between and looks at the quota alone is stored before them. An idempotent producer has a
+        gap then.""",
+        "S9 (batches take effect in the order of the calls)",
+        "unit/broker/test_backlogs.py",
+        (
+            Edit(
+                "octavo.broker.partition.backlogs:Backlogs.admit",
+                "if self._over is None and not self._held:",
+                "if self._over is None:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "readable-before-it-is-synced",
+        "what is written and not synced is confirmed to readers",
+        """A deferred ack is an ack all the same, and confirmed like any other. A consumer acks what
+        a power failure takes away, and its cursor stands behind the end of the log.""",
+        "S9 (cursor ≤ end)",
+        "cluster/test_policies.py",
+        (
+            Edit(
+                "octavo.broker.partition.publisher:Publisher._added",
+                "job.stored = not job.segment.writer.deferred",
+                "job.stored = True",
+            ),
+        ),
+    ),
+)

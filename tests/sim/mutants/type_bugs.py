@@ -1,0 +1,121 @@
+"""Planted bugs of the types of subscriptions: the order of keys, whose turn it is, filters."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.planting import Edit, Mutant
+from tests.sim.mutants.tested import TestedBug
+
+_KEYS = "octavo.broker.subscriptions.keys:KeyOrder"
+
+MUTANTS = (
+    Mutant(
+        "key-at-two-consumers",
+        0,
+        "Pulsar's Key_Shared (class)",
+        "more of a key is given out while some of it is out",
+        """When consumers came and left, Pulsar's Key_Shared gave messages of a key to another one
+        while earlier ones were unacked at the first. The edit asks who owns the key's slot, and not
+        whether some of it is out.""",
+        "S13 (of a key all that is out is one answer's)",
+        "key-shared consumers that come, die and are slow to ack",
+        (
+            Edit(
+                f"{_KEYS}._may_have",
+                "return None if key.out else self._slots.owner(slot_of(key.hash))",
+                "return self._slots.owner(slot_of(key.hash))",
+            ),
+        ),
+        "topic",
+    ),
+    Mutant(
+        "new-ones-overtake-what-is-not-remembered",
+        0,
+        "Pulsar's Key_Shared (class)",
+        "of a key that has more than is remembered new messages are taken for the next ones",
+        """What did not fit into memory was overtaken by what came later. The edit takes whatever is
+        beyond the front for the key's next message.""",
+        "S13 (what is out of a key is its beginning)",
+        "a key-shared consumer that is slower than the producers of its keys",
+        (
+            Edit(
+                f"{_KEYS}._is_next",
+                "if key is None or key.more_from is None:",
+                "if key is None or key.more_from is None or offset >= self.front:",
+            ),
+        ),
+        "topic",
+    ),
+    Mutant(
+        "one-slow-key-stops-all",
+        0,
+        "Pulsar's Key_Shared (class)",
+        "while a key has more than is remembered nothing new is looked at",
+        """Pulsar's look-ahead was bounded in messages: one slow consumer filled it, and nobody got
+        anything any more. The edit does not look on while some key has more than is
+        remembered.""",
+        "S13 (no key waits for another one)",
+        "a consumer that holds one message and stands still, while others ask",
+        (
+            Edit(
+                f"{_KEYS}.wanted",
+                "if self.front >= end or self.is_full:",
+                "if self.front >= end or self.is_full or self._spilled:",
+            ),
+        ),
+        "topic",
+    ),
+    Mutant(
+        "next-one-does-not-wait",
+        0,
+        "Pulsar's Failover (class)",
+        "a failover consumer takes over while the last one still holds messages",
+        """The new active consumer got messages behind those that the last one was at work on, and
+        then these again. The edit does not ask what the last one holds.""",
+        "S13 (all that is out is at one consumer)",
+        "failover consumers that die and come",
+        (
+            Edit(
+                "octavo.broker.subscriptions.turns:Turns._elect",
+                "elif self.active is None or self.active.leased == 0:",
+                "elif self.active is None or self.active.leased >= 0:",
+            ),
+        ),
+        "topic",
+    ),
+    Mutant(
+        "filter-believes-it-has-looked",
+        0,
+        "class",
+        "what was to be looked at counts as looked at, though less was read",
+        """A read gives fewer messages than it was asked for. The edit takes the whole stretch for
+        done, so the rest goes out unfiltered.""",
+        "S13 (what a filter refuses is given to nobody)",
+        "filters, and batches that are read one by one",
+        (
+            Edit(
+                "octavo.broker.subscriptions.looking:Lookout.learn",
+                "self._front = max(self._front, seen.stop)",
+                "self._front = max(self._front, look.stop)",
+            ),
+        ),
+        "topic",
+    ),
+)
+
+BUGS = (
+    TestedBug(
+        "later-ones-stay-out",
+        "a message comes back, and the later ones of its key stay out",
+        """They look like somebody else's concern. They may be acked before the earlier one is
+        delivered again.""",
+        "S13 (what is out of a key is its beginning)",
+        "unit/broker/test_keys.py",
+        (
+            Edit(
+                f"{_KEYS}.back",
+                "later = sorted(one for one in key.out if one > offset)",
+                "later: list[int] = []",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,56 @@
+"""Which types the subscriptions of a seed have, and the keys of its messages.
+
+In a share of the seeds, drawn from a stream of its own, so that the others stay what they were.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from octavo.broker.types import SubscriptionSettings
+from tests.sim.client_load import LOOP
+
+_SHARE = 0.25
+KeyOf = Callable[[str], bytes | None]
+
+
+def draw(
+    rng: random.Random, subscriptions: Mapping[str, SubscriptionSettings]
+) -> dict[str, SubscriptionSettings]:
+    """The subscriptions as they are in this seed; none: it has none of these types."""
+    if rng.random() >= _SHARE:
+        return {}
+    those = {n: one for n, one in subscriptions.items() if n != LOOP} or {
+        "s0": SubscriptionSettings(ack_timeout_ms=300)
+    }
+    return {name: _drawn(rng, settings) for name, settings in those.items()}
+
+
+def _drawn(rng: random.Random, settings: SubscriptionSettings) -> SubscriptionSettings:
+    return replace(
+        settings,
+        type=rng.choices(("key_shared", "failover", "shared", "exclusive"), (4, 2, 1, 1))[0],
+        consumer_timeout_ms=rng.choice((20, 60, 300)),
+        max_unacked=rng.choice((None, None, 5)),
+        max_unacked_per_consumer=rng.choice((None, None, 2)),
+        filter_key_prefix=rng.choice((None, None, None, "k1", "k")),
+    )
+
+
+def key_of(subscriptions: Mapping[str, SubscriptionSettings], keys: int) -> KeyOf:
+    """By the value alone: `keys` of them and none, in seeds where they matter."""
+    matters = any(
+        one.type == "key_shared" or one.filter_key_prefix is not None
+        for one in subscriptions.values()
+    )
+
+    def keyed(value: str) -> bytes | None:
+        if not matters:
+            return None
+        number = zlib.crc32(value.encode()) % (keys + 1)
+        return b"k%d" % number if number < keys else None
+
+    return keyed

@@ -1,0 +1,234 @@
+"""Consumer groups: who gets what, who has what, and who is kept out. All pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from octavo.broker.errors import ForeignMember, GroupFull, StaleGeneration, SubscriptionBusy
+from octavo.broker.subscriptions.assignment import assigned
+from octavo.broker.subscriptions.group import Group
+from octavo.broker.subscriptions.hold import Hold
+from octavo.broker.types import PartitionName
+
+SESSION_MS = 1_000
+
+
+def parts(topic: str, count: int) -> list[PartitionName]:
+    return [PartitionName("public", topic, number) for number in range(count)]
+
+
+ALL = [*parts("a", 3), *parts("b", 1), *parts("c", 6)]
+
+
+# ---- assignment
+
+
+@given(st.integers(1, 12), st.integers(0, 40))
+def test_all_that_want_the_same_get_as_many_or_one_fewer(members: int, partitions: int) -> None:
+    wants = {f"m{n}": parts("t", partitions) for n in range(members)}
+    found = assigned(wants)
+    assert sorted(found) == parts("t", partitions)
+    counts = Counter(dict.fromkeys(wants, 0))
+    counts.update(found.values())
+    assert max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_few_move_when_a_member_comes_or_goes() -> None:
+    wanted = parts("t", 60)
+    before = assigned({f"m{n}": wanted for n in range(5)})
+    after = assigned({f"m{n}": wanted for n in range(4)})
+    moved = [one for one in wanted if before[one] != after[one]]
+    assert len(moved) <= 12 + 12, "its share, and about as many for the balance"
+
+
+def test_topics_of_one_partition_are_spread_evenly_too() -> None:
+    wanted = [PartitionName("public", f"t{n}", 0) for n in range(9)]
+    found = assigned({"a": wanted, "b": wanted, "c": wanted})
+    assert sorted(Counter(found.values()).values()) == [3, 3, 3]
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), st.frozensets(st.sampled_from(ALL)), max_size=4))
+def test_each_partition_goes_to_one_that_wants_it(
+    wants: dict[str, frozenset[PartitionName]],
+) -> None:
+    found = assigned(wants)
+    assert set(found) == set().union(*wants.values())
+    assert all(one in wants[member] for one, member in found.items())
+
+
+# ---- the group
+
+
+class World:
+    """Members that do what they are told, and a clock."""
+
+    def __init__(self, members_max: int = 9) -> None:
+        self.group = Group(members_max)
+        self.now_ms = 0
+        self.has: dict[str, list[PartitionName]] = {}
+        self.generation: dict[str, int] = {}
+
+    def beat(self, name: str, wants: list[PartitionName] = ALL, *, who: str = "alice") -> None:
+        """Say what it has; then let go of what it was not given."""
+        self.group.beat(
+            name, who, wants, self.has.get(name, []), generation=self.generation.get(name, 0),
+            session_ms=SESSION_MS, now_ms=self.now_ms,
+        )  # fmt: skip
+        self.has[name] = self.group.given(name, self.now_ms)
+        self.generation[name] = self.group.generation
+
+
+def test_a_partition_is_given_on_once_it_was_let_go() -> None:
+    world = World()
+    world.beat("a")
+    assert world.has["a"] == sorted(ALL)
+    world.beat("b")
+    assert world.has["b"] == [], "a has all of it, and does not know yet"
+    world.beat("a")
+    assert len(world.has["a"]) == 5
+    world.beat("b")
+    assert world.has["b"] == [], "a was told, and has not said yet that it did"
+    world.beat("a")
+    world.beat("b")
+    assert sorted(world.has["a"] + world.has["b"]) == sorted(ALL)
+
+
+def test_who_vanishes_is_replaced_within_a_session_timeout() -> None:
+    world = World()
+    for name in "abab":
+        world.beat(name)
+    world.now_ms = SESSION_MS - 1
+    world.beat("b")
+    held = world.has["b"]
+    world.now_ms = SESSION_MS + 1
+    assert world.group.next_event_ms() == SESSION_MS
+    generation = world.group.generation
+    world.beat("b")
+    assert world.has["b"] == sorted(ALL) != held
+    assert world.group.generation > generation
+    world.beat("a")
+    assert world.has["a"] == [], "what it had is another one's now: it comes like a new one"
+
+
+def test_who_leaves_is_replaced_at_once() -> None:
+    world = World()
+    for name in "abaabb":
+        world.beat(name)
+    assert world.group.leave("a", "alice")
+    assert not world.group.leave("a", "alice")
+    world.beat("b")
+    assert world.has["b"] == sorted(ALL)
+
+
+def test_at_a_new_keeper_all_keep_what_they_have() -> None:
+    world = World()
+    for name in "abaabb":
+        world.beat(name)
+    before = {name: list(has) for name, has in world.has.items()}
+    generation = world.group.generation
+    world.group = Group(9)  # another broker keeps it now, and knows nothing
+    world.beat("a")
+    assert world.has["a"] == before["a"], "b is about to show itself"
+    world.beat("b")
+    assert world.has == before
+    assert world.group.generation > generation
+    world.group = Group(9)
+    world.beat("a")
+    world.now_ms += SESSION_MS - 1
+    world.beat("a")
+    assert world.has["a"] == before["a"]
+    world.now_ms += 1
+    world.beat("a")
+    assert world.has["a"] == sorted(ALL), "b did not come: it is gone"
+
+
+def test_a_generation_heard_of_elsewhere_is_gone_beyond() -> None:
+    world = World()
+    world.beat("a")
+    world.generation["a"] = 70
+    world.beat("a")
+    assert world.group.generation > 70
+    world.beat("a")
+    assert world.generation["a"] == world.group.generation, "and that was that"
+
+
+def test_a_name_is_of_who_came_with_it() -> None:
+    world = World(members_max=2)
+    world.beat("a")
+    with pytest.raises(ForeignMember, match="somebody else's"):
+        world.beat("a", who="mallory")
+    with pytest.raises(ForeignMember):
+        world.group.leave("a", "mallory")
+    world.beat("b")
+    with pytest.raises(GroupFull, match="2 members"):
+        world.beat("c")
+
+
+Step = tuple[str, str]
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["beat", "beat", "beat", "leave", "late", "keeper"]),
+              st.sampled_from("abc")),
+    max_size=60,
+)  # fmt: skip
+
+
+@given(STEPS)
+def test_nobody_is_given_what_another_living_member_has(steps: list[Step]) -> None:
+    world = World()
+    for what, name in steps:
+        world.now_ms += 1
+        if what == "beat":
+            world.beat(name)
+        elif what == "leave":
+            world.group.leave(name, "alice")
+            world.has.pop(name, None)
+        elif what == "late":
+            world.now_ms += SESSION_MS
+            world.has.clear()  # they have not shown themselves in time: all are replaced
+        elif all(one in world.group.members for one in world.has):
+            # Those who are there have a generation, so the next keeper waits for the others.
+            world.group = Group(9)
+            if not world.has:
+                world.generation.clear()
+            else:
+                world.beat(min(world.has))
+        held = [one for has in world.has.values() for one in has]
+        assert len(held) == len(set(held)), (what, name, world.has)
+
+
+# ---- the fence
+
+
+def test_a_later_generation_takes_the_partition_and_fences_the_one_before() -> None:
+    hold = Hold()
+    assert hold.enter("a", 3, 0, 1_000)
+    assert not hold.enter("a", 3, 10, 1_000)
+    assert not hold.enter("a", 4, 20, 1_000), "the same member, told anew"
+    assert hold.enter("b", 5, 30, 1_000)
+    with pytest.raises(StaleGeneration, match=r"generation 4 .* generation 5") as raised:
+        hold.enter("a", 4, 40, 1_000)
+    assert raised.value.generation == 5
+    assert hold.member == "b"
+
+
+def test_two_of_one_generation_do_not_take_it_from_each_other() -> None:
+    hold = Hold()
+    hold.enter("a", 3, 0, 1_000)
+    with pytest.raises(SubscriptionBusy, match="'a'"):
+        hold.enter("b", 3, 999, 1_000)
+    assert hold.enter("b", 3, 1_000, 1_000), "it was not heard of for so long"
+
+
+def test_consumers_of_no_group_wait_for_its_members_to_go() -> None:
+    hold = Hold()
+    assert not hold.enter("plain", None, 0, 1_000)
+    assert hold.enter("a", 1, 0, 1_000), "what the other one has is void"
+    with pytest.raises(SubscriptionBusy, match="for another 1000 ms"):
+        hold.enter("plain", None, 0, 1_000)
+    assert not hold.enter("plain", None, 1_000, 1_000)
+    with pytest.raises(StaleGeneration):
+        hold.enter("old", 0, 1_000, 1_000)

@@ -1,0 +1,325 @@
+"""Key-shared subscriptions: the order of each key, and that no key waits for another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from octavo.broker.state.cursor import Cursor
+from octavo.broker.subscriptions.dispatch import DispatchedBatch, Dispatcher
+from octavo.broker.subscriptions.keys import KeyOrder
+from octavo.broker.subscriptions.slots import SLOTS, Slots, hash_of, slot_of
+from octavo.broker.subscriptions.turns import Turns
+
+LEASE = 100
+GONE = 50
+"""So long after its last call a consumer shares the keys."""
+
+
+class Topic:
+    """Messages by their key, and a key-shared subscription to them."""
+
+    def __init__(self, ahead: int = 1000, keys: list[str | None] | None = None) -> None:
+        self.messages = keys or []
+        self.cursor = Cursor(0)
+        self.order = KeyOrder(self.cursor, ahead)
+        self.looked = 0
+        self.dispatcher = Dispatcher(
+            self.cursor,
+            ack_timeout_ms=LEASE,
+            leased_max=10_000,
+            delayed_max=10_000,
+            turns=Turns("key_shared", GONE, 0),
+            keys=self.order,
+        )
+
+    def take(self, name: str, now: int, most: int = 100) -> list[int]:
+        found = self.receive(name, now, most)
+        return [] if found is None else found.offsets
+
+    def receive(self, name: str, now: int, most: int = 100) -> DispatchedBatch | None:
+        """As the driver does it."""
+        end = len(self.messages)
+        self.dispatcher.enter(name, now)
+        while True:
+            found = self.dispatcher.dispatch(name, now, end, most)
+            if found is not None:
+                return found
+            look = self.order.wanted(name, end)
+            if look is None or not self.dispatcher.is_open_to(name):
+                return None
+            self.looked += look.stop - look.start
+            known = [
+                (offset, None if key is None else hash_of(key.encode()))
+                for offset, key in enumerate(self.messages[look.start : look.stop], look.start)
+            ]
+            assert self.order.learn(look, known, look.stop)
+
+    def ack(self, *offsets: int) -> None:
+        for offset in offsets:
+            self.cursor.ack(offset, offset + 1)
+        self.dispatcher.acked(offsets)
+
+
+def owned_by(name: str, *names: str, count: int = 1) -> list[str]:
+    """Keys that are this consumer's among these."""
+    slots = Slots(names)
+    keys = (f"k{number}" for number in range(100_000))
+    mine = (key for key in keys if slots.owner(slot_of(hash_of(key.encode()))) == name)
+    return [next(mine) for _ in range(count)]
+
+
+def test_slots_are_shared_about_evenly_and_whole() -> None:
+    names = [f"consumer-{number}" for number in range(8)]
+    slots = Slots(names)
+    ranges = slots.ranges()
+    every = sorted(one for mine in ranges.values() for one in mine)
+    assert every[0][0] == 0
+    assert every[-1][1] == SLOTS - 1
+    assert all(before[1] + 1 == after[0] for before, after in pairwise(every))
+    shares = [sum(last - first + 1 for first, last in mine) for mine in ranges.values()]
+    assert min(shares) > SLOTS / 8 / 2
+    assert max(shares) < SLOTS / 8 * 2
+    for name, mine in ranges.items():
+        assert all(slots.owner(first) == slots.owner(last) == name for first, last in mine)
+
+
+def test_one_consumer_more_takes_slots_and_moves_no_others() -> None:
+    before, after = Slots(["a", "b", "c"]), Slots(["a", "b", "c", "d"])
+    for slot in range(0, SLOTS, 7):
+        assert after.owner(slot) in (before.owner(slot), "d")
+    assert Slots().owner(5) is None
+    assert Slots().ranges() == {}
+
+
+def test_each_key_goes_to_one_consumer_and_messages_without_one_to_anybody() -> None:
+    mine, other = owned_by("a", "a", "b")[0], owned_by("b", "a", "b")[0]
+    topic = Topic(keys=[mine, other, None, mine, other, None])
+    topic.dispatcher.enter("b", 0)
+    assert topic.take("b", 0, 1) == [0], "the only one that is there gets whatever comes first"
+    assert topic.take("a", 0) == [2, 5], "its own key drains"
+    topic.ack(0)
+    assert topic.take("a", 0) == [3]
+    assert topic.take("b", 0) == [1, 4]
+
+
+def test_a_slow_consumer_keeps_its_keys_and_no_others() -> None:
+    slow, fast = owned_by("slow", "slow", "fast")[0], owned_by("fast", "slow", "fast")[0]
+    topic = Topic(ahead=64, keys=[slow, fast] * 5_000)
+    topic.take("fast", 0, 1)
+    topic.dispatcher.enter("slow", 0)
+    topic.ack(0)
+    assert topic.take("slow", 0, 1) == [2]
+    got: list[int] = []
+    while taken := topic.take("fast", 10, 100):
+        got += taken
+        topic.ack(*taken)
+    assert got == list(range(1, 10_000, 2)), "all, however long the other waits"
+    assert topic.order._waiting <= 64 + 1
+    # The slow one goes on, in order, and what was looked at again is bounded.
+    topic.looked = 0
+    topic.ack(2)
+    rest: list[int] = []
+    while taken := topic.take("slow", 20, 100):
+        rest += taken
+        topic.ack(*taken)
+    assert rest == list(range(4, 10_000, 2))
+    assert topic.looked < 5 * 10_000
+    assert topic.cursor.backlog(10_000) == 0
+
+
+def test_a_message_that_comes_back_takes_the_later_ones_of_its_key_along() -> None:
+    topic = Topic(keys=["k", "k", "k", "other"])
+    first = topic.receive("a", 0)
+    assert first is not None
+    assert first.offsets == [0, 1, 2, 3]
+    topic.dispatcher.nack(1, 0, 30)
+    assert [topic.dispatcher.holds(one, first.number) for one in range(4)] == [
+        True, False, False, True,
+    ]  # fmt: skip
+    topic.ack(0)
+    assert topic.take("a", 29) == [], "what is behind a delayed one waits with it"
+    again = topic.receive("a", 30)
+    assert again is not None
+    assert (again.offsets, again.counts) == ([1, 2], {1: 2}), "the third was not given back"
+
+
+def test_a_key_drains_to_its_new_consumer() -> None:
+    mine, other = owned_by("b", "a", "b")[0], owned_by("a", "a", "b")[0]
+    topic = Topic(keys=[mine, mine, other, mine, other])
+    assert topic.take("a", 0, 2) == [0, 1]
+    assert topic.take("b", 0) == []
+    assert topic.take("a", 0) == [2, 4], "nobody gets more of what is out"
+    topic.ack(1)
+    assert topic.take("b", 0) == []
+    topic.ack(0)
+    assert topic.take("b", 0) == [3]
+
+
+def test_a_consumer_that_takes_nothing_any_more_gives_its_keys_up() -> None:
+    mine = owned_by("b", "a", "b", count=2)
+    topic = Topic(keys=[mine[0], mine[1], mine[0]])
+    topic.dispatcher.enter("a", 0)
+    assert topic.take("b", 0, 1) == [0]
+    assert topic.take("a", GONE - 1) == []
+    assert topic.dispatcher.turns is not None
+    assert topic.dispatcher.turns.changes_ms == GONE
+    assert topic.take("a", GONE) == [1], "what b does not hold"
+    assert topic.take("a", LEASE) == [0, 2], "its lease is over"
+
+
+def test_a_seek_begins_anew() -> None:
+    topic = Topic(keys=["k", "k", "k"])
+    assert topic.take("a", 0, 2) == [0, 1]
+    look = topic.order.wanted("a", 3)
+    topic.messages.append("k")
+    look = topic.order.wanted("a", 4)
+    assert look is not None
+    topic.cursor.reset(1)
+    topic.dispatcher.reset()
+    assert not topic.order.learn(look, [(3, hash_of(b"k"))], 4), "it was before the seek"
+    assert topic.take("a", 0) == [1, 2, 3]
+
+
+@dataclass
+class Held:
+    consumer: str
+    number: int
+    deadline: int
+
+
+@dataclass
+class Model:
+    acked: set[int] = field(default_factory=set)
+    held: dict[int, Held] = field(default_factory=dict)
+    hidden: dict[int, int] = field(default_factory=dict)  # nacked until
+    seen: dict[str, int] = field(default_factory=dict)
+
+
+class KeyShared(RuleBasedStateMachine):
+    """Consumers that come, stop, ack, give back and lose their leases, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.topic = Topic(ahead=8)
+        self.model = Model()
+        self.now = 0
+
+    def of_key(self, offset: int) -> list[int]:
+        """The unacked messages of the same key, in order."""
+        key = self.topic.messages[offset]
+        return [
+            one
+            for one, other in enumerate(self.topic.messages)
+            if other == key and one not in self.model.acked
+        ]
+
+    def expire(self) -> None:
+        """What lease ends mean: later ones of the key come back too."""
+        for offset in [o for o, held in self.model.held.items() if held.deadline <= self.now]:
+            self.lost(offset)
+
+    def lost(self, offset: int) -> None:
+        keyed = self.topic.messages[offset] is not None
+        for one in self.of_key(offset) if keyed else [offset]:
+            if one >= offset:
+                self.model.held.pop(one, None)
+
+    @rule(keys=st.lists(st.sampled_from(["p", "q", "r", "s", "t", None]), min_size=1, max_size=20))
+    def publish(self, keys: list[str | None]) -> None:
+        self.topic.messages += keys
+
+    @rule(ms=st.integers(1, 60))
+    def pass_time(self, ms: int) -> None:
+        self.now += ms
+        self.expire()
+
+    @rule(most=st.integers(1, 6), name=st.sampled_from("abc"))
+    def receive(self, most: int, name: str) -> None:
+        model, topic = self.model, self.topic
+        found = topic.receive(name, self.now, most)
+        model.seen[name] = self.now
+        offsets = found.offsets if found is not None else []
+        assert offsets == sorted(set(offsets))
+        assert len(offsets) <= most
+        for offset in offsets:
+            assert found is not None
+            assert offset not in model.held, "nobody has it"
+            assert offset not in model.acked
+            assert model.hidden.get(offset, 0) <= self.now, "its delay is over"
+            if topic.messages[offset] is not None:
+                for one in self.of_key(offset):
+                    holder = model.held.get(one)
+                    assert holder is None or holder.number == found.number, "no more of it is out"
+                    if one < offset:
+                        assert holder is not None, "in order"
+            model.held[offset] = Held(name, found.number, self.now + LEASE)
+            model.hidden.pop(offset, None)
+        if not offsets:
+            self.nothing_else_was_free(name)
+
+    def nothing_else_was_free(self, name: str) -> None:
+        """Whatever is left waits for something of its own key, or is another one's."""
+        topic, model = self.topic, self.model
+        able = [one for one, seen in model.seen.items() if seen > self.now - GONE]
+        slots = Slots(able)
+        for offset, key in enumerate(topic.messages):
+            if offset in model.acked or offset in model.held:
+                continue
+            if model.hidden.get(offset, 0) > self.now:
+                continue
+            assert key is not None, f"{offset} is anybody's"
+            before = [one for one in self.of_key(offset) if one < offset]
+            waits = [one for one in before if one not in model.held]
+            out = [one for one in before if one in model.held]
+            owner = slots.owner(slot_of(hash_of(key.encode())))
+            behind = any(model.hidden.get(one, 0) > self.now for one in waits)
+            assert behind or out or owner != name, f"{offset} of {key} was {name}'s"
+
+    @precondition(lambda self: self.model.held)
+    @rule(data=st.data())
+    def answer(self, data: st.DataObject) -> None:
+        model, dispatcher = self.model, self.topic.dispatcher
+        offset = data.draw(st.sampled_from(sorted(model.held)))
+        held = model.held[offset]
+        assert dispatcher.holds(offset, held.number)
+        what = data.draw(st.sampled_from(["ack", "nack", "extend"]))
+        if what == "ack":
+            self.topic.ack(offset)
+            model.acked.add(offset)
+            del model.held[offset]
+        elif what == "nack":
+            delay = data.draw(st.integers(0, 80))
+            assert dispatcher.nack(offset, self.now, delay)
+            model.hidden[offset] = self.now + delay
+            self.lost(offset)
+        else:
+            dispatcher.extend([offset], self.now)
+            held.deadline = self.now + LEASE
+
+    @rule(back=st.integers(0, 10))
+    def seek(self, back: int) -> None:
+        to = max(0, len(self.topic.messages) - back)
+        self.topic.cursor.reset(to)
+        self.topic.dispatcher.reset()
+        self.model.acked = set(range(to))
+        self.model.held.clear()
+        self.model.hidden.clear()
+
+    @invariant()
+    def leases_are_counted(self) -> None:
+        dispatcher = self.topic.dispatcher
+        dispatcher.expire(self.now)
+        assert dispatcher.leased == len(self.model.held)
+        for offset, held in self.model.held.items():
+            assert dispatcher.holds(offset, held.number)
+        assert sum(c.leased for c in dispatcher.consumers.values()) == dispatcher.leased
+        assert self.topic.order._waiting <= 2 * 8 + len(self.topic.messages) // 2 + 20
+
+
+TestKeyShared = KeyShared.TestCase
+TestKeyShared.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

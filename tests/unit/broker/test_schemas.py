@@ -1,0 +1,196 @@
+"""Schemas: which may follow which, what a message has to be, and what is no schema."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from typing import Any
+
+import fastavro
+import pytest
+
+from octavo.broker.errors import InvalidSchema
+from octavo.broker.schemas.avro_rules import unreadable
+from octavo.broker.schemas.compatibility import MODES, problems_of
+from octavo.broker.schemas.kinds import id_of, parsed
+
+# ---- compatibility
+
+
+@pytest.mark.parametrize(
+    ("mode", "asked"),
+    [
+        ("NONE", []),
+        ("BACKWARD", [("new", "b")]),
+        ("BACKWARD_TRANSITIVE", [("new", "a"), ("new", "b")]),
+        ("FORWARD", [("b", "new")]),
+        ("FORWARD_TRANSITIVE", [("a", "new"), ("b", "new")]),
+        ("FULL", [("new", "b"), ("b", "new")]),
+        ("FULL_TRANSITIVE", [("new", "a"), ("a", "new"), ("new", "b"), ("b", "new")]),
+    ],
+)
+def test_who_has_to_read_what(mode: str, asked: list[tuple[str, str]]) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def look(reader: str, writer: str) -> list[str]:
+        seen.append((reader, writer))
+        return ["no"]
+
+    found = problems_of(mode, "new", [(1, "a"), (2, "b")], look)
+    assert seen == asked
+    assert len(found) == len(asked)
+    assert mode in MODES
+
+
+# ---- Avro
+
+
+def record(*fields: Any, name: str = "r", **more: Any) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": list(fields), **more}
+
+
+def field(name: str, kind: Any, **more: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind, **more}
+
+
+LIST: Any = record(field("next", ["null", "r"]), field("v", "int"))
+E = {"type": "enum", "name": "e", "symbols": ["A", "B"]}
+AVRO: list[tuple[Any, Any, str]] = [
+    ("long", "int", ""),
+    ("int", "long", "long is not read as int"),
+    ("string", "bytes", ""),
+    ("double", "float", ""),
+    (record(field("a", "int"), field("b", "int", default=0)), record(field("a", "int")), ""),
+    (record(field("a", "int"), field("b", "int")), record(field("a", "int")), "/b: was not writ"),
+    (record(field("a", "int")), record(field("a", "int"), field("b", "int")), ""),
+    (record(field("a", "string")), record(field("a", "int")), "/a: int is not read as string"),
+    (record(field("n", "int", aliases=["a"])), record(field("a", "int")), ""),
+    (record(field("a", "int"), name="x"), record(field("a", "int")), "by no alias"),
+    (record(field("a", "int"), name="x", aliases=["r"]), record(field("a", "int")), ""),
+    (["null", "long"], "int", ""),
+    ("int", ["null", "int"], "null is not read as int"),
+    (["null", "int"], ["int", "string"], "none of the reader's union reads string"),
+    ({"type": "array", "items": "int"}, {"type": "array", "items": "long"}, "/*: long"),
+    ({"type": "map", "values": "long"}, {"type": "map", "values": "int"}, ""),
+    (E, {**E, "symbols": ["A", "B", "C"]}, "no default for C"),
+    ({**E, "default": "A"}, {**E, "symbols": ["A", "B", "C"]}, ""),
+    ({"type": "fixed", "name": "f", "size": 4}, {"type": "fixed", "name": "f", "size": 8}, "8 byt"),
+    (LIST, LIST, ""),
+    (record(field("next", ["null", "r"]), field("v", "string")), LIST, "/v: int"),
+    (
+        record(field("a", {"type": "string", "logicalType": "uuid"})),
+        record(field("a", "string")),
+        "",
+    ),
+    (record(field("x", E), field("y", "e")), record(field("x", E), field("y", "e")), ""),
+]
+
+
+@pytest.mark.parametrize(("reader", "writer", "said"), AVRO)
+def test_what_avro_reads(reader: Any, writer: Any, said: str) -> None:
+    one, other = parsed("avro", json.dumps(reader)), parsed("avro", json.dumps(writer))
+    found = list(one.unreadable(other))
+    assert bool(found) is bool(said), found
+    assert said in "".join(found)
+
+
+VALUES = {"int": 7, "long": 7, "float": 0.5, "double": 0.5, "string": "x", "bytes": b"x"}
+
+
+@pytest.mark.parametrize("written", VALUES)
+@pytest.mark.parametrize("read", VALUES)
+def test_the_library_reads_what_is_said_to_be_readable(read: str, written: str) -> None:
+    stream = io.BytesIO()
+    writer = fastavro.parse_schema(record(field("a", written)))
+    fastavro.schemaless_writer(stream, writer, {"a": VALUES[written]})
+    stream.seek(0)
+    reader = fastavro.parse_schema(record(field("a", read)))
+    problems = unreadable(reader, writer)
+    try:
+        fastavro.schemaless_reader(stream, writer, reader)
+    except Exception:
+        assert problems
+    else:
+        assert not problems
+
+
+def test_an_avro_value_fits_whole_or_not() -> None:
+    given = record(field("a", "int"), field("b", "string"))
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(given), {"a": 1, "b": "x"})
+    schema, value = parsed("avro", given), stream.getvalue()
+    assert schema.misfit(value) is None
+    assert "1 bytes stand behind" in (schema.misfit(value + b"!") or "")
+    for cut in range(len(value)):
+        assert schema.misfit(value[:cut]), cut
+    assert schema.misfit(b"\xff" * 40)
+
+
+# ---- JSON Schema
+
+OBJECT = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+CLOSED = {**OBJECT, "additionalProperties": False}
+JSON: list[tuple[Any, Any, bool]] = [
+    (OBJECT, OBJECT, True),
+    (OBJECT, CLOSED, True),
+    (CLOSED, OBJECT, False),
+    ({**OBJECT, "required": []}, OBJECT, True),
+    (OBJECT, {**OBJECT, "required": []}, False),
+    ({**OBJECT, "properties": {"a": {"type": "number"}}}, OBJECT, True),
+    (OBJECT, {**OBJECT, "properties": {"a": {"type": "number"}}}, False),
+    ({"type": "string", "maxLength": 9}, {"type": "string", "maxLength": 8}, True),
+    ({"type": "string", "maxLength": 7}, {"type": "string", "maxLength": 8}, False),
+    ({"enum": [1, 2]}, {"enum": [1]}, True),
+    ({"enum": [1]}, {"enum": [1, 2]}, False),
+    (True, OBJECT, True),
+]
+
+
+@pytest.mark.parametrize(("reader", "writer", "reads"), JSON)
+def test_what_json_schemas_allow(reader: Any, writer: Any, reads: bool) -> None:
+    found = parsed("json", reader).unreadable(parsed("json", writer))
+    assert (not found) is reads, found
+
+
+def test_a_json_value_that_does_not_fit_is_told_with_its_path() -> None:
+    schema = parsed("json", {"type": "object", "properties": {"a": {"items": OBJECT}}})
+    assert schema.misfit(b'{"a": [{"a": 1}]}') is None
+    assert "at /a/0/a" in (schema.misfit(b'{"a": [{"a": "x"}]}') or "")
+    assert "is not JSON" in (schema.misfit(b"{") or "")
+    assert "is not JSON" in (schema.misfit(b"\xff\xfe") or "")
+    assert schema.misfit(b"[" * 100_000)
+
+
+def test_no_pattern_takes_long() -> None:
+    schema = parsed("json", {"type": "string", "pattern": "^(a+)+$"})
+    begun_s = time.perf_counter()
+    assert schema.misfit(json.dumps("a" * 100_000 + "!").encode())
+    assert time.perf_counter() - begun_s < 1.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "said"),
+    [
+        ("xml", {}, "it must be json or avro"),
+        ("json", "{", "is not JSON"),
+        ("json", {"type": "strin"}, "no JSON Schema"),
+        ("json", {"$ref": "http://example.com/x"}, "none is fetched"),
+        ("json", {"$ref": "file:///etc/passwd"}, "none is fetched"),
+        ("json", {"description": "x" * 70_000}, "65536 bytes"),
+        ("json", 5, "no JSON Schema"),
+        ("avro", {"type": "nonsense"}, "no Avro schema"),
+        ("avro", {"type": "record"}, "no Avro schema"),
+        ("avro", None, "no Avro schema"),
+    ],
+)
+def test_what_is_no_schema(kind: str, given: Any, said: str) -> None:
+    with pytest.raises(InvalidSchema, match=said):
+        parsed(kind, given)
+
+
+def test_the_same_schema_has_the_same_id() -> None:
+    one = parsed("json", '{"type": "object", "required": ["a"]}')
+    other = parsed("json", {"required": ["a"], "type": "object"})
+    assert id_of("json", one.text) == id_of("json", other.text)
+    assert id_of("avro", one.text) != id_of("json", one.text)

@@ -1,0 +1,375 @@
+"""Calls beyond a quota are told so, streams wait; whoever keeps to it, and everybody without one,
+notices nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from octavo.broker.http.api.short_way import ShortWay
+from octavo.protocol.records import Record, build_batch
+from octavo.security.quotas import quota_store, with_quota, without_quota
+from tests.support.fake_broker import Answer, Running, running, until
+from tests.unit.broker_http.test_short_way import Wire, post
+
+TOPIC = "/v1/topics/public/one"
+WIDE = "/v1/topics/public/wide"
+BATCH = "application/vnd.kafka.recordbatch.v2"
+NDJSON = "application/x-ndjson"
+
+
+@pytest.fixture
+async def one() -> AsyncIterator[Running]:
+    async with running(1) as cluster:
+        assert (await cluster.api.put(TOPIC)).status == 201
+        yield cluster
+
+
+@pytest.fixture
+async def two() -> AsyncIterator[Running]:
+    async with running(2) as cluster:
+        assert (await cluster.api.put(TOPIC)).status == 201
+        assert (await cluster.api.put(WIDE, json={"partitions": 4})).status == 201
+        yield cluster
+
+
+class Frozen:
+    """Seconds, which go on only when told: a busy machine refuses no less than an idle one."""
+
+    def __init__(self, cluster: Running) -> None:
+        self.now_s = 100.0
+        for server in cluster.servers:
+            server._services.quotas.now_s = lambda: self.now_s
+
+
+async def set_quota(cluster: Running, subject: str, **amounts: int) -> None:
+    store = quota_store(cluster.cluster.store)
+    record, _ = await store.change(lambda record: with_quota(record, subject, amounts))
+    for server in cluster.servers:
+        quotas = server._services.quotas
+        await until(lambda q=quotas: q._limits.quotas._set.keys() == {
+            one.subject for one in record.quotas})  # fmt: skip
+        found = quotas._limits.quotas.of(subject)
+        await until(lambda q=found: all(getattr(q, name) == n for name, n in amounts.items()))
+
+
+def refused(answer: Answer, subject: str, quota: str, limit: int) -> dict[str, Any]:
+    assert answer.status == 429, answer
+    said: dict[str, Any] = answer.json()
+    assert said["code"] == "quota-exceeded"
+    assert said["retryable"]
+    assert (said["subject"], said["quota"], said["limit"]) == (subject, quota, limit)
+    assert subject in said["detail"]
+    assert str(limit) in said["detail"]
+    assert int(answer.headers["Retry-After"]) >= 1
+    return said
+
+
+async def test_calls_beyond_a_rate_are_refused_and_later_they_are_not(one: Running) -> None:
+    clock = Frozen(one)
+    await set_quota(one, "anonymous", requests=5)
+    answers = [await one.api.get(TOPIC) for _ in range(8)]
+    assert [answer.status for answer in answers] == [200] * 5 + [429] * 3
+    refused(answers[-1], "anonymous", "requests", 5)
+    assert (await one.api.get("/healthz")).status != 429, "who asks for health is never refused"
+    clock.now_s += 0.2
+    assert (await one.api.get(TOPIC)).status == 200
+    assert (await one.api.get(TOPIC)).status == 429
+    metrics = (await one.api.get("/metrics")).body.decode()
+    assert 'octavo_quota_exceeded_total{quota="requests"}' in metrics
+
+
+async def test_a_body_is_refused_by_what_it_announces_before_it_came(one: Running) -> None:
+    Frozen(one)
+    await set_quota(one, "anonymous", publish_bytes=1000)
+    assert (await one.api.post(f"{TOPIC}/messages", b"x" * 1000, "text/plain")).status == 200
+    host, port = one.servers[0].url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(
+        f"POST {TOPIC}/messages HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n"
+        "Content-Length: 900\r\n\r\n".encode()
+    )
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    assert head.startswith(b"HTTP/1.1 429")
+    writer.close()
+    assert (await one.api.get(f"{TOPIC}/messages")).status == 200, "reading is another quota"
+
+
+@pytest.mark.parametrize("short", [False, True])
+async def test_single_messages_go_by_the_same_quota_on_both_ways(
+    monkeypatch: pytest.MonkeyPatch, short: bool
+) -> None:
+    took: list[bool] = []
+    take = ShortWay.take
+
+    def noted(self: ShortWay, *request: Any) -> bool:
+        took.append(short and take(self, *request))
+        return took[-1]
+
+    monkeypatch.setattr(ShortWay, "take", noted)
+    async with running(1) as one:
+        path = f"{TOPIC}/messages"
+        assert (await one.api.put(TOPIC)).status == 201
+        Frozen(one)
+        await set_quota(one, "anonymous", publish_bytes=2000, publish_messages=15)
+        answers = [await one.api.post(path, b"x" * 100, "text/plain") for _ in range(30)]
+        accepted = sum(answer.status == 200 for answer in answers)
+        assert accepted == 15
+        assert (sum(took) >= 25) == short
+        refused(answers[-1], "anonymous", "publish_messages", 15)
+        assert "publish messages a second" in answers[-1].json()["detail"]
+
+
+@pytest.mark.parametrize("subject", ["anonymous", "namespace:public"])
+async def test_both_ways_refuse_with_the_same_bytes(
+    monkeypatch: pytest.MonkeyPatch, subject: str
+) -> None:
+    found: list[list[bytes]] = []
+    take = ShortWay.take
+    for short in (False, True):
+        if not short:
+            monkeypatch.setattr(ShortWay, "take", lambda *_: False)
+        else:
+            monkeypatch.setattr(ShortWay, "take", take)
+        async with running(1) as one:
+            assert (await one.api.put(TOPIC)).status == 201
+            Frozen(one)
+            await set_quota(one, subject, publish_messages=2)
+            wire = await Wire.to(one)
+            found.append([await wire.ask(post(b"hello")) for _ in range(6)])
+            wire.writer.close()
+    assert found[0] == found[1]
+    assert [one[9:12] for one in found[0]].count(b"429") >= 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "count"),
+    [
+        ("application/json", json.dumps({"messages": [{"value": "x"}] * 30}).encode(), 30),
+        (NDJSON, b'{"value":"x"}\n' * 30, 30),
+        (BATCH, build_batch([Record(None, b"x", timestamp_ms=1)] * 30), 30),
+    ],
+)
+@pytest.mark.parametrize("path", [TOPIC, WIDE])
+async def test_messages_of_a_body_leave_a_debt_whoever_stores_them(
+    two: Running, kind: str, body: bytes, count: int, path: str
+) -> None:
+    """Asked is a broker that owns no partition, or some: it counts what the owners stored."""
+    if kind == BATCH:
+        path += "/partitions/0"
+    Frozen(two)
+    await set_quota(two, "anonymous", publish_messages=10)
+    for api in two.apis:
+        assert (await api.post(f"{path}/messages", body, kind)).status == 200
+        refused(await api.post(f"{path}/messages", body, kind), "anonymous", "publish_messages", 10)
+
+
+async def test_a_body_without_a_length_is_read_no_faster_than_the_quota(one: Running) -> None:
+    await set_quota(one, "anonymous", publish_bytes=10_000)
+
+    async def body() -> AsyncIterator[bytes]:
+        for _ in range(25):
+            yield b'{"value":"' + b"x" * 980 + b'"}\n'
+            await asyncio.sleep(0.001)
+
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    assert (await one.api.post(f"{TOPIC}/messages", body(), NDJSON)).status == 200
+    assert 1.0 < loop.time() - began < 4.0, "24.8 KB, of which 10 KB at once"
+
+
+async def test_what_is_read_is_paid_for_by_the_next_read(two: Running) -> None:
+    await two.api.post(f"{TOPIC}/messages", b"x" * 5000, "text/plain")
+    Frozen(two)
+    await set_quota(two, "anonymous", read_bytes=3000)
+    for api in two.apis:
+        assert (await api.get(f"{TOPIC}/messages")).status == 200
+        said = refused(await api.get(f"{TOPIC}/messages"), "anonymous", "read_bytes", 3000)
+        assert "read bytes a second" in said["detail"]
+        assert (await api.post(f"{TOPIC}/messages", b"x" * 10, "text/plain")).status == 200
+
+
+async def test_received_messages_are_counted_through_any_broker(two: Running) -> None:
+    path = f"{TOPIC}/subscriptions/s"
+    assert (await two.api.put(path)).status == 201
+    body = json.dumps({"messages": [{"value": "x"}] * 40}).encode()
+    assert (await two.api.post(f"{TOPIC}/messages", body, "application/json")).status == 200
+    Frozen(two)
+    await set_quota(two, "anonymous", read_messages=10)
+    for api in two.apis:
+        answer = await api.post(f"{path}/receive?max=15")
+        assert len(answer.json()["messages"]) == 15
+        refused(await api.post(f"{path}/receive"), "anonymous", "read_messages", 10)
+
+
+async def test_a_namespace_is_charged_by_its_owner_for_whoever_asks(two: Running) -> None:
+    Frozen(two)
+    await set_quota(two, "namespace:public", publish_bytes=500)
+    first, second = two.apis
+    assert (await first.post(f"{TOPIC}/messages", b"x" * 900, "text/plain")).status == 200
+    refused(
+        await second.post(f"{TOPIC}/messages", b"x", "text/plain"),
+        "namespace:public", "publish_bytes", 500,
+    )  # fmt: skip
+    assert (await first.get(f"{TOPIC}/messages")).status == 200
+
+
+async def test_a_stream_over_its_quota_is_slower_and_goes_on(one: Running) -> None:
+    body = json.dumps({"messages": [{"value": "x" * 500}] * 30}).encode()
+    assert (await one.api.post(f"{TOPIC}/messages", body, "application/json")).status == 200
+    await set_quota(one, "anonymous", read_messages=20)
+    loop = asyncio.get_running_loop()
+    async with one.api.session.get(
+        f"{one.api.url}{TOPIC}/messages?follow=true&from=0", headers={"Accept": NDJSON}
+    ) as response:
+        for _ in range(30):
+            await response.content.readline()
+        await one.api.post(f"{TOPIC}/messages", b"later", "text/plain")
+        began = loop.time()
+        assert b"later" in await asyncio.wait_for(response.content.readline(), 5)
+        assert loop.time() - began > 0.3, "ten more than a burst were sent: half a second is owed"
+
+
+async def test_streams_of_a_principal_are_counted(one: Running) -> None:
+    await one.api.post(f"{TOPIC}/messages", b"x", "text/plain")
+    await set_quota(one, "anonymous", streams=1)
+    path, headers = f"{TOPIC}/messages?follow=true", {"Accept": NDJSON}
+    async with one.api.session.get(one.api.url + path, headers=headers) as response:
+        assert response.status == 200
+        answer = await one.api.get(path, headers=headers)
+        said = refused(answer, "anonymous", "streams", 1)
+        assert "1 streams open" in said["detail"]
+    services = one.servers[0]._services
+    await until(lambda: services.streams.taken == 0)
+    async with one.api.session.get(one.api.url + path, headers=headers) as response:
+        assert response.status == 200
+
+
+async def test_connections_of_a_principal_are_counted_until_they_end(one: Running) -> None:
+    await set_quota(one, "anonymous", connections=2)
+    host, port = one.servers[0].url.removeprefix("http://").split(":")
+    request = f"GET {TOPIC} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+
+    async def opened() -> tuple[bytes, asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(request)
+        return await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5), reader, writer
+
+    found = [await opened() for _ in range(3)]
+    assert [head[:12] for head, _, _ in found] == [b"HTTP/1.1 200"] * 2 + [b"HTTP/1.1 429"]
+    head, reader, _ = found[2]
+    assert b"connection: close" in head.lower()
+    await asyncio.wait_for(reader.read(), 5)  # it is closed
+    found[0][2].close()
+    quotas = one.servers[0]._services.quotas
+    await until(lambda: quotas._limits._held.get(("anonymous", "connections")) == 1)
+    head, _, _ = await opened()
+    assert head.startswith(b"HTTP/1.1 200")
+    for _, _, writer in found:
+        writer.close()
+
+
+async def test_topics_of_a_namespace_are_counted(one: Running) -> None:
+    await set_quota(one, "namespace:*", topics=2)
+    assert (await one.api.put("/v1/topics/public/two")).status == 201
+    answer = await one.api.put("/v1/topics/public/three")
+    said = answer.json()
+    assert (answer.status, said["code"], said["quota"]) == (422, "quota-exceeded", "topics")
+    assert "has 2 topics" in said["detail"]
+    assert not said["retryable"]
+    assert (await one.api.put("/v1/topics/public/two")).status == 200, "it is there already"
+
+
+async def test_a_quota_that_is_removed_holds_no_longer(one: Running) -> None:
+    Frozen(one)
+    await set_quota(one, "anonymous", requests=1)
+    for _ in range(3):
+        answer = await one.api.get(TOPIC)
+    assert answer.status == 429
+    store = quota_store(one.cluster.store)
+    await store.change(lambda record: without_quota(record, "anonymous"))
+    await until(lambda: not one.servers[0]._services.quotas.on)
+    assert (await one.api.get(TOPIC)).status == 200
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+async def test_a_publish_that_has_begun_is_slowed_by_the_namespaces_quota(
+    two: Running, asked: int
+) -> None:
+    """Asked is the owner, and a broker that passes the batches on."""
+    line = b'{"value":"' + b"x" * 980 + b'"}\n'
+    await set_quota(two, "namespace:public", publish_bytes=100_000)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    async def body() -> AsyncIterator[bytes]:
+        for _ in range(3):  # each is a batch of 70 KB
+            yield line * 70
+            await asyncio.sleep(0.1)
+
+    answer = await two.apis[asked].post(f"{TOPIC}/messages", body(), NDJSON)
+    assert answer.status == 200, answer
+    assert answer.json()["count"] == 210
+    assert loop.time() - began > 0.3, "140 KB went before the last 70, of which 100 were free"
+    assert two.partition("public/one").next_offset == 210
+
+
+async def test_what_was_read_is_acked_whatever_is_owed(two: Running) -> None:
+    path = f"{TOPIC}/subscriptions/s"
+    assert (await two.api.put(path)).status == 201
+    body = json.dumps({"messages": [{"value": "x"}] * 40}).encode()
+    assert (await two.api.post(f"{TOPIC}/messages", body, "application/json")).status == 200
+    Frozen(two)
+    await set_quota(two, "namespace:public", read_messages=10)
+    answer = await two.api.post(f"{path}/receive?max=15")
+    ids = [one["ack_id"] for one in answer.json()["messages"]]
+    for api in two.apis:
+        refused(await api.post(f"{path}/receive"), "namespace:public", "read_messages", 10)
+    for api in two.apis:
+        acked, ids = ids[:5], ids[5:]
+        assert (await api.post(f"{path}/ack", json={"ack_ids": acked})).status == 200
+
+
+async def test_quotas_are_set_and_removed_by_calls(two: Running) -> None:
+    first, second = two.apis
+    path = "/v1/quotas/anonymous"
+    put = await first.put(path, json={"requests": 1000, "streams": -1})
+    assert put.status == 200, put
+    shown = {"subject": "anonymous", "set": {"requests": 1000, "streams": -1}}
+    assert put.json() == {**shown, "holds": shown["set"]}
+    await second.put("/v1/quotas/user:*", json={"read_bytes": 5})
+    found = (await second.get("/v1/quotas/user:bob")).json()
+    assert (found["set"], found["holds"]) == ({}, {"read_bytes": 5})
+    assert (await second.get("/v1/quotas")).json()["quotas"] == [
+        {"subject": "anonymous", "requests": 1000, "streams": -1},
+        {"subject": "user:*", "read_bytes": 5},
+    ]
+    assert (await first.put(path, json={"read_bytes": 7})).json()["set"] == {"read_bytes": 7}
+    assert (await first.call("DELETE", path)).status == 204
+    assert (await first.call("DELETE", path)).status == 204, "it may be said twice"
+    assert (await first.put("/v1/quotas/user:*", json={})).status == 200
+    assert (await second.get("/v1/quotas")).json() == {"quotas": []}
+
+
+@pytest.mark.parametrize(
+    ("subject", "body", "code"),
+    [
+        ("alice", {"requests": 1}, "invalid-quota"),
+        ("group:staff", {"requests": 1}, "invalid-quota"),
+        ("user:alice", {"topics": 1}, "invalid-quota"),
+        ("user:alice", {"requests": 0}, "invalid-quota"),
+        ("user:alice", {"requests": -2}, "invalid-body"),
+        ("user:alice", {"speed": 1}, "invalid-body"),
+        ("user:alice", {"requests": "fast"}, "invalid-body"),
+    ],
+)
+async def test_quotas_that_make_no_sense(
+    one: Running, subject: str, body: dict[str, Any], code: str
+) -> None:
+    answer = await one.api.put(f"/v1/quotas/{subject}", json=body)
+    assert (answer.status, answer.json()["code"]) == (422, code), answer
+    assert (await one.api.get("/v1/quotas")).json() == {"quotas": []}

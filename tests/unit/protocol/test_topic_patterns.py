@@ -1,0 +1,43 @@
+"""Topics by name and by pattern."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from octavo.protocol.topic_patterns import InvalidPattern, TopicPattern
+
+
+@pytest.mark.parametrize(
+    ("text", "shown", "wild"),
+    [("orders", "public/orders", False), ("ns/orders", "ns/orders", False),
+     ("ns/orders-*", "ns/orders-*", True), ("*", "public/*", True), ("ns/??", "ns/??", True)],
+)  # fmt: skip
+def test_what_is_one(text: str, shown: str, wild: bool) -> None:
+    found = TopicPattern.parse(text)
+    assert (str(found), found.is_wild) == (shown, wild)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "/", "a/b/c", "n*/t", "ns/", "ns/a b", "ns/[ab]", "é", "ns/."]
+)
+def test_what_is_none(text: str) -> None:
+    with pytest.raises(InvalidPattern, match="a name has 1 to 249"):
+        TopicPattern.parse(text)
+
+
+@given(st.text("ab*?", max_size=8), st.text("ab", max_size=8))
+def test_it_matches_what_its_regular_expression_matches(pattern: str, name: str) -> None:
+    expression = pattern.replace("*", "[ab]*").replace("?", "[ab]")
+    assert TopicPattern("ns", pattern).matches(name) == bool(re.fullmatch(expression, name))
+
+
+def test_no_pattern_takes_long() -> None:
+    pattern = TopicPattern("ns", "*a" * 124)
+    begun_s = time.perf_counter()
+    assert not pattern.matches("a" * 248 + "b")
+    assert time.perf_counter() - begun_s < 1.0

@@ -1,0 +1,211 @@
+"""TLS to a real ZooKeeper: it works as in the clear, and what does not fit is said in words."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import ssl
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from octavo.metadata.opening import open_store
+from octavo.metadata.store import MetadataStore, MetadataUnavailable, SessionState
+from octavo.metadata.zookeeper import ZooKeeperStore
+from octavo.metadata.zookeeper_server import ServerTls, ZooKeeperNotInstalled, pem_store
+from octavo.metadata.zookeeper_tls import TlsHandler
+from octavo.standalone.ports import free_port
+from octavo.tls.contexts import Certificates, client_context
+from octavo.tls.settings import TlsConfig
+from tests.support.certificates import certificates, make
+from tests.support.processes.standalone import OCTAVO, environment, until
+from tests.support.zookeeper_server import ZooKeeperServer, running_zookeeper
+
+pytestmark = [pytest.mark.zookeeper]
+
+
+@contextlib.contextmanager
+def running(folder: Path, certs: Path, name: str, *, asks: bool) -> Iterator[ZooKeeperServer]:
+    """A server that shows the certificate of that name, and may ask for one."""
+    store = pem_store(folder / "store.pem", certs / f"{name}.pem", certs / f"{name}.key")
+    # Whether it serves is asked by its own certificate, whatever name is in that.
+    context = client_context(
+        ca=f"{certs}/ca.pem", certificate=f"{certs}/{name}.pem", key=f"{certs}/{name}.key"
+    )
+    context.check_hostname = False
+    try:
+        with running_zookeeper(
+            folder, free_port(), ServerTls(store, certs / "ca.pem", asks), context
+        ) as server:
+            yield server
+    except ZooKeeperNotInstalled as error:
+        if os.environ.get("REQUIRE_ZOOKEEPER"):
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certs")
+    make(folder, "zookeeper")
+    make(folder, "node")
+    make(folder, "elsewhere", "zookeeper.internal")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(certs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    with running(tmp_path_factory.mktemp("zk"), certs, "zookeeper", asks=False) as found:
+        yield found
+
+
+def only_ca(certs: Path) -> Certificates:
+    return Certificates(TlsConfig(ca=f"{certs}/ca.pem"))
+
+
+@contextlib.asynccontextmanager
+async def started(url: str, tls: Certificates | None, **how: int) -> AsyncIterator[MetadataStore]:
+    store = open_store(url, tls=tls, **how)  # type: ignore[arg-type]
+    await store.start()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def why_not(url: str, tls: Certificates | None) -> str:
+    """What is said of a store that cannot be opened."""
+    store = open_store(url, tls=tls)
+    assert isinstance(store, ZooKeeperStore)
+    store._connect_timeout_ms = 2_000
+    with pytest.raises(MetadataUnavailable) as raised:
+        await store.start()
+    return str(raised.value)
+
+
+async def test_records_watches_and_sessions(server: ZooKeeperServer, certs: Path) -> None:
+    url = server.new_url()
+    async with started(url, only_ca(certs)) as one, started(url, certificates(certs)) as two:
+        assert one.url == url
+        assert one.session_state is SessionState.CONNECTED
+        changed = asyncio.Event()
+        two.watch("/a/b", changed.set)
+        await one.create("/a/b", b"x" * 100_000)
+        async with asyncio.timeout(10):
+            await changed.wait()
+        assert (await two.get("/a/b")).value == b"x" * 100_000
+        await one.create("/here", b"", ephemeral=True)
+        await one.close()
+        async with asyncio.timeout(10):
+            while "here" in await two.children("/"):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+async def test_many_answers_at_once_are_not_left_in_the_tls_layer(
+    server: ZooKeeperServer, certs: Path
+) -> None:
+    """kazoo alone would wait for the socket, a third of the session timeout long."""
+    async with started(server.new_url(), only_ca(certs), session_timeout_ms=20_000) as store:
+        await store.create("/a", b"y" * 5_000)
+        began = time.monotonic()
+        for _ in range(5):
+            found = await asyncio.gather(*(store.get("/a") for _ in range(200)))
+            assert {one.value for one in found} == {b"y" * 5_000}
+        assert time.monotonic() - began < 6
+
+
+def test_what_was_decrypted_already_counts_as_readable(certs: Path, tmp_path: Path) -> None:
+    """Two answers in one record of TLS: after the first, the socket itself has no more."""
+    handler = TlsHandler(lambda: client_context(ca=f"{certs}/ca.pem"))
+    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_side.load_cert_chain(f"{certs}/zookeeper.pem", f"{certs}/zookeeper.key")
+
+    async def speak() -> None:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"onetwo")
+            await reader.read()
+            writer.close()
+
+        listening = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=server_side)
+        port = listening.sockets[0].getsockname()[1]
+
+        def ask() -> None:
+            sock = handler.create_connection(("127.0.0.1", port), "127.0.0.1", 5.0)
+            assert sock.recv(3) == b"one"
+            began = time.monotonic()
+            assert handler.select([sock], [], [], 5.0)[0] == [sock]
+            assert time.monotonic() - began < 1
+            assert sock.recv(3) == b"two"
+            assert handler.select([sock], [], [], 0.1)[0] == []
+            sock.close()
+
+        await asyncio.to_thread(ask)
+        listening.close()
+
+    asyncio.run(speak())
+
+
+@pytest.mark.long
+async def test_a_ca_that_is_not_believed(
+    server: ZooKeeperServer, certs: Path, tmp_path: Path
+) -> None:
+    make(tmp_path / "other", "node")
+    assert "no CA that is believed here" in await why_not(
+        server.new_url(), only_ca(tmp_path / "other")
+    )
+    assert "no CA that is believed here" in await why_not(server.new_url(), None), "the machine's"
+
+
+async def test_another_name(certs: Path, tmp_path: Path) -> None:
+    with running(tmp_path, certs, "elsewhere", asks=False) as server:
+        assert "certificate is for other names" in await why_not(server.new_url(), only_ca(certs))
+
+
+@pytest.mark.long
+async def test_a_server_that_asks_for_certificates(certs: Path, tmp_path: Path) -> None:
+    with running(tmp_path, certs, "zookeeper", asks=True) as server:
+        async with started(server.new_url(), certificates(certs)) as store:
+            await store.create("/a", b"1")
+        said = await why_not(server.new_url(), only_ca(certs))
+        assert "certificate" in said
+        assert "give certificate and key" in said
+
+
+async def test_tls_where_there_is_none_and_the_reverse(
+    zookeeper: ZooKeeperServer, server: ZooKeeperServer, certs: Path
+) -> None:
+    said = await why_not(zookeeper.new_url().replace("zk://", "zks://"), only_ca(certs))
+    assert "does that port speak TLS" in said
+    assert "zk://" in said
+    said = await why_not(server.new_url().replace("zks://", "zk://"), None)
+    assert "does that port speak TLS: zks://" in said
+
+
+@pytest.mark.long
+def test_octavo_zookeeper_with_tls(tmp_path: Path) -> None:
+    """One command makes the certificates, and another finds the CA by its variable."""
+    port = free_port()
+    command = [*OCTAVO, "zookeeper", "--tls", "--data", str(tmp_path / "zk"), "--port", str(port)]
+    url = f"zks://127.0.0.1:{port}/octavo"
+    ca = tmp_path / "zk" / "tls" / "ca.pem"
+    with (tmp_path / "said").open("wb") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=said, env=environment())
+    try:
+        until(lambda: url in (tmp_path / "said").read_text(), "it is ready", 40.0)
+        assert (tmp_path / "zk" / "tls" / "zookeeper-store.pem").stat().st_mode & 0o777 == 0o600
+        listed = subprocess.run(
+            [*OCTAVO, "ledger", "list", "--metadata", url],
+            env={**environment(), "OCTAVO_TLS_CA": str(ca)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert listed.returncode == 0, listed.stderr
+    finally:
+        process.terminate()
+        process.wait(20)
