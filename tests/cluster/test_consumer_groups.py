@@ -145,8 +145,9 @@ async def test_who_vanishes_is_replaced_and_cannot_ack(
         await consumer.receive(1, partition=0, generation=told["generation"])
     assert stale.value.code == "stale-generation"
     assert stale.value.problem["generation"] > told["generation"]
-    with pytest.raises(Conflict) as plain:
-        await client.subscription("t", "s").receive(1, partition=0, wait_s=0.0)
+    async with AsyncClient([api.url for api in cluster.apis.values()], retry_s=0.5) as hasty:
+        with pytest.raises(Conflict) as plain:
+            await hasty.subscription("t", "s").receive(1, partition=0, wait_s=0.0)
     assert plain.value.code == "subscription-busy"
     await worker.stop()
 
