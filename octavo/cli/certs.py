@@ -30,6 +30,14 @@ def certs(
         str, typer.Option(help="Of the files, and the certificate's subject: one for each node.")
     ] = "node",
     days: Annotated[int, typer.Option(min=1, max=3650, help="How long it is valid.")] = DAYS,
+    revoke: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Make no certificate, but have that one stand in the CA's list of what it has "
+            "revoked (ca.crl), and renew the list. May be repeated.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make certificates for development: a CA, once, and one certificate each time.
@@ -39,9 +47,13 @@ def certs(
       octavo certs                                     (octavo-certs/ca.pem, node.pem, node.key)
       octavo certs --name bookie-1 bookie-1.internal 10.0.0.7
       octavo certs --name alice alice.clients          (to show as a client)
+      octavo certs --revoke alice --days 30            (octavo-certs/ca.crl, for 30 days)
     """
     from octavo.tls.authority import Authority, own_names
 
+    if revoke:
+        _revoke(folder, names or [], revoke, days, as_json=as_json)
+        return
     authority, is_new = Authority.opened(folder)
     made = authority.issue(name, names or own_names(), days=days)
     if as_json:
@@ -64,5 +76,29 @@ def certs(
         f"a node    OCTAVO_TLS_CERTIFICATE={made.certificate} OCTAVO_TLS_KEY={made.key} "
         f"OCTAVO_TLS_CA={authority.file} octavo broker …\n"
         f"a client  curl --cacert {authority.file} https://…",
+        markup=False,
+    )
+
+
+def _revoke(
+    folder: Path, names: list[str], revoked: list[str], days: int, *, as_json: bool
+) -> None:
+    from octavo.tls.authority import Authority
+    from octavo.tls.settings import TlsError
+
+    if names:
+        raise TlsError(
+            f"{names[0]!r}: with --revoke no certificate is made, so no names of a node are needed"
+        )
+    if not (folder / "ca.pem").exists():
+        raise TlsError(f"{folder} holds no CA that could revoke: name its folder by --dir")
+    authority, _ = Authority.opened(folder)
+    count = authority.revoke(revoked, days=days)
+    if as_json:
+        emit_json({"crl": str(authority.revoked_file), "revoked": count, "days": days})
+        return
+    out.print(
+        f"list      {authority.revoked_file}, {count} revoked; renew it within {days} days\n"
+        f"a node    OCTAVO_TLS_CRL={authority.revoked_file}",
         markup=False,
     )

@@ -147,7 +147,7 @@ def _sections(config: Path | None, sets: list[str] | None) -> dict[str, dict[str
                     f"process; use --data, --host and --port-base"
                 )
         found[section] = values
-    for name in ("certificate", "key", "ca"):
+    for name in ("certificate", "key", "ca", "crl"):
         if found["tls"].get(name):  # read by processes that may stand elsewhere
             found["tls"][name] = str(Path(found["tls"][name]).absolute())
     return found

@@ -2,9 +2,10 @@
 
     folder/ca.pem, ca.key        made once, and then used again
     folder/NAME.pem, NAME.key    a certificate with its names and addresses, signed by that CA
+    folder/ca.crl                what it has revoked, if anything
 
-Keys are ECDSA on P-256, files are 0600 and never written over. The CA's key lies beside the rest:
-right to try and to test, wrong for what must be kept safe.
+Keys are ECDSA on P-256, files are 0600 and, but for ca.crl, never written over. The CA's key lies
+beside the rest: right to try and to test, wrong for what must be kept safe.
 """
 
 from __future__ import annotations
@@ -60,6 +61,11 @@ class Authority:
         """What others believe by: `tls.ca`, `--cacert`."""
         return self._folder / "ca.pem"
 
+    @property
+    def revoked_file(self) -> Path:
+        """What it has revoked: `tls.crl`."""
+        return self._folder / "ca.crl"
+
     @classmethod
     def opened(cls, folder: Path) -> tuple[Authority, bool]:
         """The CA of a folder, and whether it was made just now. Raises `TlsError`."""
@@ -113,6 +119,43 @@ class Authority:
         _write(key, _key_bytes(made))
         _write(certificate, signed.public_bytes(serialization.Encoding.PEM))
         return Made(name, certificate, key, tuple(names), signed.not_valid_after_utc)
+
+    def revoke(self, names: Sequence[str], *, days: int) -> int:
+        """Write the list anew, for so many days, with the certificates of these names besides.
+        How many it has now. Raises `TlsError`."""
+        with _telling(self.revoked_file):
+            builder = (
+                x509.CertificateRevocationListBuilder()
+                .issuer_name(self._certificate.subject)
+                .last_update(_now() - CLOCKS_APART)
+                .next_update(_now() + timedelta(days=days))
+            )
+            known: dict[int, x509.RevokedCertificate] = {}
+            if self.revoked_file.exists():
+                try:
+                    before = x509.load_pem_x509_crl(self.revoked_file.read_bytes())
+                    known = {one.serial_number: one for one in before}
+                except ValueError as error:
+                    raise TlsError(f"{self.revoked_file} is no CRL in PEM form: {error}") from error
+            for name in names:
+                path = self._folder / f"{name}.pem"
+                if not _NAME.fullmatch(name) or name == "ca":
+                    raise TlsError(f"{name!r} is no name of a certificate that was made here")
+                try:
+                    serial = x509.load_pem_x509_certificate(path.read_bytes()).serial_number
+                except ValueError as error:
+                    raise TlsError(f"{path} holds no certificate in PEM form: {error}") from error
+                revoked = x509.RevokedCertificateBuilder().serial_number(serial)
+                known.setdefault(serial, revoked.revocation_date(_now()).build())
+            for one in known.values():
+                builder = builder.add_revoked_certificate(one)
+            signed = builder.sign(self._key, hashes.SHA256())
+            # In the place of the one before at once: a node that reads half of it takes none of it.
+            fresh = self.revoked_file.with_suffix(".new")
+            fresh.unlink(missing_ok=True)
+            _write(fresh, signed.public_bytes(serialization.Encoding.PEM))
+            fresh.replace(self.revoked_file)
+        return len(known)
 
 
 def own_names() -> list[str]:

@@ -3,7 +3,8 @@
 `Certificates` holds the two of a process: `server` for its ports, `client` for its connections.
 Who accepts or connects asks for the present one each time, so a connection keeps what it was made
 with and the next one has the new files. Files that cannot be used (half written, a key of another
-certificate) change nothing; that is told, and looked at again.
+certificate, a list of what is revoked that has ended) change nothing; that is told, and looked at
+again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import structlog
 
+from octavo.tls.revocation import Revocations
 from octavo.tls.settings import TlsConfig, TlsError
 
 log = structlog.get_logger()
@@ -39,9 +41,11 @@ class Certificates:
         """Raises `TlsError`, with the file and what is wrong with it."""
         self.config = config
         self._seen = self._look()
+        self._revoked = self._revocations()
         self.server, self.client = self._made()
         self._ends_at = self._end()
         self._told_at: datetime | None = None
+        self._told_of_list: datetime | None = None
         self._failed: str | None = None
 
     @property
@@ -56,14 +60,14 @@ class Certificates:
         if seen == self._seen:
             return False
         try:
-            self.server, self.client = self._made()
-            self._ends_at = self._end()
+            revoked, made, ends_at = self._revocations(), self._made(), self._end()
         except TlsError as error:
             if str(error) != self._failed:
                 self._failed = str(error)
                 log.warning("certificates_not_loaded", reason=str(error))
             return False
-        self._seen, self._failed, self._told_at = seen, None, None
+        (self.server, self.client), self._ends_at, self._revoked = made, ends_at, revoked
+        self._seen, self._failed, self._told_at, self._told_of_list = seen, None, None, None
         log.info("certificates_loaded", ends_at=str(self._ends_at))
         self._tell_of_end()
         return True
@@ -85,6 +89,7 @@ class Certificates:
                 ca=config.ca,
                 certificate=config.certificate,
                 key=config.key,
+                crl=config.crl,
                 minimum_version=config.minimum_version,
             )
             if config.connects
@@ -93,13 +98,19 @@ class Certificates:
 
     def _look(self) -> _Seen:
         config = self.config
-        return tuple(_state_of(name) for name in (config.certificate, config.key, config.ca))
+        names = (config.certificate, config.key, config.ca, config.crl)
+        return tuple(_state_of(name) for name in names)
 
     def _end(self) -> datetime | None:
         return end_of(self.config.certificate) if self.config.serves else None
 
+    def _revocations(self) -> Revocations | None:
+        config = self.config
+        return Revocations.read(config.crl, config.ca, datetime.now(UTC)) if config.crl else None
+
     def _tell_of_end(self) -> None:
         now = datetime.now(UTC)
+        self._tell_of_list(now)
         if self._ends_at is None or self._ends_at - now > SOON:
             return
         if self._told_at is None or now - self._told_at >= TOLD_EVERY:
@@ -109,6 +120,19 @@ class Certificates:
                 path=self.config.certificate,
                 ends_at=str(self._ends_at),
                 expired=self._ends_at <= now,
+            )
+
+    def _tell_of_list(self, now: datetime) -> None:
+        """Nobody is believed once it has ended: that it ends is told before, and that it has."""
+        found, told = self._revoked, self._told_of_list
+        if found is None or not found.ends_soon(now):
+            return
+        has_ended = found.ends_at is not None and found.ends_at <= now
+        first_since = has_ended and told is not None and told < (found.ends_at or now)
+        if told is None or first_since or now - told >= TOLD_EVERY:
+            self._told_of_list = now
+            log.warning(
+                "crl_ends", path=self.config.crl, ends_at=str(found.ends_at), expired=has_ended
             )
 
 
@@ -137,12 +161,18 @@ def server_context(config: TlsConfig) -> ssl.SSLContext:
     _load_chain(context, config.certificate, config.key)
     if config.mutual:
         _load_ca(context, config.ca)
+        _load_crl(context, config.crl)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 
 def client_context(
-    *, ca: str = "", certificate: str = "", key: str = "", minimum_version: str = "1.2"
+    *,
+    ca: str = "",
+    certificate: str = "",
+    key: str = "",
+    crl: str = "",
+    minimum_version: str = "1.2",
 ) -> ssl.SSLContext:
     """For connections: certificate and name of the other side are checked. Raises `TlsError`.
 
@@ -153,6 +183,7 @@ def client_context(
         _load_ca(context, ca)
     else:
         context.load_default_certs()
+    _load_crl(context, crl)
     if certificate or key:
         if not (certificate and key):
             raise TlsError("a certificate and its key belong together: give both, or neither")
@@ -203,6 +234,18 @@ def _load_ca(context: ssl.SSLContext, ca: str) -> None:
         context.load_verify_locations(ca)
     except ssl.SSLError as error:
         raise TlsError(f"ca {ca} holds no certificate in PEM form ({error.reason})") from error
+
+
+def _load_crl(context: ssl.SSLContext, crl: str) -> None:
+    """Of the certificate itself, and not of the CAs above it: who signs is said by `ca`."""
+    if not crl:
+        return
+    _readable(crl, "crl")
+    try:
+        context.load_verify_locations(crl)
+    except ssl.SSLError as error:
+        raise TlsError(f"crl {crl} holds no CRL in PEM form ({error.reason})") from error
+    context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
 def _readable(path: str, what: str) -> None:

@@ -26,6 +26,10 @@ class TlsConfig:
     ca: str = ""
     """PEM file: the CAs whose certificates are believed. With it, every connection that the process
     makes to bookies and brokers is TLS."""
+    crl: str = ""
+    """PEM file: what the CAs have revoked, one list of each CA that signs certificates here. With
+    it no certificate is believed that stands in its CA's list, or whose CA has none that is valid
+    now."""
     mutual: bool = False
     """Whoever connects must show a certificate of `ca`."""
     minimum_version: str = "1.2"
@@ -54,6 +58,10 @@ class TlsConfig:
             raise TlsError(
                 f"tls setting certificate = {self.certificate!r}: give ca too, for bookies and "
                 "brokers check one another by it"
+            )
+        if self.crl and not self.ca:
+            raise TlsError(
+                f"tls setting crl = {self.crl!r}: give ca too, whose certificates it is about"
             )
         if self.mutual and not self.certificate:
             raise TlsError("tls setting mutual = true: give certificate, key and ca too")

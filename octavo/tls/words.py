@@ -12,6 +12,7 @@ _EXPIRED, _NOT_YET = (10,), (9,)
 _OTHER_NAME = (62, 64)
 _NO_CA = (2, 18, 19, 20, 21)
 _PURPOSE = (26,)
+_REVOKED, _NO_LIST, _BAD_LIST, _OLD_LIST = (23,), (3,), (5, 8, 11, 15, 16, 33, 35, 36, 44), (12,)
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
 _ENDED = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 BROKE_OFF = "it broke off the handshake: does that port speak TLS?"
@@ -36,6 +37,8 @@ _SAID = {
     "expired: make a new one",
     "ALERT_BAD_CERTIFICATE": "the other side does not take the certificate that it was shown, or "
     "was shown none and asks for one: give certificate and key, of a CA that it believes",
+    "ALERT_CERTIFICATE_REVOKED": "the other side finds that the certificate that it was shown was "
+    "revoked: make a new one",
     "ALERT_UNSUPPORTED_CERTIFICATE": "the other side does not take such a certificate: it may be "
     "for servers alone, or for clients alone",
     "ALERT_CERTIFICATE_UNKNOWN": "the other side does not take the certificate that it was shown: "
@@ -91,6 +94,20 @@ def _unbelieved(error: ssl.SSLCertVerificationError) -> str:
             f"its certificate is of no CA that is believed here ({said}): name the CA that "
             "signed it (ca_file of a client, OCTAVO_TLS_CA, tls.ca)"
         )
+    if code in _REVOKED:
+        return "its certificate was revoked by its CA (tls.crl): it needs a new one"
+    if code in _OLD_LIST:
+        return (
+            "the list of what its CA has revoked has ended, so nobody of that CA is believed here: "
+            "put a newer one into tls.crl"
+        )
+    if code in _NO_LIST:
+        return (
+            "of its CA no list of what is revoked is known here, and tls.crl is set: put that "
+            "CA's list into it, too"
+        )
+    if code in _BAD_LIST:
+        return f"the list of what its CA has revoked (tls.crl) cannot be used: {said}"
     if code in _PURPOSE:
         return "its certificate is not for this: a server's for servers, a client's for clients"
     return f"its certificate is not believed: {said}"

@@ -21,6 +21,7 @@ from octavo.tls.authority import Authority
 from tests.attack.secured.attempts import bearer, request, secured
 from tests.attack.secured.world import SecuredWorld, certificate_folder
 from tests.attack.world import exchange, open_to, said_in
+from tests.support.processes.standalone import standalone
 from tests.support.v3_frames import read_frame, request_frame
 
 Address = tuple[str, int]
@@ -221,6 +222,56 @@ def enter_certificate(name: str, files: Callable[[SecuredWorld], tuple[Path, Pat
 
 enter_certificate("root's, of another CA", of_another_ca)
 enter_certificate("root's, that has ended", long_ago)
+
+
+@secured("a revoked certificate, where ports ask for certificates")
+async def revoked(world: SecuredWorld) -> None:
+    """Of a cluster with mutual TLS and a list of what its CA has revoked: one that stands in it at
+    the start, and one that comes into it later. Others come in before and after."""
+    folder = certificate_folder(world, "mutual")
+    ca, _ = Authority.opened(folder / "tls")
+    shown = {name: ca.issue(name, [f"{name}.clients"], days=1) for name in ("good", "bad", "later")}
+    ca.revoke(["bad"], days=1)
+    how = ("--tls", "--bookies=1", "--brokers=1", "--set=tls.mutual=true", "--set=tls.reload_ms=50")
+
+    async def comes_in(name: str, address: Address, data: bytes) -> bool:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(ca.file)
+        context.check_hostname = False
+        context.load_cert_chain(shown[name].certificate, shown[name].key)
+        with contextlib.suppress(OSError):  # refused in the handshake
+            return bool(await exchange(address, data, 3, len, context))
+        return False
+
+    starting = standalone(folder, *how, f"--set=tls.crl={ca.revoked_file}")
+    cluster = await asyncio.to_thread(starting.__enter__)
+    try:
+        doors = [
+            (
+                _address_of(cluster.cluster.of_kind("broker")[0].address),
+                request(path="/v1/cluster"),
+            ),
+            (_address_of(cluster.cluster.of_kind("bookie")[0].address), read_request(1, 0)),
+        ]
+        for address, data in doors:
+            assert await comes_in("good", address, data)
+            assert await comes_in("later", address, data)
+            assert not await comes_in("bad", address, data), address
+        ca.revoke(["later"], days=1)
+        for address, data in doors:
+            until_s = time.monotonic() + 30
+            while await comes_in("later", address, data):
+                assert time.monotonic() < until_s, f"{address} has not heard of it"
+                await asyncio.sleep(0.1)
+            assert await comes_in("good", address, data)
+            assert not await comes_in("bad", address, data), address
+    finally:
+        await asyncio.to_thread(starting.__exit__, None, None, None)
+
+
+def _address_of(text: str) -> Address:
+    host, _, port = text.rpartition("//")[2].rpartition(":")
+    return host, int(port)
 
 
 @secured("a client asks for another protocol within TLS")
