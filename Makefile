@@ -3,7 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: apache attack audit containers docs help demo demo-pipeline test test-all check install fmt interop bench bench-peers bench-spark bench-storage sim sim-digest sim-many mutants kills spark-kills model crash-states fault-sweep io-errors engine-model network-matrix sbom take-over
+# Hundreds of processes start in the tests, and a dozen in the demo: without byte code, as some
+# environments want it, each of them would compile all of Octavo again.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: apache attack audit compiled containers docs help demo demo-pipeline test test-all check install fmt interop bench bench-peers bench-spark bench-storage sim sim-digest sim-many mutants kills spark-kills model crash-states fault-sweep io-errors engine-model network-matrix sbom take-over
 
 help:
 	@echo 'make demo      a cluster on real data, a bookie and a broker killed; then fencing explained'
@@ -58,8 +62,13 @@ WORKERS ?= 3
 PYTEST = $(BIN)/pytest --numprocesses $(WORKERS) --dist loadgroup
 
 # Every kind of test, each in a short form; what is marked `long` is for the whole run.
-test: install check
+test: install
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync check compiled
 	$(PYTEST) -m 'not long'
+
+# The tests as pytest rewrites them, once and beside the checks, and not in each worker.
+compiled: install
+	@$(BIN)/pytest --collect-only -qq >/dev/null || true
 
 test-all: test
 	$(PYTEST) -m long --durations 20

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-import jsonschema
+import jsonschema_rs
 import pytest
 
 from octavo.broker.errors import PartitionUnavailable
@@ -72,7 +72,7 @@ def fits(document: dict[str, Any], described: dict[str, Any], answer: Any) -> No
     schema = described.get("content", {}).get("application/json", {}).get("schema")
     if schema is not None and answer.body:
         whole = {**schema, "components": document["components"]}
-        jsonschema.Draft202012Validator(whole).validate(answer.json())
+        jsonschema_rs.Draft202012Validator(whole).validate(answer.json())
 
 
 async def test_answers_are_as_described(two: Running) -> None:
