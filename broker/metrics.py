@@ -170,12 +170,12 @@ class _PartitionCollector(Collector):
         )
         waiting = GaugeMetricFamily(
             "octavo_subscription_dead_letters_waiting",
-            "Messages whose copy in the dead-letter topic is not stored yet",
+            "Messages whose copy in the dead-letter or retry topic is not stored yet",
             labels=(*label, "subscription"),
         )
         sent = CounterMetricFamily(
             "octavo_subscription_dead_letters",
-            "Copies stored in the dead-letter topic",
+            "Copies stored in the dead-letter or retry topic",
             labels=(*label, "subscription"),
         )
         for stats in self._partitions():
@@ -186,8 +186,9 @@ class _PartitionCollector(Collector):
             pending.add_metric(where, stats.pending_bytes)
             for name, subscription in stats.subscriptions.items():
                 backlog.add_metric((*where, name), subscription.backlog)
-                waiting.add_metric((*where, name), subscription.dead_letters.waiting)
-                sent.add_metric((*where, name), subscription.dead_letters.sent)
+                letters, retries = subscription.dead_letters, subscription.retries
+                waiting.add_metric((*where, name), letters.waiting + retries.waiting)
+                sent.add_metric((*where, name), letters.sent + retries.sent)
         return (following, earliest, stored, pending, backlog, waiting, sent)
 
 

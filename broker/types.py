@@ -297,6 +297,12 @@ class SubscriptionSettings:
     """`namespace/topic`; made with the subscription, if it is not there."""
     dead_letter_subscription: str = ""
     """Of that topic, made with it, so that nothing in it is removed before somebody had it."""
+    retry_topic: str = ""
+    """`namespace/topic`, made with the subscription: what was not acked goes on there …"""
+    retry_deliveries: int | None = None
+    """… after so many deliveries here; None: all of them are here."""
+    retry_subscription: str = ""
+    """Of the retry topic, made with it: a shared one with the other deliveries."""
     consumer_timeout_ms: int = 5_000
     """So long after its last call a consumer keeps its keys, or stays the active one, without
     holding messages. Of key-shared and failover subscriptions."""
@@ -330,12 +336,7 @@ class SubscriptionSettings:
                 f"max_deliveries is {self.max_deliveries}; it must be between 1 and "
                 f"{DELIVERIES_MAX}, or null"
             )
-        if self.dead_letter_topic and "/" in self.dead_letter_topic:
-            TopicName.parse(self.dead_letter_topic)
-        elif self.dead_letter_topic:
-            checked_name("topic", self.dead_letter_topic)
-        if self.dead_letter_subscription:
-            checked_name("subscription", self.dead_letter_subscription)
+        self._check_letters()
         if not 1 <= self.consumer_timeout_ms <= ACK_TIMEOUT_MS_MAX:
             raise InvalidSettings(
                 f"consumer_timeout_ms is {self.consumer_timeout_ms}; it must be between 1 and "
@@ -348,6 +349,29 @@ class SubscriptionSettings:
                     f"{name} is {value}; it must be between 1 and {UNACKED_MAX}, or null"
                 )
         self._check_filter()
+
+    def _check_letters(self) -> None:
+        """Where messages go that are not acked."""
+        for topic in (self.dead_letter_topic, self.retry_topic):
+            if topic and "/" in topic:
+                TopicName.parse(topic)
+            elif topic:
+                checked_name("topic", topic)
+        for name in (self.dead_letter_subscription, self.retry_subscription):
+            if name:
+                checked_name("subscription", name)
+        before, most = self.retry_deliveries, self.max_deliveries
+        if before is None:
+            return
+        if not 1 <= before <= DELIVERIES_MAX:
+            raise InvalidSettings(
+                f"retry_deliveries is {before}; it must be between 1 and {DELIVERIES_MAX}, or null"
+            )
+        if most is not None and before >= most:
+            raise InvalidSettings(
+                f"retry_deliveries is {before} and max_deliveries {most}; max_deliveries counts "
+                "those in the retry topic too, so it must be higher"
+            )
 
     def _check_filter(self) -> None:
         texts = [self.filter_key_prefix or "*"]
@@ -530,6 +554,8 @@ class SubscriptionStats:
     held_back: str | None
     consumers: tuple[ConsumerStats, ...]
     dead_letters: DeadLetters = NO_DEAD_LETTERS
+    retries: DeadLetters = NO_DEAD_LETTERS
+    """The same of copies into the retry topic."""
 
 
 @dataclass(frozen=True, slots=True)

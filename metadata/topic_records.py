@@ -323,6 +323,9 @@ class SubscriptionRecord:
     filter_headers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     filter_key_prefix: str | None = None
     durable: bool = True
+    retry_topic: str = ""
+    retry_subscription: str = ""
+    retry_deliveries: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -1,7 +1,8 @@
 """Brings messages that this broker sends for itself into topics, wherever those are served.
 
-Dead letters, for now. Each is a batch by itself, of a producer by itself, so one that is sent again
-is stored once, as long as the topic's owner remembers its producer (`producers_max`).
+Dead letters, and what is retried elsewhere. Each is a batch by itself, of a producer by itself, so
+one that is sent again is stored once, as long as the topic's owner remembers its producer
+(`producers_max`).
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from octavo.broker.errors import (
     TopicDeleting,
     TopicNotFound,
 )
-from octavo.broker.subscriptions.dead_letters import with_dead_letters
+from octavo.broker.subscriptions.dead_letters import retrying, with_dead_letters
 from octavo.broker.types import (
     DEFAULT_NAMESPACE,
     RetryBackoff,
@@ -416,15 +416,14 @@ class Topics:
     ) -> tuple[SubscriptionInfo, bool]:
         """The subscription, and whether it is new; then call `Partition.subscribe` at every owner.
 
-        A partition that is missed makes its cursor when it is first used. With `max_deliveries` the
-        dead-letter topic and its subscription are there before this one is. Raises
+        A partition that is missed makes its cursor when it is first used. The dead-letter topic and
+        the retry topic, each with its subscription, are there before this one is. Raises
         `SettingsConflict`, `TopicNotFound`, `NamespaceNotFound`, `InvalidName`, `InvalidSettings`.
         """
         checked_name("subscription", name)
         settings = with_dead_letters(topic, name, settings)
         info = await self.newest(topic)
-        if settings.dead_letter_topic:
-            await self._make_dead_letters(info, name, settings)
+        await self._make_letter_topics(info, name, settings)
         record = SubscriptionRecord(
             type=settings.type,
             start=settings.start,
@@ -442,6 +441,9 @@ class Topics:
             filter_headers=dict(settings.filter_headers),
             filter_key_prefix=settings.filter_key_prefix,
             durable=settings.durable,
+            retry_topic=settings.retry_topic,
+            retry_subscription=settings.retry_subscription,
+            retry_deliveries=settings.retry_deliveries,
         )
         await self._remove_leftover(topic, name, info.incarnation)
         try:
@@ -455,21 +457,40 @@ class Topics:
             return found, False
         return await self._read_subscription(topic, name), True
 
-    async def _make_dead_letters(
+    async def _make_letter_topics(
         self, origin: TopicInfo, name: str, settings: SubscriptionSettings
     ) -> None:
-        """What a new subscription sends its dead letters to: copies of as many bookies as its own
-        topic has, in a subscription, without which retention would take them."""
+        """What a new subscription sends dead letters and retries to: copies on as many bookies as
+        its own topic has, in a subscription, without which retention would take them."""
+        if not settings.dead_letter_topic and not settings.retry_topic:
+            return
         with contextlib.suppress(SubscriptionNotFound):
             found = await self._read_subscription(origin.name, name)
             if found.settings != settings:
                 return  # which is refused next
-        target = TopicName.parse(settings.dead_letter_topic)
+        if text := settings.dead_letter_topic:
+            shared = SubscriptionSettings(type="shared")
+            await self._make_letters(origin, text, settings.dead_letter_subscription, shared)
+        if text := settings.retry_topic:
+            shared = retrying(name, settings)
+            partitions = origin.settings.partitions
+            await self._make_letters(origin, text, settings.retry_subscription, shared, partitions)
+
+    async def _make_letters(
+        self,
+        origin: TopicInfo,
+        text: str,
+        subscription: str,
+        settings: SubscriptionSettings,
+        partitions: int = 1,
+    ) -> None:
+        target = TopicName.parse(text)
         try:
             await self.newest(target)
         except TopicNotFound:
             own = origin.settings
             quorums = TopicSettings(
+                partitions=partitions,
                 ensemble_size=own.ensemble_size,
                 write_quorum=own.write_quorum,
                 ack_quorum=own.ack_quorum,
@@ -477,8 +498,7 @@ class Topics:
             with contextlib.suppress(SettingsConflict):  # somebody made it meanwhile
                 await self.create(target, quorums)
         with contextlib.suppress(SettingsConflict):  # whatever it is like, it keeps them
-            shared = SubscriptionSettings(type="shared")
-            await self.create_subscription(target, settings.dead_letter_subscription, shared)
+            await self.create_subscription(target, subscription, settings)
 
     async def _remove_leftover(self, topic: TopicName, name: str, incarnation: str) -> None:
         """One that came too late for the deletion of an earlier topic."""
@@ -542,6 +562,9 @@ class Topics:
             filter_headers=tuple(sorted(record.filter_headers.items())),
             filter_key_prefix=record.filter_key_prefix,
             durable=record.durable,
+            retry_topic=record.retry_topic,
+            retry_subscription=record.retry_subscription,
+            retry_deliveries=record.retry_deliveries,
         )
         partitions = record.extra.get(_PARTITIONS_KEY, 0)
         return SubscriptionInfo(name, settings, record.created_ms, partitions)

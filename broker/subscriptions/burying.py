@@ -1,7 +1,8 @@
-"""Brings spent messages into the dead-letter topic, then acks them. The driver of `dead_letters`.
+"""Brings spent messages into the dead-letter or the retry topic, then acks them: the driver of
+`dead_letters`.
 
 Promises: a message is acked only after its copy is durable. While copies cannot be stored, because
-the dead-letter topic is missing, moving, or over its quota, spent messages stay as they are and
+the topic is missing, moving, or over its quota, spent messages stay as they are and
 are tried again, with growing pauses, and figures say why. On a crash between copy and ack the next
 owner sends the copy again, as the same producer's.
 """
@@ -16,7 +17,12 @@ import structlog
 
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import OffsetTrimmed
-from octavo.broker.subscriptions.dead_letters import SpentMessages, dead_letter_of, producer_of
+from octavo.broker.subscriptions.dead_letters import (
+    SpentMessages,
+    dead_letter_of,
+    producer_of,
+    retry_of,
+)
 from octavo.broker.types import DeadLetters, Delivery, PartitionName, SubscriptionInfo, TopicName
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.records import Record
@@ -63,7 +69,8 @@ class Burying:
         self._office = office
         self._read = read
         self._ack = ack
-        self._target = TopicName.parse(info.settings.dead_letter_topic)
+        self._retries = bool(info.settings.retry_topic)
+        self._target = TopicName.parse(info.settings.retry_topic or info.settings.dead_letter_topic)
         self._task: asyncio.Task[None] | None = None
         self._sent = 0
         self._problem: str | None = None
@@ -119,7 +126,11 @@ class Burying:
                 raise fate
 
     async def _send(self, letter: Delivery) -> None:
-        record = dead_letter_of(self._name, self._info.name, letter)
+        if self._retries:
+            due_ms = self._spent.due_ms(letter.offset)
+            record = retry_of(self._name, self._info.name, letter, due_ms)
+        else:
+            record = dead_letter_of(self._name, self._info.name, letter)
         producer = producer_of(self._word(), self._name, self._info, letter.offset)
         await self._office.send(self._target, self._name.partition, record, producer)
 

@@ -7,6 +7,10 @@ A spent message is nobody's: no consumer gets it, so it stands in no other's way
 unacked until its copy in the dead-letter topic is durable. At most `waiting_max` wait at once; a
 message that finds no room goes on being delivered, which loses nothing.
 
+With a retry topic (`retry_deliveries`) a message is spent sooner, and its copy goes there: that is
+where the subscription's other deliveries are, and from where it goes to the dead-letter topic. Such
+a copy is due when the original would have been delivered again.
+
 A copy has the original's key, value and headers, and says in headers of its own where it comes
 from. It is a batch by itself, of a producer by itself (`producer_of`), with sequence 0: whoever
 sends it again, the next owner too, sends the same, and the dead-letter topic knows it.
@@ -26,9 +30,16 @@ from octavo.broker.types import (
     SubscriptionSettings,
     TopicName,
 )
+from octavo.protocol.due import DUE_MS_MAX, due_header
 from octavo.protocol.records import Record
 
 DEAD_LETTER_SUFFIX = "dlq"
+RETRY_SUFFIX = "retry"
+ORIGIN = "Octavo-Origin-"
+"""So begin the headers that say where a dead letter comes from …"""
+RETRY = "Octavo-Retry-"
+"""… and a copy in a retry topic; so a dead letter that comes from there has both."""
+RETRY_FOR = RETRY + "Subscription"
 
 
 class SpentMessages:
@@ -40,6 +51,8 @@ class SpentMessages:
         self._waiting_max = waiting_max
         self._waiting: dict[int, None] = {}
         self._under_way: dict[int, None] = {}
+        self._due_ms: dict[int, int] = {}
+        """Of those that are not to be delivered at once, elsewhere."""
 
     @property
     def limits(self) -> bool:
@@ -49,8 +62,11 @@ class SpentMessages:
     def __len__(self) -> int:
         return len(self._waiting) + len(self._under_way)
 
-    def take(self, offset: int, deliveries: int) -> bool:
-        """Whether the message is spent; then nobody else has it any more."""
+    def take(self, offset: int, deliveries: int, due_ms: int | None = None) -> bool:
+        """Whether the message is spent; then nobody else has it any more.
+
+        `due_ms`: when it was to be delivered again, in milliseconds since the epoch; None: at once.
+        """
         if self._deliveries_max is None or deliveries < self._deliveries_max:
             return False
         if offset in self._waiting or offset in self._under_way:
@@ -58,7 +74,13 @@ class SpentMessages:
         if len(self) >= self._waiting_max:
             return False
         self._waiting[offset] = None
+        if due_ms is not None:
+            self._due_ms[offset] = due_ms
         return True
+
+    def due_ms(self, offset: int) -> int | None:
+        """When a spent message was to be delivered again; None: at once."""
+        return self._due_ms.get(offset)
 
     def send(self, most: int) -> list[int]:
         """The next ones to be sent, ascending."""
@@ -73,7 +95,10 @@ class SpentMessages:
 
         Not those that were acked, or sought away from, meanwhile.
         """
-        return [offset for offset in offsets if self._under_way.pop(offset, 0) is None]
+        done = [offset for offset in offsets if self._under_way.pop(offset, 0) is None]
+        for offset in done:
+            self._due_ms.pop(offset, None)
+        return done
 
     def not_sent(self, offsets: Iterable[int]) -> None:
         """They have to be sent again."""
@@ -85,6 +110,7 @@ class SpentMessages:
         for offset in offsets:
             self._waiting.pop(offset, None)
             self._under_way.pop(offset, None)
+            self._due_ms.pop(offset, None)
 
     def acked_up_to(self, offset: int) -> None:
         """All up to and including `offset` are."""
@@ -94,15 +120,17 @@ class SpentMessages:
         """After a seek."""
         self._waiting.clear()
         self._under_way.clear()
+        self._due_ms.clear()
 
 
 def with_dead_letters(
     topic: TopicName, name: str, settings: SubscriptionSettings
 ) -> SubscriptionSettings:
-    """The settings with the names that the maker of the subscription left away.
+    """The settings with the names that the maker of the subscription left away; retries' as well.
 
     Raises `InvalidSettings`, `InvalidName`.
     """
+    settings = _with_retries(topic, name, settings)
     if settings.max_deliveries is None:
         if settings.dead_letter_topic or settings.dead_letter_subscription:
             raise InvalidSettings(
@@ -116,6 +144,11 @@ def with_dead_letters(
             f"dead_letter_topic is {target}, the subscription's own topic: what nobody can process "
             "would go round for ever; name another one"
         )
+    if str(target) == settings.retry_topic:
+        raise InvalidSettings(
+            f"dead_letter_topic is {target}, and so is retry_topic: what nobody can process would "
+            "go round for ever; name another one"
+        )
     return replace(
         settings,
         dead_letter_topic=str(target),
@@ -123,20 +156,80 @@ def with_dead_letters(
     )
 
 
+def _with_retries(
+    topic: TopicName, name: str, settings: SubscriptionSettings
+) -> SubscriptionSettings:
+    if settings.retry_deliveries is None and not settings.retry_topic:
+        if settings.retry_subscription:
+            raise InvalidSettings(
+                "a retry_subscription without a retry topic would never get a message; set "
+                "retry_deliveries or retry_topic as well"
+            )
+        return settings
+    text = settings.retry_topic or f"{topic.topic}-{name}-{RETRY_SUFFIX}"
+    target = TopicName.parse(text) if "/" in text else TopicName.of(topic.namespace, text)
+    if target == topic:
+        raise InvalidSettings(
+            f"retry_topic is {target}, the subscription's own topic: its messages would be copied "
+            "into it for ever; name another one"
+        )
+    return replace(
+        settings,
+        retry_topic=str(target),
+        retry_deliveries=settings.retry_deliveries or 1,
+        retry_subscription=settings.retry_subscription or name,
+    )
+
+
+def retrying(name: str, settings: SubscriptionSettings) -> SubscriptionSettings:
+    """Of the subscription of the retry topic: it goes on where subscription `name` stops.
+
+    Several subscriptions may share a retry topic: each has its own messages there.
+    """
+    before = settings.retry_deliveries
+    assert before is not None
+    return SubscriptionSettings(
+        type="shared",
+        ack_timeout_ms=settings.ack_timeout_ms,
+        retry_backoff=settings.retry_backoff,
+        max_deliveries=settings.max_deliveries and settings.max_deliveries - before,
+        dead_letter_topic=settings.dead_letter_topic,
+        dead_letter_subscription=settings.dead_letter_subscription,
+        filter_headers=((RETRY_FOR, (name,)),),
+    )
+
+
+def retry_of(
+    name: PartitionName, subscription: str, delivery: Delivery, due_ms: int | None
+) -> Record:
+    """The copy for the retry topic, to be delivered when it is due; its time is the sender's."""
+    said = _said_of(RETRY, name, subscription, delivery)
+    due = () if due_ms is None else (due_header(min(max(0, due_ms), DUE_MS_MAX)),)
+    origin = delivery.record
+    return origin._replace(headers=(*origin.headers, *said, *due))
+
+
 def dead_letter_of(name: PartitionName, subscription: str, delivery: Delivery) -> Record:
     """The copy for the dead-letter topic; its time is the sender's."""
     origin = delivery.record
+    said = _said_of(ORIGIN, name, subscription, delivery)
+    return origin._replace(headers=(*origin.headers, *said))
+
+
+def _said_of(
+    front: str, name: PartitionName, subscription: str, delivery: Delivery
+) -> list[tuple[str, bytes | None]]:
+    """Where a copy comes from."""
     told = {
         "topic": name.topic_name,
         "partition": name.partition,
         "offset": delivery.offset,
         "id": delivery.message_id,
-        "timestamp": origin.timestamp_ms,
+        "timestamp": delivery.record.timestamp_ms,
         "deliveries": delivery.delivery_count,
         "subscription": subscription,
     }
-    said = [(f"Octavo-Origin-{word.title()}", str(value).encode()) for word, value in told.items()]
-    return origin._replace(headers=(*origin.headers, *said))
+    return [(front + word.title(), str(value).encode()) for word, value in told.items()]
 
 
 def producer_of(word: object, name: PartitionName, info: SubscriptionInfo, offset: int) -> int:

@@ -542,7 +542,7 @@ class Dispatcher:
     def _end_delivery(self, offset: int, now_ms: int, delay_ms: int | None) -> None:
         """It was delivered and is not acked: it goes again, after the delay."""
         self._release(offset)
-        if self._spent.take(offset, self._attempts[offset]):
+        if self._spent.take(offset, self._attempts[offset], self._due_ms(offset, now_ms, delay_ms)):
             self._stands_in_no_way(offset)
             return
         if delay_ms is None:
@@ -552,6 +552,13 @@ class Dispatcher:
         if delay_ms > 0:
             heapq.heappush(self._delayed, (now_ms + delay_ms, offset))
         self._comes_back(offset, asleep=delay_ms > 0)
+
+    def _due_ms(self, offset: int, now_ms: int, delay_ms: int | None) -> int | None:
+        """When it would go again, by the time of due times; None: at once."""
+        if delay_ms is None:
+            backoff = self._retry_backoff
+            delay_ms = 0 if backoff is None else backoff.delay_ms(self._attempts[offset])
+        return now_ms + self.delays.ahead_ms + delay_ms if delay_ms > 0 else None
 
     def _release_uncounted(self, offset: int) -> None:
         self._release(offset)

@@ -146,7 +146,7 @@ class Subscription:
         office: LetterOffice | None = None,
     ) -> None:
         """`held`: what is known beside the cursor, and kept up to date from now on. `office` brings
-        messages that were delivered too often into the dead-letter topic."""
+        messages that were delivered too often into the dead-letter or the retry topic."""
         self.info = info
         self._log = log
         self._loop = asyncio.get_running_loop()
@@ -154,7 +154,9 @@ class Subscription:
         settings = info.settings
         self._held = CursorState(info.created_ms, cursor) if held is None else held
         self._told = self._held.deliveries
-        spent = SpentMessages(settings.max_deliveries, config.dead_letters_waiting_max)
+        spent = SpentMessages(
+            settings.retry_deliveries or settings.max_deliveries, config.dead_letters_waiting_max
+        )
         self._one_at_a_time = settings.type in ("exclusive", "failover")
         """So that what is acked up to an offset was one consumer's."""
         keys = KeyOrder(cursor, config.look_ahead_messages_max)
@@ -178,7 +180,7 @@ class Subscription:
         )
         self._lookout = Lookout(cursor, Filter(settings), self._keys)
         self._burying: Burying | None = None
-        if office is not None and settings.max_deliveries is not None:
+        if office is not None and spent.limits:
             self._burying = Burying(
                 log.name, self._letter_word, info, config, spent, office, self._read_spent,
                 self._ack_spent,
@@ -444,6 +446,8 @@ class Subscription:
         cursor, dispatcher, now_ms = self._cursor, self._dispatcher, self._now_ms()
         end = self._log.next_offset
         slots = {} if self._keys is None else self._keys.slots.ranges()
+        letters = NO_DEAD_LETTERS if self._burying is None else self._burying.stats()
+        retries = bool(self.info.settings.retry_topic)
         return SubscriptionStats(
             name=self.info.name,
             type=self.info.settings.type,
@@ -459,7 +463,8 @@ class Subscription:
                 self._consumer_stats(consumer, slots, now_ms)
                 for consumer in dispatcher.consumers.values()
             ),
-            dead_letters=NO_DEAD_LETTERS if self._burying is None else self._burying.stats(),
+            dead_letters=NO_DEAD_LETTERS if retries else letters,
+            retries=letters if retries else NO_DEAD_LETTERS,
         )
 
     def passed_over(self, end: int) -> None:

@@ -63,6 +63,12 @@ def create(
     dead_letter_topic: Annotated[
         str | None, typer.Option(help="Default: TOPIC-SUBSCRIPTION-dlq.", show_default=False)
     ] = None,
+    retry_topic: Annotated[
+        str | None, typer.Option(help="What was not acked goes on there, e.g. when nacked.")
+    ] = None,
+    retry_deliveries: Annotated[
+        int | None, typer.Option(help="Before a message goes there; by default 1.")
+    ] = None,
     backoff: Annotated[
         str | None,
         typer.Option(metavar="FIRST[,MOST[,FACTOR]]", help="Wait between deliveries, e.g. 1s,5m."),
@@ -80,7 +86,12 @@ def create(
       octavo subscription create flights billing --type shared --max-deliveries 5 --backoff 1s,5m
     """
     settings: dict[str, Any] = {"type": type, "start": start}
-    chosen = {"max_deliveries": max_deliveries, "dead_letter_topic": dead_letter_topic}
+    chosen = {
+        "max_deliveries": max_deliveries,
+        "dead_letter_topic": dead_letter_topic,
+        "retry_topic": retry_topic,
+        "retry_deliveries": retry_deliveries,
+    }
     settings |= {word: value for word, value in chosen.items() if value is not None}
     if ack_timeout is not None:
         settings["ack_timeout"] = ack_timeout
@@ -143,6 +154,8 @@ def lag(
         say(f"held back: {why}")
     if why := found.get("dead_letters", {}).get("problem"):
         say(f"dead letters wait: {why}")
+    if why := found.get("retries", {}).get("problem"):
+        say(f"retries wait: {why}")
 
 
 @app.command()

@@ -164,6 +164,13 @@ class SubscriptionSettings(TypedDict, total=False):
     """`topic` or `namespace/topic`; `{topic}-{subscription}-dlq` where left away."""
     dead_letter_subscription: str | None
     """Of the dead-letter topic; of this one's name where left away."""
+    retry_topic: str | None
+    """What was not acked goes on in this topic, when it is due again: `topic` or
+    `namespace/topic`; `{topic}-{subscription}-retry` where only `retry_deliveries` is given."""
+    retry_deliveries: int | None
+    """So many deliveries are in this topic, at least one; None: all, or one with a retry topic."""
+    retry_subscription: str | None
+    """Of the retry topic; of this one's name where left away."""
     consumer_timeout: Time
     """So long after its last call a consumer keeps keys, or a partition, of which it holds no
     message; 5 s where left away."""

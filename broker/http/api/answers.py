@@ -144,9 +144,11 @@ class Consumer(msgspec.Struct):
 
 
 class DeadLetters(msgspec.Struct):
-    """Messages that were delivered `max_deliveries` times."""
+    """Messages that were delivered `max_deliveries` times; or `retry_deliveries` times."""
 
-    waiting: Annotated[int, Meta(ge=0, description="for their copy in the dead-letter topic")]
+    waiting: Annotated[
+        int, Meta(ge=0, description="for their copy in the dead-letter, or the retry topic")
+    ]
     sent: Annotated[int, Meta(ge=0, description="since the partition was opened where it is now")]
     problem: Annotated[str | None, Meta(description="why copies are not stored at present")]
 
@@ -174,6 +176,7 @@ class SubscriptionFigures(msgspec.Struct, kw_only=True):
     held_back: HeldBack
     consumers: list[Consumer]
     dead_letters: DeadLetters
+    retries: DeadLetters
 
 
 class CompactedFigures(msgspec.Struct):
@@ -354,6 +357,7 @@ class Subscription(msgspec.Struct):
     held_back: HeldBack | UnsetType = UNSET
     partitions: list[SubscriptionFigures] | UnsetType = UNSET
     dead_letters: DeadLetters | UnsetType = UNSET
+    retries: DeadLetters | UnsetType = UNSET
 
 
 class Received(msgspec.Struct):

@@ -8,6 +8,7 @@ a call that reached only some owners is simply repeated.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from typing import Annotated, Any, cast
 
 import msgspec
@@ -78,13 +79,19 @@ async def _check_dead_letters(call: Call, settings: SubscriptionSettings) -> Non
     """Whoever has messages sent somewhere must be allowed to send, and to make, what is not there:
     the broker sends them as itself, later, when nobody asks any more. Raises `Forbidden`.
     """
-    if not settings.dead_letter_topic:
-        return
-    target = TopicName.parse(settings.dead_letter_topic)
+    for text, sub in (
+        (settings.dead_letter_topic, settings.dead_letter_subscription),
+        (settings.retry_topic, settings.retry_subscription),
+    ):
+        if text:
+            await _check_letter_topic(call, TopicName.parse(text), sub)
+
+
+async def _check_letter_topic(call: Call, target: TopicName, sub: str) -> None:
     check_not_audit(target)
     if not call.services.gate.secured:
         return
-    topic, sub = Resource(Kind.TOPIC, str(target)), settings.dead_letter_subscription
+    topic = Resource(Kind.TOPIC, str(target))
     call.check(Operation.PRODUCE, topic)
     topics = call.services.broker.topics
     try:
@@ -146,12 +153,8 @@ async def get_subscription(call: Call) -> web.StreamResponse:
     for figure in ("backlog", "unacked_ranges", "leased", "redelivering", "delayed"):
         setattr(shown, figure, sum(one.get(figure, 0) for one in found))
     shown.held_back = next((one["held_back"] for one in found if one.get("held_back")), None)
-    letters = [one["dead_letters"] for one in found if "dead_letters" in one]
-    shown.dead_letters = DeadLetters(
-        sum(one["waiting"] for one in letters),
-        sum(one["sent"] for one in letters),
-        next((one["problem"] for one in letters if one["problem"]), None),
-    )
+    shown.dead_letters = _sum_of(one["dead_letters"] for one in found if "dead_letters" in one)
+    shown.retries = _sum_of(one["retries"] for one in found if "retries" in one)
     shown.partitions = cast(list[SubscriptionFigures], found)  # as their owners said them
     return call.reply(shown)
 
@@ -166,6 +169,15 @@ async def delete_subscription(call: Call) -> web.StreamResponse:
 def _show(topic: TopicName, info: SubscriptionInfo) -> Subscription:
     settings = show_subscription_settings(info.settings)
     return Subscription(info.name, str(topic), settings, info.created_ms)
+
+
+def _sum_of(figures: Iterable[dict[str, Any]]) -> DeadLetters:
+    letters = [*figures]
+    return DeadLetters(
+        sum(one["waiting"] for one in letters),
+        sum(one["sent"] for one in letters),
+        next((one["problem"] for one in letters if one["problem"]), None),
+    )
 
 
 def _plain(stats: SubscriptionStats, number: int | UnsetType = UNSET) -> dict[str, Any]:

@@ -251,6 +251,30 @@ class SubscriptionBody(msgspec.Struct, forbid_unknown_fields=True):
         | UnsetType
         | None
     ) = UNSET
+    retry_topic: (
+        Annotated[
+            str,
+            Meta(description="topic, or namespace/topic; by default {topic}-{subscription}-retry"),
+        ]
+        | UnsetType
+        | None
+    ) = UNSET
+    retry_deliveries: (
+        Annotated[
+            int,
+            Meta(
+                description="before a message goes there; 1 where only retry_topic is given",
+                extra_json_schema={"minimum": 1, "maximum": DELIVERIES_MAX},
+            ),
+        ]
+        | UnsetType
+        | None
+    ) = UNSET
+    retry_subscription: (
+        Annotated[str, Meta(description="of that topic; by default of this one's name")]
+        | UnsetType
+        | None
+    ) = UNSET
     consumer_timeout: ConsumerTimeout | UnsetType = UNSET
     max_unacked: Unacked | UnsetType = UNSET
     max_unacked_per_consumer: Unacked | UnsetType = UNSET
@@ -408,7 +432,10 @@ def subscription_settings(body: SubscriptionBody) -> SubscriptionSettings:
     _set(changes, "ack_timeout_ms", "ack_timeout", body.ack_timeout, time_ms, nullable=False)
     if body.retry_backoff is not UNSET and body.retry_backoff is not None:
         changes["retry_backoff"] = _backoff(body.retry_backoff)
-    for name in ("max_deliveries", "dead_letter_topic", "dead_letter_subscription"):
+    for name in (
+        "max_deliveries", "dead_letter_topic", "dead_letter_subscription",
+        "retry_topic", "retry_deliveries", "retry_subscription",
+    ):  # fmt: skip
         if (value := getattr(body, name)) is not UNSET and value is not None:
             changes[name] = value
     _set(
@@ -591,6 +618,9 @@ def show_subscription_settings(settings: SubscriptionSettings) -> SubscriptionBo
         settings.max_deliveries,
         settings.dead_letter_topic or None,
         dead_letter_subscription=settings.dead_letter_subscription or None,
+        retry_topic=settings.retry_topic or None,
+        retry_deliveries=settings.retry_deliveries,
+        retry_subscription=settings.retry_subscription or None,
         retry_backoff=backoff
         and Backoff(_seconds(backoff.first_ms), _seconds(backoff.most_ms), backoff.factor),
         consumer_timeout=seconds(settings.consumer_timeout_ms),

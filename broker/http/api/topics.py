@@ -348,4 +348,5 @@ def subscription_figures(stats: SubscriptionStats) -> answers.SubscriptionFigure
             for one in stats.consumers
         ],
         dead_letters=answers.DeadLetters(*stats.dead_letters),
+        retries=answers.DeadLetters(*stats.retries),
     )

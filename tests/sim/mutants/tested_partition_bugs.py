@@ -394,4 +394,20 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "retry-acked-before-its-copy",
+        "a message is acked here while its copy for the retry topic is still on its way",
+        """Clients that retry elsewhere send the copy, and ack without waiting for its answer: when
+        the copy is refused, or its sender dies, the message is nowhere.""",
+        "X14",
+        "unit/broker/test_retry_topic.py",
+        (
+            Edit(
+                "octavo.broker.subscriptions.burying:Burying._send",
+                "await self._office.send(self._target, self._name.partition, record, producer)",
+                "asyncio.ensure_future(\n"
+                "        self._office.send(self._target, self._name.partition, record, producer))",
+            ),
+        ),
+    ),
 )

@@ -86,3 +86,23 @@ async def test_nobody_writes_to_the_audit_log_by_way_of_dead_letters(
     body = {"max_deliveries": 3, "dead_letter_topic": "octavo/audit"}
     answer = await one.api.put(NEW, json=body, headers=as_user("ann"))
     assert (answer.status, answer.json()["code"]) == (403, "audit-topic")
+
+
+async def test_a_retry_topic_takes_the_same_rights(
+    secured: tuple[Running, FakeAuthority],
+) -> None:
+    one, authority = secured
+    retried = {"retry_topic": "other/dead"}
+    authority.secure(*SOME, "allow user:bob produce,create topic:other/dead")
+    answer = await make(one, retried)
+    assert (answer.status, "subscription:other/dead/new" in answer.json()["detail"]) == (403, True)
+    rules = [
+        "allow user:bob produce,create,consume topic:other/dead",
+        "allow user:bob create subscription:other/dead/new",
+    ]
+    authority.secure(*SOME, *rules)
+    answer = await make(one, retried)
+    assert answer.status == 201, answer
+    settings = answer.json()["settings"]
+    assert (settings["retry_topic"], settings["retry_deliveries"]) == ("other/dead", 1)
+    assert settings["retry_subscription"] == "new"
