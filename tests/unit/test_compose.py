@@ -15,7 +15,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import jsonschema_rs
 import pytest
 import yaml
 
@@ -70,15 +70,15 @@ def workloads() -> list[dict[str, Any]]:
     return [one for one in kubernetes() if one["kind"] in ("StatefulSet", "Deployment")]
 
 
-def compose_schema() -> jsonschema.Draft7Validator:
+def compose_schema() -> jsonschema_rs.Draft7Validator:
     text = (ROOT / "tests/fixtures/compose-spec/compose-spec.json").read_text()
-    return jsonschema.Draft7Validator(json.loads(text))
+    return jsonschema_rs.Draft7Validator(json.loads(text))
 
 
 def test_the_file_is_of_the_compose_specification() -> None:
     found = yaml.safe_load((COMPOSE / "compose.yaml").read_text())
     problems = [
-        f"{error.json_path}: {error.message}" for error in compose_schema().iter_errors(found)
+        f"{error.instance_path}: {error.message}" for error in compose_schema().iter_errors(found)
     ]
     assert not problems
 
