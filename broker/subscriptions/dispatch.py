@@ -376,6 +376,19 @@ class Dispatcher:
         if lease is not None:
             self._take_back(DispatchedBatch(lease.number, [offset], {}), 0)
 
+    def revoke(self, consumer: str) -> bool:
+        """What others than this consumer hold is released; whether there was any.
+
+        They have not failed at it: counts stay as they are, and so do delays. It comes again
+        before what is new, in order.
+        """
+        held = [o for o, lease in self._lease_of.items() if lease.consumer.name != consumer]
+        # Of keys the last first: each comes back by itself, and not because of an earlier one.
+        for offset in sorted(held, reverse=True):
+            self._release_uncounted(offset)
+            self._comes_back(offset, asleep=False)
+        return bool(held)
+
     def give_back(self, found: DispatchedBatch) -> None:
         """It could not be read, or nobody waits for it: it does not count as a delivery."""
         self._reads -= 1

@@ -569,13 +569,10 @@ class Subscription:
         changed = self._hold.enter(
             asked.consumer, asked.generation, now_ms, settings.ack_timeout_ms
         )
-        others = (one for one in self._dispatcher.consumers.values() if one.name != asked.consumer)
-        if changed and any(one.leased for one in others):
-            # They are gone, or were told to let it go: what they have comes again, in order.
-            self._dispatcher.reset()
-            self._lookout.reset()
-            self._answered.clear()
         if changed:
+            # The others are gone, or were told to let it go: what they have comes again, in order.
+            if self._dispatcher.revoke(asked.consumer):
+                self._answered.clear()
             self._dispatcher.alone(asked.consumer)
             self.wake()  # a call of the member before waits no longer
 

@@ -167,6 +167,21 @@ async def test_what_was_taken_cannot_be_acked(cluster: Cluster, client: AsyncCli
     assert (await heir.stats())["backlog"] == 1
 
 
+async def test_counts_and_delays_outlive_a_member(client: AsyncClient) -> None:
+    await client.create_topic("t")
+    await publish(client, "t", 4)
+    first = await client.subscribe("t", "s", type="shared", consumer="first")
+    heir = client.subscription("t", "s", consumer="heir")
+    held = await first.receive(4, partition=0, generation=1)
+    await first.nack(held[0])
+    await first.nack(held[1], delay_s=600)
+    (again,) = await first.receive(1, partition=0, generation=1)
+    assert (again.offset, again.delivery_count) == (0, 2)
+    taken = await heir.receive(10, partition=0, generation=2)
+    assert [(one.offset, one.delivery_count) for one in taken] == [(0, 2), (2, 1), (3, 1)]
+    assert (await heir.stats())["delayed"] == 1
+
+
 async def test_pushed_to_a_member(cluster: Cluster, client: AsyncClient) -> None:
     await client.create_topic("t", partitions=2)
     await client.subscribe("t", "s", type="shared")

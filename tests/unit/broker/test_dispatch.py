@@ -200,6 +200,7 @@ def test_idle_consumers_are_forgotten_before_new_ones_are_refused(
 class Held:
     number: int
     deadline: int
+    name: str
 
 
 @dataclass
@@ -216,6 +217,25 @@ class Model:
             and (held is None or held.deadline <= now)
             and self.hidden.get(offset, 0) <= now
         )
+
+
+def test_what_is_revoked_comes_again_and_has_not_failed() -> None:
+    dispatcher = make()
+    assert take(dispatcher, 0, 10, 3, "a") == [0, 1, 2]
+    dispatcher.nack(0, 0, 0)
+    dispatcher.nack(1, 0, 50)
+    assert take(dispatcher, 0, 10, 3, "a") == [0, 3, 4]
+    assert take(dispatcher, 0, 10, 1, "b") == [5]
+    assert dispatcher.revoke("b")
+    assert dispatcher.leased == 1
+    assert dispatcher.consumers["a"].leased == 0
+    dispatcher.enter("b", 10)
+    found = dispatcher.dispatch("b", 10, 10, 100)
+    assert found is not None
+    assert found.offsets == [0, 2, 3, 4, 6, 7, 8, 9], "in order; one waits for its delay"
+    assert found.counts == {0: 2}, "as often as it was before, and no more"
+    assert take(dispatcher, 50, 10, 100, "b") == [1]
+    assert not dispatcher.revoke("b"), "nobody else has anything"
 
 
 class Dispatching(RuleBasedStateMachine):
@@ -249,7 +269,7 @@ class Dispatching(RuleBasedStateMachine):
             assert found is not None
             assert found.counts.get(offset, 1) == model.attempts.get(offset, 0) + 1
             model.attempts[offset] = model.attempts.get(offset, 0) + 1
-            model.held[offset] = Held(found.number, self.now + TIMEOUT)
+            model.held[offset] = Held(found.number, self.now + TIMEOUT, name)
             model.hidden.pop(offset, None)
 
     @precondition(lambda self: self.model.held)
@@ -276,6 +296,15 @@ class Dispatching(RuleBasedStateMachine):
             held.deadline = self.now + TIMEOUT
         if what != "extend":
             del model.held[offset]
+
+    @rule(name=st.sampled_from("abc"))
+    def revoke(self, name: str) -> None:
+        model = self.model
+        for offset, held in tuple(model.held.items()):
+            if held.deadline > self.now and held.name != name:
+                del model.held[offset]
+                model.attempts[offset] -= 1
+        self.dispatcher.revoke(name)
 
     @invariant()
     def leases_are_counted(self) -> None:

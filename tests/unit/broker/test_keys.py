@@ -302,6 +302,13 @@ class KeyShared(RuleBasedStateMachine):
             dispatcher.extend([offset], self.now)
             held.deadline = self.now + LEASE
 
+    @rule(name=st.sampled_from("abc"))
+    def revoke(self, name: str) -> None:
+        others = [offset for offset, held in self.model.held.items() if held.consumer != name]
+        assert self.topic.dispatcher.revoke(name) == bool(others)
+        for offset in others:
+            del self.model.held[offset]
+
     @rule(back=st.integers(0, 10))
     def seek(self, back: int) -> None:
         to = max(0, len(self.topic.messages) - back)
