@@ -36,7 +36,7 @@ from octavo.broker.cluster.schema_registry import SchemaRegistry
 from octavo.broker.cluster.standing import Standing
 from octavo.broker.cluster.topics import Topics
 from octavo.broker.config import BrokerConfig
-from octavo.broker.errors import TopicChanged, TopicNotFound
+from octavo.broker.errors import NoOtherBroker, TopicChanged, TopicNotFound
 from octavo.broker.log.cache import TailCache
 from octavo.broker.log.open_batches import OpenBatches
 from octavo.broker.log.reader import ReadAheadBudget
@@ -84,6 +84,7 @@ class Broker:
         self._rng = rng
         self._tasks: set[asyncio.Task[None]] = set()
         self._rounds: list[asyncio.Task[None]] = []
+        self._leaving = False
         records = TopicStore(store)
         ownership = Ownership(store)
         self._shared = SharedLedgers(ShareStore(store), records, ledgers, config.ledger_shares_max)
@@ -197,11 +198,38 @@ class Broker:
             self._spawn(self._again_and_again(config.clock_beat_ms, self._tell_time)),
         ]
 
-    async def close(self) -> None:
-        """Hand every partition over and leave."""
+    async def give_away(self) -> None:
+        """Hand on what other brokers take, by and by, and serve until then; before `close`.
+
+        Never longer than `stop_handover_ms`, and never fails: what is left `close` releases.
+        """
+        if self._leaving:
+            return
+        self._leaving = True
         for task in self._rounds:
             task.cancel()
         await asyncio.gather(*self._rounds, return_exceptions=True)
+        self.ownership.take_no_more()
+        if not self.ownership.held() or not self.registry.is_connected or self.failed.done():
+            return
+        reason = ""
+        try:
+            self.balance.check_others()
+            async with asyncio.timeout(self.config.stop_handover_ms / 1000):
+                await self._stand(draining=True)
+                await self.balance.give_all()
+        except NoOtherBroker:
+            return  # nobody is there who could be told anything, or all of them stop
+        except TimeoutError:
+            reason = f"stop_handover_ms ({self.config.stop_handover_ms}) is over"
+        except OctavoError as error:
+            reason = str(error)
+        if left := self.ownership.held():
+            _log.info("not_all_handed_on", partitions=left, reason=reason or "nobody took them")
+
+    async def close(self) -> None:
+        """Hand every partition over and leave."""
+        await self.give_away()
         await self.chores.close()
         try:
             await self.registry.leave()

@@ -102,8 +102,11 @@ class BrokerConfig:
     # Ownership
     claim_wait_ms: int = 10_000
     """How long a request waits for a partition that is just being opened here."""
+    stop_handover_ms: int = 10_000
+    """So long a broker that is stopped hands its partitions on to others and goes on serving; what
+    is left then is closed and released, and whoever should have it takes it over …"""
     handover_timeout_ms: int = 10_000
-    """A graceful stop takes no longer than this to close its partitions."""
+    """… and that takes no longer than this."""
     balance_after_ms: int = 10_000
     """So long a broker has been up before it is given partitions that another serves, and so long
     a partition stays where it was opened."""
@@ -197,6 +200,7 @@ _POSITIVE = (
     "pending_messages_max",
     "look_ahead_messages_max",
     "claim_wait_ms",
+    "stop_handover_ms",
     "handover_timeout_ms",
     "balance_after_ms",
     "balance_interval_ms",

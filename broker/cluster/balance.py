@@ -11,7 +11,8 @@ Nothing moves
 - while the metadata store is away, or this broker stops.
 
 A broker that is drained gives all it has to those that would have it without this one, however
-long they have been up, several partitions at a time.
+long they have been up, several partitions at a time. One that is stopped does the same before it
+goes, as long as `stop_handover_ms` lets it.
 
 What the heir does not claim in time is taken back, and the heir is given nothing for a while: ten
 seconds, and twice as long each time, so that nothing is closed again and again in vain.
@@ -175,6 +176,17 @@ class Balance:
             if self.to_move().get(name) == heir and self._may_be_given(heir):
                 await self._move(name, self._registry.live[heir])
                 await asyncio.sleep(self._config.balance_pause_ms / 1000)
+
+    async def give_all(self) -> None:
+        """Return once nothing is left here that anybody else would take."""
+        while self._takers():
+            before = self.moved
+            await self._empty()
+            if self.moved == before:  # what is left is on its way already, by another call
+                await asyncio.sleep(self._config.balance_pause_ms / 1000)
+
+    def _takers(self) -> set[str]:
+        return {heir for heir in self.to_move().values() if self._may_be_given(heir)}
 
     async def _empty(self) -> None:
         """Give everything away, as long as we are to."""

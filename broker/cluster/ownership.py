@@ -276,6 +276,7 @@ class OwnershipManager:
         """Claimed here at some time, of topics that may stand still."""
         self._lookups = Lookups(ownership, spawn, self._owner_changed)
         self._openings = asyncio.Semaphore(_OPENINGS_AT_ONCE)
+        self._leaving = False
         self._stopping = False
         self._reconciling = False
         self._reconcile_again = False
@@ -431,9 +432,13 @@ class OwnershipManager:
                 self._spawn(self._release_quietly(name, claim=True))
         return served
 
+    def take_no_more(self) -> None:
+        """Refuse what other brokers would hand to us: this one is about to stop."""
+        self._leaving = True
+
     async def hand_over(self) -> None:
         """Close every partition and release it; whoever is preferred then claims it at once."""
-        self._stopping = True
+        self._leaving = self._stopping = True
         for name in list(self._prepared):
             self._unprepare(name)
         try:
@@ -501,7 +506,7 @@ class OwnershipManager:
         `TopicChanged`.
         """
         info = await self._known(name, foretold.incarnation)
-        if self._stopping or name in self._local:
+        if self._leaving or name in self._local:
             raise PartitionMoving(f"{name} cannot be given to this broker now")
         self._unprepare(name)
         opening = self._opening(name, info.incarnation, info.settings)
@@ -526,7 +531,8 @@ class OwnershipManager:
         Raises `PartitionMoving` when another broker has it, and as `owner_of` does.
         """
         info = await self._known(name, handed.incarnation)
-        if self._stopping:
+        expected = name in self._prepared or name in self._local
+        if self._stopping or (self._leaving and not expected):
             raise PartitionMoving(f"{name} cannot be given to this broker: it stops")
         # No look at who owns it: the claim tells, and no watch can be late for that.
         local = self._local.get(name)

@@ -129,6 +129,11 @@ class BrokerRegistry:
         return tuple(live[one] for one in self._preferred(topic, partitions, able))
 
     @property
+    def is_connected(self) -> bool:
+        """Whether this broker is registered and has its session."""
+        return self._registered and self._store.session_state is SessionState.CONNECTED
+
+    @property
     def is_draining(self) -> bool:
         """Whether this broker is being emptied."""
         return self.standings.own.draining
@@ -187,11 +192,7 @@ class BrokerRegistry:
         that are drained.
         """
         settled_since_s = asyncio.get_running_loop().time() - self._settle_s
-        if (
-            not self._registered
-            or self._store.session_state is not SessionState.CONNECTED
-            or self._undisturbed_since_s > settled_since_s
-        ):
+        if not self.is_connected or self._undisturbed_since_s > settled_since_s:
             return ()
         return tuple(one for one in self.undrained() if self._up_since_s[one] <= settled_since_s)
 

@@ -213,9 +213,14 @@ class BrokerServer:
         return int(server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Close the door, end what is in hand, hand over, close. May be called twice."""
-        if self._http is None or self._services.stopping.is_set():
+        """Hand on what others take, close the door, end what is in hand, close.
+
+        May be called twice.
+        """
+        if self._http is None or self._services.leaving:
             return
+        self._services.leaving = True
+        await self._broker.give_away()
         self._services.stopping.set()
         self._gate.wakes.wake()
         self._services.ready = False

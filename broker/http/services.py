@@ -89,6 +89,8 @@ class Services:
     routes: tuple[Route, ...]
     url: str = ""
     ready: bool = False
+    leaving: bool = False
+    """It is to stop: it hands on what it serves, and answers until that is done."""
     recoveries: RecoveryDoor = field(default_factory=RecoveryDoor)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     turn: Turn = field(default_factory=Turn)

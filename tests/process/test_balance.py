@@ -139,3 +139,57 @@ def test_a_rolling_restart_ends_even_by_itself(cluster: Standalone) -> None:
         f"even {took[0]:.1f} and {took[1]:.1f} s after the restarts; {sent} messages, a round of "
         f"all partitions waited at most {waits_s[-1]:.3f} s"
     )
+
+
+def test_a_broker_that_is_stopped_hands_everything_on_first(cluster: Standalone) -> None:
+    """All that it served is taken as it was left, while a publisher goes on."""
+    topic, partitions = "public/left", 12
+    names = [f"{topic}/{number}" for number in range(partitions)]
+    one, two = cluster.cluster.of_kind("broker")
+    over = asyncio.Event()
+
+    async def publish() -> int:
+        async with AsyncClient(cluster.cluster.urls) as client:
+            producer = await client.producer(topic)
+            sent = 0
+            while not over.is_set() or sent < partitions:
+                await producer.send(f"{sent}", partition=sent % partitions)
+                sent += 1
+                if not sent % partitions:
+                    await producer.flush()
+            await producer.close()
+            return sent
+
+    def stop_one() -> list[str]:
+        until(lambda: len(served(one.address) + served(two.address)) == partitions, "all open")
+        mine = served(one.address)
+        os.kill(cluster.pids()[one.name], signal.SIGTERM)
+        until(lambda: set(served(two.address)) == set(names), "the other has all", EVEN_WITHIN_S)
+        return mine
+
+    async def run() -> tuple[list[str], int]:
+        async with AsyncClient(cluster.cluster.urls) as client:
+            await client.create_topic(topic, partitions=partitions)
+        publishing = asyncio.create_task(publish())
+        try:
+            mine = await asyncio.to_thread(stop_one)
+        finally:
+            over.set()
+        return mine, await publishing
+
+    mine, sent = asyncio.run(run())
+    log = [json.loads(line) for line in Path(two.log).read_text().splitlines()]
+    left = {one["partition"] for one in log if one["event"] == "partition_taken_as_left"}
+    assert mine
+    assert left >= set(mine), "none of them was recovered"
+
+    async def count() -> int:
+        async with AsyncClient([two.address]) as client:
+            found = 0
+            for partition in range(partitions):
+                texts = [m.text() async for m in client.messages(topic, partition=partition)]
+                assert len(texts) == len(set(texts)), f"doubled in partition {partition}"
+                found += len(texts)
+            return found
+
+    assert asyncio.run(count()) == sent

@@ -125,6 +125,7 @@ def _config(rng: random.Random) -> dict[str, Any]:
         "leased_messages_max": (leased := rng.choice((3, 20, 1_000))),
         "delayed_messages_max": leased // 2,
         "claim_wait_ms": rng.choice((200, 800)),
+        "stop_handover_ms": 400,
         "handover_timeout_ms": rng.choice((150, 600)),
         "look_ahead_messages_max": 20,
     }

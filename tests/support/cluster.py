@@ -67,6 +67,7 @@ SESSION_TIMEOUT_MS = 2_000
 FAST: dict[str, Any] = {
     "reopen_delay_ms": 50,
     "reopen_delay_ms_max": 200,
+    "stop_handover_ms": 1_000,
     "handover_timeout_ms": 1_000,
     "balance_after_ms": 600_000,
 }

@@ -580,6 +580,9 @@ class FakeBroker:
     async def start(self, url: str) -> None:
         self.url = url
 
+    async def give_away(self) -> None:
+        pass
+
     async def close(self) -> None:
         self.closed = True
 

@@ -285,7 +285,7 @@ async def readyz(call: Call) -> web.StreamResponse:
     """`GET /readyz`: this broker takes part; 503 with the reason when it does not."""
     services = call.services
     reasons = []
-    if services.stopping.is_set():
+    if services.leaving:
         reasons.append("it is stopping")
     elif not services.ready:
         reasons.append("it is starting")
