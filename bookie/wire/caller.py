@@ -120,8 +120,11 @@ class Caller:
             self._let_go()
 
     def doubt(self) -> None:
-        """Look at the certificate once more: it may be revoked, or its owner disabled."""
-        if self._certificate is not None and self._looking is None:
+        """Look at what was proved once more: a certificate may be revoked, its owner or a reader
+        disabled."""
+        if self._certificate is None:
+            self.judge()
+        elif self._looking is None:
             self._looking = self._loop.create_task(self._look(self._certificate, _hold_nothing))
 
     def show(self, message: AuthMessage) -> tuple[Code, AuthMessage]:

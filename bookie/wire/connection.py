@@ -298,7 +298,7 @@ class Connection(asyncio.BufferedProtocol):
             self._caller.judge()
 
     def doubt(self) -> None:
-        """The peer's certificate may count no longer."""
+        """What the peer has proved may count no longer."""
         if self._caller is not None:
             self._caller.doubt()
 

@@ -4,8 +4,9 @@ A node proves itself by a token made of the cluster's secret, a reader by one th
 others by their TLS certificate and a rule about `bookies`. In a cluster that is not secured nobody
 has to, and everybody may; but who has proved themselves goes on when it is secured.
 
-Promises: who lost a right is told to `on_change` at once when the policy says so; with the metadata
-store away the policy is that known last. Relies on `Authority`.
+Promises: who lost a right is told to `on_change` at once when the policy says so, and to `on_doubt`
+when what they have proved may count no longer: a reader's token ends with what it was given out
+for. With the metadata store away all that is as known last. Relies on `Authority`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from octavo.security.principal import (
     Authenticates,
     Identity,
     Shown,
+    Standing,
     Unauthenticated,
 )
 from octavo.security.rules import BOOKIES, Kind, Operation, Resource
@@ -37,6 +39,9 @@ class KnowsCallers(Authenticates, Protocol):
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call `listener` whenever somebody's proof may hold no longer."""
+
+    def lapsed(self, identity: Identity, standing: Standing) -> str:
+        """Why what `standing` says proves `identity` no longer; empty when it does."""
 
 
 class Guard:
@@ -78,14 +83,17 @@ class Guard:
         self.authority.on_change(listener)
 
     def on_doubt(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when certificates are to be looked at anew."""
+        """Call `listener` when certificates and readers' tokens are to be looked at anew."""
         if self._authenticates is not None:
             self._authenticates.on_change(listener)
 
     def check(self, token: bytes) -> Proof:
         """What a token proves. Raises `Unauthenticated`."""
         assert self._tokens is not None, "to be started first"
-        return self._tokens.verify(token, self._bookie_id)
+        proof = self._tokens.verify(token, self._bookie_id)
+        if reason := self._lapsed(proof):
+            raise Unauthenticated(f"the token counts no longer: {reason}. Ask for another one")
+        return proof
 
     def at_hand(self, shown: Shown) -> Proof | None:
         """What a certificate proves, as far as it needs no waiting."""
@@ -131,6 +139,8 @@ class Guard:
         if proof.ledgers is not None:
             if identity.is_node:
                 return reader_of(proof.ledgers)
+            if self._lapsed(proof):
+                return STRANGER
             topic = Resource(Kind.TOPIC, proof.topic or "")
             allowed = decide(identity, Operation.CONSUME, topic).allowed
             return reader_of(proof.ledgers) if allowed else STRANGER
@@ -139,3 +149,9 @@ class Guard:
         return rights_of(
             *(need for need, what in _RIGHTS.items() if decide(identity, what, BOOKIES).allowed)
         )
+
+    def _lapsed(self, proof: Proof) -> str:
+        """Why what a reader's token was given out for counts no longer; empty when it does."""
+        if proof.standing is None or self._authenticates is None or not self.secured:
+            return ""
+        return self._authenticates.lapsed(proof.identity, proof.standing)

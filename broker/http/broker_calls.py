@@ -147,7 +147,7 @@ class BrokerProof:
 
 
 def _written(identity: Identity) -> str:
-    name, groups, source, expires_at_s = identity
+    name, groups, source, expires_at_s = identity[:4]  # nothing is given out for the rest
     return json.dumps([name, sorted(groups), source, expires_at_s])  # ASCII, as a header must be
 
 

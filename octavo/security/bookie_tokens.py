@@ -6,7 +6,8 @@
 Both are JWTs (HS256), each signed with a key of its own, made of the cluster's secret. A node's is
 for one bookie by its id and short-lived, so that an impostor at the address of one bookie can do
 nothing with it at another. A reader's names the ledgers and the topic: the bookie asks its own
-policy once more whether the principal may consume that.
+policy once more whether the principal may consume that. And it says what it was given out for: so
+it ends with that, wherever the bookie hears of its end (`Standing`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from octavo.protocol.codes import OctavoError
 from octavo.security.principal import (
     Identity,
     InvalidPrincipal,
+    Standing,
     Unauthenticated,
     checked_principal,
     is_principal_name,
@@ -55,6 +57,8 @@ class Proof(NamedTuple):
     """`namespace/topic`: the right to consume it is what the proof rests on."""
     ledgers: frozenset[int] | None = None
     """The only ones that may be read; None when the proof is not about ledgers."""
+    standing: Standing | None = None
+    """What it was given out for; None when it says nothing of that, as those of 0.1 do."""
 
 
 class TooManyLedgers(OctavoError):
@@ -116,6 +120,8 @@ class BookieTokens:
         }
         if topic is not None:
             claims["topic"] = topic
+        if not identity.is_node:  # a node has no record, and what it may ends with the secret
+            claims["record"], claims["mark"] = identity.standing
         return ReaderToken(self._signed(_READER, claims), end_s)
 
     def verify(self, token: bytes, bookie_id: str) -> Proof:
@@ -148,10 +154,11 @@ class BookieTokens:
             topic = claims.get("topic")
             if not isinstance(topic, str | None):
                 raise InvalidPrincipal("a topic is text")
+            standing = _standing_of(claims)
         except (InvalidPrincipal, TypeError, AttributeError) as error:
             raise Unauthenticated(f"the token names nobody: {error}") from None
         identity = Identity(name, frozenset(groups), "token", float(end_s))
-        return Proof(identity, topic, _ledgers_of(claims["ledgers"]))
+        return Proof(identity, topic, _ledgers_of(claims["ledgers"]), standing)
 
     def _claims(self, token: bytes, bookie_id: str) -> tuple[str, dict[str, Any]]:
         if len(token) > TOKEN_BYTES_MAX:
@@ -207,6 +214,15 @@ def prover(tokens: BookieTokens, name: str) -> Prove:
 async def node_prover(store: MetadataStore, name: str, clock: Callable[[], int]) -> Prove:
     """The same for whoever has the metadata store. Raises `MetadataUnavailable`, `BadRecord`."""
     return prover(BookieTokens(await cluster_secret(store), clock), name)
+
+
+def _standing_of(claims: dict[str, Any]) -> Standing | None:
+    if "record" not in claims and "mark" not in claims:
+        return None
+    record, mark = claims.get("record"), claims.get("mark")
+    if type(record) is not int or not isinstance(mark, str):
+        raise InvalidPrincipal("record is a number, and mark is text")
+    return Standing(record, mark)
 
 
 def _ledgers_of(claim: object) -> frozenset[int]:

@@ -42,6 +42,17 @@ class InvalidPrincipal(OctavoError):
     name = "invalid-principal"
 
 
+class Standing(NamedTuple):
+    """What a proof rests on: for those who are shown something that was given out for it, so that
+    it ends with what it was given for."""
+
+    record: int = -1
+    """The version of the user's record by which they were judged; −1: there was none."""
+    mark: str = ""
+    """Which of their certificates or API keys it was: `certificate:SERIAL`, `api-key:HASH`, both in
+    hexadecimal digits; empty for other proofs, and for those that it does not say of."""
+
+
 class Identity(NamedTuple):
     """Who a caller is, as far as they have proved it."""
 
@@ -53,6 +64,7 @@ class Identity(NamedTuple):
     """What proved it: `certificate`, `token`, `api-key`, `password`, `node`, `none`."""
     expires_at_s: float | None = None
     """When the proof ends, in seconds since 1970; None when it does not."""
+    standing: Standing = Standing()
 
     @property
     def is_node(self) -> bool:

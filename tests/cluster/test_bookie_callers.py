@@ -27,7 +27,11 @@ from octavo.protocol.auth import AUTH_DISABLED, OCTAVO, AuthMessage
 from octavo.protocol.codes import Code, OctavoError
 from octavo.protocol.frames import Flag, auth_frame, batch_read_request, read_request
 from octavo.security.bookie_tokens import BookieTokens, Prove
-from octavo.security.principal import ANONYMOUS, Identity, Shown, Unauthenticated
+from octavo.security.identity.api_keys import line_of, make_key
+from octavo.security.identity.opening import open_authenticator
+from octavo.security.identity.users import UserStore, scram_records
+from octavo.security.principal import ANONYMOUS, Identity, Shown, Standing, Unauthenticated
+from octavo.security.settings import SecurityConfig
 from tests.support.certificates import certificates, make
 from tests.support.cluster import QUICK, Cluster, add_many, payload_of, running_cluster
 from tests.support.raw_bookie import KEY, RawClient, add_of, adds_of, on_both_loops, until
@@ -323,6 +327,83 @@ async def test_a_right_that_is_withdrawn_ends_within_a_second(world: Cluster) ->
     assert isinstance(await trusted.read(1, 0), bytes), "nodes go on"
 
 
+RNG = random.Random(55)
+
+
+@pytest.mark.parametrize("how", ["disabled", "deleted", "revoked", "password", "groups", "key"])
+async def test_a_readers_token_ends_with_what_it_was_given_out_for(
+    tmp_path: Path, how: str
+) -> None:
+    """It was good for ten minutes more, whatever became of its owner."""
+    key, keys = make_key(RNG), tmp_path / "keys"
+    keys.write_text(line_of("alice", key) + "\n" + line_of("bob", make_key(RNG)) + "\n")
+    async with running_cluster(tmp_path / "c", 0, guarded=True) as cluster:
+        users = UserStore(cluster.store)
+        await users.create("alice", scram_records("correct horse", RNG), ("staff",))
+        await users.create("bob")
+        # The broker's and the bookie's are two processes' in earnest.
+        config = SecurityConfig(api_keys_file=str(keys), files_reload_ms=5)
+        callers = cluster.authenticates = await open_authenticator(
+            config, cluster.store, wall_clock_ms, RNG, _no_network
+        )
+        await callers.start()
+        try:
+            await cluster.start_bookie("b1")
+            node = await stored(cluster)
+            tokens = await cluster.tokens()
+
+            async def reading(name: str) -> RawClient:
+                shown_key = Shown(f"Bearer {key}")
+                identity = (
+                    await callers.identify(shown_key)
+                    if name == "alice"
+                    else callers.held_against_record(Identity(f"user:{name}", source="token"), 1.0)
+                )
+                client, wrong = await shown(
+                    node, tokens.reader(identity, "public/flights", [1]).token
+                )
+                assert wrong == ""
+                return client
+
+            await cluster.secure(
+                *((f"user:{name}", "consume", "topic:public/flights") for name in ("alice", "bob"))
+            )
+            client, other = await reading("alice"), await reading("bob")
+            before = tokens.reader(
+                await callers.identify(Shown(f"Bearer {key}")), "public/flights", [1]
+            ).token
+            assert isinstance(await client.read(1, 0), bytes)
+            now_s = wall_clock_ms() / 1000
+            if how == "disabled":
+                await users.set_disabled("alice", True)
+            elif how == "deleted":
+                await users.delete("alice", now_s)
+            elif how == "revoked":
+                await users.revoke_tokens("alice", now_s)
+            elif how == "password":
+                await users.set_password("alice", scram_records("another one", RNG))
+            elif how == "groups":
+                await users.set_groups("alice", [])
+            else:
+                keys.write_text(keys.read_text().partition("\n")[2])
+            async with asyncio.timeout(20):
+                assert await client.is_closed()
+            again, wrong = await shown(node, before)
+            assert "the token counts no longer: " in wrong
+            assert "Ask for another one" in wrong
+            assert await again.read(1, 0) is Code.UNAUTHORIZED
+            assert isinstance(await other.read(1, 0), bytes), "nobody else's"
+            if how in ("revoked", "password", "groups"):
+                anew = await reading("alice")
+                assert isinstance(await anew.read(1, 0), bytes)
+        finally:
+            await callers.close()
+
+
+async def _no_network(url: str) -> bytes:
+    raise AssertionError(url)
+
+
 async def test_when_a_cluster_is_secured_strangers_go_and_nodes_stay(world: Cluster) -> None:
     node = world.nodes["b1"]
     trusted = await as_node(world, node)
@@ -360,6 +441,9 @@ class ByCommonName:
 
     def on_change(self, listener: Callable[[], None]) -> None:
         self._listeners.append(listener)
+
+    def lapsed(self, identity: Identity, standing: Standing) -> str:
+        return "it is revoked" if identity.name in self._revoked else ""
 
     def revoke(self, name: str) -> None:
         self._revoked.add(name)
@@ -518,6 +602,9 @@ class ByToken:
 
     def on_change(self, listener: Callable[[], None]) -> None:
         pass
+
+    def lapsed(self, identity: Identity, standing: Standing) -> str:
+        return ""
 
     async def identify(self, shown: Shown) -> Identity:
         name = (shown.authorization or "").removeprefix("Bearer ")

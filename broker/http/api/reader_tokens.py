@@ -1,7 +1,8 @@
 """Tokens for those who read a topic's ledgers from the bookies themselves, past the brokers.
 
 Who may consume the topic gets one. It names the topic's ledgers as they are now, reads nothing
-else, stops no writer, and ends after ten minutes; the bookies ask the policy once more.
+else, stops no writer, and ends after ten minutes, or with what its owner has shown for it: the
+bookies ask the policy once more, and whether its owner is still known by that.
 """
 
 from __future__ import annotations

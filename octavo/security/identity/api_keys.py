@@ -14,13 +14,20 @@ import random
 import re
 from collections.abc import Iterable, Mapping
 
-from octavo.security.principal import Identity, Unauthenticated, is_principal_name
+from octavo.security.principal import (
+    Identity,
+    Standing,
+    Unauthenticated,
+    is_principal_name,
+)
 from octavo.security.settings import SecurityError
 
 KEY_PREFIX = "octavo_"
 """So that a key is known for one, by us and by those who look for secrets in code."""
 KEY_BYTES = 32
 API_KEYS_MAX = 100_000
+KEY_MARK = "api-key:"
+"""Of a `Standing`; behind it stands the key's hash."""
 _KEY_CHARS_MAX = 200
 _HASH = re.compile(r"[0-9a-f]{64}")
 
@@ -59,7 +66,12 @@ def parse_api_keys(data: bytes) -> ApiKeys:
             )
         if not all(map(is_principal_name, groups)):
             raise SecurityError(f"line {number} names a group that can be none")
-        identity = Identity(f"user:{name}", frozenset(f"group:{one}" for one in groups), "api-key")
+        identity = Identity(
+            f"user:{name}",
+            frozenset(f"group:{one}" for one in groups),
+            "api-key",
+            standing=Standing(mark=f"{KEY_MARK}{digest}"),
+        )
         if found.setdefault(bytes.fromhex(digest), identity) != identity:
             raise SecurityError(f"line {number} has the key of another line for another user")
         if len(found) > API_KEYS_MAX:

@@ -23,8 +23,8 @@ import structlog
 
 from octavo.protocol.tally import Tally
 from octavo.security.identity import tokens
-from octavo.security.identity.api_keys import KEY_PREFIX, ApiKeys, identity_of_key
-from octavo.security.identity.certificates import identity_of
+from octavo.security.identity.api_keys import KEY_MARK, KEY_PREFIX, ApiKeys, identity_of_key
+from octavo.security.identity.certificates import CERTIFICATE_MARK, identity_of
 from octavo.security.identity.failed_logins import FailedLogins, LoginsPaused, source_of
 from octavo.security.identity.files import WatchedFile
 from octavo.security.identity.foreign import ForeignTokens
@@ -47,6 +47,7 @@ from octavo.security.principal import (
     ANONYMOUS,
     Identity,
     Shown,
+    Standing,
     Unauthenticated,
     is_principal_name,
 )
@@ -295,13 +296,39 @@ class Authenticator:
 
     def held_against_record(self, identity: Identity, issued_at_s: float | None = None) -> Identity:
         """Who they are by the user's record, too. Raises `Unauthenticated`."""
-        record = self.users.get(identity.name.partition(":")[2])
+        user = identity.name.partition(":")[2]
+        record = self.users.get(user)
         if record.disabled:
             raise Unauthenticated("what was shown is no longer accepted")
         # A token that does not say when it was issued may be from before.
         if identity.source == "token" and (issued_at_s or 0) < record.not_before_s:
             raise Unauthenticated("the token was revoked")
-        return identity._replace(groups=identity.groups | groups_of(record.groups))
+        standing = identity.standing._replace(record=self.users.version(user))
+        return identity._replace(
+            groups=identity.groups | groups_of(record.groups), standing=standing
+        )
+
+    def lapsed(self, identity: Identity, standing: Standing) -> str:
+        """Why `identity`, proved elsewhere by what `standing` says, counts no longer; empty when it
+        does. Whoever knows a later record than we do is believed."""
+        user = identity.name.partition(":")[2]
+        record = self.users.get(user)
+        if record.disabled:
+            return f"{identity.name} is disabled"
+        if self.users.version(user) > standing.record:
+            return f"what the cluster knows of {identity.name} has changed since"
+        if standing.mark.startswith(CERTIFICATE_MARK) and self._files.revoked is not None:
+            serial = _bytes(standing.mark.removeprefix(CERTIFICATE_MARK))
+            if int.from_bytes(serial) in self._files.revoked.value:
+                return f"the certificate of {identity.name} was revoked"
+        if standing.mark.startswith(KEY_MARK) and self._files.api_keys is not None:
+            key = self._files.api_keys.value.get(_bytes(standing.mark.removeprefix(KEY_MARK)))
+            if key is None:
+                return f"the API key of {identity.name} is no longer known"
+            groups = key.groups | groups_of(record.groups)
+            if self.users.version(user) == standing.record and not identity.groups <= groups:
+                return f"the API key of {identity.name} has lost a group"
+        return ""
 
     # ---- what is remembered
 
@@ -392,6 +419,13 @@ class ScramLogin:
         self._of.failed_logins.check(self._peer, self._server.named, now_s())
         record = self._of.users.get(name)
         return None if record.disabled else record.credential(self._mechanism)
+
+
+def _bytes(digits: str) -> bytes:
+    try:
+        return bytes.fromhex(digits)
+    except ValueError:  # no key of ours
+        return b""
 
 
 def now_s() -> float:

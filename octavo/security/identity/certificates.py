@@ -16,12 +16,15 @@ from cryptography.x509.oid import NameOID
 from octavo.security.principal import (
     NAME_CHARS_MAX,
     Identity,
+    Standing,
     Unauthenticated,
     is_principal_name,
 )
 from octavo.security.settings import SecurityError
 
 REVOKED_MAX = 1_000_000
+CERTIFICATE_MARK = "certificate:"
+"""Of a `Standing`; behind it stands the serial number."""
 _SERIAL = re.compile(r"(?:0x)?([0-9a-fA-F:]{1,59})")
 _UNFIT = re.compile(r"[^!-$&-~\xa1-\ud7ff]")
 
@@ -42,7 +45,8 @@ def identity_of(der: bytes, principal: str, revoked: frozenset[int]) -> Identity
         raise Unauthenticated(
             f"the certificate's {principal} is longer than {NAME_CHARS_MAX} characters, or empty"
         )
-    return Identity(f"user:{name}", source="certificate", expires_at_s=ends_at_s)
+    standing = Standing(mark=f"{CERTIFICATE_MARK}{_digits(certificate.serial_number)}")
+    return Identity(f"user:{name}", source="certificate", expires_at_s=ends_at_s, standing=standing)
 
 
 def parse_revoked(data: bytes) -> frozenset[int]:
@@ -103,3 +107,7 @@ _NAMES = {"cn": _common_name, "dn": _subject, "uri": _uri}
 
 def _safe(text: str | bytes) -> str:
     return _UNFIT.sub(lambda found: quote(found[0], safe=""), str(text))
+
+
+def _digits(serial: int) -> str:
+    return serial.to_bytes((serial.bit_length() + 7) // 8 or 1).hex()

@@ -18,7 +18,7 @@ import contextlib
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 import structlog
@@ -133,8 +133,16 @@ class ChangesRecord:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
+class _Known(NamedTuple):
+    """A user's record, and its version; −1 where there is none."""
+
+    record: UserRecord
+    version: int
+
+
 NOBODY = UserRecord()
-_UNREADABLE = UserRecord(disabled=True)
+_NOBODY = _Known(NOBODY, -1)
+_UNREADABLE = _Known(UserRecord(disabled=True), -1)
 
 
 class UserStore:
@@ -161,8 +169,8 @@ class UserStore:
 
     async def read(self, name: str) -> UserRecord | None:
         """The record as it stands, also of a deleted user; None where there is none."""
-        found = await self._read(name)
-        return found and found[0]
+        found = await self.read_known(name)
+        return found and found.record
 
     async def get(self, name: str) -> UserRecord:
         """Raises `UserNotFound`."""
@@ -233,17 +241,18 @@ class UserStore:
         make(await self.read(name))  # nothing is told where nothing will be changed
         await self._tell(name)
         while True:
-            found = await self._read(name)
-            made = encode_record(make(found and found[0]))
+            found = await self.read_known(name)
+            made = encode_record(make(found and found.record))
             with contextlib.suppress(VersionConflict, RecordExists, RecordNotFound):
                 if found is None:
                     await self._store.create(path, made)
                 else:
-                    await self._store.put(path, made, found[1])
+                    await self._store.put(path, made, found.version)
                 break
         await self._tell(name)
 
-    async def _read(self, name: str) -> tuple[UserRecord, int] | None:
+    async def read_known(self, name: str) -> _Known | None:
+        """The same with its version."""
         path = path_of(name)
         try:
             value, version = await self._store.get(path)
@@ -257,7 +266,7 @@ class UserStore:
                     raise BadRecord(f"{path}: keys, salt or iterations of {mechanism} are no such")
         except ValueError:
             raise BadRecord(f"{path}: a key or a salt is not in hexadecimal digits") from None
-        return record, version
+        return _Known(record, version)
 
     async def changes(self) -> ChangesRecord:
         """Which were changed last."""
@@ -337,7 +346,7 @@ class Users:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._records = UserStore(store)
-        self._users: dict[str, UserRecord] = {}
+        self._users: dict[str, _Known] = {}
         self._count = -RECENT - 1
         self._followed = FollowedRecord(store, CHANGES_PATH, self._read)
         self._listeners: list[Callable[[frozenset[str]], None]] = []
@@ -352,7 +361,11 @@ class Users:
 
     def get(self, name: str) -> UserRecord:
         """The user as last known; one without anything where there is none."""
-        return self._users.get(name, NOBODY)
+        return self._users.get(name, _NOBODY).record
+
+    def version(self, name: str) -> int:
+        """Of the user's record as last known, higher with each change; −1 where there is none."""
+        return self._users.get(name, _NOBODY).version
 
     def on_change(self, listener: Callable[[frozenset[str]], None]) -> None:
         """Call `listener` with the names of those that changed, for as long as this lives."""
@@ -376,9 +389,9 @@ class Users:
             for listener in tuple(self._listeners):
                 listener(changed)
 
-    async def _readable(self, name: str) -> UserRecord | None:
+    async def _readable(self, name: str) -> _Known | None:
         try:
-            return await self._records.read(name)
+            return await self._records.read_known(name)
         except BadRecord as error:
             if self._users.get(name) is not _UNREADABLE:
                 log.error("user_unreadable", user=name, reason=str(error))

@@ -20,7 +20,7 @@ from octavo.security.bookie_tokens import (
     TooManyLedgers,
     prover,
 )
-from octavo.security.principal import Identity, Unauthenticated
+from octavo.security.principal import Identity, Standing, Unauthenticated
 
 NOW_S = 1_700_000_000
 SECRET = ClusterSecret(b"s" * 32)
@@ -88,6 +88,15 @@ def test_a_readers_token_ends_with_what_its_holder_has_proved() -> None:
     assert tokens().reader(soon, "a/b", [1]).expires_at_s == NOW_S + 30
 
 
+def test_a_readers_token_says_what_it_was_given_out_for() -> None:
+    standing = Standing(7, "certificate:0a")
+    token, _ = tokens().reader(ALICE._replace(standing=standing), "a/b", [1])
+    assert tokens().verify(token.encode(), "b1").standing == standing
+    assert tokens().verify(signed(), "b1").standing is None, "those of 0.1 say nothing of it"
+    task, _ = tokens().reader(Identity("node:driver", source="node"), None, [1])
+    assert tokens().verify(task.encode(), "b1").standing is None
+
+
 def test_a_reader_has_a_bounded_number_of_ledgers() -> None:
     token, _ = tokens().reader(ALICE, "a/b", range(0, LEDGERS_MAX * 1000, 1000))
     assert len(token) < TOKEN_BYTES_MAX
@@ -128,6 +137,11 @@ def test_one_kind_never_passes_for_the_other() -> None:
         {"groups": ["role:admin"]},
         {"groups": ["user:bob"]},
         {"topic": 7},
+        {"record": 1},
+        {"mark": ""},
+        {"record": True, "mark": ""},
+        {"record": "1", "mark": ""},
+        {"record": 1, "mark": 7},
         {"exp": None},
         {"exp": "soon"},
         {"exp": 1e300},

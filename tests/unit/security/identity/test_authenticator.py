@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from octavo.security.identity.opening import open_authenticator
 from octavo.security.identity.passwords import is_password
 from octavo.security.identity.token_form import Token
 from octavo.security.identity.users import scram_records
-from octavo.security.principal import ANONYMOUS, Identity, Shown, Unauthenticated
+from octavo.security.principal import ANONYMOUS, Identity, Shown, Standing, Unauthenticated
 from tests.support.identities import (
     PASSWORD,
     RNG,
@@ -74,7 +75,7 @@ async def test_a_password_is_checked_once_a_minute(tmp_path):
     async with lab(tmp_path) as here:
         await here.with_user("alice", groups=["staff"])
         found = await here.basic("alice", PASSWORD)
-        assert found == Identity("user:alice", ALICE, "password")
+        assert found == Identity("user:alice", ALICE, "password", None, Standing(0))
         shown = Shown(basic("alice", PASSWORD))
         assert here.authenticator.at_hand(shown) == found
         here.now_s += 61
@@ -193,7 +194,10 @@ async def test_an_api_key_names_its_user_and_goes_with_its_line(tmp_path):
     file.write_text("# keys\n\n" + line_of("shop", key, ["writers"]) + "\n")
     async with lab(tmp_path, api_keys_file=str(file), files_reload_ms=5) as here:
         found = await here.bearer(key)
-        assert found == Identity("user:shop", frozenset({"group:writers"}), "api-key")
+        mark = f"api-key:{hashlib.sha256(key.encode()).hexdigest()}"
+        assert found == Identity(
+            "user:shop", frozenset({"group:writers"}), "api-key", None, Standing(-1, mark)
+        )
         with pytest.raises(Unauthenticated, match="API key"):
             await here.bearer(make_key(RNG))
         generation = here.authenticator.generation
@@ -219,6 +223,66 @@ async def test_a_revoked_certificate_ends_when_the_list_changes(tmp_path):
         await here.until_changed(generation)
         with pytest.raises(Unauthenticated, match="revoked"):
             await here.authenticator.identify(shown)
+
+
+async def test_what_was_given_out_for_a_certificate_lapses_with_it(tmp_path):
+    file = tmp_path / "revoked.pem"
+    file.write_bytes(revocation_list(5))
+    async with lab(tmp_path, revoked_file=str(file), files_reload_ms=5) as here:
+        one, other = [
+            await here.authenticator.identify(Shown(None, certificate(serial=serial)))
+            for serial in (255, 256)
+        ]
+        assert one.standing == Standing(-1, "certificate:ff")
+        generation = here.authenticator.generation
+        file.write_bytes(revocation_list(5, 255))
+        await here.until_changed(generation)
+        lapsed = here.authenticator.lapsed
+        assert lapsed(one, one.standing) == "the certificate of user:alice was revoked"
+        assert lapsed(other, other.standing) == ""
+
+
+async def test_what_was_given_out_lapses_with_each_change_of_its_user(tmp_path):
+    """And not before we hear of what its giver knew already."""
+    async with lab(tmp_path) as here:
+        lapsed = here.authenticator.lapsed
+        stranger = await here.bearer(here.token("user:carol"))
+        assert lapsed(stranger, stranger.standing) == ""
+        await here.with_user("alice", groups=["staff"])
+        alice = await here.basic("alice", PASSWORD)
+        assert alice.standing == Standing(0)
+        assert lapsed(alice, alice.standing) == ""
+        assert lapsed(alice, Standing(1)) == "", "its giver has heard of a change before us"
+        generation = here.authenticator.generation
+        await here.users.set_groups("alice", [])
+        await here.until_changed(generation)
+        assert "what the cluster knows of user:alice has changed" in lapsed(alice, alice.standing)
+        assert lapsed(alice, Standing(1)) == ""
+        generation = here.authenticator.generation
+        await here.users.set_disabled("alice", True)
+        await here.until_changed(generation)
+        assert lapsed(alice, Standing(9)) == "user:alice is disabled"
+        generation = here.authenticator.generation
+        await here.users.revoke_tokens("carol", here.now_s)
+        await here.until_changed(generation)
+        assert "has changed since" in lapsed(stranger, stranger.standing)
+
+
+async def test_what_was_given_out_for_a_key_lapses_with_the_key_and_its_groups(tmp_path):
+    keys, file = [make_key(RNG) for _ in range(2)], tmp_path / "keys"
+    file.write_text("".join(line_of("shop", key, ["writers"]) + "\n" for key in keys))
+    async with lab(tmp_path, api_keys_file=str(file), files_reload_ms=5) as here:
+        first, second = [await here.bearer(key) for key in keys]
+        generation = here.authenticator.generation
+        file.write_text(line_of("shop", keys[1]) + "\n")
+        await here.until_changed(generation)
+        lapsed = here.authenticator.lapsed
+        assert lapsed(first, first.standing) == "the API key of user:shop is no longer known"
+        assert lapsed(second, second.standing) == "the API key of user:shop has lost a group"
+        again = await here.bearer(keys[1])
+        assert lapsed(again, again.standing) == ""
+        nonsense = Standing(-1, "api-key:xyz")
+        assert lapsed(again, nonsense) == "the API key of user:shop is no longer known"
 
 
 async def test_many_at_once_with_one_password_cost_one_check(tmp_path):
