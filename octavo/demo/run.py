@@ -5,7 +5,8 @@ quorum of two. Half of the aircraft publish as NDJSON, the other half as record 
 runs a bookie is killed (the writers go on with two copies, for there is no spare), a fourth bookie
 joins (the ensembles change), and the owner broker of a partition is killed (another takes over).
 Then everything is consumed through a subscription and compared with the source. In the end the
-topic is forked in the middle, and the fork written and deleted.
+topic is forked in the middle, the fork written and deleted, and two consumers share a topic by its
+keys while the broker that serves them is killed (`sharing`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from octavo.demo.checking import FlightCheck, Verdict
 from octavo.demo.flights import Flights, load_flights
 from octavo.demo.following import LogEvent, LogFollower
 from octavo.demo.screen import Screen
+from octavo.demo.sharing import Sharing
 from octavo.logs import configure_logging
 from octavo.standalone.supervisor import Plan, Supervisor
 from octavo.words import in_words
@@ -76,7 +78,7 @@ async def run_demo(options: DemoOptions) -> int:
     """Run it all; the exit code: 0 when every check passed."""
     configure_logging(service="demo", form="console", level="error")
     with Screen() as screen:
-        screen.headline("Octavo: 336,776 flights, three copies, two kills")
+        screen.headline("Octavo: 336,776 flights, three copies, three kills")
         supervisor = Supervisor(
             Plan(
                 folder=options.folder,
@@ -159,6 +161,8 @@ class Demo:
         if kill:
             await self._bring_back()
         await self._fork()
+        if kill:
+            await Sharing(self.screen, self.supervisor, self.client, self.flights).run()
         self._judge(verdict, publish_rate, consume_rate)
 
     # ---- publishing
