@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -39,6 +39,15 @@ OWNER_HEADER = "Octavo-Owner"
 NEXT_OFFSET_HEADER = "Next-Offset"
 
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)?")
+_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_TIME = re.compile(
+    r"(?P<day>\d{4}-\d\d-\d\d)[Tt ](?P<minute>\d\d:\d\d)"
+    r"(:(?P<second>\d\d)([.,](?P<fraction>\d{1,30}))?)?"
+    r"(?P<zone>[Zz]|[-+ ]\d\d:\d\d)?",
+    re.ASCII,
+)
+_LEAP_SECOND = 60
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNIT_MS = {"ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "d": 8.64e7, None: 1e3}
 OFFSET_MAX = 2**63 - 1
 PRESSED_STALL_S = 2.0
@@ -461,15 +470,37 @@ def parse_duration_ms(text: str) -> int | None:
 def parse_time_ms(text: str) -> int | None:
     """An RFC 3339 time in milliseconds since the epoch; `None` when it is none.
 
-    A `+` that a query string has turned into a space is taken as meant.
+    With or without a fraction of a second, of which what is below a millisecond is cut off. A leap
+    second is the one after it. A `+` that a query string has turned into a space is taken as meant.
     """
+    found = _TIME.fullmatch(text)
+    if found is None or found["zone"] is None:
+        return None
+    second = int(found["second"] or 0)
+    millis = int((found["fraction"] or "0")[:3].ljust(3, "0"))
+    zone = found["zone"].upper().replace(" ", "+")
     try:
-        found = datetime.fromisoformat(re.sub(r" (\d\d:\d\d)$", r"+\1", text))
+        whole = datetime.fromisoformat(
+            f"{found['day']}T{found['minute']}:{min(second, 59):02}{zone.replace('Z', '+00:00')}"
+        )
     except ValueError:
         return None
-    if found.tzinfo is None:
+    if second > _LEAP_SECOND:
         return None
-    return int(found.timestamp() * 1000)
+    seconds = (whole - _EPOCH) // timedelta(seconds=1)
+    return (seconds + second // _LEAP_SECOND) * 1000 + millis
+
+
+def time_hint(text: str) -> str:
+    """What to add to an error about a text that is no time, when it almost is one; or nothing."""
+    found = _TIME.fullmatch(text)
+    if found is not None and found["zone"] is None:
+        return " (a time needs a zone: add Z, or +hh:mm)"
+    if found is not None:
+        return " (there is no such day, hour or zone)"
+    if _DAY.fullmatch(text):
+        return f" (a day alone is no time: {text}T00:00:00Z is one)"
+    return ""
 
 
 def bad_parameter(name: str, text: str, expected: str) -> Problem:

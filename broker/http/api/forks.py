@@ -19,7 +19,7 @@ from octavo.broker.errors import ForkDisturbed
 from octavo.broker.http.api.answers import ForkPointOf
 from octavo.broker.http.api.read import Position, position_of, resolve
 from octavo.broker.http.api.topics import show_topic
-from octavo.broker.http.call import OFFSET_MAX, Call
+from octavo.broker.http.call import OFFSET_MAX, Call, time_hint
 from octavo.broker.http.forwarding import all_or_raise, ask_all, ask_partition, at_owner, topic_of
 from octavo.broker.http.problems import Problem
 from octavo.broker.log.ledger_list import Cut, ForkPoint
@@ -99,7 +99,7 @@ def _checked(place: str | int) -> str:
     if position is None or (isinstance(position, tuple) and len(position) != 1):
         raise _wrong(
             f"{text!r:.60} is no place to fork at; latest, earliest, an offset from 0 to "
-            f"{OFFSET_MAX} and an RFC 3339 time are"
+            f"{OFFSET_MAX} and an RFC 3339 time are{time_hint(text)}"
         )
     return text
 

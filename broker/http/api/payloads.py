@@ -19,7 +19,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from octavo.broker.http.call import parse_duration_ms, parse_time_ms
+from octavo.broker.http.call import parse_duration_ms, parse_time_ms, time_hint
 from octavo.broker.http.problems import Problem
 from octavo.broker.types import MessageId
 from octavo.protocol.due import due_header
@@ -251,7 +251,7 @@ def raw_record(body: bytes, headers: Mapping[str, str], now_ms: int) -> Record:
                 400,
                 "invalid-header",
                 f"Octavo-Timestamp {stamp[:40]!r} is neither milliseconds since the epoch nor an "
-                "RFC 3339 time",
+                f"RFC 3339 time{time_hint(stamp)}",
             )
     prefix = "octavo-header-"
     found = [
@@ -279,7 +279,7 @@ def _due_of_head(headers: Mapping[str, str], now_ms: int) -> list[tuple[str, byt
     else:
         assert at is not None
         due_ms = int(at) if at.isdecimal() and len(at) < 16 else parse_time_ms(at)
-        wanted = "milliseconds since the epoch or an RFC 3339 time"
+        wanted = f"milliseconds since the epoch or an RFC 3339 time{time_hint(at)}"
     if due_ms is None:
         name = "Octavo-Deliver-At" if after is None else "Octavo-Deliver-After"
         raise Problem(400, "invalid-header", f"{name} {(at or after or '')[:40]!r} is not {wanted}")

@@ -30,6 +30,7 @@ from octavo.broker.http.call import (
     Call,
     bad_parameter,
     parse_time_ms,
+    time_hint,
 )
 from octavo.broker.http.forwarding import all_or_raise, ask_all, ask_partition, at_owner, topic_of
 from octavo.broker.http.pages import EVENTS, Page
@@ -227,7 +228,7 @@ def parse_position(call: Call, parameter: str, default: str) -> Position:
     text = call.text(parameter, default)
     found = position_of(text)
     if found is None:
-        raise bad_parameter(parameter, text, POSITIONS)
+        raise bad_parameter(parameter, text, POSITIONS + time_hint(text))
     return found
 
 

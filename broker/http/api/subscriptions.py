@@ -25,7 +25,7 @@ from octavo.broker.http.api.topic_body import (
     subscription_settings,
 )
 from octavo.broker.http.api.topics import each_partition, subscription_figures
-from octavo.broker.http.call import Call
+from octavo.broker.http.call import Call, time_hint
 from octavo.broker.http.forwarding import all_or_raise, ask_all, ask_partition, at_owner, topic_of
 from octavo.broker.http.problems import Problem
 from octavo.broker.partition.partition import Partition
@@ -211,7 +211,7 @@ async def seek(call: Call) -> web.StreamResponse:
             422,
             "invalid-position",
             f"to is {target!r:.60}; it must be earliest, latest, an offset, a message id or an "
-            "RFC 3339 time",
+            f"RFC 3339 time{time_hint(str(target))}",
         )
 
     async def move(partition: Partition) -> dict[str, Any]:
