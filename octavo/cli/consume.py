@@ -131,7 +131,11 @@ def consume(
     is_several = group or "*" in topic or "?" in topic
     _check(subscription, partition, consumer, start, compacted=compacted, several=is_several)
     of_one = subscription is not None and not is_several
-    making = _making(type_, priority, headers or [], key_prefix, durable=durable, of_one=of_one)
+    type_alone = None if of_one or subscription is None else type_
+    making = _making(
+        type_ if type_alone is None else None, priority, headers or [], key_prefix,
+        durable=durable, of_one=of_one,
+    )  # fmt: skip
     printer = _Printer(limit, raw, as_json, at_once=follow or subscription is not None)
     urls = broker_urls(url, data)
 
@@ -145,7 +149,7 @@ def consume(
             if subscription and is_several:
                 await _of_several(
                     client, topic, subscription, start, follow, printer,
-                    group=group, consumer=consumer,
+                    group=group, consumer=consumer, type_=type_alone,
                 )  # fmt: skip
             elif subscription:
                 await _by_subscription(
@@ -206,8 +210,8 @@ def _making(
         said["durable"] = False
     if said and not of_one:
         raise BadOption(
-            "--type, --priority, --header, --key-prefix and --not-durable are of a subscription of "
-            "one topic: name one with --subscription"
+            "--priority, --header, --key-prefix and --not-durable are of a subscription of one "
+            "topic: name one with --subscription; --type is of a subscription as well"
         )
     return said
 
@@ -337,10 +341,12 @@ async def _of_several(
     *,
     group: bool,
     consumer: str | None,
+    type_: SubscriptionType | None,
 ) -> None:
     """The same from all topics that fit, alone or as a member of a group."""
     at: Literal["earliest", "latest"] = "latest" if start == "latest" else "earliest"
-    several = client.consume(topics, name, group=group, consumer=consumer, start=at)
+    said: dict[str, Any] = {} if type_ is None else {"type": type_.value}
+    several = client.consume(topics, name, group=group, consumer=consumer, start=at, **said)
     await _print_all(several, follow, printer)
 
 

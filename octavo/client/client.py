@@ -699,7 +699,7 @@ class AsyncClient:
         *,
         group: bool = False,
         consumer: str | None = None,
-        type: Literal["exclusive", "shared"] = "shared",  # noqa: A002 (the API's word)
+        type: SubscriptionType = "shared",  # noqa: A002 (the API's word)
         start: Literal["earliest", "latest"] = "earliest",
         ack_timeout_s: float | None = None,
         session_timeout_s: float = SESSION_S,
@@ -713,8 +713,9 @@ class AsyncClient:
 
         Arguments:
             topics: names, or patterns with `*` and `?` that never reach beyond their namespace.
-            subscription: its name on every topic; made where it is missing, of this `type`, with
-                this `start` and `ack_timeout_s`; one that is there is used as it is.
+            subscription: its name on every topic; made where it is missing, of this `type` (one of
+                the four; `shared` or `key_shared` for a group), with this `start` and
+                `ack_timeout_s`; one that is there is used as it is.
             group: share the partitions with all others that consume so under this name: each is
                 one member's at a time, so its order is kept, and that of a member that vanishes is
                 another one's after `session_timeout_s`, at most. The topics are of one namespace.
@@ -724,8 +725,11 @@ class AsyncClient:
 
         Raises `InvalidCall` for what names no topics. Its loop is `TopicsConsumer.deliveries`.
         """
-        if group and type == "exclusive":
-            raise InvalidCall("the members of a consumer group share a subscription: type='shared'")
+        if group and type in ("exclusive", "failover"):
+            raise InvalidCall(
+                f"the members of a consumer group share a subscription, and type={type!r} gives all "
+                "to one consumer: type='shared' or 'key_shared'"
+            )
         options = ConsumerOptions(
             topics=patterns_of(topics, group=group),
             subscription=subscription,

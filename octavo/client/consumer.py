@@ -32,7 +32,7 @@ from octavo.client.errors import ApiError, ClientError, Conflict, InvalidCall, N
 from octavo.client.merging import Merged
 from octavo.client.subscription import HAND_MAX, Subscription
 from octavo.client.transport import Transport
-from octavo.client.types import Delivery
+from octavo.client.types import Delivery, SubscriptionType
 from octavo.protocol.topic_patterns import InvalidPattern, TopicPattern
 
 REFRESH_S = 5.0
@@ -52,7 +52,7 @@ class ConsumerOptions:
     topics: tuple[TopicPattern, ...]
     subscription: str
     consumer: str
-    type: Literal["exclusive", "shared"]
+    type: SubscriptionType
     start: Literal["earliest", "latest"]
     ack_timeout_s: float | None
     group: bool
@@ -74,7 +74,7 @@ class Cluster(Protocol):
         topic: str,
         name: str,
         *,
-        type: Literal["exclusive", "shared"] = ...,  # noqa: A002
+        type: SubscriptionType = ...,  # noqa: A002
         start: Literal["earliest", "latest"] = ...,
         ack_timeout_s: float | None = ...,
         consumer: str | None = ...,

@@ -451,7 +451,7 @@ class Client(OnLoopThread[AsyncClient]):
         *,
         group: bool = False,
         consumer: str | None = None,
-        type: Literal["exclusive", "shared"] = "shared",  # noqa: A002 (the API's word)
+        type: SubscriptionType = "shared",  # noqa: A002 (the API's word)
         start: Literal["earliest", "latest"] = "earliest",
         ack_timeout_s: float | None = None,
         session_timeout_s: float = SESSION_S,

@@ -16,6 +16,7 @@ from octavo.client.client import AsyncClient
 from octavo.client.consumer import TopicsConsumer
 from octavo.client.errors import Conflict, InvalidCall, NotFound
 from octavo.client.sync import Client
+from octavo.client.types import SubscriptionType
 from tests.support.cluster import Cluster, running_cluster, until
 
 SESSION_S = 1.5
@@ -101,6 +102,23 @@ async def test_by_name_and_ends_when_idle(client: AsyncClient) -> None:
         client.consume(["a/b", "c/d"], "s", group=True)
     with pytest.raises(InvalidCall, match="share"):
         client.consume("a", "s", group=True, type="exclusive")
+    with pytest.raises(InvalidCall, match="'failover' gives all"):
+        client.consume("a", "s", group=True, type="failover")
+
+
+@pytest.mark.parametrize("type_", ["exclusive", "failover", "shared", "key_shared"])
+async def test_a_subscription_of_each_type(client: AsyncClient, type_: SubscriptionType) -> None:
+    wanted: list[str] = []
+    for topic in ("x-1", "x-2"):
+        await client.create_topic(topic, partitions=2)
+        wanted += await publish(client, topic, 20)
+    worker = Worker(client, "x-*", type=type_)
+    await until(lambda: len(worker.got) == 40, WANTED)
+    await worker.stop()
+    assert worker.got == Counter(wanted)
+    for topic in ("x-1", "x-2"):
+        found = await client.subscription(topic, "s").stats()
+        assert (found["settings"]["type"], found["backlog"]) == (type_, 0)
 
 
 async def test_members_share_and_who_leaves_is_replaced_at_once(client: AsyncClient) -> None:
