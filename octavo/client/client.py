@@ -40,13 +40,17 @@ from octavo.client.producer import (
 from octavo.client.reading import find_offset, read_messages
 from octavo.client.settings import (
     NamespaceSettings,
+    Policies,
     ProducerSettings,
+    Quota,
+    Role,
+    Rule,
     SubscriptionSettings,
     TopicChanges,
     TopicSettings,
 )
 from octavo.client.subscription import Subscription
-from octavo.client.transport import Transport
+from octavo.client.transport import Answer, Transport
 from octavo.client.trust import context_of, proof_of
 from octavo.client.types import (
     Headers,
@@ -216,6 +220,20 @@ class AsyncClient:
         """A namespace: how many topics it has, and its `policies`. Raises `NotFound`."""
         return await self._get(_namespace_path(name))
 
+    async def update_namespace(
+        self, name: str, *, encrypted: bool | None = None, **settings: Unpack[NamespaceSettings]
+    ) -> Mapping[str, Any]:
+        """Change what a namespace says for its topics: see `NamespaceSettings`; what is left away
+        stays. Returns it as it is now. Raises `NotFound`: `create_namespace` makes one."""
+        await self.namespace(name)
+        await self.create_namespace(name, encrypted=encrypted, **settings)
+        return await self.namespace(name)
+
+    async def namespace_policies(self, name: str) -> Mapping[str, Any]:
+        """What a namespace says for its topics that say nothing themselves; what stands in it not
+        is left to the defaults. Raises `NotFound`."""
+        return _said((await self.namespace(name)).get("policies", {}))
+
     async def delete_namespace(self, name: str) -> None:
         """Remove a namespace. Raises `NotFound`, and `Conflict` while it has topics."""
         await self.transport.call("DELETE", _namespace_path(name))
@@ -308,6 +326,20 @@ class AsyncClient:
         name = TopicName.of(topic)
         answer = await self.transport.call("PATCH", _path(name), json_body=settings)
         return _topic(name, answer.json() or settings)
+
+    async def topic_policies(self, topic: str) -> Mapping[str, Any]:
+        """What holds for a topic, by the name of each policy: a mapping with its `value`, and
+        `from`, who says so: `topic`, `namespace` or `default`. Raises `NotFound`."""
+        found: Mapping[str, Any] = (await self.topic(topic)).stats.get("effective", {})
+        return found
+
+    async def set_topic_policies(
+        self, topic: str, **policies: Unpack[Policies]
+    ) -> Mapping[str, Any]:
+        """Change what a topic says for itself: None takes a word back, `off` says that there is
+        none. Returns what holds then, as `topic_policies`. Raises `NotFound`, `ApiError` (422)."""
+        await self.update_topic(topic, **policies)
+        return await self.topic_policies(topic)
 
     async def fork_topic(
         self, topic: str, name: str, *, at: str | int | Mapping[int, str | int] = "latest"
@@ -419,6 +451,62 @@ class AsyncClient:
     async def delete_schema_subject(self, subject: str) -> None:
         """Remove a subject and all its versions. Raises `NotFound`."""
         await self.transport.call("DELETE", _subject_path(subject))
+
+    # ---- how much, and who
+
+    async def quotas(self) -> dict[str, Mapping[str, int]]:
+        """All quotas as they are set, by subject; −1: without a bound."""
+        found = (await self._get("/v1/quotas")).get("quotas", [])
+        return {one["subject"]: _without(one, "subject") for one in found}
+
+    async def quota(self, subject: str) -> Mapping[str, int]:
+        """What holds for a subject, the defaults of its kind included; what stands in it not has no
+        bound.
+
+        `subject`: `user:NAME`, `user:*` (each known user), `anonymous`, `namespace:NS` or
+        `namespace:*`. Raises `ApiError` (422: it is none of these).
+        """
+        found: Mapping[str, int] = (await self._get(_quota_path(subject)))["holds"]
+        return {name: amount for name, amount in found.items() if amount >= 0}
+
+    async def set_quota(self, subject: str, **amounts: Unpack[Quota]) -> Mapping[str, int]:
+        """Set what a subject may do, in place of what was set for it: see `Quota`.
+
+        All brokers keep to it within seconds. Returns what holds then, as `quota`. Raises
+        `ApiError` (422: it is no subject, or has no such quota).
+        """
+        body = {name: amount for name, amount in amounts.items() if amount is not None}
+        await self.transport.call("PUT", _quota_path(subject), json_body=body)
+        return await self.quota(subject)
+
+    async def delete_quota(self, subject: str) -> None:
+        """Set nothing for a subject any more: the defaults of its kind hold."""
+        await self.transport.call("DELETE", _quota_path(subject))
+
+    async def policy(self) -> Mapping[str, Any]:
+        """Who may do what: `rules` (`Rule`) and `roles` (`Role`), whether the cluster is `secured`,
+        and the policy's `version`."""
+        return _with_version(await self.transport.call("GET", _POLICY))
+
+    async def set_policy(
+        self, rules: Iterable[Rule], roles: Iterable[Role], *, version: str
+    ) -> Mapping[str, Any]:
+        """Replace who may do what, all of it at once; brokers and bookies go by it within seconds.
+
+        Arguments:
+            version: of the policy that this one is made of, as `policy` gave it.
+
+        Returns it as it is now. Raises `ApiError`: 412 `policy-changed` (somebody was faster: read
+        it again), 409 `not-secured`, 422 (a rule makes no sense; or you could change nothing any
+        more).
+        """
+        answer = await self.transport.call(
+            "PUT",
+            _POLICY,
+            json_body={"rules": list(rules), "roles": list(roles)},
+            headers={"If-Match": version},
+        )
+        return _with_version(answer)
 
     # ---- publishing
 
@@ -782,6 +870,25 @@ class AsyncClient:
             made = await self.producer(str(name), linger_ms=0.0)
             producer = self._own_producers.setdefault(name, made)
         return producer
+
+
+_POLICY = "/v1/policy"
+
+
+def _with_version(answer: Answer) -> Mapping[str, Any]:
+    return {**answer.json(), "version": answer.headers.get("ETag", "")}
+
+
+def _quota_path(subject: str) -> str:
+    return f"/v1/quotas/{quote(subject, safe='')}"
+
+
+def _without(found: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in found.items() if key != name}
+
+
+def _said(policies: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in policies.items() if value is not None}
 
 
 def _namespace_path(name: str) -> str:

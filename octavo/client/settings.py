@@ -102,6 +102,43 @@ class NamespaceSettings(Policies, total=False):
     """None: nothing is made by itself."""
 
 
+class Quota(TypedDict, total=False):
+    """What a user or a namespace may do. None, or left away: the default of its kind; −1: without a
+    bound."""
+
+    requests: int | None
+    """Calls a second. All of a second are counted at each broker for itself."""
+    publish_bytes: int | None
+    publish_messages: int | None
+    read_bytes: int | None
+    read_messages: int | None
+    connections: int | None
+    """Open at once at one broker; of a user."""
+    streams: int | None
+    """The same."""
+    topics: int | None
+    """Of a namespace."""
+
+
+class Rule(TypedDict):
+    """What one principal may or must not do, in the words of `octavo acl`."""
+
+    effect: Literal["allow", "deny"]
+    principal: str
+    """`user:NAME`, `group:NAME`, `role:NAME`, `user:*` (all who are known) or `*` (anybody)."""
+    operations: str
+    """With commas, or `all`."""
+    resource: str
+    """`topic:payments/*`, `cluster`, …"""
+
+
+class Role(TypedDict):
+    """A user or group has a role."""
+
+    principal: str
+    role: str
+
+
 class Schema(TypedDict, total=False):
     """By which schema messages are."""
 
