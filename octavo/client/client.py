@@ -815,8 +815,8 @@ class AsyncClient:
         """
         if group and type in ("exclusive", "failover"):
             raise InvalidCall(
-                f"the members of a consumer group share a subscription, and type={type!r} gives all "
-                "to one consumer: type='shared' or 'key_shared'"
+                f"the members of a consumer group share a subscription, and type={type!r} gives "
+                "all to one consumer: type='shared' or 'key_shared'"
             )
         options = ConsumerOptions(
             topics=patterns_of(topics, group=group),
