@@ -63,6 +63,9 @@ RECEIVE_MAX = 1_000
 DRAIN_WAIT_S = 1.0
 """Without --follow a subscription is at its end when nothing came for so long."""
 
+From = Annotated[
+    str, typer.Option("--from", help="earliest, latest, an offset, a message id, or a time.")
+]
 Group = Annotated[
     bool,
     typer.Option("--group", help="Share the partitions with all that consume so: each is one's."),
@@ -91,10 +94,7 @@ def consume(
         str | None,
         typer.Option("--subscription", "-s", help="Consume and acknowledge under this name."),
     ] = None,
-    start: Annotated[
-        str,
-        typer.Option("--from", help="earliest, latest, an offset, a message id, or a time."),
-    ] = "earliest",
+    start: From = "earliest",
     partition: Annotated[
         int | None, typer.Option(min=0, help="Only this partition (plain read).")
     ] = None,
