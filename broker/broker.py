@@ -34,6 +34,7 @@ from octavo.broker.cluster.ownership import OwnershipManager
 from octavo.broker.cluster.registry import BrokerRegistry, decode_broker, encode_broker
 from octavo.broker.cluster.schema_registry import SchemaRegistry
 from octavo.broker.cluster.standing import Standing
+from octavo.broker.cluster.streams import Streams
 from octavo.broker.cluster.topics import Topics
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import NoOtherBroker, TopicChanged, TopicNotFound
@@ -137,6 +138,8 @@ class Broker:
         """Who is to be handed what."""
         self.inactive = Inactive(self.topics, records, self.ownership, self.deletion_time)
         """Topics that nobody uses any more."""
+        self.streams = Streams(self.topics, self._shared, self._spawn)
+        """Durable streams that have to go."""
         self.chores = Chores(config.trim_interval_ms, self._spawn)
         """What is done again and again."""
 
@@ -375,6 +378,9 @@ class Broker:
             if self.inactive.is_due(partition):
                 work = partial(self.inactive.look, partition)
                 self.chores.begin("inactive", partition.name.topic_name, work)
+            if self.streams.is_due(partition):
+                work = partial(self.streams.work, partition)
+                self.chores.begin("streams", partition.name.topic_name, work)
         self.chores.begin("sweep", "bulk_loads", self._sweep_bulk_loads)
 
     async def _sweep_bulk_loads(self) -> None:

@@ -521,3 +521,69 @@ class ProducerBusy(BrokerError):
     def __init__(self, message: str, left_ms: int) -> None:
         super().__init__(message)
         self.left_ms = left_ms
+
+
+class StreamNotFound(BrokerError):
+    """There is no such stream: no topic, or one that was not made as a stream (404)."""
+
+    name = "stream-not-found"
+
+
+class StreamGone(BrokerError):
+    """The stream was deleted, and is kept for the forks that it still has (410)."""
+
+    name = "stream-gone"
+
+
+class StreamConflict(BrokerError):
+    """The stream is there, and is another one than was asked for (409)."""
+
+    name = "stream-conflict"
+
+
+class StreamClosed(BrokerError):
+    """The stream has ended before `next_offset`: nothing is appended any more (409)."""
+
+    name = "stream-closed"
+
+    def __init__(self, message: str, next_offset: int) -> None:
+        super().__init__(message)
+        self.next_offset = next_offset
+
+
+class StreamSequence(BrokerError):
+    """A `Stream-Seq` that is not behind the last one (409)."""
+
+    name = "stream-sequence"
+
+
+class StreamSequenceGap(SequenceGap):
+    """Of a stream's producer: the sequence `received` is not the `expected` one (409)."""
+
+    name = "sequence-gap"
+
+    def __init__(self, message: str, expected: int, received: int) -> None:
+        super().__init__(message, expected)
+        self.received = received
+
+
+class StaleStreamEpoch(StaleProducerEpoch):
+    """Of a stream's producer: a newer instance, of `epoch`, has appended (403)."""
+
+    name = "stale-producer-epoch"
+
+    def __init__(self, message: str, epoch: int) -> None:
+        super().__init__(message)
+        self.epoch = epoch
+
+
+class EpochBegun(BrokerError):
+    """A producer's new epoch does not begin at 0 (400)."""
+
+    name = "epoch-begins-at-0"
+
+
+class TopicIsStream(BrokerError):
+    """The topic is a durable stream: it is written as one, and in no other way (409)."""
+
+    name = "topic-is-stream"

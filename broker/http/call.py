@@ -529,6 +529,8 @@ def _parse_query(text: str, route: Route) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in pairs:
         if name not in route.query_names:
+            if route.any_query:
+                continue
             known = ", ".join(sorted(route.query_names)) or "none"
             raise Problem(
                 400,

@@ -48,6 +48,11 @@ class HttpConfig:
     """The most messages that may be asked for at once."""
     wait_ms_max: int = 60_000
     """The longest long-poll."""
+    stream_poll_ms: int = 20_000
+    """A long-poll of a durable stream is answered after so long, also with nothing …"""
+    stream_events_ms: int = 60_000
+    """… and its events end after so long, and are asked for again: so caches on the way can have
+    many readers share one connection."""
     streams_max: int = 2_000
     """Streams of partitions or subscriptions, each with a page of its own at the worst."""
 

@@ -32,6 +32,7 @@ from octavo.broker.errors import (
 from octavo.broker.http.broker_calls import INCARNATION_HEADER, INNER_HEADERS, BrokerProof, escaped
 from octavo.broker.http.call import OWNER_HEADER, Call
 from octavo.broker.http.config import HttpConfig
+from octavo.broker.http.pages import EVENTS
 from octavo.broker.http.problems import Problem
 from octavo.broker.http.quotas import MESSAGES_HEADER
 from octavo.broker.metrics import Metrics
@@ -362,7 +363,7 @@ class Peers:
             url.raw_path_qs,
             call.identity,
         )
-        waits = call.route.waits and "wait" in call.query
+        waits = call.route.waits and ("wait" in call.query or "live" in call.query)
         wait_s = self._config.wait_ms_max / 1000 if waits else 0.0
         try:
             opened = self._open(request.method, url, body, headers, wait_s)
@@ -409,6 +410,7 @@ class Peers:
         answer = web.StreamResponse(status=response.status, headers=headers)
         if length is not None:
             answer.content_length = length
+        call.is_streaming = call.is_streaming or response.content_type == EVENTS
         await answer.prepare(call.request)
         try:
             while chunk := await response.content.readany():

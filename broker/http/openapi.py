@@ -19,6 +19,7 @@ _TAGS = {
     "topics": "Namespaces and topics",
     "schemas": "Schemas of messages, by subject",
     "messages": "Publish and read",
+    "streams": "Topics as durable streams: the Durable Streams protocol",
     "subscriptions": "Consume with a durable cursor",
     "bulk-loads": "Ledgers written beforehand, added to many partitions at once",
     "cluster": "Ledgers and nodes",

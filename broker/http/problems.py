@@ -19,6 +19,7 @@ import structlog
 from aiohttp import web
 
 from octavo.broker import errors as broker_errors
+from octavo.broker.http import durable
 from octavo.ledger import errors as ledger_errors
 from octavo.metadata import store as metadata_errors
 from octavo.protocol import batch, codes, compression
@@ -128,6 +129,8 @@ STATUS_OF: dict[type[OctavoError], int] = {
     broker_errors.MessageNotFound: 404,
     broker_errors.BulkLoadNotFound: 404,
     broker_errors.SchemaNotFound: 404,
+    broker_errors.StreamNotFound: 404,
+    broker_errors.StreamGone: 410,
     broker_errors.OffsetTrimmed: 410,
     broker_errors.OffsetBeyondEnd: 416,
     codes.NoSuchLedger: 404,
@@ -157,6 +160,11 @@ STATUS_OF: dict[type[OctavoError], int] = {
     broker_errors.TopicExists: 409,
     broker_errors.LedgerGoing: 409,
     broker_errors.TooManyForks: 409,
+    broker_errors.StreamConflict: 409,
+    broker_errors.StreamClosed: 409,
+    broker_errors.StreamSequence: 409,
+    broker_errors.TopicIsStream: 409,
+    broker_errors.EpochBegun: 400,
     broker_errors.StaleProducerEpoch: 403,
     broker_errors.ForeignBulkLoad: 403,
     broker_errors.AuditTopicClosed: 403,
@@ -250,6 +258,13 @@ def _translate(error: OctavoError) -> Problem:
     if isinstance(error, broker_errors.SequenceGap):
         headers["Producer-Expected-Seq"] = str(error.expected)
         extra["expected_sequence"] = error.expected
+        if isinstance(error, broker_errors.StreamSequenceGap):
+            headers["Producer-Received-Seq"] = str(error.received)
+    elif isinstance(error, broker_errors.StaleStreamEpoch):
+        headers["Producer-Epoch"] = str(error.epoch)
+    elif isinstance(error, broker_errors.StreamClosed):
+        headers[durable.CLOSED_HEADER] = "true"
+        headers[durable.OFFSET_HEADER] = durable.offset_text(error.next_offset)
     elif isinstance(error, broker_errors.OffsetTrimmed):
         extra["earliest_offset"] = error.earliest
         headers["Earliest-Offset"] = str(error.earliest)

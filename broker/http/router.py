@@ -74,6 +74,8 @@ class Route:
     answers: tuple[Answer, ...] = ()
     problems: tuple[int, ...] = ()
     waits: bool = False
+    any_query: bool = False
+    """Parameters that are not known are passed over, and no mistake: others have made this call."""
     query_names: frozenset[str] = field(init=False)
 
     @property

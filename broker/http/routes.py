@@ -16,6 +16,8 @@ from octavo.broker.http.api import bulk_loads as api_bulk_loads
 from octavo.broker.http.api import cluster as api_cluster
 from octavo.broker.http.api import cursors as api_cursors
 from octavo.broker.http.api import deliveries as api_deliveries
+from octavo.broker.http.api import durable_reads as api_durable_reads
+from octavo.broker.http.api import durable_streams as api_durable_streams
 from octavo.broker.http.api import forks as api_forks
 from octavo.broker.http.api import groups as api_groups
 from octavo.broker.http.api import moves as api_moves
@@ -59,6 +61,7 @@ from octavo.security.rules import Operation
 _QUOTA = "/v1/quotas/{subject}"
 _DRAIN = "/v1/brokers/{broker}/drain"
 _TOPIC = "/v1/topics/{namespace}/{topic}"
+_DURABLE = "/v1/durable-streams/{namespace}/{topic}"
 _EXAMPLES: dict[str, Any] = {
     "namespace": "public",
     "topic": "flights",
@@ -987,7 +990,79 @@ _CLUSTER = (
     ),
 )  # fmt: skip
 
+_BYTES = (Content("text/plain", {"type": "string"}, "one more line"),)
+_STREAM_NEXT = {"Stream-Next-Offset": "the end of the stream, to read on from"}
+_IN_STREAM = (
+    *_in_path("namespace"), Parameter("topic", "path", "the stream's topic", NAME, "story"),
+)  # fmt: skip
+_DURABLE_STREAMS = (
+    Route(
+        method="PUT", path=_DURABLE, handler=api_durable_streams.put_stream, name="put_stream",
+        tag="streams", summary="Make a durable stream, or see that it is there", needs=CREATE_TOPIC,
+        description="The body, if there is one, is what it begins with. Its `Content-Type` is the "
+        "stream's: of `application/json` each element of an array is a message.",
+        parameters=(
+            *_IN_STREAM,
+            _header("Stream-TTL", "seconds without a read or write after which it goes"),
+            _header("Stream-Expires-At", "when it goes, RFC 3339"),
+            _header("Stream-Closed", "`true`: nothing will follow"),
+        ),
+        body=_BYTES, body_required=False, any_query=True,
+        answers=(
+            Answer(201, "Made", (), _STREAM_NEXT),
+            Answer(200, "It was there, and is just that", (), _STREAM_NEXT),
+        ),
+        problems=(400, 404, 409, 413),
+    ),
+    Route(
+        method="POST", path=_DURABLE, handler=api_durable_streams.append, name="publish_of_stream",
+        tag="streams", summary="Append to a durable stream, or close it",
+        needs=of_topic(Operation.PRODUCE),
+        parameters=(
+            *_IN_STREAM,
+            _header("Stream-Seq", "must be higher than the last one, letter by letter"),
+            _header("Stream-Closed", "`true`: nothing follows this, which may be empty"),
+            _header("Producer-Id", "who counts its appends"),
+            _header("Producer-Epoch", "which instance of it"),
+            _header("Producer-Seq", "which append, from 0 on"),
+        ),
+        body=_BYTES, body_required=False, any_query=True,
+        answers=(
+            Answer(204, "Stored; of a producer that counts: it was before", (), _STREAM_NEXT),
+            Answer(200, "Stored, of a producer that counts", (), _STREAM_NEXT),
+        ),
+        problems=(400, 404, 409, 410, 413, 504),
+    ),
+    Route(
+        method="GET", path=_DURABLE, handler=api_durable_reads.read, name="read_of_stream",
+        tag="streams", summary="Read a durable stream; HEAD: what it is and where it ends",
+        needs=of_topic(Operation.CONSUME), waits=True, any_query=True,
+        parameters=(
+            *_IN_STREAM,
+            _query("offset", "where to begin: `-1`, `now`, or as told", {"type": "string"}, "-1"),
+            _query(
+                "live", "wait for more: one answer, or events", {"enum": ["long-poll", "sse"]}
+            ),
+            _query("cursor", "the `Stream-Cursor` of the answer before", {"type": "string"}),
+            _header("If-None-Match", "the `ETag` of an answer: 304 when there is no more"),
+        ),
+        answers=(
+            Answer(200, "What there is", _BYTES, _STREAM_NEXT),
+            Answer(204, "Nothing has come", (), _STREAM_NEXT),
+            Answer(304, "Nothing has changed"),
+        ),
+        problems=(400, 404, 410),
+    ),
+    Route(
+        method="DELETE", path=_DURABLE, handler=api_durable_streams.delete_stream,
+        name="delete_stream", tag="streams", summary="Delete a durable stream",
+        needs=of_topic(Operation.DELETE),
+        parameters=_IN_STREAM, answers=(_NO_CONTENT,),
+        problems=(404, 410, 503), any_query=True,
+    ),
+)  # fmt: skip
+
 ROUTES: tuple[Route, ...] = (
-    *_MESSAGES, *_ACCESS, *_READER_TOKENS, *_TOPICS, *_SUBSCRIPTIONS, *_GROUPS, *_SCHEMAS,
-    *_BULK_LOADS, *_CLUSTER,
+    *_MESSAGES, *_ACCESS, *_DURABLE_STREAMS, *_READER_TOKENS, *_TOPICS, *_SUBSCRIPTIONS, *_GROUPS,
+    *_SCHEMAS, *_BULK_LOADS, *_CLUSTER,
 )  # fmt: skip

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from octavo.broker.errors import (
@@ -34,15 +34,23 @@ from octavo.ledger.read.reader import LedgerReader
 from octavo.ledger.read.time_search import offset_as_new_as
 from octavo.metadata.offloads import is_only_copy
 from octavo.metadata.topics import PartitionLedger
-from octavo.protocol.batch import BatchHeader, InvalidBatch, read_header, with_base_offset
+from octavo.protocol.batch import (
+    ATTRIBUTE_COMPRESSION,
+    BatchHeader,
+    InvalidBatch,
+    read_header,
+    with_base_offset,
+)
 from octavo.protocol.codes import NoSuchEntry
 from octavo.protocol.compression import UnsupportedCompression
 from octavo.protocol.entry import Entry
-from octavo.protocol.records import front_of_batch
+from octavo.protocol.records import front_of_batch, read_records
 from octavo.security.keys.errors import KeyMissing
 
 T = TypeVar("T")
 AnyReader = LedgerReader | OffloadedReader
+Headers = Sequence[tuple[str, bytes | None]]
+"""Of a record."""
 CHUNK_BYTES = 1024 * 1024
 """What is read ahead at a time."""
 _CHUNK_ENTRIES_MAX = 1_000
@@ -272,6 +280,33 @@ class LogReader:
             return [(entry.entry_id, order.follow(entry)) async for entry in entries]
 
         async def attempt() -> list[tuple[int, BatchHeader]]:
+            return await self._where_it_lies(segment, await self._reader(segment), read)
+
+        return await self._undamaged(segment, attempt)
+
+    async def heads_from(
+        self, segment: PartitionLedger, first_entry: int
+    ) -> list[tuple[int, Headers]]:
+        """Where every batch from `first_entry` on ends, and the headers of its first record.
+
+        Offsets are relative to the ledger. Of packed batches nothing: nobody who puts something
+        there packs. For rebuilding a durable stream's writers.
+        """
+        last = await self._last_entry_of(segment)
+        if first_entry > last:
+            return []
+
+        async def read(reader: AnyReader) -> list[tuple[int, Headers]]:
+            order = self._order(segment, reader)
+            found: list[tuple[int, Headers]] = []
+            async for entry in reader.entries(first_entry, last):
+                header = order.follow(entry)
+                if not header.attributes & ATTRIBUTE_COMPRESSION:
+                    record = next(read_records(entry.payload))
+                    found.append((header.base_offset + header.record_count, record.headers))
+            return found
+
+        async def attempt() -> list[tuple[int, Headers]]:
             return await self._where_it_lies(segment, await self._reader(segment), read)
 
         return await self._undamaged(segment, attempt)

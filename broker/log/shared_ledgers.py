@@ -64,6 +64,11 @@ class SharedLedgers:
                 await self._shares.write(ledger_id, after, version)
                 return
 
+    async def referrers(self, ledger_id: int) -> tuple[Referrer, ...]:
+        """Who refers to the ledger, or did; nobody where it was never shared."""
+        record, _ = await self._shares.read(ledger_id)
+        return () if record is None else record.referrers
+
     async def is_shared(self, ledger_id: int) -> bool:
         """Whether others than the partition that it was made for may name it."""
         return (await self._shares.read(ledger_id))[1] != ABSENT

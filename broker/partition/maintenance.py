@@ -72,9 +72,8 @@ class Maintenance:
 
     async def _write_checkpoint(self, publisher: Publisher) -> None:
         """After this a take-over scans only the batches from here on."""
-        changed = publisher.stored_producers.take_changed()
         try:
-            await self._persist(producers_op(publisher.confirmed_offset, changed))
+            await self._persist_producers(publisher)
         except Exception as error:
             # What was taken is not lost: the next write begins with a snapshot of all producers.
             bug = None if isinstance(error, OctavoError) else error
@@ -83,6 +82,14 @@ class Maintenance:
             )
         finally:
             self._checkpoint = None
+
+    async def _persist_producers(self, publisher: Publisher) -> None:
+        """What a take-over would find out by the batches before the end of this moment."""
+        upto = publisher.confirmed_offset
+        told = [producers_op(upto, publisher.stored_producers.take_changed())]
+        if publisher.stored_stream is not None:
+            told.append(publisher.stored_stream.change(upto))
+        await asyncio.gather(*[self._persist(op) for op in told])
 
     async def trim(self, publisher: Publisher) -> None:
         """Remove the ledgers that retention no longer covers and no subscription still needs.
@@ -104,9 +111,7 @@ class Maintenance:
         names = await self._context.topics.list_subscriptions(*self._name.topic_name)
         await self._subscriptions.follow(names)
         await self._subscriptions.pass_all_over(before)
-        await self._persist(
-            producers_op(publisher.confirmed_offset, publisher.stored_producers.take_changed())
-        )
+        await self._persist_producers(publisher)
         held = self._record.ledgers
 
         def truncated(record: PartitionRecord) -> PartitionRecord:
@@ -185,13 +190,11 @@ class Maintenance:
         if before.trimming(policy, now_ms, open_bytes, limit) is before:
             return
         scanned_from: int | None = None
-        if len(publisher.stored_producers):
+        if len(publisher.stored_producers) or publisher.stored_stream is not None:
             # A take-over scans what was published since the producers became durable last: of what
             # is gone it would know nothing, and store a repeated batch twice.
             scanned_from = publisher.confirmed_offset
-            await self._persist(
-                producers_op(scanned_from, publisher.stored_producers.take_changed())
-            )
+            await self._persist_producers(publisher)
 
         def trimmed(record: PartitionRecord) -> PartitionRecord:
             # The limit of this moment: a subscription may have gone back while we waited. While

@@ -40,6 +40,7 @@ from octavo.broker.state.log import (
     replay,
     write_snapshot,
 )
+from octavo.broker.state.stream import StreamState, append_of
 from octavo.broker.types import PartitionName, TopicSettings
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.encryption import plain_length
@@ -150,13 +151,18 @@ class PartitionOpener:
                 _log.info("take_over_raced", partition=str(self._name))
         raise OwnershipLost(f"{self._name}: its record changed {_ATTEMPTS_MAX} times meanwhile")
 
-    async def reopen(self, producers: ProducerTable, confirmed_offset: int) -> Opened:
+    async def reopen(
+        self,
+        producers: ProducerTable,
+        confirmed_offset: int,
+        stream: StreamState | None = None,
+    ) -> Opened:
         """The same for the owner itself, whose cursors in memory are the newest there are.
 
-        `producers` are those before `confirmed_offset`. Raises `OwnershipLost` if somebody else
-        has taken over in the meantime.
+        `producers` and the `stream` are those before `confirmed_offset`. Raises `OwnershipLost` if
+        somebody else has taken over in the meantime.
         """
-        return await self._in_time(self._open(producers, confirmed_offset))
+        return await self._in_time(self._open(producers, confirmed_offset, stream))
 
     async def _in_time(self, opening: Coroutine[Any, Any, R]) -> R:
         """Give it up when it takes too long; the next attempt may take twice as long.
@@ -221,7 +227,12 @@ class PartitionOpener:
         await write_snapshot(writer, end.state)
         return writer
 
-    async def _open(self, producers: ProducerTable | None, known_upto: int | None) -> Opened:
+    async def _open(
+        self,
+        producers: ProducerTable | None,
+        known_upto: int | None,
+        stream: StreamState | None = None,
+    ) -> Opened:
         own = producers is not None
         epoch = self._record.value.epoch
         record = await self._record.read()
@@ -245,6 +256,11 @@ class PartitionOpener:
             ledger_list = self._closing(self._record.ledgers, contents)
             upto = known_upto if known_upto is not None else state.producers_upto
             table = await self._producers(producers, state, ledger_list, upto)
+            if stream is not None and known_upto is not None:
+                state.stream = stream
+                stream.upto = known_upto
+            if state.stream is not None:
+                await self._appends(state.stream, ledger_list)
             state_writer = None if new_state is None else await new_state
             if state_writer is not None:
                 await self._write_state(state_writer, state, table, ledger_list.end_offset)
@@ -326,6 +342,21 @@ class PartitionOpener:
                     offset,
                 )
 
+    async def _appends(self, stream: StreamState, ledger_list: LedgerList) -> None:
+        """What the appends since it was written say of a durable stream."""
+        stream.producers_max = self._config.producers_max
+        for segment in ledger_list.segments:
+            # Nobody appends what is bulk-loaded, and who wrote it before a fork is no matter of it.
+            appended = not (segment.bulk_loaded or segment.shared)
+            start = max(stream.upto, segment.base_offset)
+            if appended and segment.base_offset + (segment.count or 0) > start:
+                first_entry = await self._reader.entry_of(segment, start)
+                for end, headers in await self._reader.heads_from(segment, first_entry):
+                    append = append_of(headers)
+                    if append is not None:
+                        stream.replay(append, segment.base_offset + end)
+        stream.upto = max(stream.upto, ledger_list.end_offset)
+
     async def _write_state(
         self, writer: LedgerWriter, state: State, table: ProducerTable, end: int
     ) -> None:
@@ -333,8 +364,9 @@ class PartitionOpener:
         told = [(name, held.deliveries) for name, held in state.cursors.items()]
         seeks = {name: held.seeks for name, held in state.cursors.items()}
         entries = snapshot(
-            cursors, table.snapshot(), end, state.ages.marks, told, seeks, state.access
-        )
+            cursors, table.snapshot(), end, state.ages.marks, told, seeks, state.access,
+            state.stream,
+        )  # fmt: skip
         await write_snapshot(writer, entries)
 
     def _create(self, kind: str, record: PartitionRecord) -> asyncio.Future[LedgerWriter]:

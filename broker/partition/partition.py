@@ -59,10 +59,12 @@ from octavo.broker.partition.opening import Opened, PartitionOpener
 from octavo.broker.partition.part_loader import PartLoader
 from octavo.broker.partition.publisher import OpenSegment, Publisher
 from octavo.broker.partition.rollover import Rollover
+from octavo.broker.partition.stream import PartitionStream
 from octavo.broker.policies.backlog import Stored
 from octavo.broker.state.access import Access, AccessState
 from octavo.broker.state.format import Op, access_op, snapshot
 from octavo.broker.state.log import StateLog
+from octavo.broker.state.stream import Append
 from octavo.broker.subscriptions.subscription import Subscription
 from octavo.broker.subscriptions.subscriptions import SubscriptionSet
 from octavo.broker.types import (
@@ -198,6 +200,11 @@ class Partition:
         self._access_changed = asyncio.Event()
         tail = context.tail_cache.partition()
         self._publisher = self._new_publisher(opened, tail)
+        self.stream = PartitionStream(
+            name, lambda: self._publisher, self._store_append, self.persist, self.prove,
+            context.deletion_time, context.config.producers_max,
+        )  # fmt: skip
+        """The same partition, as a durable stream."""
         self._log = PartitionLog(
             name, self._record, context.tail_cache, tail, opening.reader, self._publisher
         )
@@ -252,6 +259,11 @@ class Partition:
     def kept_from(self) -> int:
         """The same, once a trim under way has taken effect."""
         return self._log.kept_from
+
+    @property
+    def ledger_ids(self) -> tuple[int, ...]:
+        """The ledgers that its record names."""
+        return tuple(segment.ledger_id for segment in self._record.ledgers.segments)
 
     @property
     def next_offset(self) -> int:
@@ -317,6 +329,31 @@ class Partition:
         `OffsetMismatch`, `Overloaded`, `BacklogQuotaExceeded`; `NotOwner` and
         `PartitionUnavailable` (nothing was stored); `PublishOutcomeUnknown` (it may have been).
         """
+        published = await self._publish(
+            batch, expected_offset=expected_offset, checked=checked, fits=fits, access=access
+        )
+        if published.duplicate:
+            try:
+                await self.prove()
+            except PartitionUnavailable as error:
+                raise PublishOutcomeUnknown(
+                    f"{error}; repeat it with the same producer sequence"
+                ) from error
+            if published.first_offset >= self.earliest_offset:
+                first = await self.read(published.first_offset, bytes_max=1, count_max=1)
+                return published._replace(ledger_id=first[0].ledger_id, entry_id=first[0].entry_id)
+        return published
+
+    async def _publish(
+        self,
+        batch: bytes,
+        *,
+        expected_offset: int | None = None,
+        checked: bool = False,
+        fits: bool = False,
+        access: int | None = None,
+        append: Append | None = None,
+    ) -> Published:
         header = read_header(batch) if checked else check_batch(batch)
         if header.total_bytes != len(batch):
             raise InvalidBatch(
@@ -335,21 +372,17 @@ class Partition:
         await self._backlogs.admit()
         self._check_open()
         try:
-            published = await self._publisher.publish(batch, header, expected_offset, access)
+            return await self._publisher.publish(batch, header, expected_offset, access, append)
         except (SequenceGap, OffsetMismatch, ExclusiveProducer, StaleProducerAccess):
             await self.prove()  # our successor, if there is one, may have what is missing
             raise
-        if published.duplicate:
-            try:
-                await self.prove()
-            except PartitionUnavailable as error:
-                raise PublishOutcomeUnknown(
-                    f"{error}; repeat it with the same producer sequence"
-                ) from error
-            if published.first_offset >= self.earliest_offset:
-                first = await self.read(published.first_offset, bytes_max=1, count_max=1)
-                return published._replace(ledger_id=first[0].ledger_id, entry_id=first[0].entry_id)
-        return published
+
+    async def _store_append(self, batch: bytes, append: Append, expected: int | None) -> bool:
+        """Of a durable stream."""
+        published = await self._publish(
+            batch, expected_offset=expected, checked=True, append=append
+        )
+        return published.duplicate
 
     async def publish_single(self, record: Record) -> Placed:
         """Store one message of nobody who numbers them, perhaps in a batch with others.
@@ -626,7 +659,7 @@ class Partition:
         segment = OpenSegment(opened.writer, last.base_offset, self._context.clock(), released=True)
         return Publisher(
             self.name, self._config, segment, opened.producers, tail, self._index,
-            self._confirmed, self._publisher_failed, self._access,
+            self._confirmed, self._publisher_failed, self._access, opened.state.stream,
         )  # fmt: skip
 
     def _new_rollover(self) -> Rollover:
@@ -674,6 +707,7 @@ class Partition:
 
     def _confirmed(self, payload_bytes: int, entries: int) -> None:
         self._log.grown()
+        self.stream.wake()
         self._subscriptions.wake()
         self._rollover.look()
         self._maintenance.confirmed(self._publisher, payload_bytes, entries)
@@ -707,6 +741,7 @@ class Partition:
             self._subscriptions.deliveries(),
             self._subscriptions.seeks(),
             self._access.state,
+            publisher.stored_stream,
         )
 
     def _publisher_failed(self, error: OctavoError) -> None:
@@ -725,7 +760,9 @@ class Partition:
         pauses = self._context.reopen_pauses()
         while self._gone is None:
             try:
-                opened = await self._opener.reopen(failed.stored_producers, failed.confirmed_offset)
+                opened = await self._opener.reopen(
+                    failed.stored_producers, failed.confirmed_offset, failed.stored_stream
+                )
             except (OwnershipLost, TopicNotFound) as error:
                 self._lost(error)
                 return
@@ -763,6 +800,7 @@ class Partition:
         if self._reopening is not None and self._reopening is not asyncio.current_task():
             self._reopening.cancel()
         self._subscriptions.close(gone)
+        self.stream.wake()
         self._backlogs.close()
 
     def _enter(self, state: PartitionState) -> None:

@@ -29,6 +29,7 @@ from octavo.broker.errors import (
     Overloaded,
     PartitionUnavailable,
     PublishOutcomeUnknown,
+    TopicIsStream,
 )
 from octavo.broker.log.cache import CachedBatch, PartitionTail
 from octavo.broker.log.entry_index import EntryIndex
@@ -38,6 +39,7 @@ from octavo.broker.policies.rules import is_deferred
 from octavo.broker.state.access import Access
 from octavo.broker.state.dedup import ProducerTable
 from octavo.broker.state.log import let_go
+from octavo.broker.state.stream import Append, StreamState
 from octavo.broker.types import PartitionName, Published, TopicSettings
 from octavo.ledger.actions import Ended, Forced
 from octavo.ledger.errors import LedgerFenced, OutcomeUnknown, WriterBusy
@@ -90,8 +92,8 @@ class _Job:
     """One call of publish, from its arrival to its answer."""
 
     __slots__ = (
-        "access", "batch", "entry_id", "expected_offset", "first_offset", "future", "header",
-        "segment", "sequence", "size", "stored", "written",
+        "access", "append", "batch", "entry_id", "expected_offset", "first_offset", "future",
+        "header", "segment", "sequence", "size", "stored", "written",
     )  # fmt: skip
 
     def __init__(
@@ -100,8 +102,11 @@ class _Job:
         header: BatchHeader,
         expected_offset: int | None,
         access: int | None,
+        append: Append | None,
         future: asyncio.Future[Published],
     ) -> None:
+        self.append = append
+        """What it says as part of a durable stream."""
         self.access = access
         """The epoch of exclusive access that it came with."""
         self.batch = batch
@@ -143,8 +148,12 @@ class Publisher:
         on_confirmed: Callable[[int, int], None],
         on_failed: Callable[[OctavoError], None],
         access: Access,
+        stream: StreamState | None = None,
     ) -> None:
         self._name = name
+        self.stored_stream = stream
+        """The durable stream that the log is, as of what is confirmed."""
+        self._stream = None if stream is None else stream.copy()
         self._access = access
         self._config = config
         self._tail = tail
@@ -179,12 +188,16 @@ class Publisher:
         header: BatchHeader,
         expected_offset: int | None,
         access: int | None = None,
+        append: Append | None = None,
     ) -> Published:
-        """Store one checked batch. See `Partition.publish`."""
+        """Store one checked batch. See `Partition.publish`, and of an `append` partition/stream.py.
+
+        A repeated append is told without its place.
+        """
         if self.failed is not None:
             raise self._not_stored(self.failed)
         future: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
-        job = _Job(batch, header, expected_offset, access, future)
+        job = _Job(batch, header, expected_offset, access, append, future)
         if self._waiting or not self._has_room(job):
             self._queue(job)
         else:
@@ -207,6 +220,26 @@ class Publisher:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._until_confirmed.append((offset, done))
         await done
+
+    def begin_stream(self, stream: StreamState) -> None:
+        """From now on the log is this durable stream, and takes nothing but appends."""
+        self.stored_stream, self._stream = stream, stream.copy()
+
+    def let_close(self, append: Append) -> int | None:
+        """End the stream behind all that was let in by now, without a batch.
+
+        None when it is new; of a repeat, before which offset it was stored. Raises as
+        `StreamState.check`, and what has ended this pipeline.
+        """
+        if self.failed is not None:
+            raise self._not_stored(self.failed)
+        assert self._stream is not None
+        if append.producer is None and self._stream.closed:
+            return self.next_offset
+        end = self._stream.check(append, self.next_offset)
+        if end is None:
+            self._stream.accept(append, self.next_offset)
+        return end
 
     def switch_to(self, segment: OpenSegment) -> None:
         """From now on batches go to another ledger.
@@ -346,6 +379,8 @@ class Publisher:
         """Give the batch its offset and its entry, or answer it."""
         try:
             self._access.check(job.access, int(job.future.get_loop().time() * 1000))
+            if self._stream is not None and self._is_repeat(job, self._stream):
+                return
             known = None if job.sequence is None else self._producers.check(*job.sequence)
             if known is not None:
                 job.first_offset = known.stored_from
@@ -364,6 +399,8 @@ class Publisher:
             self._add(job)
             if job.sequence is not None:
                 self._producers.accept(*job.sequence, job.first_offset)
+            if job.append is not None and self._stream is not None:
+                self._stream.accept(job.append, self.next_offset)
         except WriterBusy:
             self._waiting.appendleft(job)
             self._waiting_bytes += job.size
@@ -376,6 +413,19 @@ class Publisher:
         except OctavoError as error:
             job.fail(self._unknown(error))
             self.fail(error)
+
+    def _is_repeat(self, job: _Job, stream: StreamState) -> bool:
+        """Whether an append was stored before: then it is answered. Raises `BrokerError`."""
+        if job.append is None:
+            raise TopicIsStream(
+                f"{self._name} is a durable stream: append to it as one, at /v1/durable-streams"
+            )
+        end = stream.check(job.append, self.next_offset)
+        if end is None:
+            return False
+        job.first_offset = end - 1
+        job.future.set_result(Published(-1, -1, -1, -1, job.header.record_count, True))
+        return True
 
     def _add(self, job: _Job) -> None:
         segment = self.segment
@@ -473,6 +523,8 @@ class Publisher:
         ledger_id = segment.writer.ledger_id
         if job.sequence is not None:
             self.stored_producers.accept(*job.sequence, first)
+        if job.append is not None and self.stored_stream is not None:
+            self.stored_stream.accept(job.append, self.confirmed_offset)
         self._index.note(ledger_id, first - segment.base_offset, job.entry_id)
         self._tail.append(CachedBatch(first, ledger_id, job.entry_id, header, job.batch))
         self._answer(job, segment)

@@ -13,6 +13,7 @@ Each entry is a msgpack array of operations, each an array that begins with its 
     [70, epoch, producer, session_ms]                    who alone may publish; "": anybody
     [20, name, [gap, deliveries, gap, deliveries, …]]    how often messages were delivered
     [21, name, created_ms, committed_offset, seeks]      a cursor is set by a seek, which is counted
+    [52, revision, offset, …]                            a durable stream as of offset (stream.py)
 
 A ledger begins with a snapshot of all; replaying its entries in order gives the state. Operations
 only add acks between two "c", so one that is replayed twice does no harm.
@@ -31,6 +32,7 @@ from octavo.broker.policies.ages import Ages, Mark
 from octavo.broker.state.access import NOBODY, AccessState
 from octavo.broker.state.cursor import Cursor, Range, pack_ranges, unpack_ranges
 from octavo.broker.state.dedup import ProducerState, Remembered
+from octavo.broker.state.stream import StreamState, stream_told
 from octavo.protocol.codes import OctavoError, Scope
 
 FORMAT_VERSION = 1
@@ -80,6 +82,7 @@ class State:
     producers_upto: int = 0
     ages: Ages = field(default_factory=Ages)
     access: AccessState = NOBODY
+    stream: StreamState | None = None
 
     @classmethod
     def told_by(cls, entries: Iterable[bytes]) -> State:
@@ -139,6 +142,8 @@ class State:
             case [21, str(name), int(created_ms), int(committed_offset), int(seeks)]:
                 cursor = Cursor(committed_offset)
                 self.cursors[name] = CursorState(created_ms, cursor, seeks=seeks)
+            case [52, *_] if len(op) == 11:
+                self.stream = stream_told(self.stream, op)
             case _:
                 raise ValueError(f"unknown operation {op!r:.60}")
 
@@ -211,16 +216,21 @@ def snapshot(
     deliveries: Iterable[tuple[str, Mapping[int, int]]] = (),
     seeks: Mapping[str, int] | None = None,
     access: AccessState = NOBODY,
+    stream: StreamState | None = None,
 ) -> Iterator[bytes]:
-    """Entries that say all of it, none much longer than `SNAPSHOT_ENTRY_BYTES`."""
+    """Entries that say all of it, none much longer than `SNAPSHOT_ENTRY_BYTES`.
+
+    The stream's producers are of what lies before `producers_upto`, as the others are.
+    """
     ops: list[Op] = [["v", FORMAT_VERSION]]
     if access.epoch:
         ops.append(access_op(access))
     size = 0
+    streams = [] if stream is None else _stream_ops(stream, producers_upto)
     ages = [(ages_op(mark), 20) for mark in marks]
     told = _told_ops(deliveries)
     states = _snapshot_ops(cursors, producers, producers_upto, seeks or {})
-    for op, op_bytes in chain(states, told, ages):
+    for op, op_bytes in chain(streams, states, told, ages):
         ops.append(op)
         size += op_bytes
         if size >= SNAPSHOT_ENTRY_BYTES:
@@ -246,6 +256,11 @@ def _snapshot_ops(
     for state in producers:
         yield producers_op(producers_upto, [state]), 32 + 24 * len(state.batches)
     yield producers_op(producers_upto, []), 16
+
+
+def _stream_ops(stream: StreamState, upto: int) -> Iterator[tuple[Op, int]]:
+    for op in stream.told(upto):
+        yield op, 256 + sum(16 + len(producer[0]) for producer in op[-1])
 
 
 def _told_ops(

@@ -167,6 +167,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "octavo.broker.cluster.letters:SENDERS_MAX": (1, 2),
     "octavo.broker.subscriptions.burying:_AT_ONCE": (1, 3),
     "octavo.broker.state.format:COUNTS_OF_ONE_OP": (1, 2),
+    "octavo.broker.state.stream:PRODUCERS_OF_ONE_OP": (1, 2),
     "octavo.broker.cluster.ownership:_ASKED_WITHIN_S": (0.02, 0.3),
     "octavo.broker.log.compaction:_LEDGERS_MAX": (1, 3),
     "octavo.broker.partition.compactor:_BATCH_BYTES": (1, 200),

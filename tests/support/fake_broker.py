@@ -34,7 +34,9 @@ from octavo.broker.metrics import Duties
 from octavo.broker.partition.compacted import CompactedPage
 from octavo.broker.partition.ending import Foretold
 from octavo.broker.partition.gathering import Joined, Placed
+from octavo.broker.partition.stream import PartitionStream
 from octavo.broker.state.access import Access, AccessState
+from octavo.broker.state.stream import Append, StreamState
 from octavo.broker.types import (
     AckId,
     BrokerInfo,
@@ -286,6 +288,46 @@ class FakeCompacted:
         return CompactedPage(batches, offset, batches[-1].next_offset if batches else offset)
 
 
+class FakePipeline:
+    """What a durable stream asks of a publisher: all is stored at once."""
+
+    failed = None
+
+    def __init__(self, partition: FakePartition) -> None:
+        self.partition = partition
+        self.stored_stream: StreamState | None = None
+
+    @property
+    def next_offset(self) -> int:
+        return self.partition.next_offset
+
+    confirmed_offset = next_offset
+
+    def begin_stream(self, stream: StreamState) -> None:
+        self.stored_stream = stream
+
+    def let_close(self, append: Append) -> int | None:
+        assert self.stored_stream is not None
+        if append.producer is None and self.stored_stream.closed:
+            return self.next_offset
+        return self.stored_stream.check(append, self.next_offset)
+
+    async def confirmed_up_to(self, offset: int) -> None:
+        assert offset <= self.next_offset
+
+    async def store(self, batch: bytes, append: Append, expected: int | None) -> bool:
+        stream = self.stored_stream
+        assert stream is not None
+        if stream.check(append, self.next_offset) is not None:
+            return True
+        await self.partition.store(batch, expected_offset=expected)
+        stream.accept(append, self.next_offset)
+        return False
+
+    async def persist(self, op: Any) -> None:
+        pass
+
+
 class FakePartition:
     def __init__(self, name: PartitionName, cluster: FakeCluster) -> None:
         self.name = name
@@ -298,8 +340,17 @@ class FakePartition:
         self.waiters: set[asyncio.Future[None]] = set()
         self.before_publish: Callable[[], Any] | None = None
         self.exclusive = Access(AccessState())
+        self.pipeline = FakePipeline(self)
+        self.stream = PartitionStream(
+            name, lambda: cast(Any, self.pipeline), self.pipeline.store, self.pipeline.persist,
+            self.prove, lambda: DeletionTime(cluster.now_ms, "", 0, cluster.now_ms), 100,
+        )  # fmt: skip
 
     epoch = 1
+
+    @property
+    def incarnation(self) -> str:
+        return self.cluster.topics[self.name.topic_name].incarnation
 
     async def truncate(self, before: int) -> int:
         if before > self.next_offset:
@@ -356,6 +407,13 @@ class FakePartition:
         checked: bool = False,
         access: int | None = None,
     ) -> Published:
+        if self.pipeline.stored_stream is not None:
+            raise errors.TopicIsStream(f"{self.name} is a durable stream")
+        return await self.store(batch, expected_offset=expected_offset, access=access)
+
+    async def store(
+        self, batch: bytes, *, expected_offset: int | None = None, access: int | None = None
+    ) -> Published:
         assert isinstance(batch, bytes)
         header = check_batch(batch)  # also when the caller says so: a test would see a lie
         if self.before_publish is not None:
@@ -387,6 +445,7 @@ class FakePartition:
         return published
 
     def wake(self) -> None:
+        self.stream.wake()
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -545,6 +604,36 @@ class FakeCluster:
         self.owners: dict[PartitionName, str | None] = {}
         self.brokers: dict[str, FakeBroker] = {}
         self.store: Any = FakeStore()
+        self.now_ms = NOW_MS
+
+
+class FakeStreams:
+    """Streams that have to go do so when somebody comes."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self.broker = broker
+
+    def is_due(self, partition: FakePartition) -> bool:
+        state = partition.stream.state
+        return state is not None and (state.is_gone or partition.stream.is_over)
+
+    async def look(self, partition: FakePartition) -> bool:
+        if not partition.stream.is_over and await self.has_forks(partition):
+            return False
+        await self.delete(partition.name.topic_name, partition.incarnation)
+        return True
+
+    def begin(self, partition: FakePartition) -> None:
+        del self.broker.cluster.topics[partition.name.topic_name]
+
+    async def delete(self, name: TopicName, incarnation: str) -> None:
+        await self.broker.delete(name, incarnation)
+
+    async def has_forks(self, partition: FakePartition) -> bool:
+        return any(
+            one.fork is not None and one.fork.incarnation == partition.incarnation
+            for one in self.broker.cluster.topics.values()
+        )
 
 
 class FakeBroker:
@@ -563,6 +652,7 @@ class FakeBroker:
         self.taken: list[tuple[PartitionName, Handed]] = []
         self.topics = self.ownership = self.registry = self  # what each of them is asked here
         self.forks = self
+        self.streams = FakeStreams(self)
         self.forgotten: list[TopicName] = []
         self.schemas = SchemaRegistry(
             SchemaStore(cluster.store), lambda: NOW_MS, asyncio.ensure_future

@@ -18,8 +18,8 @@ MUTANTS = (
         (
             Edit(
                 "octavo.broker.partition.opening:PartitionOpener._write_state",
-                "end, state.ages.marks, told, seeks, state.access",
-                "end, state.ages.marks, (), (), state.access",
+                "end, state.ages.marks, told, seeks, state.access,",
+                "end, state.ages.marks, (), (), state.access,",
             ),
         ),
         "topic",

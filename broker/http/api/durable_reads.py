@@ -1,0 +1,246 @@
+"""Read a durable stream: as far as it goes, waiting for more, or as events; and what it is.
+
+Each read begins at an offset and gives whole messages, joined as they were appended, or as a JSON
+array. A read that reaches the end says so (`Stream-Up-To-Date`), and that nothing will follow
+(`Stream-Closed`), which no cache may hold back: the tag of an answer changes with it. Events are
+ended by the owner after a while, and when the partition goes elsewhere: the reader comes again with
+the last offset that it was told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import suppress
+from typing import NamedTuple
+
+from aiohttp import web
+
+from octavo.broker.errors import OffsetBeyondEnd
+from octavo.broker.http import durable
+from octavo.broker.http.api.durable_streams import shown, standing, stream_of
+from octavo.broker.http.call import Call, bad_parameter
+from octavo.broker.http.forwarding import at_owner
+from octavo.broker.http.pages import EVENTS
+from octavo.broker.http.problems import Problem
+from octavo.broker.http.stream import LIVES_S, Stream, write_head
+from octavo.broker.partition.partition import Partition
+from octavo.broker.state.stream import StreamState
+from octavo.broker.types import StoredBatch
+from octavo.protocol.codes import OctavoError
+
+CACHED = "max-age=60, stale-while-revalidate=300"
+LONG_POLL, SSE = "long-poll", "sse"
+_RANDOM = random.SystemRandom()
+
+
+class _Piece(NamedTuple):
+    """What was read from `start` on."""
+
+    values: list[bytes]
+    next_offset: int
+    is_all: bool
+    """There is no more at this moment …"""
+    closed: bool
+    """… nor ever will be."""
+
+
+async def read(call: Call) -> web.StreamResponse:
+    """`GET /v1/durable-streams/{namespace}/{topic}`, and `HEAD`."""
+    name = await stream_of(call)
+    if call.request.method == "HEAD":
+
+        async def shows(partition: Partition) -> web.StreamResponse:
+            return _head(await standing(call, partition, used=False), partition)
+
+        return await at_owner(call, name, shows)
+    live = call.query.get("live")
+    if live not in (None, LONG_POLL, SSE):
+        raise bad_parameter("live", live or "", f"{LONG_POLL} or {SSE}")
+    offset = call.query.get("offset")
+    if live is not None and offset is None:
+        raise Problem(400, "offset-missing", f"with live={live} say where to begin: offset=")
+    if offset not in (None, "-1", "now") and durable.offset_of(offset or "") is None:
+        raise bad_parameter("offset", offset or "", "-1, now, or an offset of an answer before")
+
+    async def here(partition: Partition) -> web.StreamResponse:
+        state = await standing(call, partition)
+        call.services.quotas.may_read(call.topic)
+        start = _start(partition, offset)
+        if start > partition.next_offset:
+            raise OffsetBeyondEnd(f"{call.topic} ends before {offset}", partition.next_offset)
+        if live == SSE:
+            return await _events(call, partition, state, start)
+        return await _once(call, partition, state, start, live=live, now=offset == "now")
+
+    try:
+        return await at_owner(call, name, here)
+    except OffsetBeyondEnd as error:
+        raise Problem(
+            400,
+            "offset-beyond-end",
+            f"{error}: no answer has given this offset",
+            headers={durable.OFFSET_HEADER: shown(error.next_offset)},
+        ) from error
+
+
+def _start(partition: Partition, offset: str | None) -> int:
+    if offset == "now":
+        return partition.next_offset
+    if offset in (None, "-1"):
+        return partition.earliest_offset
+    found = durable.offset_of(offset or "")
+    assert found is not None
+    return found
+
+
+def _head(state: StreamState, partition: Partition) -> web.StreamResponse:
+    headers = {
+        "Content-Type": state.config.content_type,
+        durable.OFFSET_HEADER: shown(partition.stream.end),
+        "Cache-Control": "no-store",
+    }
+    if state.config.ttl_s is not None:
+        headers[durable.TTL_HEADER] = str(state.config.ttl_s)
+    if state.config.expires_at is not None:
+        headers[durable.EXPIRES_HEADER] = state.config.expires_at
+    if partition.stream.is_closed:
+        headers[durable.CLOSED_HEADER] = "true"
+    return web.Response(headers=headers)
+
+
+async def _once(
+    call: Call, partition: Partition, state: StreamState, start: int, *, live: str | None, now: bool
+) -> web.StreamResponse:
+    """One answer."""
+    stream, config = partition.stream, state.config
+    if live is not None:
+        await stream.wait(start, call.services.config.stream_poll_ms / 1000)
+    if now and live is None:
+        piece = _Piece([], start, True, stream.is_closed and start == stream.end)
+    else:
+        piece = await _piece(call, partition, state, start)
+    headers = {
+        "Content-Type": config.content_type,
+        durable.OFFSET_HEADER: shown(piece.next_offset),
+        "Cross-Origin-Resource-Policy": "cross-origin",
+    }
+    if piece.is_all:
+        headers[durable.UP_TO_DATE_HEADER] = "true"
+    if piece.closed:
+        headers[durable.CLOSED_HEADER] = "true"
+    elif live is not None:
+        headers[durable.CURSOR_HEADER] = _cursor(call)
+    if live is not None and not piece.values:
+        del headers["Content-Type"]
+        headers["Cache-Control"] = "no-store"
+        return web.Response(status=204, headers=headers)
+    if now:
+        headers["Cache-Control"] = "no-store"
+    else:
+        whose = "private" if call.services.gate.secured else "public"
+        headers["Cache-Control"] = f"{whose}, {CACHED}"
+        tag = durable.etag(partition.incarnation, start, piece.next_offset, closed=piece.closed)
+        headers["ETag"] = tag
+        if durable.matches(call.headers.get("If-None-Match"), tag):
+            return web.Response(status=304, headers=headers)
+    body = durable.joined(piece.values, is_json=config.is_json)
+    return web.Response(body=body, headers=headers)
+
+
+async def _piece(call: Call, partition: Partition, state: StreamState, start: int) -> _Piece:
+    """What there is from `start` on, as much as fits an answer."""
+    room, most = call.services.config.read_bytes, call.services.config.read_messages_max
+    batches = await partition.read(start, bytes_max=room, count_max=most)
+    while batches and (following := batches[-1].next_offset) < partition.next_offset:
+        # A read ends with its ledger; an answer does so only when it is long enough.
+        left = room - sum(len(batch.data) for batch in batches)
+        if left <= 0 or following - start >= most:
+            break
+        more = await partition.read(following, bytes_max=left, count_max=most)
+        if sum(len(batch.data) for batch in more) > left:
+            break
+        batches += more
+    values: list[bytes] = []
+    for batch in batches:
+        values += await _values(call, batch, start, is_json=state.config.is_json)
+    following = batches[-1].next_offset if batches else start
+    count = following - start
+    call.messages += count
+    call.services.metrics.messages_read.inc(count)
+    call.services.quotas.given(call.topic, batches, count)
+    stream = partition.stream
+    is_all = following >= stream.end
+    return _Piece(values, following, is_all, is_all and stream.is_closed)
+
+
+async def _values(call: Call, batch: StoredBatch, start: int, *, is_json: bool) -> list[bytes]:
+    """The messages of a batch from the offset `start` on."""
+    opener = call.services.broker.open_batches
+    found: list[bytes] = []
+    at = skip = max(0, start - batch.base_offset)
+    async with opener.opened(batch) as windows:
+        following = windows.following(at)
+        while at < batch.header.record_count:
+            await opener.turns.take(len(windows.span(at)))
+            first, records = next(following)
+            at = first + len(records)
+            wanted = (one.value or b"" for one in records if one.offset_delta >= skip)
+            found += [value for value in wanted if value or not is_json]
+    return found
+
+
+def _cursor(call: Call) -> str:
+    jitter_s = _RANDOM.randint(1, durable.CURSOR_JITTER_S)
+    return durable.cursor(call.services.clock(), call.query.get("cursor"), jitter_s)
+
+
+async def _events(
+    call: Call, partition: Partition, state: StreamState, start: int
+) -> web.StreamResponse:
+    """Server-sent events, until the stream ends or it is time to come again."""
+    kind = state.config.media_type
+    await partition.read(start, bytes_max=1, count_max=1)  # what is wrong is said by an answer
+    with call.services.streams.one(), call.services.quotas.stream(call):
+        stream = Stream(call, EVENTS)
+        response = stream.response
+        response.content_type = EVENTS
+        write_head(call, response)
+        response.headers["Cache-Control"] = "no-cache, no-store"
+        response.headers["Cross-Origin-Resource-Policy"] = "cross-origin"
+        if not durable.is_text(kind):
+            response.headers[durable.ENCODING_HEADER] = "base64"
+        await response.prepare(call.request)
+        with suppress(OctavoError, TimeoutError, ConnectionError):
+            # However it ends: the reader comes again, and hears then what is the matter.
+            async with asyncio.timeout(call.services.config.stream_events_ms / 1000):
+                await _send(call, partition, state, stream, start)
+        with suppress(ConnectionError):
+            await response.write_eof()
+    return response
+
+
+async def _send(
+    call: Call, partition: Partition, state: StreamState, stream: Stream, start: int
+) -> None:
+    kind, is_first = state.config.media_type, True
+    while True:
+        piece = await _piece(call, partition, state, start)
+        if piece.values:
+            data = durable.joined(piece.values, is_json=state.config.is_json)
+            await stream.send(durable.data_event(data, kind), len(piece.values))
+        if piece.values or is_first or piece.closed:
+            control = durable.control_event(
+                piece.next_offset,
+                cursor=_cursor(call),
+                up_to_date=piece.is_all,
+                closed=piece.closed,
+            )
+            await stream.send(control)
+        if piece.closed:
+            return
+        start, is_first = piece.next_offset, False
+        if piece.is_all:
+            await partition.stream.wait(start, LIVES_S)
+            if partition.stream.end <= start and not partition.stream.is_closed:
+                await stream.send(b": \n\n")

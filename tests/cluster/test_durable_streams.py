@@ -1,0 +1,335 @@
+"""Durable streams over real brokers, ledgers and bookies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64decode
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.broker.http.api.durable_streams import WORD_BYTES_MAX
+from tests.support.cluster import Cluster, running_cluster
+
+S = "/v1/durable-streams/public/s"
+JSON = "application/json"
+TEXT = "text/plain"
+PARTITION = "/v1/topics/public/s/partitions/0"
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path, brokers=2) as found:
+        yield found
+
+
+async def put(
+    cluster: Cluster, kind: str = TEXT, body: bytes = b"", path: str = S, **more: str
+) -> Any:
+    return await cluster.api.call(
+        "PUT", path, data=body, headers={"Content-Type": kind, **_headers(more)}
+    )
+
+
+async def post(cluster: Cluster, body: bytes, kind: str = TEXT, path: str = S, **more: str) -> Any:
+    headers = {"Content-Type": kind} if kind else {}
+    return await cluster.api.call("POST", path, data=body, headers={**headers, **_headers(more)})
+
+
+async def get(cluster: Cluster, query: str = "", path: str = S, **more: str) -> Any:
+    return await cluster.api.call("GET", path + query, headers=_headers(more))
+
+
+def _headers(words: dict[str, str]) -> dict[str, str]:
+    return {name.replace("_", "-"): value for name, value in words.items()}
+
+
+def at(offset: int) -> str:
+    return f"{0:016d}_{offset:016d}"
+
+
+async def test_made_appended_to_read_and_deleted(cluster: Cluster) -> None:
+    made = await put(cluster, body=b"one")
+    assert made.status == 201, made
+    assert made.headers["Location"].endswith(S)
+    assert made.headers["Stream-Next-Offset"] == at(1)
+    assert (await put(cluster, body=b"one")).status == 200
+    assert (await put(cluster, JSON)).status == 409
+    assert (await put(cluster, Stream_Closed="true")).status == 409
+    more = await post(cluster, b" two")
+    assert (more.status, more.headers["Stream-Next-Offset"]) == (204, at(2))
+    whole = await get(cluster)
+    assert (whole.status, whole.body) == (200, b"one two")
+    assert whole.headers["Content-Type"] == TEXT
+    assert whole.headers["Stream-Next-Offset"] == at(2)
+    assert whole.headers["Stream-Up-To-Date"] == "true"
+    rest = await get(cluster, f"?offset={at(1)}&unknown=yes")
+    assert rest.body == b" two"
+    end = await get(cluster, f"?offset={at(2)}")
+    assert (end.status, end.body, end.headers["Stream-Up-To-Date"]) == (200, b"", "true")
+    assert (await get(cluster, f"?offset={at(3)}")).status == 400
+    same = await get(cluster, If_None_Match=whole.headers["ETag"])
+    assert same.status == 304
+    head = await cluster.api.call("HEAD", S)
+    assert (head.status, head.headers["Stream-Next-Offset"]) == (200, at(2))
+    assert head.headers["Cache-Control"] == "no-store"
+    native = await cluster.api.get("/v1/topics/public/s/messages")
+    assert [one["value_text"] for one in native.json()["messages"]] == ["one", " two"]
+    refused = await cluster.api.post("/v1/topics/public/s/messages", b"x", TEXT)
+    assert (refused.status, refused.json()["code"]) == (409, "topic-is-stream")
+    assert (await cluster.api.call("DELETE", S)).status == 204
+    assert (await get(cluster)).status == 404
+    assert (await post(cluster, b"x")).status == 404
+    assert (await cluster.api.call("DELETE", S)).status == 404
+    again = await put(cluster, JSON)
+    assert again.status == 201, again
+    assert (await get(cluster)).body == b"[]"
+
+
+async def test_json_is_taken_apart_and_given_as_arrays(cluster: Cluster) -> None:
+    assert (await put(cluster, JSON, b"[]")).status == 201
+    for body in (b'{"a": 1}', b'[{"b":2}, [3, 4]]', b"[[[5]]]", b' "x" ', b"null"):
+        assert (await post(cluster, body, "application/JSON; charset=utf-8")).status == 204
+    assert (await get(cluster)).json() == [{"a": 1}, {"b": 2}, [3, 4], [[5]], "x", None]
+    assert (await get(cluster, f"?offset={at(2)}")).json() == [[3, 4], [[5]], "x", None]
+    for body in (b"[]", b"{", b"[1,]", b"\xff"):
+        assert (await post(cluster, body, JSON)).status == 400, body
+    assert (await get(cluster, "?offset=now")).body == b"[]"
+    assert (await post(cluster, b"1", TEXT)).status == 409
+    assert (await post(cluster, b"1", "", Content_Type="")).status == 400
+    assert (await post(cluster, b"", JSON)).status == 400
+
+
+async def test_what_is_closed_has_ended(cluster: Cluster) -> None:
+    await put(cluster)
+    await post(cluster, b"all")
+    tag = (await get(cluster)).headers["ETag"]
+    closed = await post(cluster, b"", "", Stream_Closed="true")
+    assert (closed.status, closed.headers["Stream-Closed"]) == (204, "true")
+    assert (await post(cluster, b"", "", Stream_Closed="TRUE")).status == 204
+    late = await post(cluster, b"more", JSON)
+    assert (late.status, late.headers["Stream-Closed"]) == (409, "true")
+    assert late.headers["Stream-Next-Offset"] == at(1)
+    assert (await post(cluster, b"more", Stream_Closed="true")).status == 409
+    whole = await get(cluster, If_None_Match=tag)
+    assert (whole.status, whole.body, whole.headers["Stream-Closed"]) == (200, b"all", "true")
+    assert (await put(cluster)).status == 409
+    assert (await put(cluster, Stream_Closed="true")).status == 200
+    assert "Stream-Closed" in (await cluster.api.call("HEAD", S)).headers
+
+
+async def test_a_long_poll_waits_for_more_or_the_end(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path) as cluster:
+        await cluster.start_broker("quick", stream_poll_ms=300)
+        await put(cluster, body=b"a")
+        assert (await get(cluster, "?live=long-poll")).status == 400
+        assert (await get(cluster, "?offset=-1&live=never")).status == 400
+        there = await get(cluster, "?offset=-1&live=long-poll")
+        assert (there.status, there.body) == (200, b"a")
+        assert there.headers["Stream-Cursor"].isdigit()
+        nothing = await get(cluster, f"?offset={at(1)}&live=long-poll")
+        assert (nothing.status, nothing.headers["Stream-Up-To-Date"]) == (204, "true")
+        assert nothing.headers["Stream-Next-Offset"] == at(1)
+
+
+async def test_whoever_waits_is_told_at_once(cluster: Cluster) -> None:
+    await put(cluster)
+    for query in (f"?offset={at(0)}&live=long-poll", "?offset=now&live=long-poll"):
+        waiting = asyncio.create_task(get(cluster, query))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        await post(cluster, b"x")
+        found = await waiting
+        assert (found.status, found.body) == (200, b"x"), query
+        await cluster.api.call("DELETE", S)
+        await put(cluster)
+    waiting = asyncio.create_task(get(cluster, "?offset=now&live=long-poll"))
+    await asyncio.sleep(0.3)
+    await post(cluster, b"", "", Stream_Closed="true")
+    found = await waiting
+    assert (found.status, found.headers["Stream-Closed"]) == (204, "true")
+    assert "Stream-Cursor" not in found.headers
+    at_once = await get(cluster, "?offset=now&live=long-poll")
+    assert (at_once.status, at_once.headers["Stream-Closed"]) == (204, "true")
+
+
+@pytest.mark.parametrize("kind", [TEXT, JSON, "application/octet-stream"])
+async def test_events(cluster: Cluster, kind: str) -> None:
+    """Also through a broker that does not serve the stream, up to the end of it."""
+    await put(cluster, kind, b"[1, 2]")
+    readers = [
+        asyncio.create_task(api.call("GET", S + "?offset=-1&live=sse"))
+        for api in cluster.apis.values()
+    ]
+    await asyncio.sleep(0.3)
+    await post(cluster, b"3", kind)
+    await post(cluster, b"4", kind, Stream_Closed="true")
+    for reader in readers:
+        answer = await reader
+        assert answer.status == 200
+        assert answer.headers["Content-Type"] == "text/event-stream"
+        binary = answer.headers.get("Stream-SSE-Data-Encoding") == "base64"
+        assert binary == (kind not in (TEXT, JSON))
+        events = answer.body.decode().replace("data:", "").split("\n\n")
+        told = [event.split("\n")[1] for event in events if event.startswith("event: data")]
+        if binary:
+            told = [b64decode(one).decode() for one in told]
+        if kind == JSON:
+            told = [str(value) for one in told for value in json.loads(one)]
+            assert told == ["1", "2", "3", "4"]
+        else:
+            assert "".join(told) == "[1, 2]34"
+        last = json.loads(events[-2].split("\n")[1])
+        assert last["streamClosed"] is True
+        assert "streamCursor" not in last
+        first = json.loads(next(e for e in events if "control" in e).split("\n")[1])
+        assert first["streamNextOffset"] in (at(1), at(2), at(3))
+        assert first["streamCursor"].isdigit()
+
+
+async def test_events_end_and_are_asked_for_again(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path) as cluster:
+        await cluster.start_broker("quick", stream_events_ms=300)
+        await put(cluster)
+        answer = await get(cluster, "?offset=-1&live=sse")
+        assert answer.body.startswith(b"event: control\ndata:{")
+        assert b'"upToDate":true' in answer.body
+        assert (await get(cluster, f"?offset={at(5)}&live=sse")).status == 400
+
+
+async def test_who_is_idle_for_too_long_goes(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, brokers=2) as cluster:
+        assert (await put(cluster, body=b"a", Stream_TTL="1")).status == 201
+        assert (await cluster.api.call("HEAD", S)).headers["Stream-TTL"] == "1"
+        await asyncio.sleep(1.1)
+        assert (await get(cluster)).status == 404
+        assert (await put(cluster, body=b"b", Stream_TTL="1")).status == 201
+        assert (await get(cluster)).body == b"b"
+        for _ in range(200):  # by itself
+            if (await cluster.api.get("/v1/topics/public/s")).status == 404:
+                break
+            await asyncio.sleep(0.1)
+        else:
+            raise AssertionError("it is still there")
+        soon = "2000-01-01T00:00:00Z"
+        await put(cluster, Stream_Expires_At=soon)
+        assert (await get(cluster)).status == 404
+        late = "2100-01-01T00:00:00+01:00"
+        assert (await put(cluster, Stream_Expires_At=late)).status == 201
+        assert (await cluster.api.call("HEAD", S)).headers["Stream-Expires-At"] == late
+        assert (await put(cluster, Stream_Expires_At="2099-12-31T23:00:00Z")).status == 200
+        for words in ({"Stream_TTL": "01"}, {"Stream_Expires_At": "soon"},
+                      {"Stream_TTL": "1", "Stream_Expires_At": late}):  # fmt: skip
+            assert (await put(cluster, **words)).status == 400
+
+
+async def test_a_topic_becomes_a_stream(cluster: Cluster) -> None:
+    topic = "/v1/topics/public/s"
+    assert (await cluster.api.put(topic)).status == 201
+    assert (await get(cluster)).status == 404
+    await cluster.api.post(topic + "/messages", b"before", TEXT)
+    assert (await put(cluster, JSON)).status == 409
+    assert (await put(cluster, body=b" after")).status == 201
+    assert (await get(cluster)).body == b"before after"
+    await cluster.api.put("/v1/topics/public/two", json={"partitions": 2})
+    two = "/v1/durable-streams/public/two"
+    assert (await put(cluster, path=two)).status == 409
+    assert (await get(cluster, path=two)).status == 404
+
+
+def counted(sequence: int, epoch: int = 0, producer: str = "p") -> dict[str, str]:
+    return {
+        "Producer_Id": producer, "Producer_Epoch": str(epoch), "Producer_Seq": str(sequence),
+    }  # fmt: skip
+
+
+async def test_a_producers_repeats_are_known(cluster: Cluster) -> None:
+    await put(cluster)
+    for number in range(3):
+        new = await post(cluster, b"%d" % number, **counted(number))
+        assert (new.status, new.headers["Producer-Seq"]) == (200, str(number))
+    again = await post(cluster, b"1", **counted(1))
+    assert (again.status, again.headers["Producer-Seq"]) == (204, "2")
+    gap = await post(cluster, b"9", **counted(9))
+    assert (gap.status, gap.headers["Producer-Expected-Seq"]) == (409, "3")
+    assert gap.headers["Producer-Received-Seq"] == "9"
+    assert (await post(cluster, b"x", **counted(1, epoch=1))).status == 400
+    assert (await post(cluster, b"3", **counted(0, epoch=1))).status == 200
+    stale = await post(cluster, b"x", **counted(3))
+    assert (stale.status, stale.headers["Producer-Epoch"]) == (403, "1")
+    assert (await post(cluster, b"x", Producer_Id="p")).status == 400
+    assert (await post(cluster, b"x", **counted(0, producer=""))).status == 400
+    assert (await post(cluster, b"x", **{**counted(0), "Producer_Seq": "1.5"})).status == 400
+    assert (await post(cluster, b"4", Stream_Seq="09")).status == 204
+    assert (await post(cluster, b"x", Stream_Seq="09")).status == 409
+    assert (await post(cluster, b"x", Stream_Seq="9" * (WORD_BYTES_MAX + 1))).status == 400
+    last = await post(cluster, b"5", Stream_Closed="true", **counted(1, epoch=1))
+    assert (last.status, last.headers["Stream-Closed"]) == (200, "true")
+    same = await post(cluster, b"other", Stream_Closed="true", **counted(1, epoch=1))
+    assert (same.status, same.headers["Stream-Closed"]) == (204, "true")
+    late = await post(cluster, b"x", **counted(2, epoch=1))
+    assert (late.status, late.headers["Stream-Closed"]) == (409, "true")
+    assert (await get(cluster)).body == b"012345"
+
+
+@pytest.mark.parametrize("how", ["crash", "hand-over"])
+async def test_a_take_over_keeps_all_of_it(tmp_path: Path, how: str) -> None:
+    """What a stream is, who has written how far, and that it has ended, twice over."""
+    async with running_cluster(tmp_path, brokers=3) as cluster:
+        assert (await put(cluster, JSON, b"[0]", Stream_TTL="3600")).status == 201
+        end = await post(cluster, b"[1, 2]", JSON, Stream_Seq="a", **counted(0))
+        for number in (1, 2):
+            await _taken_over(cluster, how)
+            again = await post(cluster, b"[1, 2]", JSON, Stream_Seq="a", **counted(number - 1))
+            assert (again.status, again.headers["Producer-Seq"]) == (204, str(number - 1)), again
+            assert (await post(cluster, b"9", JSON, **counted(7))).status == 409
+            assert (await post(cluster, b"9", JSON, Stream_Seq="a")).status == 409
+            assert (await put(cluster, JSON, b"[0]", Stream_TTL="3600")).status == 200
+            assert (await put(cluster, JSON)).status == 409
+            end = await post(cluster, b"%d" % (number + 2), JSON, **counted(number))
+            assert end.status == 200, end
+            if how == "crash" and number == 1:
+                break  # of three brokers one must be left that can be taken from
+        closed = await post(cluster, b"", "", Stream_Closed="true", **counted(number + 1))
+        assert closed.status == 204, closed
+        await _taken_over(cluster, how)
+        assert (await post(cluster, b"9", JSON)).headers["Stream-Closed"] == "true"
+        late = await post(cluster, b"", "", Stream_Closed="true", **counted(number + 1))
+        assert (late.status, late.headers["Stream-Closed"]) == (204, "true"), late
+        whole = await get(cluster)
+        assert whole.json() == list(range(number + 3))
+        assert whole.headers["Stream-Closed"] == "true"
+        assert whole.headers["Stream-Next-Offset"] == end.headers["Stream-Next-Offset"]
+
+
+async def test_the_last_append_closes_also_for_the_next_owner(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, brokers=2) as cluster:
+        await put(cluster)
+        last = await post(cluster, b"all", Stream_Closed="true", **counted(0))
+        assert (last.status, last.headers["Stream-Closed"]) == (200, "true")
+        await _taken_over(cluster, "crash")
+        whole = await get(cluster)
+        assert (whole.body, whole.headers["Stream-Closed"]) == (b"all", "true")
+        assert (await post(cluster, b"all", Stream_Closed="true", **counted(0))).status == 204
+        assert (await post(cluster, b"x")).status == 409
+
+
+async def _taken_over(cluster: Cluster, how: str) -> None:
+    """Another broker serves the stream from now on."""
+    owner = await cluster.owner_of(PARTITION)
+    if how == "crash":
+        cluster.apis.pop(owner)
+        await cluster.brokers[owner].vanish()
+    else:
+        heir = next(name for name in cluster.apis if name != owner)
+        unloaded = await cluster.api.call("POST", f"{PARTITION}/unload?to={heir}")
+        assert unloaded.status == 200, unloaded
+    for _ in range(400):
+        answer = await cluster.api.get(PARTITION)
+        if answer.status == 200 and answer.json()["owner"] != owner:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"{owner} serves it still")
