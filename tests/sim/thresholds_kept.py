@@ -23,8 +23,8 @@ KEPT: Mapping[str, str] = {
         octavo.bookie.ledgers.rules:_HMAC_BYTES octavo.bookie.ledgers.state:VERSION
         octavo.bookie.ledgers.limbo:VERSION octavo.bookie.ledgers.limbo:_NOWHERE
         octavo.bookie.journal.mark:VERSION octavo.bookie.journal.reader:_ADD
-        octavo.bookie.write.cache:_NEVER octavo.broker.http.call:OFFSET_MAX octavo.broker.http.call:_LEAP_SECOND
-        octavo.broker.config:KIB
+        octavo.bookie.write.cache:_NEVER octavo.broker.http.call:OFFSET_MAX
+        octavo.broker.http.call:_LEAP_SECOND octavo.broker.config:KIB
         octavo.broker.config:MIB octavo.broker.state.dedup:SEQUENCE_MODULUS
         octavo.broker.http.openapi:_ALWAYS octavo.broker.http.api.payloads:TIMESTAMP_MS_MAX
         octavo.broker.cluster.preference:_WEIGHT_BYTES octavo.broker.subscriptions.assignment:_ODD
