@@ -1,22 +1,20 @@
 """`octavo acl`: who may do what: rules and roles, and why somebody may or may not.
 
-One record in the metadata store, changed whole; brokers and bookies follow it within seconds.
+One record in the metadata store, changed whole; brokers and bookies follow it within seconds. It is
+found there, or at a broker by who administers a secured cluster (`--url`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from octavo.cli.options import AsJson, BadOption, Data, Metadata, metadata_url
+from octavo.cli.options import AsJson, BadOption
 from octavo.cli.output import emit_json, emit_table, out, say
-from octavo.cli.store import with_store
+from octavo.cli.policy_place import PolicyPlace, with_place
 
 if TYPE_CHECKING:
-    from octavo.metadata.store import MetadataStore
     from octavo.security.policy import PolicyRecord
     from octavo.security.principal import Identity
 
@@ -54,12 +52,9 @@ Role = Annotated[str, typer.Argument(metavar="ROLE", help="role:NAME.")]
 
 
 @app.command()
+@with_place
 def allow(
-    principal: Principal,
-    operations: Operations,
-    resource: Resource,
-    metadata: Metadata = None,
-    data: Data = None,
+    place: PolicyPlace, principal: Principal, operations: Operations, resource: Resource
 ) -> None:
     """Add a rule that allows. What no rule allows is denied, once the cluster is secured.
 
@@ -69,17 +64,15 @@ def allow(
       octavo acl allow group:billing consume 'topic:payments/*'
       octavo acl allow group:billing create,consume 'subscription:payments/*'
       octavo acl allow role:operators all '*' --metadata zk://127.0.0.1:2181/octavo
+      octavo acl allow user:shop consume topic:payments/refunds --url https://broker-1:8080
     """
-    _add(principal, operations, resource, True, metadata, data)
+    _add(place, principal, operations, resource, allows=True)
 
 
 @app.command()
+@with_place
 def deny(
-    principal: Principal,
-    operations: Operations,
-    resource: Resource,
-    metadata: Metadata = None,
-    data: Data = None,
+    place: PolicyPlace, principal: Principal, operations: Operations, resource: Resource
 ) -> None:
     """Add a rule that denies: it wins over any that allow.
 
@@ -87,33 +80,25 @@ def deny(
     Example:
       octavo acl deny user:intern all 'topic:payments/salaries*' --data ./octavo-data
     """
-    _add(principal, operations, resource, False, metadata, data)
+    _add(place, principal, operations, resource, allows=False)
 
 
 def _add(
-    principal: str,
-    operations: str,
-    resource: str,
-    allows: bool,
-    metadata: str | None,
-    data: Path | None,
+    place: PolicyPlace, principal: str, operations: str, resource: str, *, allows: bool
 ) -> None:
     from octavo.security.policy import make_rule, with_rule
 
     rule = make_rule(principal, operations, resource, allow=allows)
-    changed = _change(metadata, data, lambda record: with_rule(record, rule))
+    changed = place.change(lambda record: with_rule(record, rule))
     say(str(rule))
     if not changed.secured:
         say("this cluster is not secured, so it counts from `octavo security secure` on")
 
 
 @app.command()
+@with_place
 def remove(
-    principal: Principal,
-    operations: Operations,
-    resource: Resource,
-    metadata: Metadata = None,
-    data: Data = None,
+    place: PolicyPlace, principal: Principal, operations: Operations, resource: Resource
 ) -> None:
     """Remove a rule, as `octavo acl list` shows it, whether it allows or denies.
 
@@ -133,7 +118,7 @@ def remove(
         removed[:] = [len(record.rules) - len(made.rules)]
         return made
 
-    _change(metadata, data, without)
+    place.change(without)
     if not removed[0]:
         raise BadOption(
             f"there is no rule of {principal} about {operations} and {resource}: "
@@ -143,12 +128,12 @@ def remove(
 
 
 @app.command("list")
+@with_place
 def list_rules(
+    place: PolicyPlace,
     principal: Annotated[
         str | None, typer.Option(metavar="PRINCIPAL", help="Only rules of this one.")
     ] = None,
-    metadata: Metadata = None,
-    data: Data = None,
     as_json: AsJson = False,
 ) -> None:
     """List the rules, in the order in which they were made.
@@ -158,7 +143,7 @@ def list_rules(
       octavo acl list --data ./octavo-data
       octavo acl list --principal user:shop --json
     """
-    record = _read(metadata, data)
+    record = place.read()
     rules = [one for one in record.rules if principal in (None, one.principal)]
     if as_json:
         emit_json(
@@ -186,7 +171,9 @@ def _effect(allows: bool) -> str:
 
 
 @app.command()
+@with_place
 def explain(
+    place: PolicyPlace,
     principal: Principal,
     operation: Annotated[str, typer.Argument(metavar="OPERATION", help="One operation.")],
     resource: Annotated[
@@ -198,8 +185,6 @@ def explain(
             "--group", help="A group that their token names, beside those of their record."
         ),
     ] = None,
-    metadata: Metadata = None,
-    data: Data = None,
     as_json: AsJson = False,
 ) -> None:
     """Say whether somebody may do something, and why, or why not.
@@ -218,16 +203,16 @@ def explain(
     (one,) = wanted
     what = parse_resource(resource)
 
-    async def work(store: MetadataStore) -> tuple[PolicyRecord, Identity]:
-        from octavo.security.policy import PolicyStore
-
-        record, _ = await PolicyStore(store).read_record()
-        return record, await _identity(store, principal, groups or ())
-
-    record, identity = with_store(metadata_url(metadata, data), work)
+    record = place.read()
+    identity, is_whole = _identity(place, principal, groups or ())
     policy = policy_of(record)
     decision = policy.decide(identity, one, what)
     lines = policy.explain(identity, one, what)
+    if not is_whole:
+        lines.append(
+            f"groups of the record of {principal} are not known through a broker: name them with "
+            "--group"
+        )
     if as_json:
         emit_json({"allowed": decision.allowed, "why": lines})
         return
@@ -235,29 +220,30 @@ def explain(
         out.print(line, markup=False)
 
 
-async def _identity(
-    store: MetadataStore, principal: str, groups: list[str] | tuple[str, ...]
-) -> Identity:
-    """Somebody with the groups of their record, and others that a token may name."""
-    from octavo.security.identity.users import UserStore, groups_of
+def _identity(
+    place: PolicyPlace, principal: str, groups: list[str] | tuple[str, ...]
+) -> tuple[Identity, bool]:
+    """Somebody with the groups of their record, and others that a token may name; and whether
+    these are all."""
+    from octavo.security.identity.users import groups_of
     from octavo.security.principal import ANONYMOUS, Identity, checked_principal
 
     if principal == ANONYMOUS.name:
-        return ANONYMOUS
+        return ANONYMOUS, True
     checked_principal(principal, "user", "group")
     found = groups_of(tuple(one.removeprefix("group:") for one in groups))
-    if principal.startswith("user:"):
-        record = await UserStore(store).read(principal.partition(":")[2])
-        if record is not None:
-            found |= groups_of(record.groups)
-    return Identity(principal, found)
+    if not principal.startswith("user:"):
+        return Identity(principal, found), True
+    of_record = place.groups(principal.partition(":")[2])
+    return Identity(principal, found | (of_record or frozenset())), of_record is not None
 
 
 # ---- roles
 
 
 @role_app.command("add")
-def add_role(principal: Member, role: Role, metadata: Metadata = None, data: Data = None) -> None:
+@with_place
+def add_role(place: PolicyPlace, principal: Member, role: Role) -> None:
     """Give a user or group a role: all rules of the role are theirs.
 
     \b
@@ -266,14 +252,13 @@ def add_role(principal: Member, role: Role, metadata: Metadata = None, data: Dat
     """
     from octavo.security.policy import with_role
 
-    _change(metadata, data, lambda record: with_role(record, principal, role))
+    place.change(lambda record: with_role(record, principal, role))
     say(f"{principal} has {role}")
 
 
 @role_app.command("remove")
-def remove_role(
-    principal: Member, role: Role, metadata: Metadata = None, data: Data = None
-) -> None:
+@with_place
+def remove_role(place: PolicyPlace, principal: Member, role: Role) -> None:
     """Take a role from a user or group.
 
     \b
@@ -282,41 +267,21 @@ def remove_role(
     """
     from octavo.security.policy import without_role
 
-    _change(metadata, data, lambda record: without_role(record, principal, role))
+    place.change(lambda record: without_role(record, principal, role))
     say(f"{principal} has {role} no more")
 
 
 @role_app.command("list")
-def list_roles(metadata: Metadata = None, data: Data = None, as_json: AsJson = False) -> None:
+@with_place
+def list_roles(place: PolicyPlace, as_json: AsJson = False) -> None:
     """List who has which role.
 
     \b
     Example:
       octavo acl role list --data ./octavo-data
     """
-    roles = _read(metadata, data).roles
+    roles = place.read().roles
     if as_json:
         emit_json([{"principal": one.principal, "role": one.role} for one in roles])
         return
     emit_table(("principal", "role"), [(one.principal, one.role) for one in roles])
-
-
-def _read(metadata: str | None, data: Path | None) -> PolicyRecord:
-    from octavo.security.policy import PolicyStore
-
-    async def work(store: MetadataStore) -> PolicyRecord:
-        return (await PolicyStore(store).read_record())[0]
-
-    return with_store(metadata_url(metadata, data), work)
-
-
-def _change(
-    metadata: str | None, data: Path | None, make: Callable[[PolicyRecord], PolicyRecord]
-) -> PolicyRecord:
-    from octavo.security.policy import PolicyStore
-
-    async def work(store: MetadataStore) -> PolicyRecord:
-        await PolicyStore(store).change(make)
-        return (await PolicyStore(store).read_record())[0]
-
-    return with_store(metadata_url(metadata, data), work)

@@ -1,0 +1,153 @@
+"""`octavo acl --url`: an administrator without a way to the metadata changes who may do what."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from octavo.cli import policy_place
+from octavo.cli.main import run
+from octavo.security.authority import Authority
+from octavo.security.policy import PolicyStore, make_rule, with_rule
+from tests.support.fake_broker import Running, running
+from tests.support.fake_security import FakeAuthenticator
+from tests.unit.broker_http.test_http_policy import refresh, secure
+
+ORDERS = "topic:payments/orders"
+
+
+@pytest.fixture
+async def one(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
+    monkeypatch.setenv("OCTAVO_TOKEN", "ann")
+    monkeypatch.setenv("OCTAVO_METADATA_URL", "file:///nowhere/metadata.db")  # what is said counts
+    async with running(1, authenticator=FakeAuthenticator()) as cluster:
+        cluster.servers[0]._gate._authority = Authority(cluster.cluster.store)  # type: ignore[arg-type]
+        await secure(cluster)
+        yield cluster
+
+
+async def acl(one: Running, *arguments: str) -> int:
+    """The exit code; what was said is for `capsys`."""
+    code = await asyncio.to_thread(run, ["acl", *arguments, "--url", one.api.url])
+    await refresh(one)
+    return code
+
+
+def told(capsys: Any) -> Any:
+    """What a command said in JSON, between what the broker logs."""
+    lines = capsys.readouterr().out.splitlines()
+    return json.loads([line for line in lines if line[:1] in ("[", "{")][-1])
+
+
+async def rules(one: Running) -> set[str]:
+    found, _ = await PolicyStore(one.cluster.store).read_record()  # type: ignore[arg-type]
+    return {f"{one.allow} {one.principal} {one.operations} {one.resource}" for one in found.rules}
+
+
+async def test_rules_and_roles_come_and_go(one: Running, capsys: Any) -> None:
+    before = await rules(one)
+    assert await acl(one, "allow", "user:bob", "produce,consume", ORDERS) == 0
+    assert await acl(one, "deny", "user:bob", "all", "topic:payments/salaries*") == 0
+    assert await rules(one) - before == {
+        f"True user:bob consume,produce {ORDERS}", "False user:bob all topic:payments/salaries*",
+    }  # fmt: skip
+    assert await acl(one, "role", "add", "group:ops", "role:ops") == 0
+    capsys.readouterr()
+    assert await acl(one, "role", "list", "--json") == 0
+    roles = told(capsys)
+    assert {"principal": "group:ops", "role": "role:ops"} in roles
+    assert await acl(one, "list", "--principal", "user:bob", "--json") == 0
+    assert [found["effect"] for found in told(capsys)] == ["allow", "deny"]
+    assert await acl(one, "role", "remove", "group:ops", "role:ops") == 0
+    assert await acl(one, "remove", "user:bob", "consume,produce", ORDERS) == 0
+    assert await acl(one, "remove", "user:bob", "all", "topic:payments/salaries*") == 0
+    assert await rules(one) == before
+    assert await acl(one, "remove", "user:bob", "all", "topic:x/y") == 2
+    assert "there is no rule of user:bob" in " ".join(capsys.readouterr().err.split())
+
+
+async def test_why_and_that_groups_have_to_be_named(one: Running, capsys: Any) -> None:
+    await acl(one, "allow", "group:billing", "consume", ORDERS)
+    capsys.readouterr()
+    assert await acl(one, "explain", "user:bob", "consume", ORDERS, "--json") == 0
+    found = told(capsys)
+    assert not found["allowed"]
+    assert "groups of the record of user:bob are not known through a broker" in found["why"][-1]
+    assert await acl(one, "explain", "user:bob", "consume", ORDERS, "--group", "billing") == 0
+    assert "\nyes: " in "\n" + capsys.readouterr().out
+    assert await acl(one, "explain", "anonymous", "consume", ORDERS, "--json") == 0
+    assert "through a broker" not in told(capsys)["why"][-1]
+
+
+async def test_who_may_not_administer_is_refused(
+    one: Running, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    before = await rules(one)
+    for token, said in (("bob", "user:bob may not admin cluster"), ("bad", "not one of ours")):
+        monkeypatch.setenv("OCTAVO_TOKEN", token)
+        assert await acl(one, "allow", "user:bob", "all", "*") != 0
+        assert said in " ".join(capsys.readouterr().err.split())
+    assert await rules(one) == before
+
+
+async def test_nobody_shuts_themselves_out(one: Running, capsys: Any) -> None:
+    before = await rules(one)
+    assert await acl(one, "deny", "user:ann", "all", "*") != 0
+    assert "could change nothing any more" in " ".join(capsys.readouterr().err.split())
+    assert await rules(one) == before
+
+
+async def test_what_others_change_meanwhile_stays(
+    one: Running, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """They are faster twice, each time with a rule of their own."""
+    policies = PolicyStore(one.cluster.store)  # type: ignore[arg-type]
+    loop, faster, numbers = asyncio.get_running_loop(), list[str](), itertools.count()
+    made_of = policy_place.record_of
+
+    def slowly(found: Any) -> Any:
+        if len(faster) < 2:
+            name = f"user:fast{next(numbers)}"
+            faster.append(name)
+            rule = make_rule(name, "consume", ORDERS, allow=True)
+            change = policies.change(lambda record: with_rule(record, rule))
+            asyncio.run_coroutine_threadsafe(change, loop).result(20)
+        return made_of(found)
+
+    monkeypatch.setattr(policy_place, "record_of", slowly)
+    assert await acl(one, "allow", "user:slow", "consume", ORDERS) == 0
+    found = await rules(one)
+    assert {f"True {name} consume {ORDERS}" for name in ("user:slow", *faster)} <= found
+    monkeypatch.setattr(policy_place, "ATTEMPTS", 1)
+    faster.clear()
+    assert await acl(one, "allow", "user:late", "consume", ORDERS) != 0
+    assert "read it again" in " ".join(capsys.readouterr().err.split())
+
+
+async def test_a_cluster_that_is_not_secured_says_how_to(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("OCTAVO_TOKEN", "ann")
+    async with running(1, authenticator=FakeAuthenticator()) as cluster:
+        code = await asyncio.to_thread(
+            run, ["acl", "allow", "user:bob", "all", "*", "--url", cluster.api.url]
+        )
+        assert code != 0
+        assert "octavo security secure" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_folder_beside_it_says_whose_ca_is_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str | None, Path | None]] = []
+    monkeypatch.setattr(
+        policy_place, "broker_urls", lambda url, data: asked.append((url, data)) or ["x"]
+    )
+    policy_place._place("https://a", None, tmp_path)
+    assert asked == [(None, tmp_path), ("https://a", None)]
