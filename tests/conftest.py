@@ -22,6 +22,13 @@ hypothesis.settings.load_profile("octavo")
 SHARED_CLUSTERS = frozenset({"containers", "network", "spark"})
 """Folders whose tests share something dear, or the machine's network: one worker runs each."""
 
+REAL = frozenset(
+    "attack cluster conformance containers interop issues network process spark zookeeper".split()
+)
+"""Folders whose tests have real sockets, processes and clocks: a machine that stands still for
+seconds can fail them. CI runs such a test once more and lists it (RERUN); what is computed alone,
+the simulator's seeds among it, never."""
+
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in this very hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -29,6 +36,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent.name in SHARED_CLUSTERS:
             item.add_marker(pytest.mark.xdist_group(item.path.parent.name))
+        if os.environ.get("RERUN_REAL") and item.path.parent.name in REAL:
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 @pytest.fixture(autouse=True)
