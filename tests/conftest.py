@@ -23,7 +23,8 @@ SHARED_CLUSTERS = frozenset({"containers", "network", "spark"})
 """Folders whose tests share something dear, or the machine's network: one worker runs each."""
 
 REAL = frozenset(
-    "attack cluster conformance containers interop issues network process spark zookeeper".split()
+    {"attack", "cluster", "conformance", "containers", "interop", "issues", "network", "process"}
+    | {"spark", "zookeeper"}
 )
 """Folders whose tests have real sockets, processes and clocks: a machine that stands still for
 seconds can fail them. CI runs such a test once more and lists it (RERUN); what is computed alone,
