@@ -381,6 +381,9 @@ class Broker:
             if self.streams.is_due(partition):
                 work = partial(self.streams.work, partition)
                 self.chores.begin("streams", partition.name.topic_name, work)
+            if self.inactive.expires(partition):
+                work = partial(self.inactive.expire, partition)
+                self.chores.begin("expiry", partition.name.topic_name, work)
         self.chores.begin("sweep", "bulk_loads", self._sweep_bulk_loads)
 
     async def _sweep_bulk_loads(self) -> None:

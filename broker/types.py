@@ -431,6 +431,8 @@ class SubscriptionInfo(NamedTuple):
     created_ms: int
     partitions: int = 0
     """How many the topic had then: in later ones even `latest` begins at their first message."""
+    has_letters: bool = False
+    """It was made for another one's dead letters or retries."""
 
 
 class Published(NamedTuple):

@@ -48,6 +48,7 @@ class Policies:
     backlog_age_ms: int | None = _unsaid()
     backlog_policy: str | None = _unsaid()
     inactive_ms: int | None = _unsaid()
+    subscription_expiry_ms: int | None = _unsaid()
     message_bytes_max: int | None = _unsaid()
     publish_bytes: int | None = _unsaid()
     publish_messages: int | None = _unsaid()

@@ -1,4 +1,4 @@
-"""Topics that nobody uses any more, where their policy says that such go.
+"""Topics and subscriptions that nobody uses any more, where their policy says that such go.
 
 A topic goes when all of this holds: its `delete_when_inactive` is over since it was made; it has no
 subscription; and for each of its partitions the owner says that nobody has published, read or asked
@@ -6,12 +6,17 @@ for anything for so long, counted since that owner serves it. Then the owners ar
 serve nothing for a moment: a publish that comes at the very end is refused and comes back, and is
 never acked into a topic that goes. Whatever fails, or is used meanwhile, leaves all as it was.
 
+A durable subscription goes by `subscription_expiry` in the same way: no owner has seen a receive,
+an ack, a seek or a lease for so long (subscriptions/uses.py), whatever is unacked. Where dead
+letters and retries of other subscriptions lie it never does.
+
 Promises: a topic with a subscription, a producer, a reader at a broker, or a message younger than
 that is not deleted. Readers past the brokers, Spark among them, are not seen.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -19,15 +24,16 @@ import structlog
 from octavo.broker.clock.deletion_clock import DeletionTime
 from octavo.broker.cluster.ownership import OwnershipManager
 from octavo.broker.cluster.topics import Topics
+from octavo.broker.errors import SubscriptionNotFound
 from octavo.broker.partition.partition import Partition
-from octavo.broker.types import Owner, PartitionName, TopicName
+from octavo.broker.types import Owner, PartitionName, SubscriptionInfo, TopicName
 from octavo.metadata.topics import TopicStore
 
 _log = structlog.get_logger()
 _RETIRED_S = 10.0
 """How long owners serve nothing of a topic that is about to be deleted."""
-AskUnused = Callable[[Owner, PartitionName, int, float], Awaitable[bool]]
-"""Asks another owner what `Partition.is_unused` says."""
+AskUnused = Callable[[Owner, PartitionName, int, float, str], Awaitable[bool]]
+"""Asks another owner what `Partition.is_unused` says; with the name of a subscription, of that."""
 
 
 class Inactive:
@@ -73,19 +79,62 @@ class Inactive:
         await self._topics.delete(name, info.incarnation)
         _log.warning("inactive_topic_deleted", topic=str(name), unused_ms=span_ms)
 
+    def expires(self, partition: Partition) -> bool:
+        """Whether subscriptions of its topic are to be looked at. Costs little."""
+        span_ms = partition.settings.policies.subscription_expiry_ms
+        return (
+            partition.name.partition == 0
+            and span_ms is not None
+            and bool(partition.unused_subscriptions(span_ms))
+        )
+
+    async def expire(self, partition: Partition) -> None:
+        """Delete the subscriptions of this partition's topic that nobody uses. Raises what asking
+        raises."""
+        name = partition.name.topic_name
+        info = await self._topics.newest(name)
+        span_ms = partition.settings.policies.subscription_expiry_ms
+        if span_ms is None or info.incarnation != partition.incarnation:
+            return
+        for sub in partition.unused_subscriptions(span_ms):
+            with contextlib.suppress(SubscriptionNotFound):
+                found = await self._topics.subscription(name, sub)
+                await self._expire(name, info.settings.partitions, found, span_ms)
+
+    async def _expire(
+        self, name: TopicName, partitions: int, found: SubscriptionInfo, span_ms: int
+    ) -> None:
+        time = self._deletion_time()
+        if time is None or time.doubt or time.now_ms - found.created_ms < span_ms:
+            return
+        if found.has_letters or not found.settings.durable:
+            return
+        for retire_s in (0.0, _RETIRED_S, _RETIRED_S):
+            if not await self._is_unused(name, partitions, span_ms, retire_s, found.name):
+                return
+        await self._topics.delete_subscription(name, found.name, found.created_ms)
+        _log.warning(
+            "subscription_expired", topic=str(name), subscription=found.name, unused_ms=span_ms
+        )
+
     async def _is_unused(
-        self, name: TopicName, partitions: int, span_ms: int, retire_s: float
+        self, name: TopicName, partitions: int, span_ms: int, retire_s: float, sub: str = ""
     ) -> bool:
-        if await self._records.list_subscriptions(*name):
+        if not sub and await self._records.list_subscriptions(*name):
             return False
         for number in range(partitions):
             one = name.partition(number)
             owner = await self._ownership.owner_of(one)
             if owner.local:
                 partition = await self._ownership.partition(one)
-                unused = partition.is_unused(span_ms, retire_s)
+                unused = (
+                    partition.is_subscription_unused(sub, span_ms, retire_s)
+                    if sub
+                    else partition.is_unused(span_ms, retire_s)
+                )
             else:
-                unused = self.ask is not None and await self.ask(owner, one, span_ms, retire_s)
+                ask = self.ask
+                unused = ask is not None and await ask(owner, one, span_ms, retire_s, sub)
             if not unused:
                 return False
         return True

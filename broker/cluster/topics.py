@@ -60,6 +60,8 @@ _STALE_SUBSCRIPTIONS_MAX = 1_000
 """Of a topic with more in memory, those that nobody asked for since the last alarm are dropped."""
 _PARTITIONS_KEY = "partitions"
 """In a subscription's record: how many partitions the topic had when it was made."""
+_LETTERS_KEY = "letters"
+"""In that of one that was made for another's dead letters or retries."""
 _SILENT = Policies()
 _SETTINGS = tuple(field.name for field in fields(TopicSettings))
 
@@ -412,7 +414,12 @@ class Topics:
     # Subscriptions of a topic (each partition has a cursor of its own, see Partition.subscribe)
 
     async def create_subscription(
-        self, topic: TopicName, name: str, settings: SubscriptionSettings
+        self,
+        topic: TopicName,
+        name: str,
+        settings: SubscriptionSettings,
+        *,
+        for_letters: bool = False,
     ) -> tuple[SubscriptionInfo, bool]:
         """The subscription, and whether it is new; then call `Partition.subscribe` at every owner.
 
@@ -434,7 +441,8 @@ class Topics:
             max_deliveries=settings.max_deliveries,
             dead_letter_topic=settings.dead_letter_topic,
             dead_letter_subscription=settings.dead_letter_subscription,
-            extra={_PARTITIONS_KEY: info.settings.partitions},
+            extra={_PARTITIONS_KEY: info.settings.partitions}
+            | ({_LETTERS_KEY: True} if for_letters else {}),
             consumer_timeout_ms=settings.consumer_timeout_ms,
             max_unacked=settings.max_unacked,
             max_unacked_per_consumer=settings.max_unacked_per_consumer,
@@ -498,7 +506,7 @@ class Topics:
             with contextlib.suppress(SettingsConflict):  # somebody made it meanwhile
                 await self.create(target, quorums)
         with contextlib.suppress(SettingsConflict):  # whatever it is like, it keeps them
-            await self.create_subscription(target, subscription, settings)
+            await self.create_subscription(target, subscription, settings, for_letters=True)
 
     async def _remove_leftover(self, topic: TopicName, name: str, incarnation: str) -> None:
         """One that came too late for the deletion of an earlier topic."""
@@ -532,12 +540,24 @@ class Topics:
                 found.append(await self.subscription(topic, name))
         return found
 
-    async def delete_subscription(self, topic: TopicName, name: str) -> None:
-        """Its cursors vanish with it. Raises `SubscriptionNotFound`, `TopicNotFound`."""
+    async def delete_subscription(
+        self, topic: TopicName, name: str, created_ms: int | None = None
+    ) -> None:
+        """Its cursors vanish with it. Raises `SubscriptionNotFound`, `TopicNotFound`.
+
+        With `created_ms` no other one of that name will do.
+        """
         await self.get(topic)
+        checked_name("subscription", name)
         try:
-            await self._records.delete_subscription(*topic, checked_name("subscription", name))
-        except RecordNotFound as error:
+            if created_ms is None:
+                await self._records.delete_subscription(*topic, name)
+            else:
+                record, version = await self._records.read_subscription(*topic, name)
+                if record.created_ms != created_ms:
+                    raise _no_subscription(topic, name)
+                await self._records.delete_subscription(*topic, name, version)
+        except (RecordNotFound, VersionConflict) as error:
             raise _no_subscription(topic, name) from error
         if (known := self._known.get(topic)) is not None:
             known.subscriptions.pop(name, None)
@@ -567,7 +587,8 @@ class Topics:
             retry_deliveries=record.retry_deliveries,
         )
         partitions = record.extra.get(_PARTITIONS_KEY, 0)
-        return SubscriptionInfo(name, settings, record.created_ms, partitions)
+        has_letters = bool(record.extra.get(_LETTERS_KEY))
+        return SubscriptionInfo(name, settings, record.created_ms, partitions, has_letters)
 
     async def _check_incarnation(
         self, topic: TopicName, name: str, record: SubscriptionRecord

@@ -345,6 +345,7 @@ _TOPICS = (
             *_in_path("namespace", "topic", "partition"),
             _query("for", "how long", {"type": "string"}, "7d"),
             _query("retire", "if so, serve nothing for so long", {"type": "string"}, "0s"),
+            _query("subscription", "has nobody used this one of it?", {"type": "string"}, "s"),
         ),
         answers=(_ok("Whether that is so", "Unused"),), problems=(403, 404, 503),
     ),

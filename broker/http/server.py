@@ -270,12 +270,12 @@ class BrokerServer:
             await self._ask(owner, "GET", _path(name))
 
     async def _ask_unused(
-        self, owner: Owner, name: PartitionName, for_ms: int, retire_s: float
+        self, owner: Owner, name: PartitionName, for_ms: int, retire_s: float, subscription: str
     ) -> bool:
         path = (
             f"/v1/topics/{name.namespace}/{name.topic}/partitions/{name.partition}/unused"
             f"?for={for_ms}ms&retire={round(retire_s * 1000)}ms"
-        )
+        ) + (f"&subscription={subscription}" if subscription else "")
         return msgspec.json.decode((await self._ask(owner, "POST", path)).body, type=Unused).unused
 
     async def _ask(

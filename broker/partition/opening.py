@@ -363,9 +363,10 @@ class PartitionOpener:
         cursors = [(name, held.created_ms, held.cursor) for name, held in state.cursors.items()]
         told = [(name, held.deliveries) for name, held in state.cursors.items()]
         seeks = {name: held.seeks for name, held in state.cursors.items()}
+        used_ms = {name: held.used_ms for name, held in state.cursors.items() if held.used_ms}
         entries = snapshot(
             cursors, table.snapshot(), end, state.ages.marks, told, seeks, state.access,
-            state.stream,
+            state.stream, used_ms,
         )  # fmt: skip
         await write_snapshot(writer, entries)
 

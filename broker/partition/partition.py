@@ -67,6 +67,7 @@ from octavo.broker.state.log import StateLog
 from octavo.broker.state.stream import Append
 from octavo.broker.subscriptions.subscription import Subscription
 from octavo.broker.subscriptions.subscriptions import SubscriptionSet
+from octavo.broker.subscriptions.uses import Uses
 from octavo.broker.types import (
     MessageId,
     PartitionName,
@@ -215,9 +216,14 @@ class Partition:
             name, opening.incarnation, context, self._record, self._settings, opening.reader,
             self._compacted.view,
         )  # fmt: skip
+        uses = Uses(
+            self._loop.time, context.deletion_time,
+            lambda: self._settings().policies.subscription_expiry_ms,
+            lambda op: self._state_log.note(op),
+        )  # fmt: skip
         self._subscriptions = SubscriptionSet(
             self, context.config, lambda sub: context.subscription_info(name, sub), self.persist,
-            context.letters,
+            context.letters, uses,
         )  # fmt: skip
         self._subscriptions.restore(opened.state.cursors)
         self._maintenance = Maintenance(
@@ -564,7 +570,9 @@ class Partition:
     async def subscribe(self, info: SubscriptionInfo) -> Subscription:
         """Make the cursor durable at the subscription's start, if it is not there yet."""
         self._check_open()
-        return await self._subscriptions.make(info)
+        found = await self._subscriptions.make(info)
+        found.use()
+        return found
 
     async def subscription(self, name: str) -> Subscription:
         """The subscription's part in this partition. Raises `SubscriptionNotFound`."""
@@ -703,6 +711,14 @@ class Partition:
             self._retired_until_s = now_s + retire_s if unused else 0.0
         return unused
 
+    def is_subscription_unused(self, name: str, for_ms: int, retire_s: float = 0.0) -> bool:
+        """Whether nobody has used it here for so long; as `is_unused` is of the partition."""
+        return self._gone is None and self._subscriptions.is_unused(name, for_ms, retire_s)
+
+    def unused_subscriptions(self, for_ms: int) -> list[str]:
+        """Those that nobody has used here for so long."""
+        return [] if self._gone is not None else self._subscriptions.unused(for_ms)
+
     # What happens to it
 
     def _confirmed(self, payload_bytes: int, entries: int) -> None:
@@ -742,6 +758,7 @@ class Partition:
             self._subscriptions.seeks(),
             self._access.state,
             publisher.stored_stream,
+            self._subscriptions.used_ms(),
         )
 
     def _publisher_failed(self, error: OctavoError) -> None:
@@ -824,6 +841,7 @@ class Partition:
             self._rollover.look()
             await self._backlogs.keep()
             self._subscriptions.look()
+            self._subscriptions.keep_uses()
             await self._maintenance.trim(self._publisher)
 
     @property

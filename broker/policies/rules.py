@@ -5,6 +5,7 @@
     backlog_age_ms      … and how long its oldest unacked message may have been stored
     backlog_policy      beyond that `hold` publishers, `reject` them, or `evict` the oldest
     inactive_ms         a topic that nobody uses for so long is deleted
+    subscription_expiry_ms  a durable subscription that nobody uses for so long is deleted
     message_bytes_max   key, value and headers of one message
     publish_…           bytes and messages a second into the topic, at each owner of partitions
     dispatch_…          bytes and messages a second out of it, likewise

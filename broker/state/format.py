@@ -11,6 +11,7 @@ Each entry is a msgpack array of operations, each an array that begins with its 
     ["p", offset, [[id, epoch, [first, last, offset]…]…]]  producers as of every batch before offset
     [50, offset, time_ms]                                every message before offset is that old
     [70, epoch, producer, session_ms]                    who alone may publish; "": anybody
+    [80, name, time_ms]                                  somebody used it then; 0: nobody knows
     [20, name, [gap, deliveries, gap, deliveries, …]]    how often messages were delivered
     [21, name, created_ms, committed_offset, seeks]      a cursor is set by a seek, which is counted
     [52, revision, offset, …]                            a durable stream as of offset (stream.py)
@@ -65,6 +66,8 @@ class CursorState:
     deliveries: dict[int, int] = field(default_factory=dict)
     seeks: int = 0
     """Counted where there are dead letters: what is given up after a seek is another letter."""
+    used_ms: int = 0
+    """When it was used, as of its last mark; 0: nobody knows (subscriptions/uses.py)."""
 
     def forget_acked(self) -> None:
         """Drop the counts of what is acked by now."""
@@ -108,7 +111,9 @@ class State:
                         f"state ledger has format {version}; this Octavo reads {FORMAT_VERSION}"
                     )
             case ["c", str(name), int(created_ms), int(committed_offset)]:
-                self.cursors[name] = CursorState(created_ms, Cursor(committed_offset))
+                used_ms = self._used_ms(name, created_ms)
+                cursor = Cursor(committed_offset)
+                self.cursors[name] = CursorState(created_ms, cursor, used_ms=used_ms)
             case ["b", str(name), list(chunks)]:
                 self.cursors[name].cursor.load((index, bits) for index, bits in chunks)
             case ["a", str(name), list(packed)]:
@@ -140,12 +145,21 @@ class State:
                     for offset, count in _unpack_counts(packed):
                         held.deliveries[offset] = max(count, held.deliveries.get(offset, 0))
             case [21, str(name), int(created_ms), int(committed_offset), int(seeks)]:
+                used_ms = self._used_ms(name, created_ms)
                 cursor = Cursor(committed_offset)
-                self.cursors[name] = CursorState(created_ms, cursor, seeks=seeks)
+                self.cursors[name] = CursorState(created_ms, cursor, seeks=seeks, used_ms=used_ms)
             case [52, *_] if len(op) == 11:
                 self.stream = stream_told(self.stream, op)
+            case [80, str(name), int(time_ms)]:
+                if (held := self.cursors.get(name)) is not None:
+                    held.used_ms = time_ms
             case _:
                 raise ValueError(f"unknown operation {op!r:.60}")
+
+    def _used_ms(self, name: str, created_ms: int) -> int:
+        """Of a cursor that is set anew: a seek does not make it a stranger."""
+        held = self.cursors.get(name)
+        return held.used_ms if held is not None and held.created_ms == created_ms else 0
 
 
 def encode(ops: Iterable[Op]) -> bytes:
@@ -203,6 +217,11 @@ def access_op(state: AccessState) -> Op:
     return [70, *state]
 
 
+def used_op(name: str, time_ms: int) -> Op:
+    """Somebody used the subscription then; 0: from now on nobody knows."""
+    return [80, name, time_ms]
+
+
 def ages_op(mark: Mark) -> Op:
     """Every message before its offset was stored by its time."""
     return [50, mark.offset, mark.time_ms]
@@ -217,6 +236,7 @@ def snapshot(
     seeks: Mapping[str, int] | None = None,
     access: AccessState = NOBODY,
     stream: StreamState | None = None,
+    used_ms: Mapping[str, int] | None = None,
 ) -> Iterator[bytes]:
     """Entries that say all of it, none much longer than `SNAPSHOT_ENTRY_BYTES`.
 
@@ -230,7 +250,8 @@ def snapshot(
     ages = [(ages_op(mark), 20) for mark in marks]
     told = _told_ops(deliveries)
     states = _snapshot_ops(cursors, producers, producers_upto, seeks or {})
-    for op, op_bytes in chain(streams, states, told, ages):
+    used = [(used_op(name, at_ms), 16 + len(name)) for name, at_ms in (used_ms or {}).items()]
+    for op, op_bytes in chain(streams, states, told, ages, used):
         ops.append(op)
         size += op_bytes
         if size >= SNAPSHOT_ENTRY_BYTES:

@@ -98,6 +98,12 @@ _Waiting = tuple[list[Op], asyncio.Future[None]]
 """What is to be written, and who waits for it."""
 
 
+def _seen(done: asyncio.Future[None]) -> None:
+    """Nobody waits for it: that it failed is told by whoever wrote it."""
+    if not done.cancelled():
+        done.exception()
+
+
 class _OpenedAnew(Exception):
     """The record's epoch is no longer the one that a ledger was made at."""
 
@@ -142,6 +148,14 @@ class StateLog:
         """
         await self._written([op])
 
+    def note(self, op: Op) -> None:
+        """Have `op` written, behind all that was before it, without waiting for it.
+
+        Whoever has it in memory has it in the next snapshot, too, if this write fails.
+        """
+        with contextlib.suppress(OctavoError):
+            self._queue([op]).add_done_callback(_seen)
+
     async def prove(self) -> None:
         """Return when it is certain that the partition was ours when this was called.
 
@@ -159,6 +173,9 @@ class StateLog:
             ) from error
 
     async def _written(self, ops: list[Op]) -> None:
+        await self._queue(ops)
+
+    def _queue(self, ops: list[Op]) -> asyncio.Future[None]:
         if self._closed:
             raise NotOwner(f"{self._name} is not served here any more")
         if len(self._waiting) >= _WAITING_MAX:
@@ -168,7 +185,7 @@ class StateLog:
         self._waiting.append((ops, done))
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_groups(), name=f"state {self._name}")
-        await done
+        return done
 
     async def drain(self) -> None:
         """Take no more, and return when what waits is written, or has failed."""

@@ -40,6 +40,7 @@ from octavo.broker.subscriptions.hold import Hold
 from octavo.broker.subscriptions.keys import KeyOrder
 from octavo.broker.subscriptions.looking import Lookout
 from octavo.broker.subscriptions.turns import Consumer, Turns
+from octavo.broker.subscriptions.uses import Uses
 from octavo.broker.types import (
     NO_DEAD_LETTERS,
     AckId,
@@ -144,9 +145,11 @@ class Subscription:
         config: BrokerConfig,
         held: CursorState | None = None,
         office: LetterOffice | None = None,
+        uses: Uses | None = None,
     ) -> None:
         """`held`: what is known beside the cursor, and kept up to date from now on. `office` brings
-        messages that were delivered too often into the dead-letter or the retry topic."""
+        messages that were delivered too often into the dead-letter or the retry topic, `uses`
+        hears of each use."""
         self.info = info
         self._log = log
         self._loop = asyncio.get_running_loop()
@@ -154,6 +157,7 @@ class Subscription:
         settings = info.settings
         self._held = CursorState(info.created_ms, cursor) if held is None else held
         self._told = self._held.deliveries
+        self._uses = uses if settings.durable else None
         spent = SpentMessages(
             settings.retry_deliveries or settings.max_deliveries, config.dead_letters_waiting_max
         )
@@ -257,6 +261,7 @@ class Subscription:
         Raises `SubscriptionBusy` when the subscription is exclusive and another consumer holds it,
         or a member of a group; `StaleGeneration`, `GroupNotAllowed`, `NotOwner`.
         """
+        self.use()
         began_s = self._loop.time()
         until_s = began_s + wait_s
         walk_until_s = max(until_s, began_s + _READING_S_MAX)
@@ -325,6 +330,7 @@ class Subscription:
         """
         if self._closed is not None:
             raise self._closed
+        self.use()
         if up_to is not None:
             self._check_up_to(up_to)
         now_ms = self._now_ms()
@@ -409,6 +415,7 @@ class Subscription:
         """
         if self._closed is not None:
             raise self._closed
+        self.use()
         self._skip_trimmed()
         offset = min(offset, self._log.next_offset)
         if offset <= self._cursor.committed_offset:
@@ -426,6 +433,7 @@ class Subscription:
         """
         if self._closed is not None:
             raise self._closed
+        self.use()
         if exactly:
             self._check_there(offset)
         offset = min(max(offset, self._log.kept_from), self._log.next_offset)
@@ -466,6 +474,17 @@ class Subscription:
             dead_letters=NO_DEAD_LETTERS if retries else letters,
             retries=letters if retries else NO_DEAD_LETTERS,
         )
+
+    def use(self) -> None:
+        """Somebody is there who uses it. Raises `PartitionMoving`: ask again."""
+        if self._uses is not None:
+            self._uses.use(self.info.name, self._held)
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a consumer waits for messages, or holds some."""
+        self._dispatcher.expire(self._now_ms())
+        return bool(self._receiving or self._dispatcher.leased)
 
     def passed_over(self, end: int) -> None:
         """All before `end` counts as acked: leases of it end, and nobody gets it any more."""

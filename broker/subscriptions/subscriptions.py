@@ -18,6 +18,7 @@ from octavo.broker.state.cursor import Cursor
 from octavo.broker.state.format import CursorState, Op, ack_op, cursor_op, delete_op
 from octavo.broker.subscriptions.burying import LetterOffice
 from octavo.broker.subscriptions.subscription import SubscribedLog, Subscription
+from octavo.broker.subscriptions.uses import Uses
 from octavo.broker.types import SubscriptionInfo, SubscriptionStats
 
 
@@ -31,12 +32,14 @@ class SubscriptionSet:
         lookup: Callable[[str], Awaitable[SubscriptionInfo]],
         persist: Callable[[Op], Awaitable[None]],
         office: LetterOffice | None = None,
+        uses: Uses | None = None,
     ) -> None:
         self._log = log
         self._config = config
         self._lookup = lookup
         self._persist = persist
         self._office = office
+        self._uses = uses
         self._cursors: dict[str, CursorState] = {}
         self._volatile: dict[str, CursorState] = {}
         """Those of subscriptions that are not durable: nothing of them is written."""
@@ -67,6 +70,28 @@ class SubscriptionSet:
     def seeks(self) -> dict[str, int]:
         """For a snapshot: by name how often it was sought, as far as that is counted."""
         return {name: held.seeks for name, held in self._cursors.items() if held.seeks}
+
+    def used_ms(self) -> dict[str, int]:
+        """For a snapshot: by name when it was used, as far as that is known."""
+        return {name: held.used_ms for name, held in self._cursors.items() if held.used_ms}
+
+    def is_unused(self, name: str, for_ms: int, retire_s: float = 0.0) -> bool:
+        """Whether nobody has used a durable subscription for so long; see `Uses.is_unused`."""
+        if self._uses is None or name in self._volatile:
+            return False
+        subscription = self._open.get(name)
+        if subscription is not None and subscription.is_in_use:
+            return False
+        return self._uses.is_unused(name, self._cursors.get(name), for_ms, retire_s)
+
+    def unused(self, for_ms: int) -> list[str]:
+        """Those of which that is so."""
+        return [name for name in self._cursors if self.is_unused(name, for_ms)]
+
+    def keep_uses(self) -> None:
+        """Now and then: what is durable of when they were used."""
+        if self._uses is not None:
+            self._uses.keep(self._cursors.items())
 
     async def get(self, name: str) -> Subscription:
         """The subscription. Raises `SubscriptionNotFound`."""
@@ -104,7 +129,9 @@ class SubscriptionSet:
                 if self._cursors.get(info.name) is not held:
                     raise SubscriptionNotFound(f"subscription {info.name!r} was deleted meanwhile")
                 del self._unsaved[info.name]
-            found = Subscription(self._log, info, held.cursor, self._config, held, self._office)
+            found = Subscription(
+                self._log, info, held.cursor, self._config, held, self._office, self._uses
+            )
             self._open[info.name] = found
             return found
 
@@ -182,5 +209,7 @@ class SubscriptionSet:
             subscription.close(NotOwner(f"subscription {name!r} was deleted"))
         self._unsaved.pop(name, None)
         self._volatile.pop(name, None)
+        if self._uses is not None:
+            self._uses.forget(name)
         if self._cursors.pop(name, None) is not None:
             await self._persist(delete_op(name))

@@ -37,6 +37,9 @@ _OPTIONS = {
     "--delete-when-inactive": _Option(
         "delete_when_inactive", "Delete a topic that nobody used for so long.", _TIME
     ),
+    "--subscription-expiry": _Option(
+        "subscription_expiry", "Delete a subscription that nobody used for so long.", _TIME
+    ),
     "--message-bytes-max": _Option("message_bytes_max", "Of one message.", _SIZE),
     "--publish-bytes": _Option("rates.publish_bytes", "Into a topic a second.", _SIZE),
     "--publish-messages": _Option("rates.publish_messages", "Into a topic a second.", _RATE),

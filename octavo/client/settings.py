@@ -78,6 +78,7 @@ class Policies(TypedDict, total=False):
     """A message stored for longer counts as acked, for every subscription."""
     backlog_quota: BacklogQuota | None
     delete_when_inactive: Time | None
+    subscription_expiry: Time | None
     """A topic that nobody used for so long is deleted."""
     message_bytes_max: Size | None
     """Key, value and headers of one message."""

@@ -94,6 +94,8 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "octavo.broker.partition.rollover:_RETRY_S": (0.001, 0.1),
     "octavo.broker.cluster.inactive:_RETIRED_S": (0.05, 1.0),
     "octavo.broker.policies.ages:MARKS_MAX": (3, 5),
+    "octavo.broker.subscriptions.uses:_MARKS_A_SPAN": (1, 4),
+    "octavo.broker.subscriptions.uses:_MARK_EVERY_MS": (1, 1_000),
     "octavo.broker.partition.backlogs:_MARKS_A_SPAN": (1, 4),
     "octavo.broker.partition.backlogs:_PASSED_AT_ONCE": (1, 3),
     "octavo.broker.partition.backlogs:_JUDGED_A_QUOTA": (1, 4),

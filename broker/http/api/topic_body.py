@@ -62,6 +62,7 @@ _SHOWN_AS = {
     "backlog_age_ms": "backlog_quota.time",
     "backlog_policy": "backlog_quota.policy",
     "inactive_ms": "delete_when_inactive",
+    "subscription_expiry_ms": "subscription_expiry",
     "message_bytes_max": "message_bytes_max",
     **{name: f"rates.{name}" for name in _RATES},
     "message_time": "message_time",
@@ -159,6 +160,7 @@ class TopicBody(msgspec.Struct, forbid_unknown_fields=True):
     rates: Rates | UnsetType | None = UNSET
     message_time: Annotated[str | None, _word(*WORDS["message_time"])] | UnsetType = UNSET
     durability: Annotated[str | None, _word(*WORDS["durability"])] | UnsetType = UNSET
+    subscription_expiry: Time | UnsetType = UNSET
     schema: SchemaOfTopic | UnsetType | None = UNSET
 
 
@@ -184,6 +186,7 @@ class NamespaceBody(msgspec.Struct, forbid_unknown_fields=True):
     rates: Rates | UnsetType | None = UNSET
     message_time: Annotated[str | None, _word(*WORDS["message_time"])] | UnsetType = UNSET
     durability: Annotated[str | None, _word(*WORDS["durability"])] | UnsetType = UNSET
+    subscription_expiry: Time | UnsetType = UNSET
 
 
 class Backoff(msgspec.Struct, forbid_unknown_fields=True):
@@ -350,6 +353,7 @@ def _said_policies(body: TopicBody | NamespaceBody) -> dict[str, Any]:
     found: dict[str, Any] = {}
     _set(found, "ttl_ms", "ttl", body.ttl, time_ms)
     _set(found, "inactive_ms", "delete_when_inactive", body.delete_when_inactive, time_ms)
+    _set(found, "subscription_expiry_ms", "subscription_expiry", body.subscription_expiry, time_ms)
     _set(found, "message_bytes_max", "message_bytes_max", body.message_bytes_max, size_bytes)
     quota, rates = body.backlog_quota, body.rates
     if quota is None:
@@ -570,6 +574,7 @@ def _shown_policies(policies: Policies) -> dict[str, Any]:
     shown = {
         "ttl": seconds(policies.ttl_ms),
         "delete_when_inactive": seconds(policies.inactive_ms),
+        "subscription_expiry": seconds(policies.subscription_expiry_ms),
         "message_bytes_max": _amount(policies.message_bytes_max),
         "message_time": policies.message_time,
         "durability": policies.durability,

@@ -226,13 +226,20 @@ async def let_go(call: Call) -> web.StreamResponse:
 
 
 async def unused(call: Call) -> web.StreamResponse:
-    """`POST …/partitions/{partition}/unused`: from the broker that would delete its topic."""
+    """`POST …/partitions/{partition}/unused`: from the broker that would delete its topic,
+    or a subscription of that."""
     name = call.partition
     assert name is not None
     for_ms = call.duration_ms("for", 0, 2**53)
     retire_s = call.duration_ms("retire", 0, _RETIRED_MS_MAX) / 1000
 
+    sub = call.text("subscription", "")
+
     async def here(partition: Partition) -> web.StreamResponse:
+        if sub:
+            return call.reply(
+                answers.Unused(partition.is_subscription_unused(sub, for_ms, retire_s))
+            )
         return call.reply(answers.Unused(partition.is_unused(for_ms, retire_s)))
 
     return await at_owner(call, name, here)

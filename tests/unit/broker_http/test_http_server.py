@@ -267,6 +267,7 @@ POLICIES = {
     "ttl": 60,
     "backlog_quota": {"size": 10**6, "time": 3600, "policy": "evict"},
     "delete_when_inactive": 86400,
+    "subscription_expiry": 86400,
     "message_bytes_max": 1000,
     "rates": {
         "publish_bytes": 10**6,
