@@ -359,6 +359,12 @@ class ForeignBulkLoad(BrokerError):
     name = "foreign-bulk-load"
 
 
+class LargeNotTaken(BrokerError):
+    """A large message, for a topic whose settings do not go with any (422)."""
+
+    name = "large-not-taken"
+
+
 class TooManyLedgers(BrokerError):
     """A partition's record, or a bulk load's, would grow too long (409)."""
 

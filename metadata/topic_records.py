@@ -206,7 +206,9 @@ class PartitionLedger:
     newest timestamp. `disorder_ms`: no batch's newest timestamp lies further below that of an
     earlier batch; −1 when not all of its batches were looked at: then its newest message may be
     newer than `last_ms`. `aging_since_ms`: of a ledger with messages that say of no time, or of one
-    that had not come yet, when it was found closed: they came before that.
+    that had not come yet, when it was found closed: they came before that. `pieces`: so many of its
+    records, the first ones, are pieces of the large message that follows them; `upload` is what its
+    publisher called it.
     """
 
     ledger_id: int
@@ -222,6 +224,8 @@ class PartitionLedger:
     aging_since_ms: int | None = None
     shared: bool = False
     cut: int = -1
+    pieces: int | None = _unsaid()
+    upload: str | None = _unsaid()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -271,6 +271,11 @@ class Call:
         self._body = body
 
     @property
+    def is_packed(self) -> bool:
+        """Whether the body has another length than was announced. Raises a 415."""
+        return bool(self._encoding)
+
+    @property
     def _encoding(self) -> str:
         """How the body is packed; empty when it is not. Raises a 415 for what is not known."""
         found = self.headers.get("Content-Encoding", "").strip().lower()

@@ -22,6 +22,9 @@ class HttpConfig:
     """All such bodies of all connections together; above it callers are told to come back."""
     line_bytes_max: int = MESSAGE_BYTES_MAX
     """One message, in whatever form: it must fit an entry with its batch around it."""
+    large_message_bytes_max: int = 128 * MIB
+    """One large message: its pieces are stored as they come, and it is in memory nowhere. A topic's
+    `message_bytes_max`, where it has one, bounds it too."""
     header_bytes_max: int = 16 * KIB
     """One header field, and the request line."""
     headers_max: int = 128

@@ -178,7 +178,7 @@ async def at_owner(
     """Answer the call at the partition's owner: by `here`, by passing it on, or by a 307."""
 
     async def there(owner: Owner) -> web.StreamResponse:
-        if _prefers_redirect(call):
+        if prefers_redirect(call):
             return web.Response(
                 status=307,
                 headers={
@@ -334,11 +334,16 @@ class Peers:
             raise _problem_from(owner, response.status, content)
         return Reply(response.status, response.headers, content)
 
-    async def forward(self, call: Call, owner: Owner) -> web.StreamResponse:
-        """Pass the request on and its answer back, both as streams when they are long."""
+    async def forward(
+        self, call: Call, owner: Owner, path: str | None = None
+    ) -> web.StreamResponse:
+        """Pass the request on and its answer back, both as streams when they are long.
+
+        `path`: where that of the request does not say which partition it is for.
+        """
         self._metrics.forwarded.inc()
         request = call.request
-        url = _url(owner, request.raw_path)
+        url = _url(owner, path or request.raw_path)
         broken: list[Problem] = []
         body: Any = None
         length = request.content_length
@@ -447,7 +452,8 @@ def _url(owner: Owner, path: str) -> URL:
     return URL(owner.url + path, encoded=True)
 
 
-def _prefers_redirect(call: Call) -> bool:
+def prefers_redirect(call: Call) -> bool:
+    """Whether the caller would rather go to the owner itself."""
     return any(
         wish.strip().lower() == "redirect"
         for value in call.request.headers.getall("Prefer", ())

@@ -22,7 +22,7 @@ from octavo.broker import errors as broker_errors
 from octavo.broker.http import durable
 from octavo.ledger import errors as ledger_errors
 from octavo.metadata import store as metadata_errors
-from octavo.protocol import batch, codes, compression
+from octavo.protocol import batch, codes, compression, large
 from octavo.protocol.codes import OctavoError
 from octavo.security import principal as callers
 from octavo.security.identity.failed_logins import LoginsPaused
@@ -109,10 +109,12 @@ STATUS_OF: dict[type[OctavoError], int] = {
     broker_errors.InvalidSchema: 422,
     broker_errors.SchemaMismatch: 422,
     broker_errors.InvalidBulkLoad: 422,
+    broker_errors.LargeNotTaken: 422,
     InvalidQuota: 422,
     InvalidRule: 422,
     callers.InvalidPrincipal: 422,
     broker_errors.BatchTooLong: 413,
+    large.BodyTooLong: 413,
     ledger_errors.PayloadTooLong: 413,
     batch.InvalidBatch: 422,
     compression.UnsupportedCompression: 422,
@@ -214,6 +216,7 @@ STATUS_OF: dict[type[OctavoError], int] = {
     ledger_errors.OffloadUnavailable: 503,
     ledger_errors.OffloadDamaged: 503,
     ledger_errors.LedgerDamaged: 503,
+    large.BrokenBody: 503,
     ledger_errors.EntryTampered: 503,
     KeyMissing: 503,
     KeySourceUnavailable: 503,

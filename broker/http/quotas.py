@@ -45,8 +45,10 @@ MESSAGES_HEADER = "octavo-messages"
 QUOTA_EXCEEDED = "quota-exceeded"
 _STREAMED = "application/x-ndjson"
 """A body that has no bound as a whole: charged as it comes."""
-_PUBLISHES = "publish"
-_READS = ("read", "receive")
+_LARGE = ("publish_large", "put_large")
+"""A body that may be longer than any other: charged as it comes, too."""
+_PUBLISHES = ("publish", *_LARGE)
+_READS = ("read", "read_body", "receive")
 _SILENT = TopicSettings()
 
 
@@ -97,9 +99,9 @@ class HttpQuotas:
         principal = call.identity.name
         self._count_connection(connection, principal)
         kind, now_s = _kind_of(call), self.now_s()
-        if kind == _PUBLISHES:
+        if kind in _PUBLISHES:
             length = call.request.content_length
-            call.unpaid = length is None or call.content_type == _STREAMED
+            call.unpaid = length is None or kind in _LARGE or call.content_type == _STREAMED
             size = 0 if call.unpaid or length is None else min(length, self._config.body_bytes_max)
             found = self._limits.take(principal, bytes_in=size, messages_in=1, now_s=now_s)
         elif kind in _READS:
@@ -135,7 +137,7 @@ class HttpQuotas:
                 response.headers[MESSAGES_HEADER] = str(call.messages)
             return
         kind, now_s = _kind_of(call), self.now_s()
-        if kind == _PUBLISHES:
+        if kind in _PUBLISHES:
             more = max(0, call.messages - 1)  # one was paid for at the door
             self._limits.charge(call.identity.name, messages_in=more, now_s=now_s)
         elif kind in _READS:
@@ -228,6 +230,11 @@ class HttpQuotas:
         policies = self._policies(topic)
         if self.on or policies is not None:
             size = sum(len(one) if isinstance(one, Raw) else len(one.data) for one in what)
+            self.gave(topic, size, messages)
+
+    def gave(self, topic: TopicName, size: int, messages: int) -> None:
+        """The same, of so many bytes."""
+        if self.on or self._policies(topic) is not None:
             self._charge(topic, OUT_OF, size, messages)
             self._limits.charge(
                 "", topic.namespace, bytes_out=size, messages_out=messages, now_s=self.now_s()

@@ -20,6 +20,7 @@ from octavo.broker.http.api import durable_reads as api_durable_reads
 from octavo.broker.http.api import durable_streams as api_durable_streams
 from octavo.broker.http.api import forks as api_forks
 from octavo.broker.http.api import groups as api_groups
+from octavo.broker.http.api import large as api_large
 from octavo.broker.http.api import moves as api_moves
 from octavo.broker.http.api import policy as api_policy
 from octavo.broker.http.api import publish as api_publish
@@ -75,6 +76,7 @@ _EXAMPLES: dict[str, Any] = {
     "member": "worker-1",
     "schema_subject": "flights",
     "version": "latest",
+    "message": "42",
 }
 _NAMED: dict[str, dict[str, Any]] = {
     "namespace": NAME,
@@ -91,6 +93,7 @@ _NAMED: dict[str, dict[str, Any]] = {
     "member": NAME,
     "schema_subject": NAME,
     "version": {"type": "string", "description": "a number, an id, or `latest`"},
+    "message": {"type": "string", "description": "an offset, or a message id"},
 }
 
 
@@ -355,6 +358,40 @@ _TOPICS = (
     ),
 )  # fmt: skip
 
+_PUBLISH_LARGE = Route(
+    method="POST", path=_TOPIC + "/large", handler=api_large.publish_large, name="publish_large",
+    tag="messages", summary="Publish one large message", needs=of_topic(Operation.PRODUCE),
+    description=(
+        "The body is the message, of any type, streamed: it is in no broker's memory as a whole. "
+        "Nobody sees anything of it before all of it is durable, and nobody ever does when the "
+        "call breaks off. A body of less than a mebibyte is stored as any other message. With "
+        "Octavo-Upload, a name of your own, a repeat is answered with where the first one is, as "
+        "long as that is kept."
+    ),
+    parameters=(
+        *_in_path("namespace", "topic"),
+        _header("Octavo-Key", "the key", "N14228"),
+        _header("Octavo-Timestamp", "milliseconds or RFC 3339"),
+        _header("Octavo-Deliver-At", "shared subscriptions hand it out no earlier"),
+        _header("Octavo-Deliver-After", "the same, counted from now: 500ms, 30s, 2h"),
+        _header(api_large.UPLOAD_HEADER, "what you call it: repeating it is safe"),
+        _header("Producer-Access-Epoch", "of the exclusive access that was acquired"),
+        _PREFER,
+    ),
+    body=(
+        Content(
+            "application/octet-stream", {"type": "string", "format": "binary"}, "a long message"
+        ),
+    ),
+    answers=(
+        _ok("All of it is durable", "LargePublished"),
+        Answer(307, "With Prefer: redirect: the owner's address", headers={
+            "Location": "the same call at the owner"
+        }),
+    ),
+    problems=(400, 403, 404, 408, 409, 413, 422, 429, 504),
+)  # fmt: skip
+
 _MESSAGES = (
     *_both(
         Route(
@@ -407,6 +444,30 @@ _MESSAGES = (
                 }),
             ),
             problems=(403, 404, 408, 409, 412, 413, 415, 422, 429, 504),
+        )
+    ),
+    *_both(_PUBLISH_LARGE),
+    *_both(replace(_PUBLISH_LARGE, method="PUT", name="put_large", summary="The same, for files")),
+    *_both(
+        Route(
+            method="GET", path=_TOPIC + "/messages/{message}/body", handler=api_large.body,
+            name="read_body", tag="messages", summary="The body of one message, as it is",
+            needs=of_topic(Operation.CONSUME),
+            description=(
+                "Of a large message, which other calls show with `large` and an empty value, and "
+                "of any other one. A connection that breaks off before Content-Length: read again."
+            ),
+            parameters=(*_in_path("namespace", "topic", "message"), _PREFER),
+            answers=(
+                Answer(
+                    200, "The body",
+                    (Content(
+                        "application/octet-stream", {"type": "string", "format": "binary"}
+                    ),),
+                    {"Octavo-Crc32c": "of a large message's body, in hex"},
+                ),
+            ),
+            problems=(404, 410, 416, 422),
         )
     ),
     *_both(

@@ -50,6 +50,7 @@ _KINDS: dict[str, type[msgspec.Struct]] = {
     "MessageIn": MessageIn,
     "MessagesIn": MessagesIn,
     "Published": answers.Published,
+    "LargePublished": answers.LargePublished,
     "Message": MessageOut,
     "Messages": answers.Messages,
     "Received": answers.Received,

@@ -8,6 +8,9 @@ known and the next one starts where it ends: offsets are dense. Entries store of
 their ledger's base; only the list knows absolute ones, so that a closed ledger can be inserted into
 a partition as it is. A list is a value: each change gives a new one, which becomes true by
 compare-and-set of the partition's record.
+
+A large message has a ledger for itself: its pieces, and then the message (protocol/large.py).
+Pieces have offsets, so that they stay dense, and are hidden: nobody is given one as a message.
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ from typing import NamedTuple
 from octavo.metadata.bulk_loads import PrivateLedger
 from octavo.metadata.topics import PartitionLedger
 from octavo.protocol.batch import BatchHeader
+
+Range = tuple[int, int]
+"""Offsets from the first to before the second."""
 
 
 def end_offset(segment: PartitionLedger) -> int:
@@ -146,7 +152,7 @@ class LedgerList:
     ask where ledgers end.
     """
 
-    __slots__ = ("_bases", "segments", "trimmed_to")
+    __slots__ = ("_bases", "hidden", "segments", "trimmed_to")
 
     def __init__(self, segments: Iterable[PartitionLedger] = (), trimmed_to: int = 0) -> None:
         self.segments = tuple(segments)
@@ -158,6 +164,17 @@ class LedgerList:
                 f"ledger {after.ledger_id} starts at {after.base_offset}"
             )
         self._bases = [segment.base_offset for segment in self.segments]
+        self.hidden = _hidden(self.segments)
+        """The offsets of pieces, ascending, with others between any two ranges."""
+
+    def shown_from(self, offset: int) -> int:
+        """The first offset from this one on that is no piece's."""
+        place = bisect_right(self.hidden, offset, key=_start) - 1
+        return offset if place < 0 else max(offset, self.hidden[place][1])
+
+    def uploaded(self, upload: str) -> PartitionLedger | None:
+        """The ledger of the large message that its publisher called so."""
+        return next((one for one in self.segments if one.upload == upload), None)
 
     @property
     def earliest_offset(self) -> int:
@@ -219,10 +236,17 @@ class LedgerList:
             (*self.segments, PartitionLedger(ledger_id, self.end_offset)), self.trimmed_to
         )
 
-    def inserting(self, ledgers: Iterable[PrivateLedger], closed_ms: int) -> LedgerList:
+    def inserting(
+        self,
+        ledgers: Iterable[PrivateLedger],
+        closed_ms: int,
+        pieces: int | None = None,
+        upload: str | None = None,
+    ) -> LedgerList:
         """With closed ledgers that were written beforehand, where the list ends.
 
         The newest ledger must be closed: those who publish go on in one that comes after these.
+        `pieces` and `upload`: of the one ledger of a large message.
         """
         segments = list(self.segments)
         base = self.end_offset
@@ -235,6 +259,7 @@ class LedgerList:
                 PartitionLedger(
                     one.ledger_id, base, one.count, one.bytes, one.first_ms, one.last_ms,
                     closed_ms, bulk_loaded=True, disorder_ms=one.disorder_ms,
+                    pieces=pieces, upload=upload,
                 )
             )  # fmt: skip
             base += one.count
@@ -371,7 +396,7 @@ class LedgerList:
             if segment.base_offset >= at:
                 break
             if segment.count is not None and end_offset(segment) <= at:
-                found.append(replace(segment, shared=True))
+                found.append(replace(segment, shared=True, upload=None))
                 continue
             if point.cut is None or point.cut.ledger_id != segment.ledger_id:
                 raise ValueError(f"nobody has said where ledger {segment.ledger_id} is to be cut")
@@ -381,6 +406,7 @@ class LedgerList:
                     point.cut.payload_bytes, point.cut.some_ms, point.cut.some_ms, now_ms,
                     bulk_loaded=segment.bulk_loaded, aging_since_ms=segment.aging_since_ms,
                     shared=True, cut=point.cut.last_entry,
+                    pieces=segment.pieces and min(segment.pieces, at - segment.base_offset),
                 )
             )  # fmt: skip
         if found and end_offset(found[-1]) != at:
@@ -393,3 +419,18 @@ class LedgerList:
         """The ledgers that are here but not in `newer`."""
         kept = {segment.ledger_id for segment in newer.segments}
         return [segment.ledger_id for segment in self.segments if segment.ledger_id not in kept]
+
+
+def _start(hidden: Range) -> int:
+    return hidden[0]
+
+
+def _hidden(segments: Iterable[PartitionLedger]) -> tuple[Range, ...]:
+    found: list[Range] = []
+    for segment in segments:
+        if segment.pieces:
+            start = segment.base_offset
+            if found and found[-1][1] == start:  # a fork was cut before the message
+                start = found.pop()[0]
+            found.append((start, segment.base_offset + segment.pieces))
+    return tuple(found)

@@ -12,7 +12,9 @@ a change of a record of that incarnation that is at epoch e:
     roll-over and insertion made and named by one task of an owner at e. Before the owner opens the
     (partition/rollover.py)  partition anew that task has ended; before another one does, the
                              change fails. Ledgers that are inserted are a bulk load's,
-                             without a label
+                             without a label, or a large message's
+    large message            made by an upload at e, named by the insertion of the pipeline that
+    (partition/large.py)     was open when the upload began: it has ended when the epoch moves
     state ledger             lives through its owner's opening anew, so it looks: made at e, it is
     (state/log.py)           not named at e + 1 but made once more
     jobs, deletions          name none of these

@@ -187,7 +187,9 @@ class LogReader:
         following = taken[-1].next_offset
         if len(taken) < len(chunk):
             self._keep(following, chunk[len(taken) :])
-        elif following < end and following not in self._ahead:
+            return taken
+        following = self._record.ledgers.shown_from(following)
+        if following < end and following not in self._ahead:
             self._read_ahead(following)
         return taken
 
@@ -202,6 +204,20 @@ class LogReader:
             if message_id.index < batches[0].header.record_count:
                 return batches[0]
         raise MessageNotFound(f"{self._name} has no message {message_id}")
+
+    async def piece(self, segment: PartitionLedger, index: int) -> StoredBatch:
+        """The batch with a piece of the large message that this ledger holds.
+
+        Raises `OffsetTrimmed` when it was removed.
+        """
+        starts = segment.base_offset + index
+        try:
+            found = await self._undamaged(
+                segment, lambda: self._entries(segment, index, index, starts)
+            )
+        except LedgerNotFound as error:
+            raise self._trimmed(starts) from error
+        return found[0]
 
     async def offset_at(self, time_ms: int, segment: PartitionLedger, least: int = 0) -> int | None:
         """The first offset in this ledger with a message as new as `time_ms`; None: all are older.
@@ -317,6 +333,8 @@ class LogReader:
         if hint is not None and hint[0] == segment.ledger_id:
             return hint[1]
         relative = offset - segment.base_offset
+        if segment.pieces:
+            return relative  # each record of such a ledger is an entry by itself
         last = await self._last_entry_of(segment)
         if is_only_copy(segment.offload):
             reader = await self._reader(segment)
@@ -428,7 +446,7 @@ class LogReader:
         mean = await self._mean_entry_bytes(segment)
         wanted = min(_CHUNK_ENTRIES_MAX, max(1, bytes_wanted // mean))
         # What a hint names begins where the batch before it ended.
-        starts = offset if hint == (segment.ledger_id, first) else None
+        starts = offset if segment.pieces or hint == (segment.ledger_id, first) else None
         batches = await self._entries(segment, first, min(last, first + wanted - 1), starts)
         if not batches[0].base_offset <= offset < batches[0].next_offset:
             held = f"{batches[0].base_offset} to {batches[0].next_offset - 1}"

@@ -102,10 +102,13 @@ class PartitionLog:
     ) -> list[StoredBatch]:
         """See `Partition.read`."""
         self._check(offset)
+        if offset < self.end_offset:
+            offset = self._record.ledgers.shown_from(offset)
         if offset == self.end_offset:
             await self._wait_for_growth(offset, wait_s)
             if offset == self.end_offset:
                 return []
+            offset = self._record.ledgers.shown_from(offset)
         found = self.tail.read(offset, bytes_max, count_max)
         # Without its key what is in memory is not given away; the ledger's reader says why, or
         # finds that the key was wrapped anew.
@@ -152,7 +155,7 @@ class PartitionLog:
                     raise
                 continue  # retention has removed it meanwhile
             if found is not None:
-                return found
+                return self._record.ledgers.shown_from(found)
             if segment.count is None:
                 return end  # what came while it was searched was not looked at
         return self.end_offset

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import zlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
@@ -43,7 +43,7 @@ from octavo.broker.errors import (
 from octavo.broker.log.cache import PartitionTail
 from octavo.broker.log.compaction import compacted_figures
 from octavo.broker.log.entry_index import EntryIndex
-from octavo.broker.log.ledger_list import ForkPoint
+from octavo.broker.log.ledger_list import ForkPoint, Range
 from octavo.broker.log.open_batches import ReadableBatch
 from octavo.broker.log.reader import LogReader
 from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper
@@ -53,6 +53,7 @@ from octavo.broker.partition.compactor import Compactor
 from octavo.broker.partition.context import PartitionContext
 from octavo.broker.partition.ending import STATE_BYTES_MAX, Foretold, PartitionEnd
 from octavo.broker.partition.gathering import Gathering, Joined, Placed
+from octavo.broker.partition.large import BodyReader, LargeUpload, check_taken, open_body, placed
 from octavo.broker.partition.log import PartitionLog
 from octavo.broker.partition.maintenance import Maintenance
 from octavo.broker.partition.opening import Opened, PartitionOpener
@@ -475,6 +476,37 @@ class Partition:
         await self._state_log.append(access_op(state or self._access.state))
         self._access_changed.set()
 
+    async def begin_large(self, upload: str, access: int | None = None) -> LargeUpload | Published:
+        """A large message is about to come in pieces (large.py); or where it is already.
+
+        `upload`: what its publisher calls it, and calls it again when it repeats it; or empty.
+        `access`: as in `publish`. Raises `LargeNotTaken`, `TooManyLedgers`, and as `publish` does.
+        """
+        self._check_open()
+        if upload and (found := self._record.ledgers.uploaded(upload)) is not None:
+            await self.prove()
+            return placed(found, duplicate=True)
+        settings = self._settings()
+        check_taken(self.name, settings, len(self._record.ledgers.segments))
+        self._check_access(access)
+        await self._backlogs.admit()
+        self._check_open()
+        return LargeUpload(
+            self.name, upload, self._context, self._record, settings, self._rollover,
+            partial(self._check_access, access),
+        )  # fmt: skip
+
+    def _check_access(self, access: int | None) -> None:
+        self._access.check(access, int(self._loop.time() * 1000))
+
+    async def body(self, offset: int) -> BodyReader:
+        """What the message at this offset has as its body, in pieces if it is a large one.
+
+        Raises `MessageNotFound` where there is none, and as `read` does.
+        """
+        self._check_open()
+        return await open_body(self._log, self._record, self.readable, offset)
+
     async def prove(self) -> None:
         """Return when it is certain that the partition was ours when this was called.
 
@@ -586,6 +618,11 @@ class Partition:
     def wall_ms(self) -> int:
         """What time it is by this machine's clock. For subscriptions."""
         return self._context.clock()
+
+    @property
+    def hidden(self) -> Sequence[Range]:
+        """The offsets of pieces of large messages. For subscriptions."""
+        return self._record.ledgers.hidden
 
     async def persist(self, op: Op) -> None:
         """Return when a change of cursors is durable. For subscriptions."""

@@ -8,8 +8,8 @@
     6. answers of the new one may go out
 
 An insertion is the same with closed ledgers between the old one and the new, which step 5 names as
-well: the part of a bulk load (bulkload/rules.py). The old one may then be empty, and leaves the
-list.
+well: the part of a bulk load (bulkload/rules.py), or a large message (large.py). The old one may
+then be empty, and leaves the list.
 
 A crash after 2 leaves a ledger that no record names (log/leftover.py): nothing in it was answered.
 If 1 fails the old ledger simply grows longer. If 3, 4 or 5 fail or are broken off, the pipeline has
@@ -52,10 +52,16 @@ class Insertion(NamedTuple):
     """What comes between the old ledger and the new one, and what the record says of it then."""
 
     ledgers: tuple[PrivateLedger, ...]
-    marks: Callable[[Mapping[str, int]], Mapping[str, int]]
+    marks: Callable[[Mapping[str, int]], Mapping[str, int]] = dict
+    pieces: int | None = None
+    """Of a large message, whose one ledger it is …"""
+    upload: str | None = None
+    """… and what its publisher calls it."""
+    check: Callable[[], None] = lambda: None
+    """Called in the turn of the loop in which it gets its offsets. Raises why it may not."""
 
 
-_NOTHING = Insertion((), lambda marks: marks)
+_NOTHING = Insertion(())
 
 
 class Rollover:
@@ -140,6 +146,11 @@ class Rollover:
             if insertion is None:
                 return
             new = await self._create()
+            try:
+                insertion.check()
+            except BaseException:
+                self._spawn(self._ledgers.discard(new))
+                raise
             if self._publisher.failed is None:
                 await self._replace(new, insertion)
             else:
@@ -219,7 +230,9 @@ class Rollover:
         now_ms = self._clock()
         ledger_list = self._record.ledgers.closing_last(old.contents, now_ms)
         if insertion.ledgers:
-            ledger_list = ledger_list.inserting(insertion.ledgers, now_ms)
+            ledger_list = ledger_list.inserting(
+                insertion.ledgers, now_ms, insertion.pieces, insertion.upload
+            )
         joined = with_ledgers(record, ledger_list.appending(new.ledger_id))
         return replace(joined, bulk_loads={**insertion.marks(record.bulk_loads)})
 

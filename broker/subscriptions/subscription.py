@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
@@ -114,6 +114,10 @@ class SubscribedLog(Protocol):
     def wall_ms(self) -> int:
         """What time it is, for messages that say when they are due."""
 
+    @property
+    def hidden(self) -> Sequence[Range]:
+        """The offsets, ascending, of what is no message but a piece of one."""
+
 
 class _Asked(NamedTuple):
     """What one receive is asked for, by whom."""
@@ -183,6 +187,8 @@ class Subscription:
             of_one_max=settings.max_unacked_per_consumer,
         )
         self._lookout = Lookout(cursor, Filter(settings), self._keys)
+        self._pieces_passed = 0
+        """Pieces of large messages before this offset count as acked here."""
         self._burying: Burying | None = None
         if office is not None and spent.limits:
             self._burying = Burying(
@@ -441,6 +447,7 @@ class Subscription:
         self._told.clear()
         self._dispatcher.reset()
         self._lookout.reset()
+        self._pieces_passed = 0
         self.wake()
         op = cursor_op(self.info.name, self.info.created_ms, offset)
         if self._burying is not None:
@@ -453,6 +460,7 @@ class Subscription:
         """Live figures."""
         cursor, dispatcher, now_ms = self._cursor, self._dispatcher, self._now_ms()
         end = self._log.next_offset
+        self._pass_pieces()
         slots = {} if self._keys is None else self._keys.slots.ranges()
         letters = NO_DEAD_LETTERS if self._burying is None else self._burying.stats()
         retries = bool(self.info.settings.retry_topic)
@@ -516,6 +524,7 @@ class Subscription:
 
     def wake(self) -> None:
         """There may be something to hand out: whoever waits looks again."""
+        self._pass_pieces()
         if self._burying is not None:
             self._burying.look()
         waiters, self._waiters = self._waiters, {}
@@ -667,6 +676,20 @@ class Subscription:
             self._cursor.ack(0, earliest)
             self._dispatcher.acked_up_to(earliest - 1)
             self._forget_counts()
+        self._pass_pieces()
+
+    def _pass_pieces(self) -> None:
+        """Pieces of large messages are acked by themselves: nobody is given one.
+
+        That is written nowhere: it follows from the partition's record, after a take-over, too.
+        """
+        hidden, end = self._log.hidden, self._log.next_offset
+        first = bisect_right(hidden, self._pieces_passed, key=_stop_of)
+        for start, stop in hidden[first:]:
+            if stop > end:
+                break  # the record has it, and readers have not, for a moment
+            self._cursor.ack(start, stop)
+            self._pieces_passed = stop
 
     async def _wait(self, until_s: float) -> None:
         event_ms = self._dispatcher.next_event_ms()
@@ -889,6 +912,10 @@ def _number_of(request: str) -> tuple[str, int] | None:
     """The two parts of a request's text when it ends in a number, `…-12`."""
     front, _, number = request.rpartition("-")
     return (front, int(number)) if front and number.isascii() and number.isdigit() else None
+
+
+def _stop_of(hidden: Range) -> int:
+    return hidden[1]
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

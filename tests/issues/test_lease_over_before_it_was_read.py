@@ -32,6 +32,7 @@ class SlowLog:
     name = PartitionName("public", "t", 0)
     lease_epoch = 1
     earliest_offset = kept_from = 0
+    hidden = ()
     next_offset = 3
 
     def __init__(self) -> None:

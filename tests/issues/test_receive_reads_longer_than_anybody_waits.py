@@ -33,6 +33,7 @@ class SlowLog:
     name = PartitionName("public", "t", 0)
     lease_epoch = 1
     earliest_offset = kept_from = 0
+    hidden = ()
     next_offset = MESSAGES
 
     async def read(self, offset: int, *, bytes_max: int, count_max: int) -> list[StoredBatch]:

@@ -26,6 +26,7 @@ class Log:
     name = PartitionName("public", "t", 0)
     lease_epoch = 1
     earliest_offset = kept_from = 0
+    hidden = ()
     next_offset = 9
 
 

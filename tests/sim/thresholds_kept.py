@@ -153,6 +153,9 @@ KEPT: Mapping[str, str] = {
     "simulated clients send batches; unit/broker/test_gathering draws them": """
         octavo.broker.partition.gathering:*
     """,
+    "nobody in the simulator publishes large messages: cluster/test_large_messages does": """
+        octavo.broker.partition.large:* octavo.broker.http.api.large:*
+    """,
     "nobody in the simulator chooses ids: cluster/test_explicit_ids does": """
         octavo.ledger.write.explicit_ids:*
     """,

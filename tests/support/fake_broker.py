@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -63,6 +63,7 @@ from octavo.metadata.store import RecordExists, RecordNotFound, SessionState, Ve
 from octavo.metadata.topic_records import ForkRecord, NamespaceRecord, Policies, encode_record
 from octavo.protocol.ack_ids import each
 from octavo.protocol.batch import check_batch, read_header, with_base_offset
+from octavo.protocol.large import LargeBody, large_body_of
 from octavo.protocol.records import Record, build_batch, read_records
 
 NOW_MS = 1_700_000_000_000
@@ -328,6 +329,41 @@ class FakePipeline:
         pass
 
 
+class FakeBody:
+    def __init__(self, data: bytes, record: Record) -> None:
+        self.data = data
+        self.size = len(data)
+        self.large = large_body_of(record.headers)
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        yield self.data
+
+
+class FakeUpload:
+    """Its pieces take no offsets."""
+
+    def __init__(self, partition: FakePartition, upload: str) -> None:
+        self.upload = upload or "u"
+        self._known_as = upload
+        self._partition = partition
+        self._parts: list[bytes] = []
+
+    async def add(self, data: bytes) -> None:
+        self._parts.append(data)
+
+    async def finish(self, message: Record, body: LargeBody) -> Published:
+        assert body.pieces == len(self._parts)
+        batch = build_batch([message._replace(headers=[*message.headers, body.header()])])
+        published = await self._partition.publish(batch)
+        self._partition.bodies[published.first_offset] = b"".join(self._parts)
+        if self._known_as:
+            self._partition.uploads[self._known_as] = published
+        return published
+
+    def discard(self) -> None:
+        self._parts.clear()
+
+
 class FakePartition:
     def __init__(self, name: PartitionName, cluster: FakeCluster) -> None:
         self.name = name
@@ -345,6 +381,8 @@ class FakePartition:
             name, lambda: cast(Any, self.pipeline), self.pipeline.store, self.pipeline.persist,
             self.prove, lambda: DeletionTime(cluster.now_ms, "", 0, cluster.now_ms), 100,
         )  # fmt: skip
+        self.bodies: dict[int, bytes] = {}
+        self.uploads: dict[str, Published] = {}
 
     epoch = 1
 
@@ -373,6 +411,17 @@ class FakePartition:
         assert bulk_load
         assert batch >= 0
         return self.next_offset
+
+    async def begin_large(self, upload: str, access: int | None = None) -> FakeUpload | Published:
+        self.exclusive.check(access, 0)
+        found = self.uploads.get(upload)
+        return FakeUpload(self, upload) if found is None else found._replace(duplicate=True)
+
+    async def body(self, offset: int) -> FakeBody:
+        if offset not in (found := self.all_records()):
+            raise errors.MessageNotFound(f"there is no message at offset {offset} yet")
+        record = found[offset][1]
+        return FakeBody(self.bodies.get(offset, record.value or b""), record)
 
     async def publish_single(self, record: Record) -> Placed:
         batch = build_batch([record])

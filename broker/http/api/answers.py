@@ -310,6 +310,18 @@ class Published(msgspec.Struct):
     errors: Errors | UnsetType = UNSET
 
 
+class LargePublished(msgspec.Struct):
+    """Where a large message is. `pieces` is 0 when it was stored as any other one."""
+
+    partition: Count
+    offset: Offset
+    id: IdText
+    size: Annotated[int, Meta(ge=0, description="bytes of its body")]
+    pieces: Annotated[int, Meta(ge=0)]
+    crc32c: Annotated[str, Meta(description="of the body, in hex")] | UnsetType = UNSET
+    duplicate: Annotated[bool, Meta(description="it was there already")] | UnsetType = UNSET
+
+
 class Messages(msgspec.Struct):
     """What a read gives."""
 

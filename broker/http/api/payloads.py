@@ -32,6 +32,7 @@ from octavo.protocol.json_message import (
     stored_key,
     stored_value,
 )
+from octavo.protocol.large import large_body_of
 from octavo.protocol.records import Record
 
 TIMESTAMP_MS_MAX = 253_402_300_799_999
@@ -99,6 +100,13 @@ Shown = Annotated[
 ]
 
 
+class Large(msgspec.Struct, gc=False):
+    """What is said of a large message in place of its value."""
+
+    size: Annotated[int, Meta(ge=0, description="bytes of its body")]
+    crc32c: Annotated[str, Meta(description="of its body, in hex")]
+
+
 class MessageOut(msgspec.Struct, gc=False):
     """One message as a reader gets it. `timestamp` in milliseconds since the epoch."""
 
@@ -112,6 +120,13 @@ class MessageOut(msgspec.Struct, gc=False):
     value_text: Stored | UnsetType = UNSET
     value_base64: StoredBytes | UnsetType = UNSET
     headers: Headers | UnsetType = UNSET
+    large: (
+        Annotated[
+            Large,
+            Meta(description="of a large message: its body is read by …/messages/{offset}/body"),
+        ]
+        | UnsetType
+    ) = UNSET
     ack_id: Annotated[str, Meta(description="of a subscription's delivery")] | UnsetType = UNSET
     delivery_count: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
 
@@ -298,4 +313,6 @@ def message_out(partition: int, offset: int, message_id: MessageId, record: Reco
     found.value, found.value_text, found.value_base64 = show_value(record.value)
     if record.headers:
         found.headers = show_headers(record.headers)
+        if not record.value and (body := large_body_of(record.headers)) is not None:
+            found.large = Large(body.size, body.crc32c)
     return found

@@ -104,7 +104,7 @@ async def _publish_one_batch(
     count = header.record_count
     call.services.quotas.may_publish(partition.name.topic_name)
     published = await partition.publish(
-        body, expected_offset=_expected_offset(call), checked=True, access=_access_of(call)
+        body, expected_offset=_expected_offset(call), checked=True, access=access_of(call)
     )
     piece = Piece(number, 0)
     piece.last = count - 1
@@ -217,7 +217,7 @@ async def _publish_into(
         only=only,
         producer=producer,
         expected_offset=_expected_offset(call),
-        access=_access_of(call),
+        access=access_of(call),
         keep_places=_wants_places(call),
     )
     return await _feed_and_answer(call, publishing)
@@ -231,7 +231,7 @@ async def _publish_spread(call: Call, topic: TopicName, partitions: int) -> web.
     bound_to_one = (
         _producer_of(call) is not None
         or _expected_offset(call) is not None
-        or _access_of(call) is not None
+        or access_of(call) is not None
     )
     if bound_to_one:
         if kind == NDJSON:
@@ -365,7 +365,7 @@ def _refuse_unsupported(header: BatchHeader) -> None:
         )
 
 
-def _access_of(call: Call) -> int | None:
+def access_of(call: Call) -> int | None:
     """The epoch of exclusive access."""
     text = call.headers.get(ACCESS_HEADER)
     return None if text is None else _header_number(ACCESS_HEADER, text, LAST_EPOCH)

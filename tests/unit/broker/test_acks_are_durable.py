@@ -98,6 +98,7 @@ class Log:
     name: PartitionName = NAME
     epoch = lease_epoch = 1
     earliest_offset = kept_from = 0
+    hidden = ()
     next_offset = END
 
     def __init__(self, persist: Callable[[Op], Any]) -> None:

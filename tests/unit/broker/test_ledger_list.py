@@ -14,6 +14,7 @@ from octavo.broker.log.ledger_list import (
     RetentionPolicy,
     RolloverPolicy,
 )
+from octavo.metadata.bulk_loads import PrivateLedger
 from octavo.metadata.topics import PartitionLedger
 
 counts = st.lists(st.integers(0, 7), min_size=1, max_size=12)
@@ -206,3 +207,31 @@ def test_why_the_oldest_ledger_stays() -> None:
     assert "next round" in both.why_kept(by_size, 0, 50, {"s": 5})
     assert "not known to be older than 1 s" in both.why_kept(by_age, 500)
     assert "next round" in both.why_kept(by_age, 5_000)
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_size=8), st.data())
+def test_pieces_are_hidden_and_nothing_else_is(
+    made: list[tuple[int, bool]], data: st.DataObject
+) -> None:
+    """Also in forks, wherever they are cut, and in what is published to those."""
+    found = LedgerList()
+    hidden: set[int] = set()
+    for number, (count, large) in enumerate(made):
+        end = found.end_offset
+        pieces = count - 1 if large else None
+        found = found.inserting([PrivateLedger(number, count, 10, 1, 1)], 5, pieces, f"u{number}")
+        hidden |= set(range(end, end + (pieces or 0)))
+        if data.draw(st.booleans()):
+            at = data.draw(st.integers(0, found.end_offset))
+            segment = found.find(at - 1) if at else None
+            cut = None if segment is None else Cut(segment.ledger_id, 0, 5, 1)
+            found = found.forked(ForkPoint(at, cut), 9)
+            hidden = {one for one in hidden if one < at}
+            assert found.uploaded(f"u{number}") is None
+    end = found.end_offset
+    assert {one for start, stop in found.hidden for one in range(start, stop)} == hidden
+    for offset in range(end + 1):
+        expected = next(one for one in range(offset, end + 1) if one not in hidden)
+        assert found.shown_from(offset) == expected
+    gaps = zip(found.hidden, found.hidden[1:], strict=False)
+    assert all(before[1] < after[0] for before, after in gaps)

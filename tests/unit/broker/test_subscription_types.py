@@ -36,6 +36,7 @@ class Log:
     name = PartitionName("public", "t", 0)
     lease_epoch = 1
     earliest_offset = kept_from = 0
+    hidden = ()
 
     def __init__(self, records: list[Record]) -> None:
         self.records = records

@@ -22,7 +22,7 @@ from tests.support.fake_broker import Running, running
 TOPIC = "/v1/topics/public/one"
 PARTS = {
     "namespace": "public", "topic": "one", "partition": "0", "subscription": "s",
-    "bulk_load": "t", "batch": "0", "subject": "anonymous",
+    "bulk_load": "t", "batch": "0", "subject": "anonymous", "message": "0",
 }  # fmt: skip
 ABOUT_THE_TOPIC = [
     route

@@ -1,0 +1,377 @@
+"""One message of many megabytes: taken in by pieces, seen whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from crc32c import crc32c
+
+from octavo.protocol.batch import split_batches
+from octavo.protocol.large import PIECE_BYTES
+from octavo.protocol.records import read_records
+from tests.cluster.test_forks import BATCH, forked
+from tests.support.cluster import Cluster, running_cluster
+
+ONE = "/v1/topics/public/one"
+SUB = ONE + "/subscriptions/s"
+BODY = random.Random(1).randbytes(3 * PIECE_BYTES + 12_345)
+"""Four pieces."""
+PIECES = 4
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with running_cluster(tmp_path, brokers=2) as found:
+        assert (await found.api.put(ONE)).status == 201
+        yield found
+
+
+async def in_parts(body: bytes, size: int = 200_000) -> AsyncGenerator[bytes, None]:
+    for start in range(0, len(body), size):
+        yield body[start : start + size]
+
+
+async def uploaded(
+    cluster: Cluster, body: bytes = BODY, path: str = ONE, **headers: str
+) -> dict[str, Any]:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    answer = await cluster.api.call("POST", path + "/large", data=in_parts(body), headers=named)
+    assert answer.status == 200, answer
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def plain(cluster: Cluster, value: str, path: str = ONE) -> int:
+    answer = await cluster.api.post(path + "/messages", json={"value": value})
+    assert answer.status == 200, answer
+    offset: int = answer.json()["first"]["offset"]
+    return offset
+
+
+async def body_at(cluster: Cluster, offset: Any, path: str = ONE) -> bytes:
+    answer = await cluster.api.get(f"{path}/messages/{offset}/body")
+    assert answer.status == 200, answer
+    found: bytes = answer.body
+    return found
+
+
+async def shown(cluster: Cluster, path: str = ONE, start: int = 0) -> list[tuple[int, Any]]:
+    """All messages, by JSON and by batches alike: offset, and value or how long the body is."""
+    found: list[tuple[int, Any]] = []
+    at = start
+    while (answer := await cluster.api.get(f"{path}/messages?from={at}")).status == 200:
+        found += [
+            (one["offset"], one["large"]["size"] if "large" in one else one["value"])
+            for one in answer.json()["messages"]
+        ]
+        at = answer.json()["next_offset"]
+    assert answer.status == 204, answer
+    offsets: list[int] = []
+    at = start
+    while (
+        answer := await cluster.api.get(f"{path}/messages?from={at}", headers={"Accept": BATCH})
+    ).status == 200:
+        for header, data in split_batches(answer.body):
+            offsets += [header.base_offset + n for n, _ in enumerate(read_records(bytes(data)))]
+        at = int(answer.headers["Next-Offset"])
+    assert offsets == [offset for offset, _ in found]
+    return found
+
+
+async def received(cluster: Cluster, sub: str = SUB, **how: Any) -> list[dict[str, Any]]:
+    answer = await cluster.api.post(f"{sub}/receive?max=1000&wait=200ms", **how)
+    assert answer.status in (200, 204), answer
+    return list(answer.json()["messages"]) if answer.status == 200 else []
+
+
+async def acked(cluster: Cluster, messages: list[dict[str, Any]], sub: str = SUB) -> None:
+    ids = [one["ack_id"] for one in messages]
+    assert (await cluster.api.post(sub + "/ack", json={"ack_ids": ids})).status == 200
+
+
+async def ledgers(cluster: Cluster) -> list[int]:
+    return await next(iter(cluster.brokers.values())).ledgers.list()
+
+
+async def test_it_is_one_message_for_readers_and_its_body_comes_back(cluster: Cluster) -> None:
+    assert await plain(cluster, "before") == 0
+    found = await uploaded(cluster, Octavo_Key="k", Octavo_Header_Kind="film")
+    assert found["size"] == len(BODY)
+    assert found["pieces"] == PIECES
+    assert found["crc32c"] == f"{crc32c(BODY):08x}"
+    # Its offset is that of its last record: what is behind an offset is there when that is.
+    assert found["offset"] == 1 + PIECES
+    assert await plain(cluster, "after") == found["offset"] + 1
+    assert await shown(cluster) == [
+        (0, "before"), (found["offset"], len(BODY)), (found["offset"] + 1, "after")
+    ]  # fmt: skip
+    answer = await cluster.api.get(f"{ONE}/messages?from={found['offset']}&limit=1")
+    (message,) = answer.json()["messages"]
+    assert (message["key"], message["headers"]["kind"]) == ("k", "film")
+    assert message["id"] == found["id"]
+    for place in (found["offset"], found["id"]):
+        assert await body_at(cluster, place) == BODY
+    # Any other message has a body, too.
+    assert await body_at(cluster, 0) == b'"before"'
+
+
+async def test_reading_from_amid_its_pieces_gives_the_message(cluster: Cluster) -> None:
+    found = await uploaded(cluster)
+    for start in range(found["offset"] + 1):
+        assert await shown(cluster, start=start) == [(found["offset"], len(BODY))]
+    answer = await cluster.api.get(f"{ONE}/messages/1/body")
+    assert (answer.status, answer.json()["code"]) == (404, "message-not-found")
+    assert f"the large message at {found['offset']}" in answer.json()["detail"]
+    answer = await cluster.api.get(f"{ONE}/messages/{found['offset'] + 1}/body")
+    assert answer.status == 404
+
+
+@pytest.mark.parametrize("kind", ["exclusive", "failover", "shared", "key_shared"])
+async def test_a_subscription_is_given_one_message_and_acks_it_whole(
+    cluster: Cluster, kind: str
+) -> None:
+    assert (await cluster.api.put(SUB, json={"type": kind, "start": "earliest"})).status == 201
+    await plain(cluster, "before")
+    found = await uploaded(cluster, Octavo_Key="k")
+    await plain(cluster, "after")
+    given = []
+    while part := await received(cluster):
+        given += part
+    assert [one["offset"] for one in given] == [0, found["offset"], found["offset"] + 1]
+    assert given[1]["large"] == {"size": len(BODY), "crc32c": found["crc32c"]}
+    await acked(cluster, given)
+    stats = (await cluster.api.get(SUB)).json()
+    assert stats["backlog"] == 0, stats
+    assert await received(cluster) == []
+
+
+async def test_its_pieces_are_no_backlog_before_anybody_receives(cluster: Cluster) -> None:
+    assert (await cluster.api.put(SUB, json={"type": "shared", "start": "earliest"})).status == 201
+    assert await received(cluster) == []
+    await uploaded(cluster)
+    assert (await cluster.api.get(SUB)).json()["backlog"] == 1
+
+
+async def test_of_an_upload_that_is_broken_off_nothing_is_left(cluster: Cluster) -> None:
+    await plain(cluster, "before")
+    before = await ledgers(cluster)
+
+    async def broken() -> AsyncGenerator[bytes, None]:
+        async for part in in_parts(BODY):
+            yield part
+        raise ConnectionError("the client is gone")
+
+    with pytest.raises(aiohttp.ClientError, match="write request body"):
+        await cluster.api.call("POST", ONE + "/large", data=broken())
+
+    async def as_before() -> bool:
+        return await ledgers(cluster) == before
+
+    async with asyncio.timeout(15):
+        while not await as_before():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert await shown(cluster) == [(0, "before")]
+    assert await plain(cluster, "after") == 1
+
+
+async def test_when_the_owner_dies_amid_an_upload_nobody_ever_sees_anything_of_it(
+    cluster: Cluster,
+) -> None:
+    assert (await cluster.api.put(SUB, json={"type": "shared", "start": "earliest"})).status == 201
+    await plain(cluster, "before")
+    owner = await cluster.owner_of(ONE + "/partitions/0")
+    before = set(await ledgers(cluster))
+    go_on = asyncio.Event()
+
+    async def slow() -> AsyncGenerator[bytes, None]:
+        yield BODY[: 2 * PIECE_BYTES]
+        await go_on.wait()
+        yield BODY[2 * PIECE_BYTES :]
+
+    api = cluster.apis[owner]
+    upload = asyncio.create_task(api.call("POST", ONE + "/large", data=slow()))
+
+    async with asyncio.timeout(15):
+        while not set(await ledgers(cluster)) - before:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    await cluster.stop_broker(owner)
+    go_on.set()
+    with pytest.raises(Exception):  # noqa: B017, PT011
+        (await upload).json()["offset"]
+    assert await plain(cluster, "after") == 1
+    assert await shown(cluster) == [(0, "before"), (1, "after")]
+    given = await received(cluster)
+    assert [one["value"] for one in given] == ["before", "after"]
+    found = await uploaded(cluster)
+    assert await body_at(cluster, found["offset"]) == BODY
+
+
+async def test_an_upload_with_a_name_is_stored_once(cluster: Cluster) -> None:
+    first = await uploaded(cluster, Octavo_Upload="film-1")
+    again = await uploaded(cluster, Octavo_Upload="film-1")
+    assert again == {**first, "duplicate": True}
+    two = await asyncio.gather(
+        *(uploaded(cluster, Octavo_Upload="film-2") for _ in range(2)),
+    )
+    assert len({one["offset"] for one in two}) == 1
+    assert sorted(one.get("duplicate", False) for one in two) == [False, True]
+    assert len(await shown(cluster)) == 2
+
+
+async def test_another_owner_knows_it_and_its_upload(cluster: Cluster) -> None:
+    assert (await cluster.api.put(SUB, json={"type": "shared", "start": "earliest"})).status == 201
+    first = await uploaded(cluster, Octavo_Upload="film-1")
+    await plain(cluster, "after")
+    await cluster.stop_broker(await cluster.owner_of(ONE + "/partitions/0"))
+    again = await uploaded(cluster, Octavo_Upload="film-1")
+    assert again == {**first, "duplicate": True}
+    assert await body_at(cluster, first["offset"]) == BODY
+    given = await received(cluster)
+    assert [one["offset"] for one in given] == [first["offset"], first["offset"] + 1]
+    await acked(cluster, given)
+    assert (await cluster.api.get(SUB)).json()["backlog"] == 0
+
+
+async def test_a_short_body_is_a_message_like_any_other(cluster: Cluster) -> None:
+    assert (await uploaded(cluster, b'"short"'))["pieces"] == 0
+    assert (await uploaded(cluster, b""))["offset"] == 1
+    named = await uploaded(cluster, b'"named"', Octavo_Upload="n")
+    assert await uploaded(cluster, b'"named"', Octavo_Upload="n") == {**named, "duplicate": True}
+    assert [await body_at(cluster, n) for n in (0, 1, named["offset"])] == [
+        b'"short"', b"", b'"named"'
+    ]  # fmt: skip
+
+
+async def test_forks_have_it_whole_or_see_nothing_of_it(cluster: Cluster) -> None:
+    await plain(cluster, "before")
+    found = await uploaded(cluster, Octavo_Upload="film-1")
+    end = found["offset"]
+    await forked(cluster, ONE, "whole")
+    whole = "/v1/topics/public/whole"
+    assert await shown(cluster, whole) == [(0, "before"), (end, len(BODY))]
+    assert await body_at(cluster, end, whole) == BODY
+    await forked(cluster, ONE, "amid", at=3)
+    amid = "/v1/topics/public/amid"
+    assert await shown(cluster, amid) == [(0, "before")]
+    sub = amid + "/subscriptions/s"
+    assert (await cluster.api.put(sub, json={"type": "shared", "start": "earliest"})).status == 201
+    # The next one follows pieces of nothing.
+    second = await uploaded(cluster, BODY[:-1], amid)
+    assert second["offset"] == 3 + PIECES
+    assert await shown(cluster, amid) == [(0, "before"), (second["offset"], len(BODY) - 1)]
+    assert await body_at(cluster, second["offset"], amid) == BODY[:-1]
+    given = await received(cluster, sub)
+    assert [one["offset"] for one in given] == [0, second["offset"]]
+    await acked(cluster, given, sub)
+    assert (await cluster.api.get(sub)).json()["backlog"] == 0
+
+
+async def test_a_topic_truncated_amid_its_pieces_still_has_it(cluster: Cluster) -> None:
+    found = await uploaded(cluster)
+    answer = await cluster.api.call("DELETE", f"{ONE}/messages?before=2")
+    assert answer.status == 200, answer
+    assert await shown(cluster, start=2) == [(found["offset"], len(BODY))]
+    assert await body_at(cluster, found["offset"]) == BODY
+    answer = await cluster.api.call("DELETE", f"{ONE}/messages?before={found['offset'] + 1}")
+    assert answer.status == 200, answer
+    answer = await cluster.api.get(f"{ONE}/messages/{found['offset']}/body")
+    assert answer.status == 410, answer
+
+
+async def test_seeks_go_to_the_message(cluster: Cluster) -> None:
+    assert (await cluster.api.put(SUB, json={"type": "shared", "start": "earliest"})).status == 201
+    found = await uploaded(cluster)
+    for to in (0, 2, found["offset"], "earliest"):
+        assert (await cluster.api.post(SUB + "/seek", json={"to": to})).status == 200
+        assert (await cluster.api.get(SUB)).json()["backlog"] == 1
+        (given,) = await received(cluster)
+        assert given["offset"] == found["offset"]
+        await acked(cluster, [given])
+    peeked = (await cluster.api.get(SUB + "/peek")).status
+    assert peeked in (200, 204)
+
+
+async def test_it_waits_for_its_time(cluster: Cluster) -> None:
+    assert (await cluster.api.put(SUB, json={"type": "shared", "start": "earliest"})).status == 201
+    found = await uploaded(cluster, Octavo_Deliver_After="1s")
+    assert await received(cluster) == []
+    answer = await cluster.api.post(f"{SUB}/receive?wait=30s")
+    assert [one["offset"] for one in answer.json()["messages"]] == [found["offset"]]
+
+
+async def test_a_filter_looks_at_the_message_and_not_at_its_pieces(cluster: Cluster) -> None:
+    body = {"type": "shared", "start": "earliest", "filter": {"headers": {"kind": "film"}}}
+    answer = await cluster.api.put(SUB, json=body)
+    assert answer.status == 201, answer
+    await plain(cluster, "other")
+    await uploaded(cluster)
+    found = await uploaded(cluster, Octavo_Header_Kind="film")
+    given = await received(cluster)
+    assert [one["offset"] for one in given] == [found["offset"]]
+
+
+REFUSED = [
+    ({"Producer-Id": "1", "Producer-Epoch": "0", "Producer-Seq": "0"}, 422, "large-not-taken"),
+    ({"If-Match": '"0"'}, 422, "large-not-taken"),
+    ({"Octavo-Upload": "a/b"}, 400, "invalid-name"),
+    ({"Producer-Access-Epoch": "7"}, 403, "stale-producer-access"),
+]
+
+
+@pytest.mark.parametrize(("headers", "status", "code"), REFUSED)
+async def test_what_does_not_go_with_it_is_refused_by_name(
+    cluster: Cluster, headers: dict[str, str], status: int, code: str
+) -> None:
+    answer = await cluster.api.call("POST", ONE + "/large", data=b"x" * 100, headers=headers)
+    assert (answer.status, answer.json()["code"]) == (status, code), answer
+
+
+async def test_who_is_fenced_meanwhile_publishes_nothing(cluster: Cluster) -> None:
+    access = ONE + "/partitions/0/producer-access"
+    first = (await cluster.api.call("POST", access, json={"producer": "a"})).json()["epoch"]
+    fenced = asyncio.Event()
+
+    async def slow() -> AsyncGenerator[bytes, None]:
+        yield BODY[: 2 * PIECE_BYTES]
+        await fenced.wait()
+        yield BODY[2 * PIECE_BYTES :]
+
+    before = set(await ledgers(cluster))
+    headers = {"Producer-Access-Epoch": str(first)}
+    upload = asyncio.create_task(
+        cluster.api.call("POST", ONE + "/large", data=slow(), headers=headers)
+    )
+    async with asyncio.timeout(15):
+        while not set(await ledgers(cluster)) - before:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    answer = await cluster.api.call("POST", access, json={"producer": "b", "fencing": True})
+    assert answer.status == 200, answer
+    fenced.set()
+    answer = await upload
+    assert (answer.status, answer.json()["code"]) == (403, "stale-producer-access"), answer
+    assert await shown(cluster) == []
+
+
+async def test_topics_that_cannot_have_one_say_so(cluster: Cluster) -> None:
+    path = "/v1/topics/public/compacted"
+    assert (await cluster.api.put(path, json={"compaction": {}})).status == 201
+    answer = await cluster.api.call("POST", path + "/large", data=BODY)
+    assert (answer.status, answer.json()["code"]) == (422, "large-not-taken"), answer
+    assert "compacted" in answer.json()["detail"]
+
+
+async def test_a_topics_own_bound_holds(cluster: Cluster) -> None:
+    path = "/v1/topics/public/small"
+    answer = await cluster.api.put(path, json={"message_bytes_max": "2MiB"})
+    assert answer.status == 201, answer
+    for body in (BODY, in_parts(BODY)):
+        answer = await cluster.api.call("POST", path + "/large", data=body)
+        assert answer.status == 413, answer
+        assert answer.json()["bytes_max"] == 2 * PIECE_BYTES
+    assert (await cluster.api.get(path + "/messages")).status == 204
