@@ -103,10 +103,15 @@ class _Sink(io.RawIOBase):
         self.crc = 0
         """Since `begin`."""
         self.start = 0
+        self._discards = False
 
     def begin(self) -> None:
         """A new part."""
         self.start, self.crc = self.size, 0
+
+    def discard(self) -> None:
+        """Let nothing through any more: the file may be closed."""
+        self._discards = True
 
     def writable(self) -> bool:
         return True
@@ -115,6 +120,8 @@ class _Sink(io.RawIOBase):
         return self.size
 
     def write(self, data: Any) -> int:
+        if self._discards:
+            return len(data)
         self._file.write(data)
         self.crc = crc32c(data, self.crc)
         self.size += len(data)
@@ -122,7 +129,11 @@ class _Sink(io.RawIOBase):
 
 
 class ObjectWriter:
-    """Writes the entries of one ledger, from its first to its last, into an open file."""
+    """Writes the entries of one ledger, from its first to its last, into an open file.
+
+    A context manager: what ends before `close` leaves no footer, and nothing that would write one
+    when it is collected, into a file that is closed by then.
+    """
 
     def __init__(self, file: Any, about: About) -> None:
         import pyarrow.parquet as pq
@@ -142,6 +153,18 @@ class ObjectWriter:
             use_dictionary=False,
             write_statistics=False,
         )
+
+    def __enter__(self) -> ObjectWriter:
+        """Ready as it is."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Write nothing any more, also when it was not closed."""
+        self._sink.discard()
+        try:
+            self._file.close()
+        except Exception:  # what went wrong with it is told already
+            self._file.is_open = False  # or it would be tried once more when it is collected
 
     def add(self, entries: Iterable[Entry], headers: Sequence[BatchHeader] | None = None) -> None:
         """The next entries. Nothing may be left out. `headers`: of encrypted ones, as the batches

@@ -96,8 +96,7 @@ async def _write(cluster: Cluster, task: CopyTask, url: str) -> tuple[Written, s
     files, path = file_system(url)
     now_s = asyncio.get_running_loop().time
     started_s, done = now_s(), 0
-    with writing(url, files, path) as file:
-        writer = ObjectWriter(file, task.about)
+    with writing(url, files, path) as file, ObjectWriter(file, task.about) as writer:
         async with contextlib.aclosing(reader.batches(0, task.about.entries - 1)) as batches:
             async for batch in batches:
                 headers = None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import io
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -77,6 +80,40 @@ def test_the_same_entries_come_out(
     assert [one.newest_ms for one in file.groups] == [
         max(newest[n : n + 3]) for n in range(0, len(newest), 3)
     ]
+
+
+class Full(io.BytesIO):
+    """Takes so many bytes."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self._room = room
+
+    def write(self, data: Any) -> int:
+        if self.tell() + len(data) > self._room:
+            raise OSError("no space left")
+        return super().write(data)
+
+
+@pytest.mark.parametrize("room", [0, 3, 200, 10_000_000])
+def test_a_writer_that_fails_leaves_nothing_to_be_written_into_a_closed_file(
+    room: int, small_groups: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It did when it was collected, and failed there, where nobody hears of it."""
+    unheard: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", unheard.append)
+    entries = entries_of([1] * 8)
+    with pytest.raises((OSError, ZeroDivisionError)):
+        broken_off(entries, Full(room))
+    gc.collect()
+    assert unheard == []
+
+
+def broken_off(entries: list[Entry], sink: Full) -> None:
+    with sink, ObjectWriter(sink, About(LEDGER, "u", "public/t", 0, 0, 8)) as writer:
+        writer.add(entries[:7])
+        assert sink.tell() > 0
+        raise ZeroDivisionError
 
 
 def holds(entry: Entry, offset: int) -> bool:
