@@ -16,6 +16,7 @@ from octavo.broker.http.api import bulk_loads as api_bulk_loads
 from octavo.broker.http.api import cluster as api_cluster
 from octavo.broker.http.api import cursors as api_cursors
 from octavo.broker.http.api import deliveries as api_deliveries
+from octavo.broker.http.api import durable_making as api_durable_making
 from octavo.broker.http.api import durable_reads as api_durable_reads
 from octavo.broker.http.api import durable_streams as api_durable_streams
 from octavo.broker.http.api import forks as api_forks
@@ -1059,7 +1060,7 @@ _IN_STREAM = (
 )  # fmt: skip
 _DURABLE_STREAMS = (
     Route(
-        method="PUT", path=_DURABLE, handler=api_durable_streams.put_stream, name="put_stream",
+        method="PUT", path=_DURABLE, handler=api_durable_making.put_stream, name="put_stream",
         tag="streams", summary="Make a durable stream, or see that it is there", needs=CREATE_TOPIC,
         description="The body, if there is one, is what it begins with. Its `Content-Type` is the "
         "stream's: of `application/json` each element of an array is a message.",
@@ -1068,6 +1069,9 @@ _DURABLE_STREAMS = (
             _header("Stream-TTL", "seconds without a read or write after which it goes"),
             _header("Stream-Expires-At", "when it goes, RFC 3339"),
             _header("Stream-Closed", "`true`: nothing will follow"),
+            _header("Stream-Forked-From", "path of the stream that it begins as, uncopied"),
+            _header("Stream-Fork-Offset", "before which offset of that one; default: its end"),
+            _header("Stream-Fork-Sub-Offset", "so many messages, or bytes of one, beyond that"),
         ),
         body=_BYTES, body_required=False, any_query=True,
         answers=(

@@ -112,7 +112,7 @@ class PartitionStream:
     def standing(self, *, used: bool = True) -> StreamState:
         """The stream, which is `used` by the caller. Raises `StreamNotFound`, `StreamGone`."""
         state = self.state
-        if state is None or self.end < state.whole_at or self._is_being_made:
+        if state is None or not self.is_made:
             raise StreamNotFound(
                 f"{self._name.topic_name} is a topic, and no durable stream: PUT makes it one"
             )
@@ -124,10 +124,20 @@ class PartitionStream:
             self._used_s = self._loop.time()
         return state
 
+    @property
+    def is_made(self) -> bool:
+        """Whether it is there, with all that it was made with."""
+        state = self.state
+        return state is not None and self.end >= state.whole_at and not self._is_being_made
+
     # What is done to it
 
-    async def make(self, config: StreamConfig, records: Sequence[Record], *, closed: bool) -> bool:
+    async def make(
+        self, config: StreamConfig, records: Sequence[Record], *, closed: bool, base: int = 0
+    ) -> bool:
         """Have the log be this stream, with these messages. False when it was.
+
+        `base`: where what is there before ends, of the stream that it is a fork of.
 
         Done again after it was broken off it goes on. Raises `StreamConflict` when it is there and
         differs, `StreamGone`, what appending raises.
@@ -135,13 +145,13 @@ class PartitionStream:
         async with self._changing:
             publisher = self._publisher()
             state = publisher.stored_stream
-            if state is not None and self.end >= state.whole_at and not self._is_being_made:
+            if self.is_made:
                 self._compare(self.standing(), config, closed=closed)
                 return False
-            base = publisher.next_offset if state is None else state.base
-            if publisher.next_offset > base:  # by a call before this one, which broke off
+            begins = publisher.next_offset if state is None else state.base
+            if publisher.next_offset > begins:  # by a call before this one, which broke off
                 records = []
-            if state is None and config.is_json and base != (config.fork_offset or 0):
+            if state is None and config.is_json and begins != base:
                 raise StreamConflict(
                     f"{self._name.topic_name} has messages, which may be no JSON: a stream of "
                     "application/json is made of an empty topic"
@@ -149,7 +159,13 @@ class PartitionStream:
             revision = 1 if state is None else state.revision + 1
             whole_at = publisher.next_offset + len(records)
             made = StreamState(
-                config, revision, base, base, whole_at, closed, producers_max=self._producers_max
+                config,
+                revision,
+                begins,
+                begins,
+                whole_at,
+                closed,
+                producers_max=self._producers_max,
             )
             self._is_being_made = True
             publisher.begin_stream(made)
@@ -157,7 +173,7 @@ class PartitionStream:
             await self._told(made)
             self._is_being_made = False
             if records and self.end < made.whole_at:
-                await self._store(build_batch(records), Append(is_first=True), base)
+                await self._store(build_batch(records), Append(is_first=True), begins)
             self.wake()
             return True
 

@@ -221,8 +221,12 @@ async def test_who_is_idle_for_too_long_goes(tmp_path: Path) -> None:
         assert (await put(cluster, Stream_Expires_At=late)).status == 201
         assert (await cluster.api.call("HEAD", S)).headers["Stream-Expires-At"] == late
         assert (await put(cluster, Stream_Expires_At="2099-12-31T23:00:00Z")).status == 200
-        for words in ({"Stream_TTL": "01"}, {"Stream_Expires_At": "soon"},
-                      {"Stream_TTL": "1", "Stream_Expires_At": late}):  # fmt: skip
+        wrong: list[dict[str, Any]] = [
+            {"Stream_TTL": "01"},
+            {"Stream_Expires_At": "soon"},
+            {"Stream_TTL": "1", "Stream_Expires_At": late},
+        ]
+        for words in wrong:
             assert (await put(cluster, **words)).status == 400
 
 
@@ -333,3 +337,102 @@ async def _taken_over(cluster: Cluster, how: str) -> None:
             return
         await asyncio.sleep(0.05)
     raise AssertionError(f"{owner} serves it still")
+
+
+FORK = "/v1/durable-streams/public/fork"
+
+
+async def fork(cluster: Cluster, kind: str = "", body: bytes = b"", **more: str) -> Any:
+    words = {"Stream_Forked_From": S, **more}
+    return await put(cluster, kind, body, FORK, **words)
+
+
+async def test_a_fork_begins_with_what_was_there(cluster: Cluster) -> None:
+    await put(cluster, body=b"one")
+    await post(cluster, b"two", **counted(0))
+    made = await fork(cluster)
+    assert (made.status, made.headers["Content-Type"]) == (201, TEXT), made
+    assert made.headers["Stream-Next-Offset"] == at(2)
+    await post(cluster, b"three")
+    assert (await get(cluster, path=FORK)).body == b"onetwo"
+    own = await post(cluster, b"!", path=FORK, **counted(0))
+    assert own.status == 200, "its writers are others"
+    assert (await get(cluster, path=FORK)).body == b"onetwo!"
+    assert (await get(cluster, f"?offset={at(2)}", path=FORK)).body == b"!"
+    assert (await fork(cluster)).status == 200
+    assert (await fork(cluster, Stream_Fork_Offset=at(1))).status == 409
+    assert (await fork(cluster, JSON)).status == 409
+    assert (await put(cluster, path=FORK)).status == 409, "one that begins with nothing"
+
+
+async def test_a_fork_may_be_cut_within_an_append(cluster: Cluster) -> None:
+    await put(cluster, body=b"hello")
+    await post(cluster, b"world")
+    assert (await post(cluster, b"", "", Stream_Closed="true")).status == 204
+    words = {"Stream_Fork_Offset": at(1), "Stream_Fork_Sub_Offset": "2"}
+    made = await fork(cluster, body=b"!", **words)
+    assert (made.status, made.headers["Stream-Next-Offset"]) == (201, at(3)), made
+    assert (await get(cluster, path=FORK)).body == b"hellowo!"
+    assert (await fork(cluster, **words)).status == 200
+    for wrong in (
+        {**words, "Stream_Fork_Sub_Offset": "6"},
+        {**words, "Stream_Fork_Sub_Offset": "-1"},
+        {"Stream_Fork_Sub_Offset": "1"},
+        {"Stream_Fork_Offset": at(3)},
+        {"Stream_Fork_Offset": "0"},
+        {"Stream_Forked_From": "/elsewhere"},
+        {"Stream_Forked_From": "/v1/durable-streams/other/s"},
+    ):
+        refused = await put(
+            cluster, "", path=FORK + "2", **{"Stream_Forked_From": S, **wrong}
+        )  # fmt: skip
+        assert refused.status == 400, (wrong, refused)
+    other = "/v1/durable-streams/public/nothing"
+    nothing = await put(cluster, path=FORK + "2", Stream_Forked_From=other)
+    assert nothing.status == 404
+    alone = await put(cluster, path=FORK + "2", Stream_Fork_Offset=at(0))
+    assert alone.status == 400
+
+
+async def test_a_fork_of_json_counts_messages(cluster: Cluster) -> None:
+    await put(cluster, JSON, b"[1, 2, 3]")
+    await post(cluster, b"[4]", JSON)
+    words = {"Stream_Fork_Offset": at(1), "Stream_Fork_Sub_Offset": "1"}
+    assert (await fork(cluster, body=b"[9]", **words)).status == 201
+    assert (await get(cluster, path=FORK)).json() == [1, 2, 9]
+    beyond = await put(
+        cluster, JSON, path=FORK + "2", Stream_Forked_From=S,
+        **{**words, "Stream_Fork_Sub_Offset": "3"},
+    )  # fmt: skip
+    assert beyond.status == 400
+
+
+async def test_a_source_keeps_its_name_while_it_has_forks(cluster: Cluster) -> None:
+    await put(cluster, body=b"a")
+    await fork(cluster)
+    assert (await cluster.api.call("DELETE", S)).status == 204
+    for method in ("GET", "HEAD", "POST", "DELETE"):
+        gone = await cluster.api.call(method, S, headers={"Content-Type": TEXT})
+        assert gone.status == 410, (method, gone)
+    assert (await put(cluster)).status == 409
+    again = await put(cluster, path=FORK + "2", Stream_Forked_From=S)
+    assert again.status == 409, again
+    await _taken_over(cluster, "hand-over")
+    assert (await get(cluster)).status == 410
+    assert (await get(cluster, path=FORK)).body == b"a"
+    assert (await cluster.api.call("DELETE", FORK)).status == 204
+    for _ in range(200):
+        if (await get(cluster)).status == 404:
+            break
+        await asyncio.sleep(0.05)
+    assert (await put(cluster, body=b"b")).status == 201
+    assert (await get(cluster)).body == b"b"
+
+
+async def test_a_fork_lives_as_its_source_unless_it_says_so(cluster: Cluster) -> None:
+    await put(cluster, body=b"a", Stream_TTL="1000")
+    assert (await fork(cluster)).status == 201
+    assert (await cluster.api.call("HEAD", FORK)).headers["Stream-TTL"] == "1000"
+    own = await put(cluster, path=FORK + "2", Stream_Forked_From=S, Stream_TTL="7")
+    assert own.status == 201
+    assert (await cluster.api.call("HEAD", FORK + "2")).headers["Stream-TTL"] == "7"

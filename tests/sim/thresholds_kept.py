@@ -172,7 +172,8 @@ KEPT: Mapping[str, str] = {
         octavo.broker.http.api.read:* octavo.broker.http.api.subscriptions:*
         octavo.broker.http.api.topics:* octavo.broker.http.api.bulk_loads:*
         octavo.broker.http.api.follow:* octavo.broker.http.durable:*
-        octavo.broker.http.api.durable_streams:* octavo.broker.cluster.streams:*
+        octavo.broker.http.api.durable_streams:* octavo.broker.http.api.durable_making:*
+        octavo.broker.cluster.streams:*
         octavo.broker.audit.log:* octavo.broker.audit.writer:*
         octavo.broker.http.held_bytes:* octavo.broker.http.config:* octavo.broker.http.connections:*
         octavo.broker.cluster.in_use:* octavo.broker.http.inflating:* octavo.broker.http.overview:*

@@ -1,14 +1,13 @@
-"""Durable streams: a topic with one partition, made, appended to, read and deleted as a stream.
+"""Durable streams: a topic with one partition, appended to and deleted as a stream.
 
 The owner of the partition answers (partition/stream.py); the words are those of `durable.py`, the
 protocol is docs/durable_streams.md. An append of JSON is a message for each element of its array,
-any other one is one message. Reading: durable_reads.py; forks: durable_forks.py.
+any other one is one message. Making them: durable_making.py; reading: durable_reads.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from aiohttp import web
 
@@ -18,7 +17,6 @@ from octavo.broker.errors import (
     StreamConflict,
     StreamGone,
     StreamNotFound,
-    TopicNotFound,
 )
 from octavo.broker.http import durable
 from octavo.broker.http.call import Call
@@ -27,108 +25,13 @@ from octavo.broker.http.problems import Problem
 from octavo.broker.partition.partition import Partition
 from octavo.broker.partition.stream import Appended
 from octavo.broker.state.stream import Append, StreamConfig, StreamState, media_type
-from octavo.broker.types import PartitionName, TopicInfo, TopicSettings
+from octavo.broker.types import PartitionName, TopicInfo
 from octavo.protocol.limits import MESSAGE_BYTES_MAX
 from octavo.protocol.records import RECORD_OVERHEAD_BYTES, Record
 
 PRODUCER_HEADERS = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
 WORD_BYTES_MAX = 1024
 """A producer's name, or a `Stream-Seq`: they are remembered."""
-_TRIES_MAX = 4
-"""To make a stream where others have just expired, or are being made."""
-
-
-class Over(Exception):
-    """What stands in the way of a call has to go first."""
-
-
-class Asked(NamedTuple):
-    """What a `PUT` asks for. What it does not say of a fork is its source's."""
-
-    content_type: str
-    ttl_s: int | None
-    expires_at: str | None
-    closed: bool
-
-    def config(self) -> StreamConfig:
-        """Of a stream that is no fork."""
-        expires = self.expires_at
-        return StreamConfig(
-            self.content_type or StreamConfig().content_type,
-            self.ttl_s,
-            expires,
-            None if expires is None else durable.time_ms_of(expires),
-        )
-
-
-async def put_stream(call: Call) -> web.StreamResponse:
-    """`PUT /v1/durable-streams/{namespace}/{topic}`."""
-    topic = call.topic
-    check_not_audit(topic)
-    asked = asked_for(call.headers)
-    body = await call.read_body()
-    topics = call.services.broker.topics
-    for _ in range(_TRIES_MAX):
-        try:
-            info = await topics.get(topic)
-        except TopicNotFound:
-            await call.services.quotas.check_topics(topic)
-            info, _ = await topics.create(topic, TopicSettings())
-        if info.settings.partitions != 1:
-            raise StreamConflict(
-                f"topic {topic} has {info.settings.partitions} partitions, and a stream has one"
-            )
-        call.incarnation = info.incarnation
-        try:
-            return await _make(call, topic.partition(0), asked.config(), asked.closed, body)
-        except Over:
-            await call.services.broker.streams.delete(topic, info.incarnation)
-    raise StreamConflict(f"{topic} expires or is deleted as fast as it is made")
-
-
-async def _make(
-    call: Call, name: PartitionName, config: StreamConfig, closed: bool, body: bytes
-) -> web.StreamResponse:
-    async def here(partition: Partition) -> web.StreamResponse:
-        await clear(call, partition)
-        records = records_of(call, config, body)
-        made = await partition.stream.make(config, records, closed=closed)
-        state = partition.stream.standing()
-        if made:
-            count_stored(call, partition, records)
-        return _made(call, state, partition, made=made)
-
-    return await at_owner(call, name, here)
-
-
-async def clear(call: Call, partition: Partition) -> None:
-    """Raises `Over` when what was there before has to go, `StreamConflict` when it may not yet."""
-    state = partition.stream.state
-    if state is None:
-        return
-    if partition.stream.is_over:
-        raise Over
-    if state.is_gone:
-        if not await call.services.broker.streams.has_forks(partition):
-            raise Over
-        raise StreamConflict(f"{call.topic} was deleted, and its name is kept for its forks")
-
-
-def _made(
-    call: Call, state: StreamState, partition: Partition, *, made: bool
-) -> web.StreamResponse:
-    headers = {
-        "Content-Type": state.config.content_type,
-        durable.OFFSET_HEADER: shown(partition.stream.end),
-    }
-    if partition.stream.is_closed:
-        headers[durable.CLOSED_HEADER] = "true"
-    if made:
-        host, path = call.request.headers.get("Host"), call.request.raw_path.partition("?")[0]
-        scheme = "https" if call.request.secure else "http"
-        called = call.services.url if call.forwarded or host is None else f"{scheme}://{host}"
-        headers["Location"] = called + path
-    return web.Response(status=201 if made else 200, headers=headers)
 
 
 async def append(call: Call) -> web.StreamResponse:
@@ -278,25 +181,9 @@ def count_stored(call: Call, partition: Partition, records: Sequence[Record]) ->
 # ---- the head
 
 
-def asked_for(headers: Mapping[str, str]) -> Asked:
-    """What a `PUT` asks for. Raises a 400."""
-    ttl, expires = headers.get(durable.TTL_HEADER), headers.get(durable.EXPIRES_HEADER)
-    if ttl is not None and expires is not None:
-        raise Problem(
-            400,
-            "ttl-and-expiry",
-            f"give {durable.TTL_HEADER} or {durable.EXPIRES_HEADER}, not both",
-        )
-    ttl_s = None if ttl is None else _number(durable.TTL_HEADER, ttl)
-    if expires is not None and durable.time_ms_of(expires) is None:
-        raise _bad(durable.EXPIRES_HEADER, expires, "an RFC 3339 time")
-    kind = _word(headers, "Content-Type") or ""
-    return Asked(kind.strip(), ttl_s, expires, durable.says_true(headers.get("Stream-Closed")))
-
-
 def append_of(headers: Mapping[str, str]) -> Append:
     """What a `POST` says beside its body. Raises a 400."""
-    seq = _word(headers, durable.SEQ_HEADER)
+    seq = word(headers, durable.SEQ_HEADER)
     closes = durable.says_true(headers.get(durable.CLOSED_HEADER))
     given = [name for name in PRODUCER_HEADERS if name in headers]
     if not given:
@@ -309,34 +196,37 @@ def append_of(headers: Mapping[str, str]) -> Append:
             f"{', '.join(PRODUCER_HEADERS)} are given together or not at all; missing: "
             + ", ".join(missing),
         )
-    producer = _word(headers, "Producer-Id")
+    producer = word(headers, "Producer-Id")
     if not producer:
-        raise _bad("Producer-Id", "", "a name")
-    epoch = _number("Producer-Epoch", headers["Producer-Epoch"])
-    return Append(producer, epoch, _number("Producer-Seq", headers["Producer-Seq"]), seq, closes)
+        raise bad("Producer-Id", "", "a name")
+    epoch = number("Producer-Epoch", headers["Producer-Epoch"])
+    return Append(producer, epoch, number("Producer-Seq", headers["Producer-Seq"]), seq, closes)
 
 
-def _word(headers: Mapping[str, str], name: str) -> str | None:
+def word(headers: Mapping[str, str], name: str) -> str | None:
+    """A header that is remembered. Raises a 400 for what is no UTF-8, or too long."""
     text = headers.get(name)
     if text is None:
         return None
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
-        raise _bad(name, ascii(text), "UTF-8") from None
+        raise bad(name, ascii(text), "UTF-8") from None
     if size > WORD_BYTES_MAX:
-        raise _bad(name, text, f"of at most {WORD_BYTES_MAX} bytes")
+        raise bad(name, text, f"of at most {WORD_BYTES_MAX} bytes")
     return text
 
 
-def _number(name: str, text: str) -> int:
+def number(name: str, text: str) -> int:
+    """What the header has. Raises a 400."""
     found = durable.number_of(text)
     if found is None:
-        raise _bad(
+        raise bad(
             name, text, f"a whole number from 0 to {durable.HIGHEST_NUMBER}, without leading 0s"
         )
     return found
 
 
-def _bad(name: str, text: str, expected: str) -> Problem:
+def bad(name: str, text: str, expected: str) -> Problem:
+    """The 400 for a header."""
     return Problem(400, "invalid-header", f"{name} is {text[:40]!r}; it must be {expected}")

@@ -54,7 +54,7 @@ async def fork(call: Call) -> web.StreamResponse:
     await call.services.quotas.check_topics(name)
     tries = 0
     while True:
-        points = await _points(call, info, places)
+        points = await points_of(call, info, places)
         try:
             made = await call.services.broker.forks.make(info, name, points)
         except ForkDisturbed:
@@ -112,8 +112,8 @@ def _wrong(what: str) -> Problem:
     return Problem(422, "invalid-position", f"at: {what}")
 
 
-async def _points(call: Call, info: TopicInfo, places: dict[int, str]) -> dict[int, OwnersPoint]:
-    """What the owners say."""
+async def points_of(call: Call, info: TopicInfo, places: dict[int, str]) -> dict[int, OwnersPoint]:
+    """What the owners say: where each partition would be forked."""
     topic = info.name
 
     def here(place: str) -> Callable[[Partition], Any]:

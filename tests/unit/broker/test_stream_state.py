@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -26,11 +27,11 @@ from octavo.broker.state.stream import (
 END = 7
 
 
-def opened(**more: int) -> StreamState:
+def opened(**more: Any) -> StreamState:
     return StreamState(StreamConfig("text/plain"), **more)
 
 
-def by(sequence: int, epoch: int = 0, producer: str = "p", **more: object) -> Append:
+def by(sequence: int, epoch: int = 0, producer: str = "p", **more: Any) -> Append:
     return Append(producer, epoch, sequence)._replace(**more)
 
 

@@ -1,0 +1,402 @@
+"""Make a durable stream, or a fork of one: a stream that begins with another one's messages.
+
+A fork's topic is a fork of the other's topic (forks.py): no message is copied, and it is of the
+same namespace. Where it is cut within a message, the part that it inherits is its first own one,
+stored together with what the body has. What the request does not say is the source's: its content
+type, how long it lives. The source is asked as anybody would, for the caller.
+
+A stream is there once its owner has made it so (partition/stream.py). What a broken-off call leaves
+is a topic; the same call again goes on from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from aiohttp import web
+
+from octavo.broker.audit.topic import check_not_audit
+from octavo.broker.errors import (
+    ForkDisturbed,
+    InvalidSettings,
+    StreamConflict,
+    StreamGone,
+    StreamNotFound,
+    TopicExists,
+    TopicNotFound,
+)
+from octavo.broker.http import durable
+from octavo.broker.http.api.durable_streams import (
+    bad,
+    count_stored,
+    number,
+    records_of,
+    shown,
+    standing,
+    word,
+)
+from octavo.broker.http.api.forks import points_of
+from octavo.broker.http.call import RECORD_BATCH, Call
+from octavo.broker.http.forwarding import at_owner, with_owner
+from octavo.broker.http.problems import Problem
+from octavo.broker.partition.partition import Partition
+from octavo.broker.state.stream import StreamConfig, StreamState, media_type
+from octavo.broker.types import Owner, PartitionName, TopicInfo, TopicName, TopicSettings
+from octavo.protocol.batch import read_header
+from octavo.protocol.records import Record, read_records
+from octavo.security.rules import Kind, Operation, Resource
+
+_TRIES_MAX = 4
+"""To make a stream where others have just expired, or are being made."""
+
+
+class Over(Exception):
+    """What stands in the way of a call has to go first."""
+
+
+class Unplanned(Exception):
+    """A fork is to be made of a topic that is there, and its source was not asked yet."""
+
+
+class ForkAsked(NamedTuple):
+    """What a `PUT` says of a fork."""
+
+    source: TopicName
+    offset: int | None
+    """Before which message it is forked; None: at the end."""
+    sub_offset: int
+
+
+class Asked(NamedTuple):
+    """What a `PUT` asks for."""
+
+    content_type: str
+    """Empty: as it comes."""
+    ttl_s: int | None
+    expires_at: str | None
+    closed: bool
+    fork: ForkAsked | None
+
+    def config(self, like: StreamConfig | None = None) -> StreamConfig:
+        """Of the stream; what is not said of a fork is as `like`, of another stream as ever."""
+        found = StreamConfig() if like is None or self.fork is None else like
+        if self.content_type:
+            found = found._replace(content_type=self.content_type)
+        if self.ttl_s is not None or self.expires_at is not None:
+            expires = self.expires_at
+            at_ms = None if expires is None else durable.time_ms_of(expires)
+            found = found._replace(ttl_s=self.ttl_s, expires_at=expires, expires_at_ms=at_ms)
+        if self.fork is None:
+            return found
+        found = found._replace(
+            forked_from=str(self.fork.source), fork_sub_offset=self.fork.sub_offset
+        )
+        return found if self.fork.offset is None else found._replace(fork_offset=self.fork.offset)
+
+
+class Plan(NamedTuple):
+    """How a fork is made."""
+
+    source: TopicInfo
+    config: StreamConfig
+    base: int
+    """Before which message the source is cut."""
+    part: bytes
+    """What it inherits of that message."""
+
+
+async def put_stream(call: Call) -> web.StreamResponse:
+    """`PUT /v1/durable-streams/{namespace}/{topic}`."""
+    topic = call.topic
+    check_not_audit(topic)
+    asked = asked_for(call.headers)
+    if asked.fork is not None:
+        check_source(call, asked.fork)
+    body = await call.read_body()
+    plan: Plan | None = None
+    for _ in range(_TRIES_MAX):
+        info, plan = await _topic(call, asked, plan)
+        if info.settings.partitions != 1:
+            raise StreamConflict(
+                f"topic {topic} has {info.settings.partitions} partitions, and a stream has one"
+            )
+        call.incarnation = info.incarnation
+        try:
+            return await _make(call, topic.partition(0), asked, plan, body)
+        except Over:
+            await call.services.broker.streams.delete(topic, info.incarnation)
+            plan = None
+        except Unplanned:
+            fork, cut = info.fork, asked.fork
+            assert cut is not None
+            if fork is None or fork.topic != cut.source.topic or not fork.offsets:
+                raise StreamConflict(f"{topic} is there, and no fork of {cut.source}") from None
+            plan = await planned(call, asked, cut, fork.offsets[0])
+    raise StreamConflict(f"{topic} expires or is deleted as fast as it is made")
+
+
+async def _topic(call: Call, asked: Asked, plan: Plan | None) -> tuple[TopicInfo, Plan | None]:
+    """The topic in the path, perhaps a new one, and how it is made a fork, if it is new."""
+    topic, topics = call.topic, call.services.broker.topics
+    try:
+        return await topics.get(topic), plan
+    except TopicNotFound:
+        await call.services.quotas.check_topics(topic)
+    if asked.fork is None:
+        info, _ = await topics.create(topic, TopicSettings())
+        return info, None
+    plan = await planned(call, asked, asked.fork)
+    try:
+        return await forked(call, plan), plan
+    except TopicExists:
+        return await topics.get(topic), plan
+
+
+async def _make(
+    call: Call, name: PartitionName, asked: Asked, plan: Plan | None, body: bytes
+) -> web.StreamResponse:
+    async def here(partition: Partition) -> web.StreamResponse:
+        await clear(call, partition)
+        stream = partition.stream
+        if stream.is_made:
+            state = stream.standing()
+            await stream.make(asked.config(state.config), [], closed=asked.closed)
+            return _made(call, state, partition, made=False)
+        if asked.fork is not None and plan is None:
+            raise Unplanned
+        config = asked.config() if plan is None else plan.config
+        records = records_of(call, config, body)
+        if plan is not None and plan.part:
+            records.insert(0, Record(None, plan.part, (), call.services.clock()))
+        base = 0 if plan is None else plan.base
+        made = await stream.make(config, records, closed=asked.closed, base=base)
+        count_stored(call, partition, records)
+        return _made(call, stream.standing(), partition, made=made)
+
+    return await at_owner(call, name, here)
+
+
+async def clear(call: Call, partition: Partition) -> None:
+    """Raises `Over` when what was there before has to go, `StreamConflict` when it may not yet."""
+    state = partition.stream.state
+    if state is None:
+        return
+    if partition.stream.is_over:
+        raise Over
+    if state.is_gone:
+        if not await call.services.broker.streams.has_forks(partition):
+            raise Over
+        raise StreamConflict(f"{call.topic} was deleted, and its name is kept for its forks")
+
+
+def _made(
+    call: Call, state: StreamState, partition: Partition, *, made: bool
+) -> web.StreamResponse:
+    headers = {
+        "Content-Type": state.config.content_type,
+        durable.OFFSET_HEADER: shown(partition.stream.end),
+    }
+    if partition.stream.is_closed:
+        headers[durable.CLOSED_HEADER] = "true"
+    if made:
+        host, path = call.request.headers.get("Host"), call.request.raw_path.partition("?")[0]
+        scheme = "https" if call.request.secure else "http"
+        called = call.services.url if call.forwarded or host is None else f"{scheme}://{host}"
+        headers["Location"] = called + path
+    return web.Response(status=201 if made else 200, headers=headers)
+
+
+# ---- forks
+
+
+def check_source(call: Call, fork: ForkAsked) -> None:
+    """Raises a 400 for a source that cannot be forked here, `Forbidden` for one of others."""
+    if fork.source.namespace != call.namespace:
+        raise Problem(
+            400,
+            "foreign-source",
+            f"{fork.source} is of another namespace than {call.topic}: a fork shares ledgers with "
+            "its source, and rights, quotas and keys are its namespace's",
+        )
+    if call.services.gate.secured:
+        call.check(Operation.CONSUME, Resource(Kind.TOPIC, str(fork.source)))
+
+
+@asynccontextmanager
+async def _about(call: Call, info: TopicInfo) -> AsyncIterator[None]:
+    """While the block lasts the call is about another topic, and was not passed on for that."""
+    before = call.incarnation, call.forwarded
+    call.incarnation, call.forwarded = info.incarnation, False
+    try:
+        yield
+    finally:
+        call.incarnation, call.forwarded = before
+
+
+async def planned(call: Call, asked: Asked, fork: ForkAsked, cut: int | None = None) -> Plan:
+    """Ask the source. `cut`: where its topic was forked already.
+
+    Raises `TopicNotFound`, `StreamNotFound`, `StreamConflict`, a 400 for where it cannot be cut.
+    """
+    info = await call.services.broker.topics.get(fork.source)
+    if info.settings.partitions != 1:
+        raise StreamNotFound(f"topic {fork.source} is no durable stream: it has several partitions")
+    async with _about(call, info):
+        like, end = await _source(call, info)
+        wanted = asked.content_type
+        if wanted and media_type(wanted) != like.media_type:
+            raise StreamConflict(
+                f"{fork.source} has the content type {like.content_type}, not {wanted[:80]}"
+            )
+        offset = fork.offset
+        if offset is None:
+            offset = end if cut is None else cut
+        if offset > end:
+            raise _beyond(f"{fork.source} ends before {durable.offset_text(offset)}")
+        base, part = offset, b""
+        if fork.sub_offset:
+            base, part = await _cut(call, info, like, end, offset, fork.sub_offset)
+    if cut is not None and cut != base:
+        raise StreamConflict(f"{call.topic} is there, and was forked at another place")
+    config = asked.config(like)._replace(fork_offset=offset)
+    return Plan(info, config, base, part)
+
+
+async def _source(call: Call, info: TopicInfo) -> tuple[StreamConfig, int]:
+    """What the source is, and where it ends."""
+    name = info.name.partition(0)
+
+    async def here(partition: Partition) -> tuple[StreamConfig, int]:
+        state = await standing(call, partition, used=False)
+        kept = StreamConfig(*state.config[:4])
+        return kept, partition.stream.end
+
+    async def there(owner: Owner) -> tuple[StreamConfig, int]:
+        reply = await call.services.peers.ask(
+            call.services.broker.broker_id, owner, "HEAD", f"{durable.PATH}{info.name}",
+            identity=call.identity,
+        )  # fmt: skip
+        ttl, expires = reply.headers.get(durable.TTL_HEADER), reply.headers.get("Stream-Expires-At")
+        end = durable.offset_of(reply.headers.get(durable.OFFSET_HEADER, ""))
+        assert end is not None, "a broker has said it"
+        at_ms = None if expires is None else durable.time_ms_of(expires)
+        kind = reply.headers.get("Content-Type", "")
+        return StreamConfig(kind, None if ttl is None else int(ttl), expires, at_ms), end
+
+    gone = StreamConflict(f"{info.name} was deleted, and is kept for the forks that it has")
+    try:
+        return await with_owner(call, name, here, there)
+    except StreamGone:
+        raise gone from None
+    except Problem as problem:  # of another broker, to a HEAD: its status is all there is
+        if problem.status == 410:
+            raise gone from None
+        if problem.status == 404:
+            raise StreamNotFound(f"{info.name} is no durable stream") from None
+        raise
+
+
+async def _cut(
+    call: Call, info: TopicInfo, like: StreamConfig, end: int, offset: int, sub_offset: int
+) -> tuple[int, bytes]:
+    """Before which message the source is cut, and what is inherited of that one.
+
+    Raises a 400 beyond the message, or beyond the messages of its append.
+    """
+    if offset == end:
+        raise _beyond(f"{info.name} has nothing behind {durable.offset_text(offset)}")
+    data = await _batch_at(call, info, offset)
+    header = read_header(data)
+    index = offset - header.base_offset
+    if like.is_json:
+        left = header.record_count - index
+        if sub_offset > left:
+            raise _beyond(f"the append at {durable.offset_text(offset)} has {left} messages")
+        return offset + sub_offset, b""
+    records = list(read_records(data[: header.total_bytes]))
+    value = records[index].value or b""
+    if sub_offset > len(value):
+        raise _beyond(f"the append at {durable.offset_text(offset)} has {len(value)} bytes")
+    if sub_offset == len(value):
+        return offset + 1, b""
+    return offset, value[:sub_offset]
+
+
+async def _batch_at(call: Call, info: TopicInfo, offset: int) -> bytes:
+    """The batch that has this message."""
+
+    async def here(partition: Partition) -> bytes:
+        return (await partition.read(offset, bytes_max=1, count_max=1))[0].data
+
+    async def there(owner: Owner) -> bytes:
+        path = f"/v1/topics/{info.name}/partitions/0/messages?from={offset}&limit=1&max_bytes=1"
+        reply = await call.services.peers.ask(
+            call.services.broker.broker_id, owner, "GET", path, None, {"Accept": RECORD_BATCH},
+            identity=call.identity,
+        )  # fmt: skip
+        return reply.body
+
+    return await with_owner(call, info.name.partition(0), here, there)
+
+
+async def forked(call: Call, plan: Plan) -> TopicInfo:
+    """The topic, a fork of the source's. Raises `TopicExists`, `ForkDisturbed`."""
+    for last in (False, False, True):
+        try:
+            async with _about(call, plan.source):
+                points = await points_of(call, plan.source, {0: str(plan.base)})
+            return await call.services.broker.forks.make(plan.source, call.topic, points)
+        except ForkDisturbed:
+            if last:
+                raise
+            await asyncio.sleep(0)
+        except InvalidSettings as error:
+            raise Problem(400, "not-forkable", str(error)) from error
+    raise AssertionError("the last one returns or raises")
+
+
+def _beyond(why: str) -> Problem:
+    return Problem(400, "fork-beyond-end", why)
+
+
+# ---- the head
+
+
+def asked_for(headers: Mapping[str, str]) -> Asked:
+    """What a `PUT` asks for. Raises a 400."""
+    ttl, expires = headers.get(durable.TTL_HEADER), headers.get(durable.EXPIRES_HEADER)
+    if ttl is not None and expires is not None:
+        raise Problem(
+            400,
+            "ttl-and-expiry",
+            f"give {durable.TTL_HEADER} or {durable.EXPIRES_HEADER}, not both",
+        )
+    ttl_s = None if ttl is None else number(durable.TTL_HEADER, ttl)
+    if expires is not None and durable.time_ms_of(expires) is None:
+        raise bad(durable.EXPIRES_HEADER, expires, "an RFC 3339 time")
+    kind = word(headers, "Content-Type") or ""
+    closed = durable.says_true(headers.get(durable.CLOSED_HEADER))
+    return Asked(kind.strip(), ttl_s, expires, closed, _fork_asked(headers))
+
+
+def _fork_asked(headers: Mapping[str, str]) -> ForkAsked | None:
+    path = headers.get(durable.FORKED_FROM_HEADER)
+    offset = headers.get(durable.FORK_OFFSET_HEADER)
+    sub = headers.get(durable.FORK_SUB_OFFSET_HEADER)
+    if path is None:
+        if offset is not None or sub is not None:
+            raise Problem(
+                400, "fork-of-nothing", f"of what it is a fork says {durable.FORKED_FROM_HEADER}"
+            )
+        return None
+    source = durable.source_of(path)
+    if source is None:
+        raise bad(durable.FORKED_FROM_HEADER, path, f"{durable.PATH}NAMESPACE/TOPIC")
+    at = None if offset is None else durable.offset_of(offset)
+    if offset is not None and at is None:
+        raise bad(durable.FORK_OFFSET_HEADER, offset, "an offset of an answer")
+    sub_offset = 0 if sub is None else number(durable.FORK_SUB_OFFSET_HEADER, sub)
+    return ForkAsked(TopicName.of(*source), at, sub_offset)
