@@ -267,10 +267,12 @@ class Broker:
     def standing(self) -> Standing:
         """How this broker stands at this moment."""
         own = self.registry.standings.own
-        return own._replace(partitions=self.ownership.held())
+        load = round(self.balance.load())
+        return own._replace(partitions=self.ownership.held(), load=load)
 
     async def _stand(self, *, draining: bool) -> None:
-        await self.registry.standings.tell(self.standing()._replace(draining=draining))
+        held, load = self.ownership.held(), self.balance.load_to_tell()
+        await self.registry.standings.tell(Standing(draining, held, load))
 
     async def _tell_standing(self) -> None:
         await self._stand(draining=self.registry.is_draining)
@@ -414,6 +416,7 @@ class Broker:
         self.chores.begin("clock", self.broker_id, self._timekeeper.beat)
 
     def _rebalance(self) -> None:
+        self.balance.measure()
         self.chores.begin("standing", self.broker_id, self._tell_standing)
         self.chores.begin("balance", "", self.balance.look)
 

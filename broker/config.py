@@ -116,6 +116,18 @@ class BrokerConfig:
     """… and how long it waits between two partitions that it hands on."""
     drain_moves_max: int = 8
     """So many partitions at once are handed on by a broker that is drained."""
+    balance_by_load: bool = True
+    """Whether the most loaded broker gives partitions to the least loaded one."""
+    balance_load_floor: int = 10_000
+    """A broker that has less to do gives nothing: messages a second, published and read, plus
+    their KiB a second …"""
+    balance_load_percent: int = 125
+    """… nor one that has less than so much of the mean of all brokers."""
+    balance_load_pause_ms: int = 60_000
+    """Between two partitions that a broker gives away for its load, and after brokers came or
+    went."""
+    balance_load_rest_ms: int = 600_000
+    """So long a partition stays where it was opened, whatever its load."""
     deletion_wait_ms: int = 20_000
     """How long a caller waits for a topic's deletion; it goes on without them."""
     let_go_timeout_ms: int = 2_000
@@ -165,6 +177,11 @@ class BrokerConfig:
                 f"batch_bytes_max is {self.batch_bytes_max}; it must be between 1 and "
                 f"{ENTRY_PAYLOAD_BYTES_MAX}, the longest payload of an entry"
             )
+        if self.balance_load_percent <= 100:
+            raise BrokerConfigError(
+                f"balance_load_percent is {self.balance_load_percent}; it must be above 100, which "
+                "is what all brokers have in the mean"
+            )
         if self.audit_log_level not in AUDIT_LEVELS:
             raise BrokerConfigError(
                 f"audit_log_level is {self.audit_log_level!r}; it must be one of "
@@ -206,6 +223,9 @@ _POSITIVE = (
     "balance_interval_ms",
     "balance_pause_ms",
     "drain_moves_max",
+    "balance_load_floor",
+    "balance_load_pause_ms",
+    "balance_load_rest_ms",
     "deletion_wait_ms",
     "let_go_timeout_ms",
     "sweep_interval_ms",

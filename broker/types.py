@@ -450,6 +450,13 @@ class Published(NamedTuple):
     duplicate: bool
 
 
+class Work(NamedTuple):
+    """What was published into and read from a partition since it was opened."""
+
+    messages: int
+    payload_bytes: int
+
+
 class StoredBatch(NamedTuple):
     """One entry as it is served: `data` is the batch with its absolute base offset filled in."""
 

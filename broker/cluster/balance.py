@@ -14,6 +14,10 @@ A broker that is drained gives all it has to those that would have it without th
 long they have been up, several partitions at a time. One that is stopped does the same before it
 goes, as long as `stop_handover_ms` lets it.
 
+When each has its share, the most loaded broker gives some away: a partition each
+`balance_load_pause_ms`, placed on purpose where least is to be done (load.py says which, and when).
+For that every broker must have settled, and told what it has to do.
+
 What the heir does not claim in time is taken back, and the heir is given nothing for a while: ten
 seconds, and twice as long each time, so that nothing is closed again and again in vain.
 """
@@ -21,18 +25,29 @@ seconds, and twice as long each time, so that nothing is closed again and again 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import structlog
 
 from octavo.broker.cluster.handing import AskHeir, ForetellHeir, Handed
+from octavo.broker.cluster.load import (
+    MEASURED_EVERY_S,
+    Giving,
+    LoadRules,
+    Loads,
+    LoadTurns,
+    choose,
+    worth_telling,
+)
 from octavo.broker.cluster.ownership import OwnershipManager
 from octavo.broker.cluster.registry import BrokerRegistry
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import BrokerDraining, NoOtherBroker, NotOwner, PartitionUnavailable
 from octavo.broker.partition.ending import Foretold, PartitionEnd
-from octavo.broker.types import BrokerInfo, PartitionName
+from octavo.broker.partition.partition import Partition
+from octavo.broker.types import BrokerInfo, PartitionName, Work
 from octavo.protocol.backoff import Backoff
 from octavo.protocol.codes import OctavoError
 
@@ -97,6 +112,20 @@ class Balance:
         # A partition that was taken back stays for so long anyhow.
         self._patience = Patience(2 * config.balance_after_ms / 1000)
         self._settled: tuple[str, ...] = ()
+        self.clock: Callable[[], float] = asyncio.get_running_loop().time
+        """Of loads, in seconds …"""
+        self.measure_of: Callable[[Partition], Work] = lambda partition: partition.work
+        """… and what they are measured by."""
+        self._rules = LoadRules(
+            config.balance_load_floor,
+            config.balance_load_percent / 100,
+            config.balance_load_pause_ms / 1000,
+            config.balance_load_rest_ms / 1000,
+        )
+        self._loads = Loads()
+        self._load_turns = LoadTurns(self._rules)
+        self._measured_s = -math.inf
+        self._told: int | None = None
         self.moved = 0
         """Partitions handed on since the start."""
 
@@ -125,6 +154,62 @@ class Balance:
             if heir != self._registry.own.broker_id:
                 found[name] = heir
         return found
+
+    def measure(self) -> None:
+        """What the partitions here give to do; called now and then."""
+        if self.clock() - self._measured_s >= MEASURED_EVERY_S:
+            self._measured_s = self.clock()
+            work = ((one.name, self.measure_of(one)) for one in self._owners.open_partitions())
+            self._loads.measure(work, self._measured_s)
+
+    def load(self) -> float:
+        """Of this broker."""
+        return self._loads.total(lambda name: self._owners.partitions_of(name) is not None)
+
+    def load_of(self, name: PartitionName) -> float:
+        """Of a partition that is open here."""
+        return self._loads.of(name)
+
+    def load_to_tell(self) -> int:
+        """Of this broker, about: told anew when it is another by a tenth."""
+        self._told = worth_telling(self._told, self.load(), self._rules.floor)
+        return self._told
+
+    def to_give(self) -> Giving | None:
+        """What this broker would give away for its load now, if anything."""
+        now_s, own = self.clock(), self._registry.own.broker_id
+        settled = self._registry.settled()
+        if (
+            not self._config.balance_by_load
+            or self.load() <= self._rules.floor
+            or settled != self._registry.undrained()
+            or not self._load_turns.may_move(now_s, self._registry.changed_s)
+        ):
+            return None
+        told = {one: self._registry.standings.of(one).load for one in settled}
+        loads = {one: float(load) for one, load in told.items() if load is not None}
+        if len(loads) + (own not in loads) < len(settled):
+            return None
+        rested = self._owners.served_since(now_s - self._rules.rest_s)
+        movable = {name: self._loads.of(name) for name, _ in rested}
+        return choose(own, loads | {own: self.load()}, movable, self._rules)
+
+    async def _give(self) -> None:
+        """Give one away, if this broker has too much to do."""
+        giving = self.to_give()
+        if giving is None or not self._may_be_given(giving.to):
+            return
+        self._load_turns.tried(self.clock())
+        _log.info(
+            "load_given_away",
+            partition=str(giving.partition),
+            to=giving.to,
+            load=round(giving.load),
+            own_load=round(giving.own),
+            heirs_load=round(giving.heirs),
+            mean_load=round(giving.mean),
+        )
+        await self._move(giving.partition, self._registry.live[giving.to], placed=True)
 
     def check_others(self) -> None:
         """Raises `NoOtherBroker` when nobody could take what this broker serves."""
@@ -176,6 +261,8 @@ class Balance:
             if self.to_move().get(name) == heir and self._may_be_given(heir):
                 await self._move(name, self._registry.live[heir])
                 await asyncio.sleep(self._config.balance_pause_ms / 1000)
+        if not self.to_move():
+            await self._give()
 
     async def give_all(self) -> None:
         """Return once nothing is left here that anybody else would take."""

@@ -77,7 +77,7 @@ class BrokerRegistry:
         """The records as last read; they differ from one start of a broker to the next."""
         self._up_since_s: dict[str, float] = {}
         """When each record was first seen here."""
-        self._undisturbed_since_s = 0.0
+        self._undisturbed_since_s = self._changed_s = 0.0
         self._watch: Watch | None = None
         self._registered = False
         self._namesake: bytes | None = None
@@ -127,6 +127,12 @@ class BrokerRegistry:
         live = self.live or {self.own.broker_id: self.own}
         able = self.undrained() or tuple(sorted(live))
         return tuple(live[one] for one in self._preferred(topic, partitions, able))
+
+    @property
+    def changed_s(self) -> float:
+        """When brokers came, went or were drained last, or this one lost its session."""
+        changed_s = (self._changed_s, self._undisturbed_since_s, self.standings.changed_s)
+        return max(*changed_s, *self._up_since_s.values())
 
     @property
     def is_connected(self) -> bool:
@@ -288,7 +294,7 @@ class BrokerRegistry:
             name: now_s if name in gone else self._up_since_s.get(name, now_s) for name in found
         }
         if found != self.live or gone:
-            self.live = found
+            self.live, self._changed_s = found, now_s
             _log.info("brokers_changed", live=sorted(found), gone=gone)
             if gone:
                 self._on_gone()

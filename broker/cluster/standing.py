@@ -41,6 +41,8 @@ class Standing(NamedTuple):
     """It gives away what it serves, and is to be given nothing."""
     partitions: int = 0
     """That it serves."""
+    load: int | None = None
+    """What they give it to do (load.py), about; None: it has not told."""
 
 
 def encode_standing(standing: Standing, registered: bytes) -> bytes:
@@ -55,7 +57,12 @@ def decode_standing(value: bytes, registered: bytes) -> Standing:
     with contextlib.suppress(ValueError, KeyError, TypeError, msgpack.UnpackException):
         fields = msgpack.unpackb(value)
         if fields["of"] == registered:
-            return Standing(bool(fields["draining"]), int(fields["partitions"]))
+            load = fields.get("load")
+            return Standing(
+                bool(fields["draining"]),
+                int(fields["partitions"]),
+                None if load is None else int(load),
+            )
     return Standing()
 
 
@@ -89,6 +96,8 @@ class Standings:
         self._others: dict[str, _Other] = {}
         self._drained: frozenset[str] = frozenset()
         self.own = Standing()
+        self.changed_s = 0.0
+        """When another was drained last, or no more."""
 
     def start(self, broker_id: str, registered: bytes) -> None:
         """Who we are, as our registration says it."""
@@ -164,6 +173,7 @@ class Standings:
         drained = frozenset(one for one in self._others if self.of(one).draining)
         if drained != self._drained:
             self._drained = drained
+            self.changed_s = asyncio.get_running_loop().time()
             self._on_change()
 
     def _forget(self, name: str) -> None:

@@ -16,7 +16,7 @@ from octavo.broker.log.ledger_list import Cut, ForkPoint, end_offset, is_measure
 from octavo.broker.log.reader import LedgerTimes, LogReader
 from octavo.broker.log.record import PartitionRecordKeeper
 from octavo.broker.partition.publisher import Publisher
-from octavo.broker.types import MessageId, PartitionName, StoredBatch
+from octavo.broker.types import MessageId, PartitionName, StoredBatch, Work
 from octavo.ledger.encryption import Sealing
 from octavo.ledger.errors import LedgerNotFound
 from octavo.metadata.compactions import compacted_ledgers
@@ -51,6 +51,13 @@ class PartitionLog:
         self._growth: dict[asyncio.Future[None], None] = {}
         self._closed: NotOwner | None = None
         self._leaving = 0
+        self._read_messages = self._read_bytes = 0
+
+    @property
+    def work(self) -> Work:
+        """What was stored and read since the newest ledger was opened."""
+        messages, size = self._publisher.stored_messages, self._publisher.stored_bytes
+        return Work(messages + self._read_messages, size + self._read_bytes)
 
     @property
     def earliest_offset(self) -> int:
@@ -112,9 +119,12 @@ class PartitionLog:
         found = self.tail.read(offset, bytes_max, count_max)
         # Without its key what is in memory is not given away; the ledger's reader says why, or
         # finds that the key was wrapped anew.
-        if found and (self._sealing is None or await self._sealing.is_readable()):
-            return found
-        return await self.reader.read(offset, self.end_offset, bytes_max, count_max)
+        if not found or (self._sealing is not None and not await self._sealing.is_readable()):
+            found = await self.reader.read(offset, self.end_offset, bytes_max, count_max)
+        for batch in found:
+            self._read_messages += batch.header.record_count
+            self._read_bytes += len(batch.data)
+        return found
 
     async def fork_point(self, offset: int) -> ForkPoint:
         """See `Partition.fork_point`."""

@@ -78,6 +78,7 @@ from octavo.broker.types import (
     StoredBatch,
     SubscriptionInfo,
     TopicSettings,
+    Work,
 )
 from octavo.ledger.errors import LedgerFenced
 from octavo.ledger.read.open_batch import open_batch
@@ -281,6 +282,11 @@ class Partition:
     def settings(self) -> TopicSettings:
         """What holds for its topic now."""
         return self._settings()
+
+    @property
+    def work(self) -> Work:
+        """What was published and read here since it was opened, or opened again."""
+        return self._log.work
 
     def stats(self) -> PartitionStats:
         """Live figures; costs nothing."""

@@ -168,6 +168,7 @@ class Publisher:
         self.segment = self._previous = segment
         self.confirmed_offset = self.next_offset = segment.base_offset
         self.inflight_bytes = 0
+        self.stored_messages = self.stored_bytes = 0
         self._pending: deque[_Job] = deque()
         self._waiting: deque[_Job] = deque()
         self._waiting_bytes = 0
@@ -518,6 +519,8 @@ class Publisher:
         assert first == self.confirmed_offset, "confirmations come in the order of the offsets"
         self.confirmed_offset = first + header.record_count
         self.inflight_bytes -= job.size
+        self.stored_messages += header.record_count
+        self.stored_bytes += job.size
         segment.contents = segment.contents.plus(header, job.size)
         segment.last_entry = job.entry_id
         ledger_id = segment.writer.ledger_id

@@ -171,7 +171,7 @@ class AsyncClient:
         return await self._get("/v1/cluster")
 
     async def brokers(self) -> list[Mapping[str, Any]]:
-        """Live brokers: a mapping each, with `id`, `url`, `draining` and `partitions`."""
+        """Live brokers: a mapping each, with `id`, `url`, `draining`, `partitions` and `load`."""
         return list((await self._get("/v1/brokers")).get("brokers", []))
 
     async def drain_broker(self, broker_id: str) -> Mapping[str, Any]:

@@ -126,6 +126,12 @@ KEPT: Mapping[str, str] = {
     "attempts that follow each other at once, and are begun again by a round": """
         octavo.broker.cluster.standing:_TRIES
     """,
+    "of balance by load, which the simulator leaves off, for it judges the even spread; "
+    "unit/broker/test_load, cluster/test_load": """
+        octavo.broker.cluster.load:GAIN octavo.broker.cluster.load:IDLE
+        octavo.broker.cluster.load:MEASURED_EVERY_S octavo.broker.cluster.load:MESSAGE_BYTES
+        octavo.broker.cluster.load:SMOOTHED_OVER_S octavo.broker.cluster.load:TOLD_STEP
+    """,
     "a cache of a pure function": """
         octavo.broker.cluster.registry:_TOPICS_REMEMBERED
     """,

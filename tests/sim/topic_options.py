@@ -126,6 +126,7 @@ def _config(rng: random.Random) -> dict[str, Any]:
         "delayed_messages_max": leased // 2,
         "claim_wait_ms": rng.choice((200, 800)),
         "stop_handover_ms": 400,
+        "balance_by_load": False,  # the even spread is judged (S10)
         "handover_timeout_ms": rng.choice((150, 600)),
         "look_ahead_messages_max": 20,
     }

@@ -212,6 +212,7 @@ def _brokers(call: Call) -> list[dict[str, Any]]:
                 "self": is_own,
                 "draining": standing.draining,
                 "partitions": standing.partitions,
+                "load": standing.load,
             }
         )
     return found
