@@ -401,6 +401,9 @@ class FakePartition:
             raise errors.OffsetBeyondEnd(f"the next one will be {self.next_offset}", offset)
         return ForkPoint(offset, Cut(7, 0, 0, -1) if offset else None)
 
+    def is_subscription_unused(self, name: str, for_ms: int, retire_s: float = 0.0) -> bool:
+        return False
+
     def is_unused(self, for_ms: int, retire_s: float = 0.0) -> bool:
         return False
 
