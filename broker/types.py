@@ -457,6 +457,17 @@ class Work(NamedTuple):
     payload_bytes: int
 
 
+class Publishing(NamedTuple):
+    """How a partition's publishers fare."""
+
+    pending_bytes: int
+    pending_bytes_max: int
+    producer: str | None
+    """Who alone may publish."""
+    held_back: tuple[str, ...]
+    """What holds them back, in words."""
+
+
 class StoredBatch(NamedTuple):
     """One entry as it is served: `data` is the batch with its absolute base offset filled in."""
 

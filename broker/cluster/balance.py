@@ -41,7 +41,7 @@ from octavo.broker.cluster.load import (
     choose,
     worth_telling,
 )
-from octavo.broker.cluster.ownership import OwnershipManager
+from octavo.broker.cluster.ownership import Held, OwnershipManager
 from octavo.broker.cluster.registry import BrokerRegistry
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import BrokerDraining, NoOtherBroker, NotOwner, PartitionUnavailable
@@ -91,6 +91,18 @@ class Patience:
     def keep_only(self, broker_ids: Iterable[str]) -> None:
         """The others have gone: whoever comes back begins anew."""
         self._silent = {one: self._silent[one] for one in broker_ids if one in self._silent}
+
+
+class Place(NamedTuple):
+    """Why a partition is served here."""
+
+    why: str
+    """In words."""
+    preferred: str
+    """Who should have it by the even spread."""
+    placed: bool
+    served_s: float
+    load: float
 
 
 class Balance:
@@ -174,6 +186,42 @@ class Balance:
         """Of this broker, about: told anew when it is another by a tenth."""
         self._told = worth_telling(self._told, self.load(), self._rules.floor)
         return self._told
+
+    def place_of(self, name: PartitionName) -> Place:
+        """Why a partition is served here. Raises `NotOwner`."""
+        held = self._owners.held_here(name)
+        served_s = asyncio.get_running_loop().time() - held.since_s
+        preferred = self._registry.preferred(name.topic_name, held.partitions)
+        wanted = preferred[name.partition].broker_id
+        why = self._why(held, wanted, served_s)
+        return Place(why, wanted, held.placed, served_s, self._loads.of(name))
+
+    def _why(self, held: Held, wanted: str, served_s: float) -> str:
+        own = self._registry.own.broker_id
+        if held.is_moving:
+            return "it is being handed on to another broker at this moment"
+        if self._registry.is_draining and wanted != own:
+            return f"{own} is being emptied and gives it to {wanted}"
+        if held.placed:
+            return (
+                f"it was put on {own} for its load or by hand, and stays until that broker goes or "
+                "is drained, or it is moved again"
+            )
+        if wanted == own:
+            return (
+                f"of the live brokers ({', '.join(sorted(self._registry.live))}) {own} is to have "
+                f"it by the even spread of the topic's partitions ({held.partitions})"
+            )
+        after_s = self._config.balance_after_ms / 1000
+        if served_s < after_s:
+            wait = f"it was opened {served_s:.0f} s ago, and stays for {after_s:g} s"
+        elif wanted not in self._registry.settled():
+            wait = f"{own} or {wanted} has not been up for {after_s:g} s, or has no session"
+        elif not self._may_be_given(wanted):
+            wait = f"{wanted} did not take what it was given last, and is left alone for a while"
+        else:
+            wait = "its turn comes"
+        return f"by the even spread {wanted} should have it, and is to be given it: {wait}"
 
     def to_give(self) -> Giving | None:
         """What this broker would give away for its load now, if anything."""

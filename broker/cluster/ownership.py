@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -62,6 +62,18 @@ _ASKED_WITHIN_S = 1.0
 """So long what a living broker has released is left to whom it has asked."""
 _NOWHERE = PartitionName("", "", -1)
 _SERVING = (PartitionState.OPEN, PartitionState.REOPENING)
+
+
+class Held(NamedTuple):
+    """A partition that is open here."""
+
+    partitions: int
+    """Of its topic."""
+    placed: bool
+    since_s: float
+    """By the loop's clock."""
+    is_moving: bool
+    """It is on its way to another broker."""
 
 
 class _Claimed(Exception):
@@ -313,6 +325,14 @@ class OwnershipManager:
     def may_be_handed_on(self, name: PartitionName) -> bool:
         """Whether it is open here, and not on its way already."""
         return self.partitions_of(name) is not None and name not in self._handing
+
+    def held_here(self, name: PartitionName) -> Held:
+        """How a partition came to be here. Raises `NotOwner`."""
+        local = self._local.get(name)
+        if local is None or local.partition is None:
+            raise NotOwner(f"{name} is not served by this broker")
+        settings = local.opening.settings()
+        return Held(settings.partitions, local.placed, local.since_s, name in self._handing)
 
     def held(self) -> int:
         """How many partitions are served here, or being opened."""

@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from aiohttp import web
 from msgspec import Raw
@@ -50,6 +50,13 @@ _LARGE = ("publish_large", "put_large")
 _PUBLISHES = ("publish", *_LARGE)
 _READS = ("read", "read_body", "receive")
 _SILENT = TopicSettings()
+
+
+class SlowedBy(NamedTuple):
+    """Rates of a topic that are exceeded, in words."""
+
+    into: tuple[str, ...]
+    out_of: tuple[str, ...]
 
 
 class Counted(Protocol):
@@ -244,6 +251,19 @@ class HttpQuotas:
         """A topic's, if they say how fast messages go in or out."""
         policies = self._broker.topics.settings_of(topic, _SILENT).policies
         return policies if has_rates(policies) else None
+
+    def rates_of(self, topic: TopicName) -> SlowedBy:
+        """By which of its own rates the topic is held back here now, in words."""
+        return SlowedBy(*(self._said_of(self._rate(topic, names)) for names in (INTO, OUT_OF)))
+
+    @staticmethod
+    def _said_of(wait: Wait) -> tuple[str, ...]:
+        if not wait.wait_s:
+            return ()
+        return (
+            f"the topic's rate {wait.limit} is {wait.most} a second, and exceeded: calls are "
+            f"refused for another {wait.wait_s:.1f} s",
+        )
 
     def _rate(self, topic: TopicName, names: tuple[str, ...]) -> Wait:
         policies = self._policies(topic)

@@ -19,6 +19,7 @@ from octavo.broker.http.api import deliveries as api_deliveries
 from octavo.broker.http.api import durable_making as api_durable_making
 from octavo.broker.http.api import durable_reads as api_durable_reads
 from octavo.broker.http.api import durable_streams as api_durable_streams
+from octavo.broker.http.api import explain as api_explain
 from octavo.broker.http.api import forks as api_forks
 from octavo.broker.http.api import groups as api_groups
 from octavo.broker.http.api import large as api_large
@@ -155,6 +156,7 @@ def _both(route: Route, **differs: Any) -> tuple[Route, Route]:
     return route, replace(route, **{**changes, **differs})
 
 
+_EXPLAINED = _query("subscription", "to be explained as well", {"type": "string"})
 _NO_CONTENT = Answer(204, "Done")
 _LEASED = {
     PARTITION_HEADER: "of batches: their partition",
@@ -308,6 +310,25 @@ _TOPICS = (
         tag="cluster", summary="From broker to broker: store audit events of a secured cluster",
         body=(Content(RECORD_BATCH, {"type": "string", "format": "binary"}),),
         answers=(_NO_CONTENT,), problems=(403, 503, 504), needs=INNER,
+    ),
+    Route(
+        method="GET", path="/v1/explain/{namespace}/{topic}", handler=api_explain.explain_topic,
+        name="explain_topic", tag="topics",
+        summary="Who serves each partition and why, and what holds whom back",
+        description=(
+            "With `subscription` also its limits, and for each consumer what it has and why it is "
+            "given nothing. A partition whose owner says nothing within 2 s has a `problem`."
+        ),
+        needs=of_topic(Operation.DESCRIBE),
+        parameters=(*_in_path("namespace", "topic"), _EXPLAINED),
+        answers=(_ok("All partitions"),), problems=(404,),
+    ),
+    Route(
+        method="GET", path=_TOPIC + "/partitions/{partition}/explain",
+        handler=api_explain.explain_partition, name="explain_partition", tag="topics",
+        summary="The same of one partition", needs=of_topic(Operation.DESCRIBE),
+        parameters=(*_in_path("namespace", "topic", "partition"), _EXPLAINED),
+        answers=(_ok("This partition", "Explained"),), problems=(404,),
     ),
     Route(
         method="POST", path=_TOPIC + "/unload", handler=api_moves.unload_topic,

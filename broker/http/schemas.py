@@ -61,6 +61,7 @@ _KINDS: dict[str, type[msgspec.Struct]] = {
     "NamespaceSettings": NamespaceBody,
     "Namespace": answers.Namespace,
     "Partition": answers.PartitionFigures,
+    "Explained": answers.Explained,
     "LetGo": answers.LetGo,
     "Unused": answers.Unused,
     "SubscriptionSettings": SubscriptionBody,

@@ -75,6 +75,7 @@ from octavo.broker.types import (
     PartitionState,
     PartitionStats,
     Published,
+    Publishing,
     StoredBatch,
     SubscriptionInfo,
     TopicSettings,
@@ -287,6 +288,22 @@ class Partition:
     def work(self) -> Work:
         """What was published and read here since it was opened, or opened again."""
         return self._log.work
+
+    def publishing(self) -> Publishing:
+        """What holds publishers back, if anything does; costs nothing."""
+        publisher, most = self._publisher, self._config.inflight_bytes_max
+        why = [self._backlogs.over] if self._backlogs.over else []
+        if publisher.waiting_bytes:
+            why.append(
+                f"{publisher.waiting_bytes} bytes wait for room: {publisher.inflight_bytes} are on "
+                f"their way to bookies, and inflight_bytes_max is {most}"
+            )
+        holder = self._access.state.producer
+        if holder:
+            why.append(f"producer {holder!r} has exclusive access: nobody else may publish")
+        if self.state is not PartitionState.OPEN:
+            why.append("its ledger has failed: it is being opened again")
+        return Publishing(publisher.inflight_bytes, most, holder or None, tuple(why))
 
     def stats(self) -> PartitionStats:
         """Live figures; costs nothing."""

@@ -363,6 +363,11 @@ class Publisher:
         self._waiting_bytes -= job.size
         return Overloaded(f"{self._name}: no room within {waited_ms} ms; not stored")
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Of batches that wait for room."""
+        return self._waiting_bytes
+
     def _has_room(self, job: _Job) -> bool:
         total = self.inflight_bytes + job.size
         return total <= self._config.inflight_bytes_max or not self._pending

@@ -121,6 +121,11 @@ class Dispatcher:
         """Hand-outs that are being read."""
 
     @property
+    def limits(self) -> tuple[int, int | None]:
+        """How many messages may be out: at all consumers, and at one (None: as many)."""
+        return self._leased_max, self._of_one_max
+
+    @property
     def leased(self) -> int:
         """Messages that are out at consumers."""
         return len(self._lease_of)

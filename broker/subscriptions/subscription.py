@@ -387,6 +387,10 @@ class Subscription:
         """
         return self._dispatcher.held_back(self._log.next_offset, consumer)
 
+    def unacked_limits(self) -> tuple[int, int | None]:
+        """How many messages may be out: at all consumers, and at one (None: as many)."""
+        return self._dispatcher.limits
+
     @property
     def committed_offset(self) -> int:
         """The first offset that is not acked."""

@@ -1,4 +1,4 @@
-"""`octavo topic`: create, list, describe, update, fork, truncate, delete."""
+"""`octavo topic`: create, list, describe, explain, update, fork, truncate, unload, delete."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from octavo.cli.explained import show_explained
 from octavo.cli.options import (
     AsJson,
     BadOption,
@@ -252,6 +253,30 @@ def delete(
         typer.confirm(f"Delete {topic} and everything in it?", abort=True, err=True)
     ask(broker_urls(url, data), lambda client: client.delete_topic(topic))
     say(f"deleted {topic}")
+
+
+@app.command()
+def explain(
+    topic: TopicArgument,
+    subscription: Annotated[
+        str | None, typer.Option("--subscription", "-s", help="Also what holds this one back.")
+    ] = None,
+    url: Url = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say who serves each partition and why, and what holds publishers and consumers back.
+
+    \b
+    Examples:
+      octavo topic explain flights
+      octavo topic explain flights --subscription reports
+    """
+    found: Mapping[str, Any] = ask(
+        broker_urls(url, data),
+        lambda client: client.explain_topic(topic, subscription=subscription),
+    )
+    emit_json(found) if as_json else show_explained(found)
 
 
 @app.command()

@@ -396,6 +396,20 @@ class AsyncClient:
         answer = await self.transport.call("POST", path, query=query)
         return list(answer.json()["partitions"])
 
+    async def explain_topic(
+        self, topic: str, *, subscription: str | None = None
+    ) -> Mapping[str, Any]:
+        """Why things are as they are: who serves each partition and why, what holds publishers
+        back; with `subscription` also what holds its consumers back, and by what limit.
+
+        A mapping as `GET /v1/explain` answers it. Raises `NotFound`.
+        """
+        name = TopicName.of(topic)
+        path = f"/v1/explain/{quote(name.namespace, safe='')}/{quote(name.topic, safe='')}"
+        query = {} if subscription is None else {"subscription": subscription}
+        found: Mapping[str, Any] = (await self.transport.call("GET", path, query=query)).json()
+        return found
+
     # ---- schemas
 
     async def register_schema(

@@ -277,6 +277,7 @@ class Client(OnLoopThread[AsyncClient]):
     truncate_topic = blocking(AsyncClient.truncate_topic)
     delete_topic = blocking(AsyncClient.delete_topic)
     unload_topic = blocking(AsyncClient.unload_topic)
+    explain_topic = blocking(AsyncClient.explain_topic)
     subscriptions = blocking(AsyncClient.subscriptions)
     register_schema = blocking(AsyncClient.register_schema)
     check_schema = blocking(AsyncClient.check_schema)

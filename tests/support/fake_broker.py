@@ -21,6 +21,7 @@ from octavo.broker.bulkload.checks import Offer
 from octavo.broker.bulkload.driver import ANYBODY, Committed, LoadPart
 from octavo.broker.bulkload.rules import Caller
 from octavo.broker.clock.deletion_clock import DeletionTime
+from octavo.broker.cluster.balance import Place
 from octavo.broker.cluster.forks import OwnersPoint
 from octavo.broker.cluster.handing import Handed
 from octavo.broker.cluster.schema_registry import SchemaRegistry
@@ -47,6 +48,7 @@ from octavo.broker.types import (
     PartitionName,
     PartitionStats,
     Published,
+    Publishing,
     StoredBatch,
     SubscriptionInfo,
     SubscriptionSettings,
@@ -199,6 +201,9 @@ class FakeSubscription:
         self.leases.clear()
         self.redeliver.clear()
         return self.next
+
+    def unacked_limits(self) -> tuple[int, int | None]:
+        return self.leased_max, None
 
     def held_back(self, consumer: str = "") -> str | None:
         full = len(self.leases) >= self.leased_max and self.next < self.partition.next_offset
@@ -570,6 +575,9 @@ class FakePartition:
             raise errors.SubscriptionNotFound(f"no subscription {name}")
         return await self.subscribe(infos[name])
 
+    def publishing(self) -> Publishing:
+        return Publishing(0, 1000, None, ())
+
     def stats(self) -> PartitionStats:
         return PartitionStats(
             name=self.name,
@@ -697,7 +705,11 @@ class FakeBroker:
         self.closed = False
         self.bulk_loads = FakeBulkLoads()
         self.open_batches = OpenBatches(0)
-        self.balance = SimpleNamespace(to_move=dict[PartitionName, str], unload=self.unload)
+        self.balance = SimpleNamespace(
+            to_move=dict[PartitionName, str],
+            unload=self.unload,
+            place_of=lambda _: Place("it was first", broker_id, False, 5.0, 12.0),
+        )
         self.standings = SimpleNamespace(of=lambda other: cluster.brokers[other].standing())
         self.draining = False
         self.foretold: list[Foretold] = []

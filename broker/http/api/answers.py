@@ -141,6 +141,10 @@ class Consumer(msgspec.Struct):
     active: Annotated[bool, Meta(description="of a failover subscription")] | UnsetType = UNSET
     slots: Annotated[int, Meta(description="of 65536, in a key-shared one")] | UnsetType = UNSET
     slot_ranges: Annotated[str, Meta(description="which: 0-511,2048-4095")] | UnsetType = UNSET
+    held_back: (
+        Annotated[str | None, Meta(description="why it is given nothing, when it is explained")]
+        | UnsetType
+    ) = UNSET
 
 
 class DeadLetters(msgspec.Struct):
@@ -207,6 +211,44 @@ class PartitionFigures(msgspec.Struct):
         Annotated[str, Meta(description="why retention leaves the oldest ledger")] | UnsetType
     ) = UNSET
     compacted: CompactedFigures | UnsetType = UNSET
+
+
+class ExplainedPublishing(msgspec.Struct):
+    """What may hold a partition's publishers back, and what does."""
+
+    pending_bytes: Annotated[int, Meta(ge=0, description="on their way to the ack quorum")]
+    pending_bytes_max: Annotated[int, Meta(ge=0, description="beyond it publishers wait")]
+    producer: Annotated[str | None, Meta(description="who alone may publish, if somebody")]
+    held_back: Annotated[list[str], Meta(description="each limit that is reached, in words")]
+
+
+class ExplainedSubscription(msgspec.Struct):
+    """What may hold a subscription's consumers back in one partition, and what does."""
+
+    figures: SubscriptionFigures
+    unacked_max: Annotated[int, Meta(ge=0, description="messages out at all consumers")]
+    held_back: Annotated[list[str], Meta(description="each limit that is reached, in words")]
+    unacked_of_consumer_max: Count | UnsetType = UNSET
+
+
+class Explained(msgspec.Struct):
+    """One partition: who serves it and why, and what is held back by what."""
+
+    partition: Count
+    owner: str
+    why: Annotated[str, Meta(description="why it is served there, in words")]
+    preferred: Annotated[str, Meta(description="who should have it by the even spread")]
+    placed: Annotated[bool, Meta(description="it was put there for its load, or by hand")]
+    served: Annotated[float, Meta(description="seconds since it was opened there")]
+    load: Annotated[int, Meta(description="messages and KiB a second, published and read")]
+    epoch: Count
+    earliest_offset: Offset
+    next_offset: Offset
+    ledgers: list[PartLedger]
+    last_add_confirmed: int
+    kept_because: str
+    publishing: ExplainedPublishing
+    subscription: ExplainedSubscription | UnsetType = UNSET
 
 
 class Topic(msgspec.Struct):
