@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -83,6 +85,10 @@ Compacted = Annotated[
 Raw = Annotated[
     bool, typer.Option("--raw", help="Values only, byte for byte, a line end behind each.")
 ]
+OutputDir = Annotated[
+    Path | None,
+    typer.Option(help="Write the body of each large message into a file here, PARTITION-OFFSET."),
+]
 WholeJson = Annotated[
     bool, typer.Option("--json", help="One JSON object a line: all of each message, exactly.")
 ]
@@ -107,6 +113,7 @@ def consume(
     compacted: Compacted = False,
     raw: Raw = False,
     as_json: WholeJson = False,
+    output_dir: OutputDir = None,
     type_: Type = None,
     priority: Priority = 0,
     headers: HeaderFilter = None,
@@ -127,6 +134,7 @@ def consume(
       octavo consume flights --from latest --follow --json | jq .value
       octavo consume flights --from 2026-11-21T08:00:00Z --partition 2 --json
       octavo consume accounts --compacted --follow
+      octavo consume films --subscription copies --output-dir films
     """
     is_several = group or "*" in topic or "?" in topic
     _check(subscription, partition, consumer, start, compacted=compacted, several=is_several)
@@ -136,6 +144,10 @@ def consume(
         type_ if type_alone is None else None, priority, headers or [], key_prefix,
         durable=durable, of_one=of_one,
     )  # fmt: skip
+    if output_dir is not None and is_several:
+        raise BadOption("--output-dir goes with one topic: offsets of several would be one file")
+    if output_dir is not None and not output_dir.is_dir():
+        raise BadOption(f"--output-dir {output_dir} is no folder: make it first")
     printer = _Printer(limit, raw, as_json, at_once=follow or subscription is not None)
     urls = broker_urls(url, data)
 
@@ -146,6 +158,8 @@ def consume(
         assert task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, task.cancel)
         async with AsyncClient(urls, on_retry=Waiting()) as client:
+            if output_dir is not None:
+                printer.save = partial(_save, client, topic, output_dir)
             if subscription and is_several:
                 await _of_several(
                     client, topic, subscription, start, follow, printer,
@@ -245,6 +259,8 @@ class _Printer:
         self._raw = raw
         self._json = as_json
         self._at_once = at_once
+        self.save: Callable[[Message], Awaitable[None]] = _nowhere
+        """What is done with a message before it is printed."""
 
     @property
     def left(self) -> int:
@@ -267,6 +283,23 @@ class _Printer:
             sys.stdout.flush()
         if self.left <= 0:
             raise _Enough
+
+
+async def _nowhere(_: Message) -> None:
+    """It stays where it is."""
+
+
+async def _save(client: AsyncClient, topic: str, folder: Path, message: Message) -> None:
+    """The body of a large one into a file, which has its name once all of it is there."""
+    if message.large is None:
+        return
+    file = folder / f"{message.partition}-{message.offset}"
+    part = file.with_name(file.name + ".part")
+    with part.open("wb") as opened:
+        async with aclosing(client.body(topic, message)) as pieces:
+            async for piece in pieces:
+                opened.write(piece)
+    part.replace(file)
 
 
 def plain_message(message: Message) -> dict[str, Any]:
@@ -325,6 +358,7 @@ async def _print_all(
     async with aclosing(consumer.deliveries(batch=batch, idle_s=idle_s)) as deliveries:
         async for delivery in deliveries:
             try:
+                await printer.save(delivery)
                 printer.show(delivery)
             except _Enough:
                 await consumer.ack(delivery)
@@ -368,6 +402,7 @@ async def _by_reading(
         async for message in client.messages(
             topic, partition=number, start=place, follow=follow, compacted=compacted
         ):
+            await printer.save(message)
             printer.show(message)
 
     if not follow:

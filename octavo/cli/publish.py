@@ -103,6 +103,10 @@ def publish(
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Read lines from a file ('-': stdin).")
     ] = None,
+    large: Annotated[
+        Path | None,
+        typer.Option(help="A file that is one message as a whole, of up to 128 MiB: streamed."),
+    ] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every message.")] = None,
     key_field: Annotated[
         str | None, typer.Option("--key-field", help="Take the key from this field of each line.")
@@ -135,7 +139,16 @@ def publish(
       octavo publish greetings hello 'and again' --key me
       octavo publish flights --file flights.ndjson --ndjson --key-field tailnum
       seq 1000 | octavo publish numbers
+      octavo publish films --large film.mp4 --key film-1
     """
+    if large is not None:
+        if messages or file or key_field or ndjson or envelope:
+            raise BadOption("--large FILE is one message: no others, and no options of lines")
+        _publish_large(
+            broker_urls(url, data), topic, large, key, partition, producer_id, deliver_after_s,
+            as_json=as_json,
+        )  # fmt: skip
+        return
     if messages and file:
         raise BadOption("messages on the command line and --file at once: choose one")
     if key and key_field:
@@ -161,6 +174,41 @@ def publish(
     else:
         where = f", last at partition {last.partition} offset {last.offset}" if last else ""
         err.print(f"{count:,} published in {took_s:.1f} s{where}")
+
+
+def _publish_large(
+    urls: list[str],
+    topic: str,
+    file: Path,
+    key: str | None,
+    partition: int | None,
+    upload: str | None,
+    deliver_after_s: float | None,
+    *,
+    as_json: bool,
+) -> None:
+    """A whole file; `upload` is the name under which it is stored once."""
+    from octavo.client.client import AsyncClient
+
+    async def run() -> Position:
+        async with AsyncClient(urls, retry_s=RETRY_S, on_retry=Waiting()) as client:
+            return await client.publish_large(
+                topic, file, key=key, partition=partition, upload=upload,
+                deliver_at_ms=_due_ms(deliver_after_s),
+            )  # fmt: skip
+
+    if not file.is_file():
+        raise BadOption(f"--large {file} is no file")
+    started = time.monotonic()
+    at, size = asyncio.run(run()), file.stat().st_size
+    took_s = time.monotonic() - started
+    if as_json:
+        place = {"partition": at.partition, "offset": at.offset, "id": at.id}
+        emit_json({"count": 1, "took_s": round(took_s, 3), "last": place})
+    else:
+        there = ", which was there already" if at.duplicate else ""
+        where = f"partition {at.partition} offset {at.offset}{there}"
+        err.print(f"{size:,} bytes published in {took_s:.1f} s at {where}")
 
 
 def _arguments(messages: list[str], reading: _Reading) -> list[Line]:

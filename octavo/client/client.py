@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import secrets
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -29,6 +30,8 @@ from octavo.client.encoding import BatchEncoding, NdjsonEncoding
 from octavo.client.errors import ApiError, ClientError, InvalidCall, NotFound, TopicReplaced
 from octavo.client.following import pages
 from octavo.client.incarnation import Incarnation
+from octavo.client.large import Source, body_of, head_of
+from octavo.client.large import upload as upload_body
 from octavo.client.producer import (
     Opening,
     Producer,
@@ -573,6 +576,35 @@ class AsyncClient:
 
         return await self._publish(topic, send)
 
+    async def publish_large(
+        self,
+        topic: str,
+        source: Source,
+        *,
+        key: str | bytes | None = None,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
+        partition: int | None = None,
+        deliver_at_ms: int | None = None,
+        upload: str | None = None,
+    ) -> Position:
+        """Store one message of up to 128 MiB, streamed; return where, once all of it is durable.
+
+        Arguments:
+            source: its body: bytes, or the path of a file.
+            upload: a name of yours; a body that was stored under it is not stored again, as long
+                as its message is kept. One for this call alone where left away.
+
+        The others as in `publish`; key and headers must be text. Nobody sees anything of it before
+        it is stored, or ever when it is not. Its messages have `large`, and `body` reads them.
+        Raises `NotFound`, `InvalidCall`, `ApiError` (413 too long; 422 the topic takes none),
+        `Unreachable` (stored or not: call again with the same `upload`), `OSError`.
+        """
+        name = TopicName.of(topic)
+        known = upload or secrets.token_hex(16)
+        head = head_of(known, key, headers, timestamp_ms, deliver_at_ms)
+        return await upload_body(self.transport, name, source, head, partition, Incarnation())
+
     async def _publish(
         self, topic: str, send: Callable[[Producer], Awaitable[list[Receipt]]]
     ) -> list[Position]:
@@ -729,6 +761,30 @@ class AsyncClient:
             async for page in found:
                 self._looked_at[name] = of
                 yield page
+
+    async def body(
+        self, topic: str, message: Message | int, *, partition: int | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """The body of one message, large or not, piece by piece.
+
+            async for message in client.messages("films"):
+                if message.large:
+                    async for piece in client.body("films", message):
+                        file.write(piece)
+
+        `message` may be an offset, of `partition` 0 if none is named. Raises `NotFound`,
+        `Trimmed`, `Unreachable` and `BrokenBody`, where it broke off or is not what it was: what
+        came before is then no whole body.
+        """
+        name = TopicName.of(topic)
+        if isinstance(message, int):
+            number, offset = partition or 0, message
+        else:
+            number, offset = message.partition, message.offset
+        found = body_of(self.transport, name, number, offset, self._of(name, offset, None))
+        async with contextlib.aclosing(found):
+            async for piece in found:
+                yield piece
 
     async def offset(self, topic: str, *, partition: int = 0, at: str | int = "latest") -> int:
         """The offset that `at` means: `earliest`, `latest`, an offset, a message id, or a time.

@@ -294,6 +294,7 @@ class Client(OnLoopThread[AsyncClient]):
     set_policy = blocking(AsyncClient.set_policy)
     publish = blocking(AsyncClient.publish)
     publish_many = blocking(AsyncClient.publish_many)
+    publish_large = blocking(AsyncClient.publish_large)
     read = blocking(AsyncClient.read)
     offset = blocking(AsyncClient.offset)
 
@@ -375,6 +376,12 @@ class Client(OnLoopThread[AsyncClient]):
             ).made()
         )
         return Producer(inner, self._thread)
+
+    def body(
+        self, topic: str, message: Message | int, *, partition: int | None = None
+    ) -> Iterator[bytes]:
+        """The body of one message, piece by piece; see `AsyncClient.body`."""
+        return self._thread.iterate(self._inner.body(topic, message, partition=partition))
 
     def messages(
         self,

@@ -26,7 +26,7 @@ from octavo.client.errors import (
     api_error,
 )
 from octavo.client.incarnation import Incarnation
-from octavo.client.wire import LOST, HttpWire, Reply, Wire, is_hopeless, reason_of
+from octavo.client.wire import LOST, Body, HttpWire, Reply, Wire, is_hopeless, reason_of
 from octavo.protocol.backoff import Backoff
 
 PAUSE_S = 0.05
@@ -108,7 +108,7 @@ class Transport:
         path: str,
         *,
         query: Mapping[str, object] | None = None,
-        body: bytes | None = None,
+        body: Body = None,
         json_body: Any = None,
         headers: Mapping[str, str] | None = None,
         partition: PartitionKey | None = None,
@@ -184,11 +184,12 @@ class Transport:
         partition: PartitionKey,
         wait_s: float,
         of: Incarnation,
+        on_head: Callable[[Mapping[str, str]], None] = lambda _: None,
     ) -> AsyncGenerator[bytes, None]:
         """The pieces of an answer that may go on for ever, tried once: `call` is to go on by.
 
-        `wait_s` is how long a broker may be silent between two of them. Raises `ApiError` and
-        `Unreachable`, where it broke off.
+        `wait_s` is how long a broker may be silent between two of them. `on_head` is told the
+        answer's headers. Raises `ApiError` and `Unreachable`, where it broke off.
         """
         url, shown = self._url_for(partition), f"GET {path}"
         params = {name: str(value) for name, value in query.items()}
@@ -206,6 +207,7 @@ class Transport:
                     raise api_error(reply.status, _problem(reply), shown)
                 if not of.agrees(reply.headers):
                     raise TopicReplaced(409, _ANOTHER, shown)
+                on_head(reply.headers)
                 while piece := await self._doubts.unless_moved(
                     url, partition, _next_of(pieces), wait_s
                 ):
@@ -219,7 +221,7 @@ class Transport:
         method: str,
         path: str,
         params: Mapping[str, str],
-        body: bytes | None,
+        body: Body,
         headers: Mapping[str, str],
         partition: PartitionKey | None,
         timeout_s: float,

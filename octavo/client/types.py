@@ -12,6 +12,7 @@ from octavo.client.errors import InvalidCall
 from octavo.protocol.batch import InvalidBatch, split_batches
 from octavo.protocol.entry import Buffer
 from octavo.protocol.json_message import JsonHeaders, stored_headers, stored_key, stored_value
+from octavo.protocol.large import LargeBody, large_body_of
 from octavo.protocol.leased import LEASED_HEADER, Leased
 from octavo.protocol.names import NAME_RULE, is_name
 from octavo.protocol.records import NOT_RECORDS, open_batch
@@ -80,6 +81,11 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
     timestamp_ms: int = 0
+
+    @property
+    def large(self) -> LargeBody | None:
+        """What a large message says of its body, which `AsyncClient.body` reads; else None."""
+        return None if self.value else large_body_of(self.headers)
 
     def text(self) -> str:
         """The value as UTF-8 text."""

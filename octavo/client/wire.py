@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import NamedTuple, Protocol
 
@@ -14,6 +14,10 @@ from octavo.tls.words import CUT_OFF, tls_error, why
 CONNECT_TIMEOUT_S = 3.0
 LOST = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, OSError)
 """What `Wire.send` raises when no answer came: whether the call took effect is unknown."""
+
+
+Body = bytes | Callable[[], AsyncIterable[bytes]] | None
+"""What is sent: whole, or what gives its parts, anew for each attempt."""
 
 
 class Reply(NamedTuple):
@@ -40,7 +44,7 @@ class Wire(Protocol):
         method: str,
         url: str,
         params: Mapping[str, str],
-        body: bytes | None,
+        body: Body,
         headers: Mapping[str, str],
         *,
         timeout_s: float,
@@ -77,7 +81,7 @@ class HttpWire:
         method: str,
         url: str,
         params: Mapping[str, str],
-        body: bytes | None,
+        body: Body,
         headers: Mapping[str, str],
         *,
         timeout_s: float,
@@ -89,7 +93,7 @@ class HttpWire:
             method,
             url,
             params=params,
-            data=body,
+            data=body() if callable(body) else body,
             headers=headers,
             timeout=timeout,
             allow_redirects=follow,

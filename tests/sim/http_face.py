@@ -30,7 +30,7 @@ from octavo.broker.log.open_batches import Turns
 from octavo.broker.partition.partition import Partition
 from octavo.broker.subscriptions.subscription import LeasedBatches
 from octavo.broker.types import PartitionName, TopicName
-from octavo.client.wire import Reply
+from octavo.client.wire import Body, Reply
 from octavo.protocol.batch import check_batch
 from octavo.protocol.codes import OctavoError
 from tests.sim.brokers import SimBroker
@@ -56,13 +56,14 @@ class SimWire:
         method: str,
         url: str,
         params: Mapping[str, str],
-        body: bytes | None,
+        body: Body,
         headers: Mapping[str, str],
         *,
         timeout_s: float,
         follow: bool = True,
     ) -> Reply:
         """See `octavo.client.wire.Wire`."""
+        assert not callable(body), "no simulated client publishes large messages"
         name, _, path = url.removeprefix(_SCHEME).partition("/")
         broker = self._load.brokers[name]
         exchange = self._load.referee.begins(path, body, self._load.loop.now)
