@@ -370,10 +370,10 @@ async def test_a_fork_may_be_cut_within_an_append(cluster: Cluster) -> None:
     await post(cluster, b"world")
     assert (await post(cluster, b"", "", Stream_Closed="true")).status == 204
     words = {"Stream_Fork_Offset": at(1), "Stream_Fork_Sub_Offset": "2"}
-    made = await fork(cluster, body=b"!", **words)
+    made = await fork(cluster, "", b"!", **words)
     assert (made.status, made.headers["Stream-Next-Offset"]) == (201, at(3)), made
     assert (await get(cluster, path=FORK)).body == b"hellowo!"
-    assert (await fork(cluster, **words)).status == 200
+    assert (await fork(cluster, "", b"", **words)).status == 200
     for wrong in (
         {**words, "Stream_Fork_Sub_Offset": "6"},
         {**words, "Stream_Fork_Sub_Offset": "-1"},
@@ -384,7 +384,7 @@ async def test_a_fork_may_be_cut_within_an_append(cluster: Cluster) -> None:
         {"Stream_Forked_From": "/v1/durable-streams/other/s"},
     ):
         refused = await put(
-            cluster, "", path=FORK + "2", **{"Stream_Forked_From": S, **wrong}
+            cluster, "", b"", FORK + "2", **{"Stream_Forked_From": S, **wrong}
         )  # fmt: skip
         assert refused.status == 400, (wrong, refused)
     other = "/v1/durable-streams/public/nothing"
@@ -398,10 +398,10 @@ async def test_a_fork_of_json_counts_messages(cluster: Cluster) -> None:
     await put(cluster, JSON, b"[1, 2, 3]")
     await post(cluster, b"[4]", JSON)
     words = {"Stream_Fork_Offset": at(1), "Stream_Fork_Sub_Offset": "1"}
-    assert (await fork(cluster, body=b"[9]", **words)).status == 201
+    assert (await fork(cluster, "", b"[9]", **words)).status == 201
     assert (await get(cluster, path=FORK)).json() == [1, 2, 9]
     beyond = await put(
-        cluster, JSON, path=FORK + "2", Stream_Forked_From=S,
+        cluster, JSON, b"", FORK + "2", Stream_Forked_From=S,
         **{**words, "Stream_Fork_Sub_Offset": "3"},
     )  # fmt: skip
     assert beyond.status == 400
