@@ -65,6 +65,14 @@ RECEIVE_MAX = 1_000
 DRAIN_WAIT_S = 1.0
 """Without --follow a subscription is at its end when nothing came for so long."""
 
+UnderName = Annotated[
+    str | None,
+    typer.Option("--subscription", "-s", help="Consume and acknowledge under this name."),
+]
+OnlyPartition = Annotated[int | None, typer.Option(min=0, help="Only this partition (plain read).")]
+Follow = Annotated[
+    bool, typer.Option("--follow", "-f", help="Wait for more at the end (Ctrl-C ends).")
+]
 From = Annotated[
     str, typer.Option("--from", help="earliest, latest, an offset, a message id, or a time.")
 ]
@@ -96,20 +104,13 @@ WholeJson = Annotated[
 
 def consume(
     topic: TopicArgument,
-    subscription: Annotated[
-        str | None,
-        typer.Option("--subscription", "-s", help="Consume and acknowledge under this name."),
-    ] = None,
+    subscription: UnderName = None,
     start: From = "earliest",
-    partition: Annotated[
-        int | None, typer.Option(min=0, help="Only this partition (plain read).")
-    ] = None,
+    partition: OnlyPartition = None,
     group: Group = False,
     consumer: ConsumerName = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Then stop.")] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for more at the end (Ctrl-C ends).")
-    ] = False,
+    follow: Follow = False,
     compacted: Compacted = False,
     raw: Raw = False,
     as_json: WholeJson = False,
