@@ -145,10 +145,8 @@ def consume(
         type_ if type_alone is None else None, priority, headers or [], key_prefix,
         durable=durable, of_one=of_one,
     )  # fmt: skip
-    if output_dir is not None and is_several:
-        raise BadOption("--output-dir goes with one topic: offsets of several would be one file")
-    if output_dir is not None and not output_dir.is_dir():
-        raise BadOption(f"--output-dir {output_dir} is no folder: make it first")
+    if output_dir is not None:
+        _check_folder(output_dir, several=is_several)
     printer = _Printer(limit, raw, as_json, at_once=follow or subscription is not None)
     urls = broker_urls(url, data)
 
@@ -178,6 +176,13 @@ def consume(
     except (asyncio.CancelledError, _Enough):
         pass
     say(f"{printer.count:,} messages")
+
+
+def _check_folder(output_dir: Path, *, several: bool) -> None:
+    if several:
+        raise BadOption("--output-dir goes with one topic: offsets of several would be one file")
+    if not output_dir.is_dir():
+        raise BadOption(f"--output-dir {output_dir} is no folder: make it first")
 
 
 def _check(

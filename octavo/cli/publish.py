@@ -149,20 +149,8 @@ def publish(
             as_json=as_json,
         )  # fmt: skip
         return
-    if messages and file:
-        raise BadOption("messages on the command line and --file at once: choose one")
-    if key and key_field:
-        raise BadOption("--key and --key-field at once: choose one")
-    if producer_id and partition is None and not (key or key_field or envelope):
-        raise BadOption(
-            "--producer-id needs keys (--key, --key-field, --envelope) or --partition: a message "
-            "without may go to another partition next time, and then counts as a new one"
-        )
-    if envelope and (ndjson or key_field):
-        raise BadOption("--envelope beside --ndjson or --key-field: an envelope says all of it")
-    if not messages and file is None and sys.stdin.isatty():
-        raise BadOption("nothing to publish: give messages, --file FILE, or pipe lines in")
     reading = _Reading(key, key_field, ndjson, envelope)
+    _check(messages, file, reading, producer_id, partition)
     lines = iter(_arguments(messages, reading)) if messages else _lines(file, reading)
     started = time.monotonic()
     work = _run(broker_urls(url, data), topic, lines, partition, producer_id, deliver_after_s)
@@ -174,6 +162,33 @@ def publish(
     else:
         where = f", last at partition {last.partition} offset {last.offset}" if last else ""
         err.print(f"{count:,} published in {took_s:.1f} s{where}")
+
+
+def _check(
+    messages: list[str] | None,
+    file: Path | None,
+    reading: _Reading,
+    producer_id: str | None,
+    partition: int | None,
+) -> None:
+    """Raises `BadOption` for options that do not go together."""
+    if messages and file:
+        raise BadOption("messages on the command line and --file at once: choose one")
+    if reading.key and reading.key_field:
+        raise BadOption("--key and --key-field at once: choose one")
+    if (
+        producer_id
+        and partition is None
+        and not (reading.key or reading.key_field or reading.envelope)
+    ):
+        raise BadOption(
+            "--producer-id needs keys (--key, --key-field, --envelope) or --partition: a message "
+            "without may go to another partition next time, and then counts as a new one"
+        )
+    if reading.envelope and (reading.ndjson or reading.key_field):
+        raise BadOption("--envelope beside --ndjson or --key-field: an envelope says all of it")
+    if not messages and file is None and sys.stdin.isatty():
+        raise BadOption("nothing to publish: give messages, --file FILE, or pipe lines in")
 
 
 def _publish_large(
