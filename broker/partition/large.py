@@ -30,6 +30,7 @@ from octavo.broker.errors import (
     PublishOutcomeUnknown,
     StaleProducerAccess,
     TooManyLedgers,
+    TopicIsStream,
 )
 from octavo.broker.log.ledger_list import Contents
 from octavo.broker.log.open_batches import ReadableBatch
@@ -156,7 +157,7 @@ class LargeUpload:
 
         try:
             await self._rollover.insert(plan)
-        except (ExclusiveProducer, StaleProducerAccess):
+        except (ExclusiveProducer, StaleProducerAccess, TopicIsStream):
             raise
         except OctavoError as error:
             # The record may name it: it is not for us to delete it.

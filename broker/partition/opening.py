@@ -344,7 +344,6 @@ class PartitionOpener:
 
     async def _appends(self, stream: StreamState, ledger_list: LedgerList) -> None:
         """What the appends since it was written say of a durable stream."""
-        stream.producers_max = self._config.producers_max
         for segment in ledger_list.segments:
             # Nobody appends what is bulk-loaded, and who wrote it before a fork is no matter of it.
             appended = not (segment.bulk_loaded or segment.shared)

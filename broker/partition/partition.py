@@ -38,6 +38,7 @@ from octavo.broker.errors import (
     SchemaMismatch,
     SequenceGap,
     StaleProducerAccess,
+    TopicIsStream,
     TopicNotFound,
 )
 from octavo.broker.log.cache import PartitionTail
@@ -407,12 +408,12 @@ class Partition:
             await self.prove()  # our successor, if there is one, may have what is missing
             raise
 
-    async def _store_append(self, batch: bytes, append: Append, expected: int | None) -> bool:
-        """Of a durable stream."""
+    async def _store_append(self, batch: bytes, append: Append, expected: int | None) -> int | None:
+        """Of a durable stream: where it ends; None when it was stored before."""
         published = await self._publish(
             batch, expected_offset=expected, checked=True, append=append
         )
-        return published.duplicate
+        return None if published.duplicate else published.last_offset + 1
 
     async def publish_single(self, record: Record) -> Placed:
         """Store one message of nobody who numbers them, perhaps in a batch with others.
@@ -520,6 +521,8 @@ class Partition:
         )  # fmt: skip
 
     def _check_access(self, access: int | None) -> None:
+        if self._publisher.stored_stream is not None:
+            raise TopicIsStream(f"{self.name} is a durable stream: append to it as one, in parts")
         self._access.check(access, int(self._loop.time() * 1000))
 
     async def body(self, offset: int) -> BodyReader:
@@ -725,6 +728,8 @@ class Partition:
         last = self._record.ledgers.last
         assert last is not None
         segment = OpenSegment(opened.writer, last.base_offset, self._context.clock(), released=True)
+        if opened.state.stream is not None:
+            opened.state.stream.producers_max = self._config.producers_max
         return Publisher(
             self.name, self._config, segment, opened.producers, tail, self._index,
             self._confirmed, self._publisher_failed, self._access, opened.state.stream,
@@ -899,6 +904,7 @@ class Partition:
         """Roll over by age, pass over what is too old, trim by retention; called now and then."""
         if self.state is PartitionState.OPEN:
             self._rollover.look()
+            await self.stream.settle()
             await self._backlogs.keep()
             self._subscriptions.look()
             self._subscriptions.keep_uses()

@@ -154,6 +154,8 @@ class Publisher:
         self.stored_stream = stream
         """The durable stream that the log is, as of what is confirmed."""
         self._stream = None if stream is None else stream.copy()
+        self.closing: Append | None = None
+        """What has let the stream end without a batch."""
         self._access = access
         self._config = config
         self._tail = tail
@@ -239,6 +241,7 @@ class Publisher:
             return self.next_offset
         end = self._stream.check(append, self.next_offset)
         if end is None:
+            self.closing = append
             self._stream.accept(append, self.next_offset)
         return end
 

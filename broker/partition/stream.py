@@ -31,8 +31,8 @@ from octavo.broker.state.stream import MARKER, Append, StreamConfig, StreamState
 from octavo.broker.types import PartitionName
 from octavo.protocol.records import Record, build_batch
 
-Store = Callable[[bytes, Append, int | None], Awaitable[bool]]
-"""Publish a batch as an append, at this offset if one is given; whether it was a repeat."""
+Store = Callable[[bytes, Append, int | None], Awaitable[int | None]]
+"""Publish a batch as an append, at this offset if one is given: where it ends; None: a repeat."""
 _REFUSALS = (EpochBegun, StaleStreamEpoch, StreamClosed, StreamSequence, StreamSequenceGap)
 
 
@@ -205,13 +205,13 @@ class PartitionStream:
             headers = [*records[0].headers, (MARKER, marker)]
             records = [records[0]._replace(headers=headers), *records[1:]]
         try:
-            repeated = await self._store(build_batch(records), append, None)
+            end = await self._store(build_batch(records), append, None)
         except _REFUSALS:
             await self._prove()  # our successor, if there is one, may have what is missing
             raise
-        if repeated:
+        if end is None:
             await self._prove()
-        return self._appended(append, repeated=repeated)
+        return self._appended(append, end)
 
     async def close(self, append: Append) -> Appended:
         """End it, without another message. Repeated it does no harm. Raises as `append` does."""
@@ -223,15 +223,21 @@ class PartitionStream:
             except _REFUSALS:
                 await self._prove()
                 raise
-            upto = publisher.next_offset if end is None else end
+            upto = publisher.next_offset
             await publisher.confirmed_up_to(upto)
             state = publisher.stored_stream
             assert state is not None
-            state.revision += 1
-            state.accept(append, upto)
-            await self._told(state)
-            self.wake()
-            return self._appended(append, repeated=end is not None)
+            if publisher.closing is not None and not state.closed:
+                state.revision += 1
+                state.accept(publisher.closing, upto)
+                await self._told(state)
+                self.wake()
+            elif self._pending:  # somebody was told before that nobody knows
+                await self._told(state)
+                self.wake()
+            else:
+                await self._prove()
+            return self._appended(append, upto if end is None else None)
 
     async def delete(self) -> None:
         """It is gone for everybody, and kept for its forks. Durable when it returns."""
@@ -242,6 +248,19 @@ class PartitionStream:
             await self._told(state)
             self.wake()
 
+    async def settle(self) -> None:
+        """Have what may not be durable yet be so: now and then, for nobody may come again.
+
+        Raises as what has failed then.
+        """
+        if not self._pending or self._is_being_made:
+            return
+        async with self._changing:
+            state = self.state
+            if state is not None and self._pending:
+                await self._told(state)
+                self.wake()
+
     async def _told(self, state: StreamState) -> None:
         """Have a change without a batch be durable; it is in the state already.
 
@@ -251,13 +270,17 @@ class PartitionStream:
         await self._persist(state.change(self.end))
         self._pending = 0
 
-    def _appended(self, append: Append, *, repeated: bool) -> Appended:
+    def _appended(self, append: Append, end: int | None) -> Appended:
+        """`end`: of the append; None when it is a repeat."""
         state = self.state
         assert state is not None
         written = None if append.producer is None else state.producers.get(append.producer)
-        if written is None:
-            return Appended(self.end, self.is_closed, repeated, append.epoch, append.sequence)
-        return Appended(self.end, self.is_closed, repeated, written.epoch, written.sequence)
+        epoch, sequence = append.epoch, append.sequence
+        if written is not None and written[:2] > (epoch, sequence):
+            epoch, sequence, _ = written
+        # Of a topic that syncs later than it answers the append may not be readable yet.
+        closed = self.is_closed or (append.closes and end is not None)
+        return Appended(max(self.end, end or 0), closed, end is None, epoch, sequence)
 
     # Waiting
 

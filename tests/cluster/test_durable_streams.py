@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from octavo.broker.http.api.durable_streams import WORD_BYTES_MAX
-from tests.support.cluster import Cluster, running_cluster
+from octavo.broker.state.stream import Append, StreamConfig
+from octavo.protocol.records import Record
+from tests.support.cluster import Cluster, make_topic, owned, running_cluster
 
 S = "/v1/durable-streams/public/s"
 JSON = "application/json"
@@ -27,23 +29,23 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def put(
-    cluster: Cluster, kind: str = TEXT, body: bytes = b"", path: str = S, **more: str
+    cluster: Cluster, kind: str = TEXT, body: bytes = b"", path: str = S, **more: Any
 ) -> Any:
     return await cluster.api.call(
         "PUT", path, data=body, headers={"Content-Type": kind, **_headers(more)}
     )
 
 
-async def post(cluster: Cluster, body: bytes, kind: str = TEXT, path: str = S, **more: str) -> Any:
+async def post(cluster: Cluster, body: bytes, kind: str = TEXT, path: str = S, **more: Any) -> Any:
     headers = {"Content-Type": kind} if kind else {}
     return await cluster.api.call("POST", path, data=body, headers={**headers, **_headers(more)})
 
 
-async def get(cluster: Cluster, query: str = "", path: str = S, **more: str) -> Any:
+async def get(cluster: Cluster, query: str = "", path: str = S, **more: Any) -> Any:
     return await cluster.api.call("GET", path + query, headers=_headers(more))
 
 
-def _headers(words: dict[str, str]) -> dict[str, str]:
+def _headers(words: dict[str, Any]) -> dict[str, str]:
     return {name.replace("_", "-"): value for name, value in words.items()}
 
 
@@ -80,6 +82,8 @@ async def test_made_appended_to_read_and_deleted(cluster: Cluster) -> None:
     assert [one["value_text"] for one in native.json()["messages"]] == ["one", " two"]
     refused = await cluster.api.post("/v1/topics/public/s/messages", b"x", TEXT)
     assert (refused.status, refused.json()["code"]) == (409, "topic-is-stream")
+    large = await cluster.api.post(PARTITION + "/large", b"x" * (5 << 20), TEXT)
+    assert (large.status, large.json()["code"]) == (409, "topic-is-stream")
     assert (await cluster.api.call("DELETE", S)).status == 204
     assert (await get(cluster)).status == 404
     assert (await post(cluster, b"x")).status == 404
@@ -279,6 +283,16 @@ async def test_a_producers_repeats_are_known(cluster: Cluster) -> None:
     assert (await get(cluster)).body == b"012345"
 
 
+async def test_repeats_that_come_at_once_are_stored_once(cluster: Cluster) -> None:
+    await put(cluster)
+    for number in range(5):
+        found = await asyncio.gather(
+            *[post(cluster, b"%d" % number, **counted(number)) for _ in range(5)]
+        )
+        assert sorted(one.status for one in found) == [200, *[204] * 4]
+    assert (await get(cluster)).body == b"01234"
+
+
 @pytest.mark.parametrize("how", ["crash", "hand-over"])
 async def test_a_take_over_keeps_all_of_it(tmp_path: Path, how: str) -> None:
     """What a stream is, who has written how far, and that it has ended, twice over."""
@@ -321,6 +335,51 @@ async def test_the_last_append_closes_also_for_the_next_owner(tmp_path: Path) ->
         assert (await post(cluster, b"x")).status == 409
 
 
+async def test_what_is_trimmed_took_no_writers_along(tmp_path: Path) -> None:
+    """A take-over looks through batches from the last checkpoint on: those that went are none."""
+    async with running_cluster(tmp_path, brokers=2) as cluster:
+        topic = "/v1/topics/public/s"
+        await cluster.api.put(topic, json={"rollover": {"entries": 4}})
+        await put(cluster)
+        for number in range(10):
+            assert (await post(cluster, b"x", **counted(number))).status == 200
+        for number in range(30):
+            await post(cluster, b"y", **counted(number, producer="other"))
+        for _ in range(400):
+            if len((await cluster.api.get(PARTITION)).json()["ledgers"]) > 1:
+                break
+            await asyncio.sleep(0.05)
+        gone = await cluster.api.call("DELETE", topic + "/messages?before=40")
+        assert gone.status == 200, gone
+        await _taken_over(cluster, "crash")
+        assert (await get(cluster, f"?offset={at(0)}")).status == 410
+        again = await post(cluster, b"x", **counted(3))
+        assert (again.status, again.headers["Producer-Seq"]) == (204, "9")
+        assert (await post(cluster, b"x", **counted(10))).status == 200
+
+
+async def test_a_checkpoint_and_what_comes_after_it_make_the_whole(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path) as cluster:
+        first = await cluster.start("A", producer_checkpoint_bytes=2_000)
+        name = await make_topic(first.broker)
+        stream = (await owned(first.broker, name)).stream
+        await stream.make(StreamConfig("text/plain"), [], closed=False)
+        record = Record(None, b"x" * 100)
+        for number in range(50):
+            for producer in ("p", "q"):
+                await stream.append(
+                    [record], Append(producer, 1, number, f"{number:03d}{producer}")
+                )
+        held = stream.state
+        await first.vanish()
+        second = await cluster.start("B")
+        state = (await owned(second.broker, name)).stream.state
+        assert state is not None
+        assert held is not None
+        assert state.producers == held.producers
+        assert state.stream_seq == "049q"
+
+
 async def _taken_over(cluster: Cluster, how: str) -> None:
     """Another broker serves the stream from now on."""
     owner = await cluster.owner_of(PARTITION)
@@ -342,8 +401,8 @@ async def _taken_over(cluster: Cluster, how: str) -> None:
 FORK = "/v1/durable-streams/public/fork"
 
 
-async def fork(cluster: Cluster, kind: str = "", body: bytes = b"", **more: str) -> Any:
-    words = {"Stream_Forked_From": S, **more}
+async def fork(cluster: Cluster, kind: str = "", body: bytes = b"", **more: Any) -> Any:
+    words: dict[str, Any] = {"Stream_Forked_From": S, **more}
     return await put(cluster, kind, body, FORK, **words)
 
 
@@ -369,11 +428,11 @@ async def test_a_fork_may_be_cut_within_an_append(cluster: Cluster) -> None:
     await put(cluster, body=b"hello")
     await post(cluster, b"world")
     assert (await post(cluster, b"", "", Stream_Closed="true")).status == 204
-    words = {"Stream_Fork_Offset": at(1), "Stream_Fork_Sub_Offset": "2"}
-    made = await fork(cluster, "", b"!", **words)
+    words: dict[str, Any] = {"Stream_Fork_Offset": at(1), "Stream_Fork_Sub_Offset": "2"}
+    made = await fork(cluster, body=b"!", **words)
     assert (made.status, made.headers["Stream-Next-Offset"]) == (201, at(3)), made
     assert (await get(cluster, path=FORK)).body == b"hellowo!"
-    assert (await fork(cluster, "", b"", **words)).status == 200
+    assert (await fork(cluster, **words)).status == 200
     for wrong in (
         {**words, "Stream_Fork_Sub_Offset": "6"},
         {**words, "Stream_Fork_Sub_Offset": "-1"},
@@ -384,7 +443,7 @@ async def test_a_fork_may_be_cut_within_an_append(cluster: Cluster) -> None:
         {"Stream_Forked_From": "/v1/durable-streams/other/s"},
     ):
         refused = await put(
-            cluster, "", b"", FORK + "2", **{"Stream_Forked_From": S, **wrong}
+            cluster, "", path=FORK + "2", **{"Stream_Forked_From": S, **wrong}
         )  # fmt: skip
         assert refused.status == 400, (wrong, refused)
     other = "/v1/durable-streams/public/nothing"
@@ -397,11 +456,11 @@ async def test_a_fork_may_be_cut_within_an_append(cluster: Cluster) -> None:
 async def test_a_fork_of_json_counts_messages(cluster: Cluster) -> None:
     await put(cluster, JSON, b"[1, 2, 3]")
     await post(cluster, b"[4]", JSON)
-    words = {"Stream_Fork_Offset": at(1), "Stream_Fork_Sub_Offset": "1"}
-    assert (await fork(cluster, "", b"[9]", **words)).status == 201
+    words: dict[str, Any] = {"Stream_Fork_Offset": at(1), "Stream_Fork_Sub_Offset": "1"}
+    assert (await fork(cluster, body=b"[9]", **words)).status == 201
     assert (await get(cluster, path=FORK)).json() == [1, 2, 9]
     beyond = await put(
-        cluster, JSON, b"", FORK + "2", Stream_Forked_From=S,
+        cluster, JSON, path=FORK + "2", Stream_Forked_From=S,
         **{**words, "Stream_Fork_Sub_Offset": "3"},
     )  # fmt: skip
     assert beyond.status == 400

@@ -298,6 +298,7 @@ class FakePipeline:
     """What a durable stream asks of a publisher: all is stored at once."""
 
     failed = None
+    closing: Append | None = None
 
     def __init__(self, partition: FakePartition) -> None:
         self.partition = partition
@@ -316,19 +317,22 @@ class FakePipeline:
         assert self.stored_stream is not None
         if append.producer is None and self.stored_stream.closed:
             return self.next_offset
-        return self.stored_stream.check(append, self.next_offset)
+        end = self.stored_stream.check(append, self.next_offset)
+        if end is None:
+            self.closing = append
+        return end
 
     async def confirmed_up_to(self, offset: int) -> None:
         assert offset <= self.next_offset
 
-    async def store(self, batch: bytes, append: Append, expected: int | None) -> bool:
+    async def store(self, batch: bytes, append: Append, expected: int | None) -> int | None:
         stream = self.stored_stream
         assert stream is not None
         if stream.check(append, self.next_offset) is not None:
-            return True
+            return None
         await self.partition.store(batch, expected_offset=expected)
         stream.accept(append, self.next_offset)
-        return False
+        return self.next_offset
 
     async def persist(self, op: Any) -> None:
         pass

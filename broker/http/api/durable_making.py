@@ -116,6 +116,8 @@ async def put_stream(call: Call) -> web.StreamResponse:
     if asked.fork is not None:
         check_source(call, asked.fork)
     body = await call.read_body()
+    if body:
+        call.check(Operation.PRODUCE, Resource(Kind.TOPIC, str(topic)))
     plan: Plan | None = None
     for _ in range(_TRIES_MAX):
         info, plan = await _topic(call, asked, plan)
@@ -172,6 +174,9 @@ async def _make(
         if plan is not None and plan.part:
             records.insert(0, Record(None, plan.part, (), call.services.clock()))
         base = 0 if plan is None else plan.base
+        if stream.state is None and partition.next_offset > base:
+            # Of what is no stream yet: its publishers are kept out from now on.
+            call.check(Operation.ALTER, Resource(Kind.TOPIC, str(call.topic)))
         made = await stream.make(config, records, closed=asked.closed, base=base)
         count_stored(call, partition, records)
         return _made(call, stream.standing(), partition, made=made)
@@ -221,8 +226,7 @@ def check_source(call: Call, fork: ForkAsked) -> None:
             f"{fork.source} is of another namespace than {call.topic}: a fork shares ledgers with "
             "its source, and rights, quotas and keys are its namespace's",
         )
-    if call.services.gate.secured:
-        call.check(Operation.CONSUME, Resource(Kind.TOPIC, str(fork.source)))
+    call.check(Operation.CONSUME, Resource(Kind.TOPIC, str(fork.source)))
 
 
 @asynccontextmanager

@@ -410,4 +410,64 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "take-over-forgets-writers-of-streams",
+        "a take-over knows of a durable stream's writers what was written down, and no more",
+        """What an append says lies in its batch, and the batches since the last checkpoint have to
+        be looked through. Without that a repeat is stored twice, and a closed stream is open.""",
+        "S9",
+        "cluster/test_durable_streams.py",
+        (
+            Edit(
+                "octavo.broker.partition.opening:PartitionOpener._open",
+                "await self._appends(state.stream, ledger_list)",
+                "pass",
+            ),
+        ),
+    ),
+    TestedBug(
+        "trim-takes-writers-of-streams-along",
+        "what is trimmed takes what it says of a durable stream's writers along",
+        """The next owner looks through the batches since the checkpoint, and those are gone. The
+        edit writes down Kafka's producers alone before a trim.""",
+        "S9",
+        "cluster/test_durable_streams.py",
+        (
+            Edit(
+                "octavo.broker.partition.maintenance:Maintenance._persist_producers",
+                "told.append(publisher.stored_stream.change(upto))",
+                "pass",
+            ),
+        ),
+    ),
+    TestedBug(
+        "repeats-at-once-are-both-new",
+        "two appends of the same sequence that come at once are both stored",
+        """The first one is under way when the second one comes: what is confirmed does not know it
+        yet. The edit remembers an append when it is confirmed, and not when it is let in.""",
+        "S9",
+        "cluster/test_durable_streams.py",
+        (
+            Edit(
+                "octavo.broker.partition.publisher:Publisher._admit",
+                "self._stream.accept(job.append, self.next_offset)",
+                "self._stream = self.stored_stream",
+            ),
+        ),
+    ),
+    TestedBug(
+        "end-shown-before-it-is-durable",
+        "readers are told that a durable stream has ended before that is durable",
+        """Its owner dies, the next one has never heard of the end, and more is appended, which
+        readers who believe in it never see.""",
+        "S9",
+        "unit/broker/test_partition_stream.py",
+        (
+            Edit(
+                "octavo.broker.partition.stream:PartitionStream.is_closed",
+                " and not self._pending",
+                "",
+            ),
+        ),
+    ),
 )

@@ -373,6 +373,36 @@ async def test_strangers_are_not_told_where_the_metadata_is(
         assert (url in answer.json()["detail"]) is not secured
 
 
+STREAMS = "/v1/durable-streams/public/"
+
+
+async def test_what_making_a_durable_stream_needs(one: Running, authority: FakeAuthority) -> None:
+    """`create` makes an empty one; data, another's data and another's topic need more."""
+    authority.secure(
+        "allow user:alice all *", "allow user:maker create topic:public/*",
+        "allow user:writer create,produce topic:public/*",
+        "allow user:reader create,consume topic:public/*",
+    )  # fmt: skip
+
+    async def put(name: str, who: str, body: bytes = b"", **more: str) -> int:
+        headers = {"Content-Type": "text/plain", **as_user(who)}
+        headers.update({word.replace("_", "-"): value for word, value in more.items()})
+        return (await one.api.call("PUT", STREAMS + name, data=body, headers=headers)).status
+
+    assert await put("a", "maker", b"x") == 403
+    assert await put("a", "maker") == 201
+    assert await put("b", "writer", b"x") == 201
+    forked = {"Stream_Forked_From": STREAMS + "b"}
+    for who in ("maker", "writer"):
+        assert await put("c", who, **forked) == 403
+    assert await put("c", "reader", **forked) == 201
+    assert await put("d", "reader", b"x", **forked) == 403
+    assert await put("d", "reader", Stream_Forked_From=STREAMS + "secret") == 404
+    for who in ("maker", "writer", "reader"):
+        assert await put("one", who) == 403, "it has messages, and publishers"
+    assert await put("one", "alice") == 201
+
+
 def test_names_of_tests_are_names() -> None:
     for name, value in PARTS.items():
         checked_name(name, value)
