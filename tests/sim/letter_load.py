@@ -1,4 +1,5 @@
-"""Dead letters in the load: subscriptions with `max_deliveries`, and what the referee says of them.
+"""Dead letters and retries in the load: subscriptions with `max_deliveries` or `retry_deliveries`,
+and what the referee says of them.
 
 In a share of the seeds with topics each subscription gives messages up after so few deliveries that
 it happens all the time: consumers forget, nack, and die. X14: a message that no consumer tried to
@@ -6,7 +7,8 @@ ack, and that counts as acked all the same, has its copy in the dead-letter topi
 trims; copies are of messages that there are, say the truth of them, and none is there twice unless
 a seek came between. X15: no consumer is told a lower delivery count than one before it was, not by
 the next owner either, unless a seek came between or an owner answers that has a successor.
-Drawn from a stream of its own.
+In some of these seeds what is given up goes to the retry topic in place of the dead-letter topic:
+there the same is true of it, and nobody receives it from there. Drawn from a stream of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from octavo.broker.partition.partition import Partition
-from octavo.broker.subscriptions.dead_letters import with_dead_letters
+from octavo.broker.subscriptions.dead_letters import ORIGIN, RETRY, with_dead_letters
 from octavo.broker.types import (
     PartitionName,
     RetryBackoff,
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
     from tests.sim.topic_load import TopicLoad
 
 _SHARE = 0.4
-_OWN = "Octavo-Origin-"
-"""So begin the headers that a copy has beside its original's."""
+_RETRIED_SHARE = 0.35
+"""Of those."""
 _PAUSES = {"dead_letter_retry_ms": 20, "dead_letter_retry_ms_max": 100}
 
 
@@ -44,6 +46,8 @@ class LetterOptions:
     max_deliveries: int | None = None
     retry_backoff: RetryBackoff | None = None
     waiting_max: int = 1_000
+    retried: bool = False
+    """What is given up goes to the retry topic."""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -62,7 +66,8 @@ class LetterOptions:
                 name,
                 replace(
                     settings,
-                    max_deliveries=self.max_deliveries,
+                    max_deliveries=None if self.retried else self.max_deliveries,
+                    retry_deliveries=self.max_deliveries if self.retried else None,
                     retry_backoff=self.retry_backoff,
                 ),
             )
@@ -78,11 +83,17 @@ def draw(rng: random.Random) -> LetterOptions:
         max_deliveries=rng.choice((1, 2, 3)),
         retry_backoff=rng.choice((None, RetryBackoff(10, 60), RetryBackoff(40, 40, 1.0))),
         waiting_max=rng.choice((1, 3, 1_000)),
+        retried=rng.random() < _RETRIED_SHARE,
     )
 
 
+def limits(settings: SubscriptionSettings) -> bool:
+    """Whether it gives messages up."""
+    return settings.max_deliveries is not None or settings.retry_deliveries is not None
+
+
 class LetterJudge:
-    """Reads the dead-letter topics in the end."""
+    """Reads the dead-letter topics, or the retry topics, in the end."""
 
     def __init__(self, load: TopicLoad, options: LetterOptions) -> None:
         self.load = load
@@ -91,24 +102,34 @@ class LetterJudge:
     async def read(self, client: TopicClient, name: PartitionName, sub: str) -> None:
         """All letters of one subscription in one partition, for its referee."""
         settings = self.load.options.subscriptions[sub]
-        if settings.max_deliveries is None:
+        if not limits(settings):
             return
         log = self.load.audit.logs[name]
-        dead = TopicName.parse(settings.dead_letter_topic).partition(0)
+        # A retry topic has as many partitions as its origin.
+        topic = TopicName.parse(settings.retry_topic or settings.dead_letter_topic)
+        count = len(self.load.partitions) if settings.retry_topic else 1
+        own = RETRY if settings.retry_topic else ORIGIN
         found: dict[int, list[tuple[str, int]]] = {}
-        for batch in await self._batches(client, dead):
-            for record in read_records(batch.data):
-                said = {word: value or b"" for word, value in record.headers}
-                if int(said["Octavo-Origin-Partition"]) != name.partition:
-                    continue
-                offset = int(said["Octavo-Origin-Offset"])
-                of = said["Octavo-Origin-Topic"].decode(), said["Octavo-Origin-Subscription"]
-                if of != (str(name.topic_name), sub.encode()):
-                    log.fails(f"X14 a letter in {dead} is of {of}")
-                as_sent = [header for header in record.headers if not header[0].startswith(_OWN)]
-                value = log.odd.name_of(record._replace(headers=as_sent), f"dead letters of {sub}")
-                times = int(said["Octavo-Origin-Deliveries"])
-                found.setdefault(offset, []).append((value, times))
+        for number in range(count):
+            dead = topic.partition(number)
+            for batch in await self._batches(client, dead):
+                for record in read_records(batch.data):
+                    said = {word: value or b"" for word, value in record.headers}
+                    if int(said[own + "Partition"]) != name.partition:
+                        continue
+                    offset = int(said[own + "Offset"])
+                    of = said[own + "Topic"].decode(), said[own + "Subscription"]
+                    if of != (str(name.topic_name), sub.encode()):
+                        log.fails(f"X14 a letter in {dead} is of {of}")
+                    words = [word for word, _ in record.headers]
+                    as_sent = record.headers[: words.index(own + "Topic")]
+                    value = log.odd.name_of(
+                        record._replace(headers=as_sent), f"dead letters of {sub}"
+                    )
+                    times = int(said[own + "Deliveries"])
+                    found.setdefault(offset, []).append((value, times))
+                    if settings.retry_topic:
+                        self.load.cluster.trace.probe("letters.retried")
         assert self.options.max_deliveries is not None
         log.letters(sub, found, self.options.max_deliveries)
 

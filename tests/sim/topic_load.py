@@ -33,6 +33,7 @@ from tests.sim.brokers import SimBroker
 from tests.sim.client_load import LOOP
 from tests.sim.cluster import Cluster
 from tests.sim.delay_options import HEEDING, DelayOptions, check_due
+from tests.sim.letter_load import limits
 from tests.sim.odd_values import name_header
 from tests.sim.time_options import TimeOptions
 from tests.sim.topic_audit import Asked, LogHistory, TopicAudit
@@ -306,10 +307,7 @@ class TopicLoad:
             return
         if not given:
             return
-        if (
-            self.options.subscriptions[sub].max_deliveries is not None
-            and client.rng.random() < _SPOILED
-        ):
+        if limits(self.options.subscriptions[sub]) and client.rng.random() < _SPOILED:
             delay_ms = client.rng.choice((0, None, None))
             nacks = [Nack(d.ack_id, delay_ms) for d in given]
             await self.acknowledge(client, name, sub, nacks=nacks)
