@@ -466,6 +466,8 @@ class Publishing(NamedTuple):
     """Who alone may publish."""
     held_back: tuple[str, ...]
     """What holds them back, in words."""
+    backlog: tuple[str, str] | None = None
+    """A subscription that is over its quota, and what that means for them."""
 
 
 class StoredBatch(NamedTuple):

@@ -209,8 +209,8 @@ class Balance:
             )
         if wanted == own:
             return (
-                f"of the live brokers ({', '.join(sorted(self._registry.live))}) {own} is to have "
-                f"it by the even spread of the topic's partitions ({held.partitions})"
+                f"{own} is to have it by the even spread of the topic's partitions "
+                f"({held.partitions}) over the live brokers ({len(self._registry.live)})"
             )
         after_s = self._config.balance_after_ms / 1000
         if served_s < after_s:

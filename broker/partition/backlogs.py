@@ -98,17 +98,17 @@ class Backlogs:
             self._held -= 1
 
     @property
-    def over(self) -> str:
-        """Which quota is exceeded, and what becomes of publishes; empty when none is."""
+    def over(self) -> tuple[str, str] | None:
+        """Whose backlog is over its quota, and what that means, if one is."""
         if self._over is None:
-            return ""
+            return None
         quota, slowest = self._over
         policy = backlog_policy(self._settings().policies)
         then = {
             "hold": f"publishes wait up to {self._context.config.backlog_hold_ms} ms",
             "reject": "publishes are refused",
         }.get(policy, "its oldest messages are passed over")
-        return f"backlog_quota: {quota.said_of(slowest)}; {then}"
+        return slowest.subscription, f"backlog_quota: {quota.said_of(slowest)}; {then}"
 
     def _said(self, then: str) -> tuple[str, str]:
         if self._over is None:

@@ -293,7 +293,7 @@ class Partition:
     def publishing(self) -> Publishing:
         """What holds publishers back, if anything does; costs nothing."""
         publisher, most = self._publisher, self._config.inflight_bytes_max
-        why = [self._backlogs.over] if self._backlogs.over else []
+        why = []
         if publisher.waiting_bytes:
             why.append(
                 f"{publisher.waiting_bytes} bytes wait for room: {publisher.inflight_bytes} are on "
@@ -304,7 +304,9 @@ class Partition:
             why.append(f"producer {holder!r} has exclusive access: nobody else may publish")
         if self.state is not PartitionState.OPEN:
             why.append("its ledger has failed: it is being opened again")
-        return Publishing(publisher.inflight_bytes, most, holder or None, tuple(why))
+        return Publishing(
+            publisher.inflight_bytes, most, holder or None, tuple(why), self._backlogs.over
+        )
 
     def stats(self) -> PartitionStats:
         """Live figures; costs nothing."""

@@ -53,10 +53,7 @@ async def explain_topic(call: Call) -> web.StreamResponse:
             "topic": str(info.name),
             "subscription": None if asked is None else asked.name,
             "type": None if asked is None else asked.settings.type,
-            "brokers": [
-                {"id": broker.broker_id, **_standing(call, broker.broker_id)}
-                for broker in call.services.broker.registry.brokers()
-            ],
+            "brokers": _brokers(call) if call.may_see(Kind.CLUSTER) else [],
             "partitions": parts,
         }
     )
@@ -84,6 +81,13 @@ async def _subscription(call: Call) -> SubscriptionInfo | None:
     return await call.services.broker.topics.subscription(call.topic, name)
 
 
+def _brokers(call: Call) -> list[dict[str, Any]]:
+    return [
+        {"id": broker.broker_id, **_standing(call, broker.broker_id)}
+        for broker in call.services.broker.registry.brokers()
+    ]
+
+
 def _standing(call: Call, broker_id: str) -> dict[str, Any]:
     broker = call.services.broker
     is_own = broker_id == broker.broker_id
@@ -102,6 +106,11 @@ async def _explain(
     stats, place = partition.stats(), call.services.broker.balance.place_of(partition.name)
     publishing = partition.publishing()
     rates = call.services.quotas.rates_of(partition.name.topic_name)
+    held_back = [*publishing.held_back, *rates.into]
+    if publishing.backlog is not None:
+        whose, why = publishing.backlog
+        seen = call.may_see(Kind.SUBSCRIPTION, str(partition.name.topic_name), whose)
+        held_back.append(why if seen else "the backlog_quota of a subscription is exceeded")
     shown = answers.Explained(
         partition=stats.name.partition,
         owner=stats.broker_id,
@@ -120,7 +129,7 @@ async def _explain(
             pending_bytes=publishing.pending_bytes,
             pending_bytes_max=publishing.pending_bytes_max,
             producer=publishing.producer,
-            held_back=[*publishing.held_back, *rates.into],
+            held_back=held_back,
         ),
     )
     if asked is not None:
