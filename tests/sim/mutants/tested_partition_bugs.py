@@ -416,7 +416,7 @@ BUGS = (
         """What an append says lies in its batch, and the batches since the last checkpoint have to
         be looked through. Without that a repeat is stored twice, and a closed stream is open.""",
         "S9",
-        "cluster/test_durable_streams.py",
+        "cluster/test_durable_streams.py::test_a_take_over_keeps_all_of_it",
         (
             Edit(
                 "octavo.broker.partition.opening:PartitionOpener._open",
@@ -431,7 +431,7 @@ BUGS = (
         """The next owner looks through the batches since the checkpoint, and those are gone. The
         edit writes down Kafka's producers alone before a trim.""",
         "S9",
-        "cluster/test_durable_streams.py",
+        "cluster/test_durable_streams.py::test_what_is_trimmed_took_no_writers_along",
         (
             Edit(
                 "octavo.broker.partition.maintenance:Maintenance._persist_producers",
@@ -446,7 +446,7 @@ BUGS = (
         """The first one is under way when the second one comes: what is confirmed does not know it
         yet. The edit remembers an append when it is confirmed, and not when it is let in.""",
         "S9",
-        "cluster/test_durable_streams.py",
+        "cluster/test_durable_streams.py::test_repeats_that_come_at_once_are_stored_once",
         (
             Edit(
                 "octavo.broker.partition.publisher:Publisher._admit",
