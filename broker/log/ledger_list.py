@@ -333,7 +333,8 @@ class LedgerList:
             )
             unacked = limit is not None and end_offset(segment) > limit
             kept = unacked or policy.is_uncovered(segment)
-            goes = not kept and (old or large or policy.covered_goes)
+            covered = policy.covered_goes and not segment.pieces  # a view has no bodies
+            goes = not kept and (old or large or covered)
             if not goes and end_offset(segment) > self.trimmed_to:  # else it was truncated
                 return number
             total -= segment.bytes
@@ -359,6 +360,8 @@ class LedgerList:
             return f"subscription {slowest[0]!r} has not acked offset {slowest[1]}"
         if self._covered_from(policy, now_ms, open_bytes, None):
             return "nothing: the next round removes it"
+        if oldest.pieces and policy.covered_goes:
+            return "it holds a large message, whose body no compacted view has"
         if len(self.segments) == 1:
             return "it is the newest ledger"
         why = []

@@ -221,7 +221,8 @@ class Compactor:
 
     async def _batches(self, start: int, end: int, pace: _Pace) -> AsyncGenerator[StoredBatch]:
         """The batches of the log from the one with offset `start` on."""
-        at = start
+        # Pieces of large messages are in no view; their ledgers stay beside it.
+        at = self._record.ledgers.shown_from(start)
         while at < end:
             for batch in await self._log.read(at, end, _READ_BYTES, _READ_COUNT):
                 yield batch
@@ -229,6 +230,7 @@ class Compactor:
                 at = batch.next_offset
                 if at >= end:
                     break
+            at = self._record.ledgers.shown_from(at)
 
     async def _of_batch(
         self, batch: StoredBatch, start: int, end: int, *, gaps: bool

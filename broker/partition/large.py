@@ -51,6 +51,8 @@ from octavo.protocol.records import Record, build_batch, read_records
 PIECES_UNDER_WAY_MAX = 4
 """Of one upload, not acked yet: its socket is read no further meanwhile."""
 _NAME_BYTES = 8
+_REFUSALS = (ExclusiveProducer, StaleProducerAccess, TopicIsStream)
+"""What an insertion is refused for when it would get its offsets: nothing of it is stored."""
 
 
 def check_taken(name: PartitionName, settings: TopicSettings, ledgers: int) -> None:
@@ -124,8 +126,8 @@ class LargeUpload:
     async def finish(self, message: Record, body: LargeBody) -> Published:
         """The message, whose pieces are all there, becomes visible; returns when it is.
 
-        Raises as `add` does, `ExclusiveProducer`, `StaleProducerAccess` (nothing is stored), and
-        `PublishOutcomeUnknown`.
+        Raises as `add` does, `ExclusiveProducer`, `StaleProducerAccess`, `TopicIsStream` (nothing
+        is stored), and `PublishOutcomeUnknown`.
         """
         assert body.pieces == self._contents.messages
         headers = [*message.headers, body.header()]
@@ -157,7 +159,7 @@ class LargeUpload:
 
         try:
             await self._rollover.insert(plan)
-        except (ExclusiveProducer, StaleProducerAccess, TopicIsStream):
+        except _REFUSALS:
             raise
         except OctavoError as error:
             # The record may name it: it is not for us to delete it.
@@ -264,7 +266,13 @@ async def open_body(
         index = offset - batch.base_offset
         if not records.holds(index):
             await records.turn_to(index)
-        return BodyReader(log, segment, offset, records[index])
+        message = records[index]
+    if not segment.pieces and not message.value and large_body_of(message.headers) is not None:
+        raise MessageNotFound(
+            f"the message at offset {offset} is a copy of a large one, without its body: read that "
+            "where the copy was made (the headers of a dead letter name topic and offset)"
+        )
+    return BodyReader(log, segment, offset, message)
 
 
 def id_of(published: Published) -> MessageId:

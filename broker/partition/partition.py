@@ -524,7 +524,9 @@ class Partition:
 
     def _check_access(self, access: int | None) -> None:
         if self._publisher.stored_stream is not None:
-            raise TopicIsStream(f"{self.name} is a durable stream: append to it as one, in parts")
+            raise TopicIsStream(
+                f"{self.name} is a durable stream: append to it as one, at /v1/durable-streams"
+            )
         self._access.check(access, int(self._loop.time() * 1000))
 
     async def body(self, offset: int) -> BodyReader:

@@ -65,14 +65,11 @@ RECEIVE_MAX = 1_000
 DRAIN_WAIT_S = 1.0
 """Without --follow a subscription is at its end when nothing came for so long."""
 
-UnderName = Annotated[
+SubscriptionName = Annotated[
     str | None,
     typer.Option("--subscription", "-s", help="Consume and acknowledge under this name."),
 ]
-OnlyPartition = Annotated[int | None, typer.Option(min=0, help="Only this partition (plain read).")]
-Follow = Annotated[
-    bool, typer.Option("--follow", "-f", help="Wait for more at the end (Ctrl-C ends).")
-]
+OnePartition = Annotated[int | None, typer.Option(min=0, help="Only this partition (plain read).")]
 From = Annotated[
     str, typer.Option("--from", help="earliest, latest, an offset, a message id, or a time.")
 ]
@@ -104,13 +101,15 @@ WholeJson = Annotated[
 
 def consume(
     topic: TopicArgument,
-    subscription: UnderName = None,
+    subscription: SubscriptionName = None,
     start: From = "earliest",
-    partition: OnlyPartition = None,
+    partition: OnePartition = None,
     group: Group = False,
     consumer: ConsumerName = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Then stop.")] = None,
-    follow: Follow = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Wait for more at the end (Ctrl-C ends).")
+    ] = False,
     compacted: Compacted = False,
     raw: Raw = False,
     as_json: WholeJson = False,
@@ -145,8 +144,7 @@ def consume(
         type_ if type_alone is None else None, priority, headers or [], key_prefix,
         durable=durable, of_one=of_one,
     )  # fmt: skip
-    if output_dir is not None:
-        _check_folder(output_dir, several=is_several)
+    _check_folder(output_dir, several=is_several)
     printer = _Printer(limit, raw, as_json, at_once=follow or subscription is not None)
     urls = broker_urls(url, data)
 
@@ -178,13 +176,6 @@ def consume(
     say(f"{printer.count:,} messages")
 
 
-def _check_folder(output_dir: Path, *, several: bool) -> None:
-    if several:
-        raise BadOption("--output-dir goes with one topic: offsets of several would be one file")
-    if not output_dir.is_dir():
-        raise BadOption(f"--output-dir {output_dir} is no folder: make it first")
-
-
 def _check(
     subscription: str | None,
     partition: int | None,
@@ -205,6 +196,14 @@ def _check(
         raise BadOption("--consumer goes with --subscription")
     if several and start not in ("earliest", "latest"):
         raise BadOption("--from is earliest or latest for several topics, and for a --group")
+
+
+def _check_folder(folder: Path | None, *, several: bool) -> None:
+    """Raises `BadOption`."""
+    if folder is not None and several:
+        raise BadOption("--output-dir goes with one topic: offsets of several would be one file")
+    if folder is not None and not folder.is_dir():
+        raise BadOption(f"--output-dir {folder} is no folder: make it first")
 
 
 def _making(

@@ -26,6 +26,17 @@ if TYPE_CHECKING:
     from octavo.client.types import Position
 
 RETRY_S = 60.0
+Large = Annotated[
+    Path | None,
+    typer.Option(help="A file that is one message as a whole, of up to 128 MiB: streamed."),
+]
+Ndjson = Annotated[
+    bool, typer.Option("--ndjson", help="Each line is JSON: checked, and stored as it stands.")
+]
+Envelopes = Annotated[
+    bool,
+    typer.Option("--envelope", help='Each line is {"key": …, "value": …}, as consume prints.'),
+]
 
 
 class BadLine(OctavoError):
@@ -103,22 +114,13 @@ def publish(
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Read lines from a file ('-': stdin).")
     ] = None,
-    large: Annotated[
-        Path | None,
-        typer.Option(help="A file that is one message as a whole, of up to 128 MiB: streamed."),
-    ] = None,
+    large: Large = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every message.")] = None,
     key_field: Annotated[
         str | None, typer.Option("--key-field", help="Take the key from this field of each line.")
     ] = None,
-    ndjson: Annotated[
-        bool,
-        typer.Option("--ndjson", help="Each line is JSON: checked, and stored as it stands."),
-    ] = False,
-    envelope: Annotated[
-        bool,
-        typer.Option("--envelope", help='Each line is {"key": …, "value": …}, as consume prints.'),
-    ] = False,
+    ndjson: Ndjson = False,
+    envelope: Envelopes = False,
     partition: Annotated[int | None, typer.Option(min=0, help="Publish to this one.")] = None,
     producer_id: Annotated[
         str | None,

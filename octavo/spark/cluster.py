@@ -272,7 +272,7 @@ class Cluster:
             spans.append(
                 Span(
                     link.ledger_id, link.base_offset, end, size, link.last_ms, copy,
-                    link.disorder_ms, link.cut >= 0,
+                    link.disorder_ms, link.cut >= 0, link.pieces or 0,
                 )
             )  # fmt: skip
         trimmed_to = record.trimmed_offset

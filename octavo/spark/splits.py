@@ -44,6 +44,7 @@ class Span(NamedTuple):
 
     `bytes` is 0 while the ledger is open, `newest_ms` −1: nobody has written them down yet.
     `disorder_ms`: as in `PartitionLedger`. `cut`: of a fork, whose ledger goes on behind `end`.
+    `hidden`: so many offsets from `base` on are pieces of a large message, and no rows.
     """
 
     ledger_id: int
@@ -54,6 +55,12 @@ class Span(NamedTuple):
     offload: OffloadRecord | None = None
     disorder_ms: int = -1
     cut: bool = False
+    hidden: int = 0
+
+    @property
+    def shown(self) -> int:
+        """The first offset that is a row."""
+        return self.base + self.hidden
 
 
 @dataclass(frozen=True)
@@ -233,7 +240,7 @@ def pieces(view: View, start: int, end: int) -> list[Piece]:
             incarnation=view.incarnation,
         )
         for span in view.spans
-        if (first := max(span.base, start)) < (last := min(span.end, end))
+        if (first := max(span.shown, start)) < (last := min(span.end, end))
     ]  # fmt: skip
 
 

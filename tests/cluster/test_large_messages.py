@@ -12,6 +12,8 @@ import aiohttp
 import pytest
 from crc32c import crc32c
 
+from octavo.broker.log.leftover import label_of, may_go, named_ledgers
+from octavo.metadata.topics import TopicStore
 from octavo.protocol.batch import split_batches
 from octavo.protocol.large import PIECE_BYTES
 from octavo.protocol.records import read_records
@@ -205,6 +207,15 @@ async def test_when_the_owner_dies_amid_an_upload_nobody_ever_sees_anything_of_i
     with pytest.raises(Exception):  # noqa: B017, PT011
         (await upload).json()["offset"]
     assert await plain(cluster, "after") == 1
+    # What it has left is found guilty by its label, as whatever a dead owner has left.
+    (survivor,) = cluster.brokers.values()
+    records = TopicStore(survivor.store)
+    topic, _ = await records.read_topic("public", "one")
+    record, _ = await records.read_partition("public", "one", 0)
+    for ledger_id in set(await ledgers(cluster)) - before - named_ledgers(record):
+        label = label_of((await survivor.ledgers.metadata(ledger_id)).custom)
+        assert label is not None
+        assert may_go(ledger_id, label, topic, record)
     assert await shown(cluster) == [(0, "before"), (1, "after")]
     given = await received(cluster)
     assert [one["value"] for one in given] == ["before", "after"]
@@ -316,6 +327,52 @@ async def test_a_filter_looks_at_the_message_and_not_at_its_pieces(cluster: Clus
     assert [one["offset"] for one in given] == [found["offset"]]
 
 
+async def test_a_dead_letter_says_where_the_body_is(cluster: Cluster) -> None:
+    body = {
+        "type": "shared", "start": "earliest", "max_deliveries": 1,
+        "dead_letter_topic": "public/dead",
+    }  # fmt: skip
+    answer = await cluster.api.put(SUB, json=body)
+    assert answer.status == 201, answer
+    found = await uploaded(cluster, Octavo_Key="k")
+    (given,) = await received(cluster)
+    nack = {"nack": [given["ack_id"]]}
+    assert (await cluster.api.post(SUB + "/ack", json=nack)).status == 200
+    dead = "/v1/topics/public/dead"
+    async with asyncio.timeout(30):
+        while (answer := await cluster.api.get(dead + "/messages")).status != 200:
+            await received(cluster)
+    (letter,) = answer.json()["messages"]
+    assert (letter["key"], letter["large"]["size"]) == ("k", len(BODY))
+    assert str(found["offset"]) in letter["headers"].values()
+    answer = await cluster.api.get(f"{dead}/messages/{letter['offset']}/body")
+    assert answer.status == 404
+    assert "a copy of a large one" in answer.json()["detail"]
+    assert await body_at(cluster, found["offset"]) == BODY
+
+
+async def test_compaction_that_comes_later_takes_no_body_away(cluster: Cluster) -> None:
+    found = await uploaded(cluster, Octavo_Key="k")
+    for number in range(3):
+        await plain(cluster, f"later {number}")
+    compaction = {"after_size": 1, "dirty_ratio": 0, "delete_raw": True}
+    answer = await cluster.api.call("PATCH", ONE, json={"compaction": compaction})
+    assert answer.status == 200, answer
+
+    async def in_view() -> list[int]:
+        answer = await cluster.api.get(f"{ONE}/partitions/0")
+        if not answer.json().get("compacted"):
+            return []
+        answer = await cluster.api.get(f"{ONE}/messages?compacted=true")
+        return [one["offset"] for one in answer.json()["messages"]]
+
+    async with asyncio.timeout(60):
+        while not (offsets := await in_view()):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    assert offsets[0] == found["offset"]
+    assert await body_at(cluster, found["offset"]) == BODY
+
+
 REFUSED = [
     ({"Producer-Id": "1", "Producer-Epoch": "0", "Producer-Seq": "0"}, 422, "large-not-taken"),
     ({"If-Match": '"0"'}, 422, "large-not-taken"),
@@ -364,6 +421,13 @@ async def test_topics_that_cannot_have_one_say_so(cluster: Cluster) -> None:
     answer = await cluster.api.call("POST", path + "/large", data=BODY)
     assert (answer.status, answer.json()["code"]) == (422, "large-not-taken"), answer
     assert "compacted" in answer.json()["detail"]
+
+
+async def test_a_durable_stream_takes_none(cluster: Cluster) -> None:
+    answer = await cluster.api.call("PUT", "/v1/durable-streams/public/stream")
+    assert answer.status == 201, answer
+    answer = await cluster.api.call("POST", "/v1/topics/public/stream/large", data=BODY)
+    assert (answer.status, answer.json()["code"]) == (409, "topic-is-stream"), answer
 
 
 async def test_a_topics_own_bound_holds(cluster: Cluster) -> None:

@@ -27,8 +27,10 @@ have what they have not flushed in memory, so those that take it have little roo
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    small: dict[str, Any] = {"write_cache_bytes_max": 4 * PIECE_BYTES}
-    small["read_cache_bytes_max"] = PIECE_BYTES
+    small: dict[str, Any] = {
+        "write_cache_bytes_max": 4 * PIECE_BYTES,
+        "read_cache_bytes_max": PIECE_BYTES,
+    }
     async with running_cluster(tmp_path, 1, brokers=1, **small) as found:
         body = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
         assert (await found.api.put(ONE, json=body)).status == 201

@@ -394,8 +394,8 @@ async def test_what_making_a_durable_stream_needs(one: Running, authority: FakeA
     assert await put("b", "writer", b"x") == 201
     forked = {"Stream_Forked_From": STREAMS + "b"}
     for who in ("maker", "writer"):
-        assert await put("c", who, **forked) == 403
-    assert await put("c", "reader", **forked) == 201
+        assert await put("c", who, b"", **forked) == 403
+    assert await put("c", "reader", b"", **forked) == 201
     assert await put("d", "reader", b"x", **forked) == 403
     assert await put("d", "reader", Stream_Forked_From=STREAMS + "secret") == 404
     for who in ("maker", "writer", "reader"):

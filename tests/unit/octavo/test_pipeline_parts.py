@@ -102,6 +102,15 @@ def test_what_was_read_against_the_chain() -> None:
     assert "ledger 7: no message of offsets 0 to 4" in none.what
 
 
+def test_pieces_of_large_messages_are_not_missed() -> None:
+    """They are no rows: of a fork that was cut amid them there are none at all."""
+    large, cut = Span(7, 0, 5, 9, 9, hidden=4), Span(9, 5, 8, 9, 9, hidden=3)
+    view = View("public/a", 0, (large, cut))
+    assert span_findings(view, {7: LedgerRows(4, 4)}) == []
+    (none,) = span_findings(view, {})
+    assert "ledger 7: no message of offsets 4 to 4" in none.what
+
+
 def test_usage_is_exit_code_2() -> None:
     assert octavo("verify").returncode == 2
     wrong = octavo("verify", "a/b/c")

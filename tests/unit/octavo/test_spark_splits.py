@@ -30,6 +30,15 @@ def view_of(counts: list[int], trimmed: int = 0) -> View:
     return View("public/t", 0, tuple(spans), trimmed)
 
 
+@given(st.integers(0, 12), st.integers(0, 12))
+def test_pieces_of_large_messages_are_no_rows(one: int, other: int) -> None:
+    spans = (Span(1, 0, 3, 9, 9), Span(2, 3, 8, 9, 9, hidden=4), Span(3, 8, 10, 9, 9, hidden=2))
+    start, end = sorted((min(one, 10), min(other, 10)))
+    found = pieces(View("public/t", 0, spans), start, end)
+    rows = [offset for piece in found for offset in range(piece.start, piece.end)]
+    assert rows == [offset for offset in (0, 1, 2, 7) if start <= offset < end]
+
+
 @given(
     st.lists(st.integers(1, 1000), min_size=1, max_size=8),
     st.integers(0, 50),
