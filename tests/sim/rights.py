@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from octavo.metadata.store import MetadataError, SessionState
 from octavo.metadata.topic_records import decode_record
@@ -52,6 +52,9 @@ CALL_TIMEOUT_MS = 600
 SESSION_TIMEOUT_MS = 1_500
 USERS = [Identity(f"user:{name}") for name in ("ann", "bob", "eve")]
 TOPIC = parse_resource("topic:public/t")
+
+
+Make = Callable[[PolicyRecord, Rule], PolicyRecord]
 
 
 class SimRights:
@@ -119,13 +122,17 @@ class Result:
 class World:
     """One seed."""
 
+    operations: ClassVar[tuple[Operation, ...]] = (Operation.CONSUME,)
+    """Of which rights are given and withdrawn."""
+
     def __init__(self, seed: int) -> None:
         self.trace = Trace()
         self.loop = SimLoop(seed, trace=self.trace)
         self.rng = self.loop.stream("rights")
         self.metadata = SimMetadata(self.loop, self.trace)
         self.metadata.observers.append(self._changed)
-        self.brokers = [SimRights(self, f"b{n}") for n in range(1, self.rng.randint(2, 4))]
+        names = [f"b{n}" for n in range(1, self.rng.randint(2, 4))]
+        self.brokers = [self._broker(name) for name in names]
         self.failure: str | None = None
         self.over = False
         self.changes = 0
@@ -161,6 +168,9 @@ class World:
             self.loop.close()
         return Result(self.failure, self.changes, dict(self.trace.probes))
 
+    def _broker(self, name: str) -> SimRights:
+        return SimRights(self, name)
+
     def _until(self, s: float) -> None:
         passed: list[bool] = []
         self.loop.world_later(s, passed.append, True)
@@ -174,7 +184,8 @@ class World:
     async def _change(self, process: Process) -> None:
         """Give and withdraw rights, without end."""
         rules = [
-            make_rule(user.name, "consume", "topic:public/*", allow=allow)
+            make_rule(user.name, operation, "topic:public/*", allow=allow)
+            for operation in self.operations
             for user in USERS
             for allow in (True, False)
         ]
@@ -186,19 +197,27 @@ class World:
                     await store.start()
                     policies = PolicyStore(store)
                 rule = process.rng.choice(rules)
-                make = process.rng.choice((with_rule, without_rule))
+                make = process.rng.choice(self._changes_of(rule))
 
                 def changed(
                     record: PolicyRecord,
                     rule: Rule = rule,
-                    make: Callable[[PolicyRecord, Rule], PolicyRecord] = make,
+                    make: Make = make,
                 ) -> PolicyRecord:
-                    return make(secured(record, "user:root"), rule)
+                    return make(self._begun(record), rule)
 
                 await policies.change(changed)
             except MetadataError:
                 self.trace.probe("rights.not_changed")
             await asyncio.sleep(process.rng.choice((0.05, 0.5, 3.0, 6.0)))
+
+    def _begun(self, record: PolicyRecord) -> PolicyRecord:
+        """The record of a cluster that is secured, if it was not."""
+        return secured(record, "user:root")
+
+    def _changes_of(self, rule: Rule) -> Sequence[Make]:
+        """What may happen to a rule, each as likely."""
+        return (with_rule, without_rule)
 
     def _store(self, process: Process) -> SimMetadataStore:
         return self.metadata.store(
