@@ -19,6 +19,7 @@ from octavo.protocol.large import PIECE_BYTES
 from octavo.protocol.records import read_records
 from tests.cluster.test_forks import BATCH, forked
 from tests.support.cluster import Cluster, running_cluster
+from tests.support.keys import key_file, key_of
 
 ONE = "/v1/topics/public/one"
 SUB = ONE + "/subscriptions/s"
@@ -95,6 +96,10 @@ async def received(cluster: Cluster, sub: str = SUB, **how: Any) -> list[dict[st
 async def acked(cluster: Cluster, messages: list[dict[str, Any]], sub: str = SUB) -> None:
     ids = [one["ack_id"] for one in messages]
     assert (await cluster.api.post(sub + "/ack", json={"ack_ids": ids})).status == 200
+
+
+def all_bytes_below(folder: Path) -> list[bytes]:
+    return [one.read_bytes() for one in folder.rglob("*") if one.is_file()]
 
 
 async def ledgers(cluster: Cluster) -> list[int]:
@@ -371,6 +376,24 @@ async def test_compaction_that_comes_later_takes_no_body_away(cluster: Cluster) 
             await asyncio.sleep(0.1)
     assert offsets[0] == found["offset"]
     assert await body_at(cluster, found["offset"]) == BODY
+
+
+async def test_of_an_encrypted_topic_bookies_hold_no_byte_of_it(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path) as cluster:
+        cluster.keys = key_file(tmp_path, key_of(1, "secret"))
+        await cluster.start_broker("broker-0")
+        answer = await cluster.api.put("/v1/namespaces/secret", json={"encrypted": True})
+        assert answer.status == 201, answer
+        path = "/v1/topics/secret/one"
+        assert (await cluster.api.put(path)).status == 201
+        words = b"nobody reads this but who may. " * (2 * PIECE_BYTES // 31)
+        found = await uploaded(cluster, words, path)
+        assert await body_at(cluster, found["offset"], path) == words
+        for name in tuple(cluster.nodes):
+            await cluster.stop_bookie(name)
+        stored = await asyncio.to_thread(all_bytes_below, tmp_path)
+        assert sum(map(len, stored)) > len(words)
+        assert not any(words[:31] in one for one in stored)
 
 
 REFUSED = [
