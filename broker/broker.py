@@ -225,8 +225,10 @@ class Broker:
             return  # nobody is there who could be told anything, or all of them stop
         except TimeoutError:
             reason = f"stop_handover_ms ({self.config.stop_handover_ms}) is over"
-        except OctavoError as error:
-            reason = str(error)
+        except Exception as error:  # a bug must not keep this broker from releasing what it has
+            reason = str(error) or repr(error)
+            if not isinstance(error, OctavoError):
+                _log.error("broker_task_failed", task="give_away", reason=reason, exc_info=error)
         if left := self.ownership.held():
             _log.info("not_all_handed_on", partitions=left, reason=reason or "nobody took them")
 

@@ -151,3 +151,20 @@ async def test_who_leaves_is_given_nothing_and_started_again_it_is_like_any_othe
     assert "B" not in one.broker.registry.standings.drained
     await one.broker.balance.unload(name, "B")
     await whole(again, name)
+
+
+async def test_a_bug_on_the_way_keeps_nothing_from_being_released(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store of the tests that did not know a record ended a broker that was asked to stop."""
+    one, two = await spread(cluster)
+
+    async def wrong(_: Any) -> None:
+        raise KeyError("standings")
+
+    monkeypatch.setattr(one.broker.registry.standings, "tell", wrong)
+    with capture_logs() as logs:
+        await one.close()
+    told = [log for log in logs if log["event"] == "broker_task_failed"]
+    assert [log["task"] for log in told] == ["give_away"]
+    await until(lambda: share(two.broker) == 6, "B has all of them")

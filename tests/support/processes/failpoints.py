@@ -95,6 +95,7 @@ RARE_BROKER_STEPS = frozenset(
     | {"ledger-folder.delete", "transaction", "clock.create", "clock.put"}
     | {"secret.create"}
     | {"changes.create", "changes.put", "changes.delete"}
+    | {"standing.create", "standing.put", "standing.delete"}
 )
 """Of calls that a person makes and of a graceful end, or inside the embedded store: tests of their
 own."""

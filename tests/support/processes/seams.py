@@ -201,6 +201,7 @@ _OCTAVO_KINDS = {
     "namespaces": "namespace",
     "changes": "changes",
     "clock": "clock",
+    "standings": "standing",
     "secret": "secret",
 }
 _LEDGER_KINDS = {
