@@ -241,7 +241,13 @@ class Rounds:
                 of_first - len(self.by_client),
             )
 
-        await until(lambda: not any(left()), left)
+        try:
+            await until(lambda: not any(left()), left)
+        except AssertionError as error:
+            for name in ("lines", "socket"):
+                error.add_note(f"{name}: {await client.subscription('t', name).stats()}")
+            error.add_note(f"sent: {len(sent)}, streams begun: {self.lines.begun}")
+            raise
         # An ack whose answer was lost with its broker may have taken effect: then it never comes.
         for name in ("lines", "socket"):
             backlog = -1
