@@ -127,7 +127,10 @@ async def put_stream(call: Call) -> web.StreamResponse:
             )
         call.incarnation = info.incarnation
         try:
-            return await _make(call, topic.partition(0), asked, plan, body)
+            answer = await _make(call, topic.partition(0), asked, plan, body)
+            if answer.status == 201 and not call.forwarded:
+                answer.headers["Location"] = _location(call)
+            return answer
         except Over:
             await call.services.broker.streams.delete(topic, info.incarnation)
             plan = None
@@ -138,6 +141,13 @@ async def put_stream(call: Call) -> web.StreamResponse:
                 raise StreamConflict(f"{topic} is there, and no fork of {cut.source}") from None
             plan = await planned(call, asked, cut, fork.offsets[0])
     raise StreamConflict(f"{topic} expires or is deleted as fast as it is made")
+
+
+def _location(call: Call) -> str:
+    """Where the stream is, as its maker calls this broker."""
+    host, path = call.request.headers.get("Host"), call.request.raw_path.partition("?")[0]
+    scheme = "https" if call.request.secure else "http"
+    return (call.services.url if host is None else f"{scheme}://{host}") + path
 
 
 async def _topic(call: Call, asked: Asked, plan: Plan | None) -> tuple[TopicInfo, Plan | None]:
@@ -166,7 +176,7 @@ async def _make(
         if stream.is_made:
             state = stream.standing()
             await stream.make(asked.config(state.config), [], closed=asked.closed)
-            return _made(call, state, partition, made=False)
+            return _made(state, partition, made=False)
         if asked.fork is not None and plan is None:
             raise Unplanned
         config = asked.config() if plan is None else plan.config
@@ -179,7 +189,7 @@ async def _make(
             call.check(Operation.ALTER, Resource(Kind.TOPIC, str(call.topic)))
         made = await stream.make(config, records, closed=asked.closed, base=base)
         count_stored(call, partition, records)
-        return _made(call, stream.standing(), partition, made=made)
+        return _made(stream.standing(), partition, made=made)
 
     return await at_owner(call, name, here)
 
@@ -197,20 +207,13 @@ async def clear(call: Call, partition: Partition) -> None:
         raise StreamConflict(f"{call.topic} was deleted, and its name is kept for its forks")
 
 
-def _made(
-    call: Call, state: StreamState, partition: Partition, *, made: bool
-) -> web.StreamResponse:
+def _made(state: StreamState, partition: Partition, *, made: bool) -> web.StreamResponse:
     headers = {
         "Content-Type": state.config.content_type,
         durable.OFFSET_HEADER: shown(partition.stream.end),
     }
     if partition.stream.is_closed:
         headers[durable.CLOSED_HEADER] = "true"
-    if made:
-        host, path = call.request.headers.get("Host"), call.request.raw_path.partition("?")[0]
-        scheme = "https" if call.request.secure else "http"
-        called = call.services.url if call.forwarded or host is None else f"{scheme}://{host}"
-        headers["Location"] = called + path
     return web.Response(status=201 if made else 200, headers=headers)
 
 

@@ -14,7 +14,7 @@ import random
 from contextlib import suppress
 from typing import NamedTuple
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from octavo.broker.errors import OffsetBeyondEnd
 from octavo.broker.http import durable
@@ -141,7 +141,7 @@ async def _once(
         whose = "private" if call.services.gate.secured else "public"
         headers["Cache-Control"] = f"{whose}, {CACHED}"
         tag = durable.etag(partition.incarnation, start, piece.next_offset, closed=piece.closed)
-        headers["ETag"] = tag
+        headers[hdrs.ETAG] = tag  # as it is spelled when another broker passes it back
         if durable.matches(call.headers.get("If-None-Match"), tag):
             return web.Response(status=304, headers=headers)
     body = durable.joined(piece.values, is_json=config.is_json)

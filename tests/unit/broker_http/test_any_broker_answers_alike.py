@@ -20,6 +20,7 @@ from octavo.protocol.records import Record, build_batch
 from tests.support.fake_broker import Running, running
 
 TOPIC = "/v1/topics/public/one"
+STREAM = "/durable-streams/public/story"
 PARTS = {
     "namespace": "public", "topic": "one", "partition": "0", "subscription": "s",
     "bulk_load": "t", "batch": "0", "subject": "anonymous", "message": "0",
@@ -64,7 +65,8 @@ def bodies(rng: random.Random, kind: bytes) -> bytes:
 
 
 def request_of(rng: random.Random, route: Route) -> bytes:
-    path = route.path
+    # A topic that is a durable stream takes nothing else: that is one of its own.
+    path = route.path.replace("/durable-streams/{namespace}/{topic}", STREAM)
     for name, value in PARTS.items():
         path = path.replace("{" + name + "}", value)
     asked = [
