@@ -392,7 +392,7 @@ async def test_what_making_a_durable_stream_needs(one: Running, authority: FakeA
     assert await put("a", "maker", b"x") == 403
     assert await put("a", "maker") == 201
     assert await put("b", "writer", b"x") == 201
-    forked = {"Stream_Forked_From": STREAMS + "b"}
+    forked: dict[str, Any] = {"Stream_Forked_From": STREAMS + "b"}
     for who in ("maker", "writer"):
         assert await put("c", who, b"", **forked) == 403
     assert await put("c", "reader", b"", **forked) == 201
