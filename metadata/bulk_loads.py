@@ -15,13 +15,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from octavo.metadata.one_record import delete_one, read_one, write_one
 from octavo.metadata.paths import join
-from octavo.metadata.store import ANY_VERSION, MetadataStore, RecordNotFound, Watch
-from octavo.metadata.topic_records import TopicRecord, decode_record, encode_record
+from octavo.metadata.store import MetadataStore, Watch
+from octavo.metadata.topic_records import TopicRecord
 
 BULK_LOADS_ROOT = "/octavo/transactions"
-ABSENT = -1
-"""The version of a record that is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,27 +100,19 @@ class BulkLoadStore:
         """The record and its version; an empty one, `ABSENT`, when there is none."""
         await self.sync()
         path = bulk_load_path(bulk_load)
-        try:
-            value, version = await self._store.get(path)
-        except RecordNotFound:
-            return BulkLoadRecord(), ABSENT
-        return decode_record(BulkLoadRecord, path, value), version
+        record, version = await read_one(self._store, path, BulkLoadRecord)
+        return record or BulkLoadRecord(), version
 
     async def write(self, bulk_load: str, record: BulkLoadRecord, version: int) -> None:
         """Make it or compare-and-set it.
 
         Raises `RecordExists`, `VersionConflict`, `RecordNotFound`: read again, decide again.
         """
-        path, value = bulk_load_path(bulk_load), encode_record(record)
-        if version == ABSENT:
-            await self._store.create(path, value)
-        else:
-            await self._store.put(path, value, version)
+        await write_one(self._store, bulk_load_path(bulk_load), record, version)
 
     async def delete(self, bulk_load: str, version: int) -> None:
         """Raises `VersionConflict`, `RecordNotFound`."""
-        assert version != ANY_VERSION
-        await self._store.delete(bulk_load_path(bulk_load), version)
+        await delete_one(self._store, bulk_load_path(bulk_load), version)
 
     async def sync(self) -> None:
         """Reads begun after this, of topics too, see all that anybody was told of before it."""

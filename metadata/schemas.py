@@ -9,13 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from octavo.metadata.one_record import delete_one, read_one, write_one
 from octavo.metadata.paths import join
-from octavo.metadata.store import ANY_VERSION, MetadataStore, RecordNotFound, Watch
-from octavo.metadata.topic_records import decode_record, encode_record
+from octavo.metadata.store import MetadataStore, Watch
 
 SCHEMAS_ROOT = "/octavo/schemas"
-ABSENT = -1
-"""The version of a record that is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,28 +46,19 @@ class SchemaStore:
     async def read(self, namespace: str, subject: str) -> tuple[SubjectRecord, int]:
         """The record and its version; an empty one, `ABSENT`, when there is none."""
         path = join(SCHEMAS_ROOT, namespace, subject)
-        try:
-            value, version = await self._store.get(path)
-        except RecordNotFound:
-            return SubjectRecord(), ABSENT
-        return decode_record(SubjectRecord, path, value), version
+        record, version = await read_one(self._store, path, SubjectRecord)
+        return record or SubjectRecord(), version
 
     async def write(
         self, namespace: str, subject: str, record: SubjectRecord, version: int
     ) -> None:
         """Make it or compare-and-set it. Raises `RecordExists`, `VersionConflict`,
         `RecordNotFound`: read again, decide again."""
-        path, value = join(SCHEMAS_ROOT, namespace, subject), encode_record(record)
-        if version == ABSENT:
-            await self._store.create(path, value)
-        else:
-            assert version != ANY_VERSION
-            await self._store.put(path, value, version)
+        await write_one(self._store, join(SCHEMAS_ROOT, namespace, subject), record, version)
 
     async def delete(self, namespace: str, subject: str, version: int) -> None:
         """Raises `VersionConflict`, `RecordNotFound`."""
-        assert version != ANY_VERSION
-        await self._store.delete(join(SCHEMAS_ROOT, namespace, subject), version)
+        await delete_one(self._store, join(SCHEMAS_ROOT, namespace, subject), version)
 
     async def subjects(self, namespace: str) -> list[str]:
         """The subjects of a namespace, sorted."""

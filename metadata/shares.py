@@ -8,13 +8,12 @@ older than anything that anybody was told before. The rule is in broker/log/refe
 
 from __future__ import annotations
 
+from octavo.metadata.one_record import delete_one, read_one, write_one
 from octavo.metadata.paths import join
-from octavo.metadata.store import ANY_VERSION, MetadataStore, RecordNotFound
-from octavo.metadata.topic_records import ShareRecord, decode_record, encode_record
+from octavo.metadata.store import MetadataStore
+from octavo.metadata.topic_records import ShareRecord
 
 SHARES_ROOT = "/octavo/shares"
-ABSENT = -1
-"""The version of a record that is not there."""
 
 
 def share_path(ledger_id: int) -> str:
@@ -31,28 +30,18 @@ class ShareStore:
     async def read(self, ledger_id: int) -> tuple[ShareRecord | None, int]:
         """The record and its version; None, `ABSENT` when the ledger is not shared."""
         await self._store.sync()
-        path = share_path(ledger_id)
-        try:
-            value, version = await self._store.get(path)
-        except RecordNotFound:
-            return None, ABSENT
-        return decode_record(ShareRecord, path, value), version
+        return await read_one(self._store, share_path(ledger_id), ShareRecord)
 
     async def write(self, ledger_id: int, record: ShareRecord, version: int) -> int:
         """Make it or compare-and-set it; its new version.
 
         Raises `RecordExists`, `VersionConflict`, `RecordNotFound`: read again, decide again.
         """
-        path, value = share_path(ledger_id), encode_record(record)
-        if version == ABSENT:
-            await self._store.create(path, value)
-            return 0
-        return await self._store.put(path, value, version)
+        return await write_one(self._store, share_path(ledger_id), record, version)
 
     async def delete(self, ledger_id: int, version: int) -> None:
         """Raises `VersionConflict`, `RecordNotFound`."""
-        assert version != ANY_VERSION
-        await self._store.delete(share_path(ledger_id), version)
+        await delete_one(self._store, share_path(ledger_id), version)
 
     async def list(self) -> list[int]:
         """All ledgers that are shared, ascending."""

@@ -19,9 +19,8 @@ import structlog
 from octavo.broker.audit.topic import AUDIT_TOPIC
 from octavo.broker.audit.writer import EVERY_S, AuditWriter, PassOn
 from octavo.broker.broker import Broker
-from octavo.security.audit import REASON_CHARS, AuditBook, Deed, deed_of
-from octavo.security.principal import ANONYMOUS, Identity
-from octavo.security.rules import Operation, Resource
+from octavo.security.audit import REASON_CHARS, AuditBook, Decided, Deed, deed_of
+from octavo.security.principal import ANONYMOUS
 
 CLOSE_S = 3.0
 """So long a broker that stops tries to store what waits."""
@@ -77,24 +76,13 @@ class AuditLog:
         except TimeoutError:
             log.error("audit_lost", topic=str(AUDIT_TOPIC), count=self.waiting)
 
-    def on_decision(
-        self,
-        identity: Identity,
-        operation: Operation,
-        resource: Resource,
-        allowed: bool,
-        peer: str,
-        *,
-        reason: str = "",
-        call: str = "",
-    ) -> None:
+    def on_decision(self, found: Decided) -> None:
         """Somebody did something, or was refused it. Never waits."""
-        if not self._book.wants(identity, operation, allowed):
+        if not self._book.wants(found.identity, found.operation, found.allowed):
             return
-        if resource.name.startswith(_OWN) and identity.is_node:
+        if found.resource.name.startswith(_OWN) and found.identity.is_node:
             return
-        deed = deed_of(identity, operation, resource, allowed, peer, reason=reason, call=call)
-        self._note(deed)
+        self._note(deed_of(found))
 
     def on_unauthenticated(self, peer: str, call: str, reason: str) -> None:
         """Somebody showed what proves nothing."""

@@ -33,12 +33,12 @@ from octavo.broker.types import PartitionName
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import LedgerNotFound
 from octavo.metadata.bulk_loads import (
-    ABSENT,
     BulkLoadPart,
     BulkLoadRecord,
     BulkLoadStore,
 )
 from octavo.metadata.ledgers import LedgerMetadata
+from octavo.metadata.one_record import ABSENT
 from octavo.metadata.store import RecordExists, RecordNotFound, VersionConflict, Watch
 from octavo.metadata.topics import TopicStore
 from octavo.protocol.codes import OctavoError

@@ -23,7 +23,8 @@ from octavo.broker.errors import (
 )
 from octavo.broker.schemas.compatibility import MODES, problems_of
 from octavo.broker.schemas.kinds import Schema, id_of, parsed
-from octavo.metadata.schemas import ABSENT, SchemaStore, SchemaVersion, SubjectRecord
+from octavo.metadata.one_record import ABSENT
+from octavo.metadata.schemas import SchemaStore, SchemaVersion, SubjectRecord
 from octavo.metadata.store import RecordExists, RecordNotFound, VersionConflict, Watch
 from octavo.protocol.records import Record
 

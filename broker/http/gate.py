@@ -25,6 +25,7 @@ from octavo.broker.http.connections import Connection
 from octavo.broker.http.needs import Right
 from octavo.broker.http.problems import Problem
 from octavo.protocol.tally import Tally
+from octavo.security.audit import Decided
 from octavo.security.principal import (
     ANONYMOUS,
     Authenticates,
@@ -43,24 +44,8 @@ if TYPE_CHECKING:
     from octavo.security.authority import Authority
 
 
-class OnDecision(Protocol):
-    """Told of each decision."""
-
-    def __call__(
-        self,
-        identity: Identity,
-        operation: Operation,
-        resource: Resource,
-        allowed: bool,
-        peer: str,
-        /,
-        *,
-        reason: str,
-        call: str,
-    ) -> None:
-        """Who, what, to what, whether it is allowed, from which address; why, and in which call."""
-
-
+OnDecision = Callable[[Decided], None]
+"""Told of each decision."""
 OnUnauthenticated = Callable[[str, str, str], None]
 """Told of proofs that prove nothing: from which address, for which call, why."""
 
@@ -186,7 +171,9 @@ class Gate:
                     identity, right.operation, found[right], peer, route.name, some=right.some
                 )
             if passed is None or identity.is_node:  # else who was asked first has told it
-                self._tell(identity, right.operation, found[right], True, peer, route.name)
+                self._tell(Decided(
+                    identity, right.operation, found[right], True, peer, call=route.name
+                ))  # fmt: skip
         return Grant(identity, generation, shown)
 
     def holds(self, grant: Grant) -> bool:
@@ -218,7 +205,7 @@ class Gate:
         if self.secured:
             if not self.may(identity, operation, resource):
                 self._deny(identity, operation, resource, peer)
-            self._tell(identity, operation, resource, True, peer)
+            self._tell(Decided(identity, operation, resource, True, peer))
 
     def may_some(self, identity: Identity, begins: Resource) -> bool:
         """Whether a rule shows somebody something whose name begins so, if it is there."""
@@ -296,7 +283,7 @@ class Gate:
         *,
         some: bool = False,
     ) -> NoReturn:
-        self._tell(identity, operation, resource, False, peer, call)
+        self._tell(Decided(identity, operation, resource, False, peer, call=call))
         is_known = identity.name != ANONYMOUS.name
         self._count_denied("forbidden" if is_known else "unauthenticated")
         subject = f"{identity.name} {operation}" if is_known else peer
@@ -322,21 +309,13 @@ class Gate:
     ) -> None:
         """The same was done again, by a grant that holds."""
         if self.secured:
-            self._tell(identity, operation, resource, True, peer, call)
+            self._tell(Decided(identity, operation, resource, True, peer, call=call))
 
-    def _tell(
-        self,
-        identity: Identity,
-        operation: Operation,
-        resource: Resource,
-        allowed: bool,
-        peer: str,
-        call: str = "",
-    ) -> None:
+    def _tell(self, decided: Decided) -> None:
         if self.on_decision is not None and self._authority is not None:
-            found = self._authority.decide(identity, operation, resource)
-            reason = found.reason if found.allowed == allowed else ""
-            self.on_decision(identity, operation, resource, allowed, peer, reason=reason, call=call)
+            found = self._authority.decide(decided.identity, decided.operation, decided.resource)
+            reason = found.reason if found.allowed == decided.allowed else ""
+            self.on_decision(decided._replace(reason=reason))
 
 
 def _with_instead(rights: Iterable[Right]) -> Iterator[Right]:

@@ -16,7 +16,8 @@ from octavo.broker.log.referrers import is_gone, joined, left
 from octavo.broker.types import PartitionName, TopicName
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import LedgerNotFound
-from octavo.metadata.shares import ABSENT, ShareStore
+from octavo.metadata.one_record import ABSENT
+from octavo.metadata.shares import ShareStore
 from octavo.metadata.store import BadRecord, RecordExists, RecordNotFound, VersionConflict
 from octavo.metadata.together import each_of
 from octavo.metadata.topic_records import PartitionRecord, Referrer, TopicRecord

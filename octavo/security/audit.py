@@ -31,6 +31,19 @@ _ADMINISTRATIVE = frozenset(Operation) - {
 }
 
 
+class Decided(NamedTuple):
+    """A decision about what somebody did, or tried to."""
+
+    identity: Identity
+    operation: Operation
+    resource: Resource
+    allowed: bool
+    peer: str
+    """The address that they came from."""
+    reason: str = ""
+    call: str = ""
+
+
 class Deed(NamedTuple):
     """Somebody did something, or tried to."""
 
@@ -54,26 +67,17 @@ class Told(NamedTuple):
     count: int  # type: ignore[assignment]  # tuple.count is not used here
 
 
-def deed_of(
-    identity: Identity,
-    operation: Operation,
-    resource: Resource,
-    allowed: bool,
-    peer: str,
-    *,
-    reason: str = "",
-    call: str = "",
-) -> Deed:
+def deed_of(found: Decided) -> Deed:
     """A decision, in words."""
     return Deed(
-        identity.name,
-        identity.source,
-        str(operation),
-        str(resource),
-        peer,
-        allowed,
-        reason[:REASON_CHARS],
-        call,
+        found.identity.name,
+        found.identity.source,
+        str(found.operation),
+        str(found.resource),
+        found.peer,
+        found.allowed,
+        found.reason[:REASON_CHARS],
+        found.call,
     )
 
 

@@ -48,10 +48,14 @@ class Quota:
     streams: int | None = None
     topics: int | None = None
 
+    @property
+    def said(self) -> dict[str, int]:
+        """What is said, by name."""
+        return {name: value for name in NAMES if (value := getattr(self, name)) is not None}
+
     def over(self, default: Quota) -> Quota:
         """This one, and what it does not say by the default."""
-        said = {name: value for name in NAMES if (value := getattr(self, name)) is not None}
-        return replace(default, **said)
+        return replace(default, **self.said)
 
     def bound(self, name: str) -> int | None:
         """The most of `name`; None when there is no bound."""

@@ -53,30 +53,17 @@ class InvalidQuota(OctavoError):
     name = "invalid-quota"
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaRecord:
-    """One subject's quota; as in `Quota`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaRecord(Quota):
+    """One subject's quota, as it stands there."""
 
     subject: str
-    requests: int | None = None
-    publish_bytes: int | None = None
-    publish_messages: int | None = None
-    read_bytes: int | None = None
-    read_messages: int | None = None
-    connections: int | None = None
-    streams: int | None = None
-    topics: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def quota(self) -> Quota:
         """What it says."""
         return Quota(**self.said)
-
-    @property
-    def said(self) -> dict[str, int]:
-        """What is set, by name."""
-        return {name: found for name in NAMES if (found := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +103,8 @@ def with_quota(record: QuotasRecord, subject: str, amounts: Mapping[str, int]) -
     checked_subject(subject)
     for name, amount in amounts.items():
         _check(subject, name, amount)
-    before = record.of(subject) or QuotaRecord(subject)
-    made = QuotaRecord(subject, **{**before.said, **amounts}, extra=before.extra)
+    before = record.of(subject) or QuotaRecord(subject=subject)
+    made = QuotaRecord(subject=subject, **{**before.said, **amounts}, extra=before.extra)
     others = tuple(one for one in record.quotas if one.subject != subject)
     if not made.said:
         return QuotasRecord(others, record.extra)
@@ -136,7 +123,7 @@ def without_quota(record: QuotasRecord, subject: str, names: Iterable[str] = ())
     if not kept:
         return QuotasRecord(others, record.extra)
     return QuotasRecord(
-        _sorted((*others, QuotaRecord(subject, **kept, extra=before.extra))), record.extra
+        _sorted((*others, QuotaRecord(subject=subject, **kept, extra=before.extra))), record.extra
     )
 
 

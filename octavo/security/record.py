@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import structlog
 
+from octavo.metadata.one_record import read_one, write_one
 from octavo.metadata.store import (
     BadRecord,
     MetadataError,
@@ -23,7 +24,6 @@ from octavo.metadata.store import (
     VersionConflict,
     Watch,
 )
-from octavo.metadata.topic_records import decode_record, encode_record
 
 REREAD_S = 2.0
 RETRY_S = 0.2
@@ -47,11 +47,8 @@ class SharedRecord(Generic[Record]):
         Raises `MetadataUnavailable`, `BadRecord`.
         """
         await self._store.sync()
-        try:
-            value, version = await self._store.get(self._path)
-        except RecordNotFound:
-            return self._kind(), -1
-        return decode_record(self._kind, self._path, value), version
+        record, version = await read_one(self._store, self._path, self._kind)
+        return self._kind() if record is None else record, version
 
     async def change(self, make: Callable[[Record], Record]) -> tuple[Record, int]:
         """Set it to `make(what stands there)`; nothing is written when that is the same.
@@ -63,12 +60,8 @@ class SharedRecord(Generic[Record]):
             made = make(record)
             if made == record and version >= 0:
                 return record, version
-            value: Any = encode_record(made)
             with contextlib.suppress(VersionConflict, RecordExists, RecordNotFound):
-                if version < 0:
-                    await self._store.create(self._path, value)
-                    return made, 0
-                return made, await self._store.put(self._path, value, version)
+                return made, await write_one(self._store, self._path, made, version)
 
 
 class FollowedRecord:

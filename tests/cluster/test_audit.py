@@ -14,7 +14,7 @@ import structlog
 from octavo.broker.audit.log import AuditLog
 from octavo.broker.audit.writer import BATCH_EVENTS_MAX
 from octavo.broker.errors import OwnerUnreachable
-from octavo.security.audit import REASON_CHARS
+from octavo.security.audit import REASON_CHARS, Decided
 from octavo.security.principal import Identity
 from octavo.security.rules import CLUSTER, Kind, Operation, Resource
 from tests.support.cluster import Cluster, running_cluster
@@ -39,7 +39,7 @@ def log_of(cluster: Cluster, name: str) -> AuditLog:
 
 def administers(log: AuditLog, number: int, **more: str) -> None:
     resource = Resource(Kind.TOPIC, f"payments/t{number}")
-    log.on_decision(ALICE, Operation.CREATE, resource, True, "10.0.0.7", **more)
+    log.on_decision(Decided(ALICE, Operation.CREATE, resource, True, "10.0.0.7", **more))
 
 
 async def events(cluster: Cluster) -> list[dict[str, Any]]:
@@ -63,9 +63,11 @@ async def test_events_of_all_brokers_come_into_one_topic(cluster: Cluster) -> No
     for number, log in enumerate(logs):
         administers(log, number, call="put_topic", reason="x" * 1000)
         for _ in range(5):
-            log.on_decision(ALICE, Operation.PRODUCE, ORDERS, True, "10.0.0.7")
-        log.on_decision(ALICE, Operation.ADMIN, CLUSTER, False, "10.0.0.8", reason="no rule")
-        log.on_decision(ALICE, Operation.DESCRIBE, CLUSTER, True, "10.0.0.8")
+            log.on_decision(Decided(ALICE, Operation.PRODUCE, ORDERS, True, "10.0.0.7"))
+        log.on_decision(
+            Decided(ALICE, Operation.ADMIN, CLUSTER, False, "10.0.0.8", reason="no rule")
+        )
+        log.on_decision(Decided(ALICE, Operation.DESCRIBE, CLUSTER, True, "10.0.0.8"))
         log.on_unauthenticated("10.0.0.9", "publish", "the token has ended")
     found = await written(cluster, *logs)
     assert len(found) == 8
@@ -88,7 +90,7 @@ async def test_events_of_all_brokers_come_into_one_topic(cluster: Cluster) -> No
 async def test_what_is_counted_is_told_when_a_broker_stops(cluster: Cluster) -> None:
     log = log_of(cluster, "broker-1")
     for _ in range(7):
-        log.on_decision(ALICE, Operation.PRODUCE, ORDERS, True, "10.0.0.7")
+        log.on_decision(Decided(ALICE, Operation.PRODUCE, ORDERS, True, "10.0.0.7"))
     await cluster.stop_broker("broker-1")
     assert sorted(one["count"] for one in await events(cluster)) == [1, 6]
 
@@ -158,7 +160,9 @@ async def test_a_topic_that_was_deleted_is_made_anew(cluster: Cluster, through: 
 
 async def _make_and_find_owner(cluster: Cluster) -> str:
     log = log_of(cluster, "broker-0")
-    log.on_decision(ALICE, Operation.CREATE, Resource(Kind.TOPIC, "payments/t-0"), True, "p")
+    log.on_decision(
+        Decided(ALICE, Operation.CREATE, Resource(Kind.TOPIC, "payments/t-0"), True, "p")
+    )
     await written(cluster, log)
     return await cluster.owner_of(f"{AUDIT}/partitions/0")
 
@@ -211,7 +215,9 @@ async def test_the_log_has_each_event_with_the_level_that_was_set(cluster: Clust
     log = log_of(cluster, "broker-0")
     with structlog.testing.capture_logs() as lines:
         administers(log, 1)
-        log.on_decision(ALICE, Operation.ADMIN, CLUSTER, False, "10.0.0.8", reason="no rule")
+        log.on_decision(
+            Decided(ALICE, Operation.ADMIN, CLUSTER, False, "10.0.0.8", reason="no rule")
+        )
     told = [one for one in lines if one["event"] == "audit"]
     assert [one["allowed"] for one in told] == [True, False]
     assert {one["log_level"] for one in told} == {"info"}

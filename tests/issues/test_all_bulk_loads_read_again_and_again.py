@@ -22,7 +22,8 @@ from octavo.broker.bulkload.driver import BulkLoads
 from octavo.broker.errors import BrokerError, BulkLoadUnfinished
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import PartitionName
-from octavo.metadata.bulk_loads import ABSENT, BulkLoadRecord, BulkLoadStore
+from octavo.metadata.bulk_loads import BulkLoadRecord, BulkLoadStore
+from octavo.metadata.one_record import ABSENT
 from tests.cluster.test_broker_bulk_loads import commit, private
 from tests.support.cluster import (
     Cluster,

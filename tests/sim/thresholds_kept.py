@@ -43,9 +43,7 @@ KEPT: Mapping[str, str] = {
         octavo.metadata.ledgers:UNALLOCATED octavo.metadata.opening:ZOOKEEPER_PORT
         octavo.metadata.opening:ZOOKEEPER_TLS_PORT
         octavo.metadata.secret:SECRET_BYTES octavo.metadata.store:ANY_VERSION
-        octavo.metadata.topic_records:FORMAT_VERSION octavo.metadata.bulk_loads:ABSENT
-        octavo.metadata.shares:ABSENT
-        octavo.metadata.schemas:ABSENT
+        octavo.metadata.topic_records:FORMAT_VERSION octavo.metadata.one_record:ABSENT
         octavo.spark.columns:_APPEND_TIME octavo.spark.options:EARLIEST octavo.spark.options:LATEST
         octavo.spark.pack:_SINCE_DOS octavo.spark.sink_producer:_EPOCHS
         octavo.spark.sink_rows:RECORD_OVERHEAD_BYTES octavo.protocol.windows:_RECORD_BODY_BYTES_MIN

@@ -108,6 +108,4 @@ def _shown(record: QuotasRecord, subject: str) -> QuotaShown:
 
 
 def _body(quota: Quota) -> QuotaBody:
-    return QuotaBody(**{
-        name: amount for name in NAMES if (amount := getattr(quota, name)) is not None
-    })  # fmt: skip
+    return QuotaBody(**quota.said)

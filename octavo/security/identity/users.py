@@ -89,6 +89,17 @@ class ScramRecord:
     server_key: str = field(repr=False)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, kept: Credential) -> ScramRecord:
+        """Written down."""
+        return cls(kept.salt.hex(), kept.iterations, kept.stored_key.hex(), kept.server_key.hex())
+
+    @property
+    def credential(self) -> Credential:
+        """Read again. Raises `ValueError`."""
+        keys = (bytes.fromhex(one) for one in (self.stored_key, self.server_key))
+        return Credential(bytes.fromhex(self.salt), self.iterations, *keys)
+
 
 @dataclass(frozen=True, slots=True)
 class UserRecord:
@@ -109,14 +120,7 @@ class UserRecord:
     def credential(self, mechanism: str) -> Credential | None:
         """For one of `MECHANISMS`; None without a password. Raises `ValueError`."""
         found = self.scram_256 if mechanism == MECHANISMS[0] else self.scram_512
-        if found is None:
-            return None
-        return Credential(
-            bytes.fromhex(found.salt),
-            found.iterations,
-            bytes.fromhex(found.stored_key),
-            bytes.fromhex(found.server_key),
-        )
+        return None if found is None else found.credential
 
     @property
     def has_password(self) -> bool:
@@ -297,10 +301,9 @@ ScramPair = tuple[ScramRecord, ScramRecord]
 
 def scram_records(password: str, rng: random.Random) -> ScramPair:
     """What is kept of a new password. Takes some 20 ms. Raises `InvalidPassword`."""
-    made = [make_credential(one, password, rng.randbytes(SALT_BYTES)) for one in MECHANISMS]
     first, second = (
-        ScramRecord(one.salt.hex(), one.iterations, one.stored_key.hex(), one.server_key.hex())
-        for one in made
+        ScramRecord.of(make_credential(one, password, rng.randbytes(SALT_BYTES)))
+        for one in MECHANISMS
     )
     return first, second
 

@@ -16,7 +16,8 @@ import pytest
 from octavo.broker.bulkload.driver import KEPT_MS, BulkLoads
 from octavo.broker.clock.deletion_clock import DeletionTime
 from octavo.broker.types import PartitionName
-from octavo.metadata.bulk_loads import ABSENT, BulkLoadRecord
+from octavo.metadata.bulk_loads import BulkLoadRecord
+from octavo.metadata.one_record import ABSENT
 from octavo.metadata.store import VersionConflict
 
 ID = "query"

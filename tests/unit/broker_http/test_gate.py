@@ -329,7 +329,7 @@ async def test_denials_are_logged_once_a_minute_and_counted(
 ) -> None:
     authority.secure("allow user:bob describe cluster")
     told: list[Any] = []
-    one.servers[0]._services.gate.on_decision = lambda *what, **_: told.append(what)
+    one.servers[0]._services.gate.on_decision = told.append
     with capture_logs() as lines:
         for number in range(5):
             path = f"/v1/topics/public/t{number}/messages"

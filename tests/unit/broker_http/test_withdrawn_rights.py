@@ -259,7 +259,7 @@ async def test_the_owner_decides_for_itself(world: World) -> None:
 
 async def test_brokers_speak_for_themselves_as_nodes(world: World) -> None:
     identities: list[Identity] = []
-    world.one.servers[0]._gate.on_decision = lambda who, *_, **__: identities.append(who)
+    world.one.servers[0]._gate.on_decision = lambda found: identities.append(found.identity)
     name = world.one.partition("public/one").name
     owner = Owner("b0", world.one.apis[0].url, False)
     letter = build_batch([Record(None, b"a letter")])

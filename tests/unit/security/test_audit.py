@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.security.audit import DENIALS_TOLD, WINDOW_S, AuditBook, Deed, deed_of
+from octavo.security.audit import DENIALS_TOLD, WINDOW_S, AuditBook, Decided, Deed, deed_of
 from octavo.security.principal import Identity
 from octavo.security.rules import Kind, Operation, Resource
 
@@ -16,7 +16,7 @@ ORDERS = Resource(Kind.TOPIC, "payments/orders")
 
 
 def deed(operation: Operation, allowed: bool = True, who: str = "alice", peer: str = "p") -> Deed:
-    return deed_of(Identity(f"user:{who}"), operation, ORDERS, allowed, peer)
+    return deed_of(Decided(Identity(f"user:{who}"), operation, ORDERS, allowed, peer))
 
 
 def test_what_administers_is_told_each_time() -> None:

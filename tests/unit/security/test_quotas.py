@@ -97,7 +97,7 @@ def test_what_cannot_be_set_is_refused(subject: str, amounts: dict[str, int], to
     with pytest.raises(InvalidQuota, match=told):
         with_quota(QuotasRecord(), subject, amounts)
     if subject.startswith(("user", "namespace")) and "request" not in amounts:
-        stored = QuotasRecord((replace(QuotaRecord(subject), **cast(Any, amounts)),))
+        stored = QuotasRecord((replace(QuotaRecord(subject=subject), **cast(Any, amounts)),))
         with pytest.raises(BadRecord):
             quotas_of(stored)
 
@@ -134,7 +134,9 @@ async def test_a_record_that_makes_no_sense_keeps_nobody_from_starting(tmp_path:
             assert [bool(found) for found in seen] == [False]
             _, version = await store.get(QUOTAS_PATH)
             await store.put(QUOTAS_PATH, b"\x00", version)
-            await quota_store_repaired(store, version + 1, QuotaRecord("anonymous", requests=3))
+            await quota_store_repaired(
+                store, version + 1, QuotaRecord(subject="anonymous", requests=3)
+            )
             await until(lambda: len(seen) == 2)
             assert seen[1].of("anonymous") == Quota(requests=3)
         finally:
