@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # environments want it, each of them would compile all of Octavo again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: apache attack audit compiled containers docs help demo demo-pipeline test test-all check install fmt interop bench bench-peers bench-spark bench-storage sim sim-digest sim-many mutants kills spark-kills model crash-states fault-sweep io-errors engine-model network-matrix sbom take-over
+.PHONY: apache attack audit compiled containers docs help demo demo-pipeline test test-all test-long check install fmt interop bench bench-peers bench-spark bench-storage sim sim-digest sim-many mutants kills spark-kills model crash-states fault-sweep io-errors engine-model network-matrix sbom take-over
 
 help:
 	@echo 'make demo      a cluster on real data, a bookie and a broker killed; then fencing explained'
@@ -70,7 +70,9 @@ test: install
 compiled: install
 	@$(BIN)/pytest --collect-only -qq >/dev/null || true
 
-test-all: test
+test-all: test test-long
+
+test-long: install
 	$(PYTEST) -m long --durations 20
 
 check: install
