@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: apache attack audit compiled containers docs help demo demo-pipeline test test-all test-long check install fmt interop bench bench-peers bench-spark bench-storage sim sim-digest sim-many mutants kills spark-kills model crash-states fault-sweep io-errors engine-model network-matrix sbom take-over
 
 help:
-	@echo 'make demo      a cluster on real data, a bookie and a broker killed; then fencing explained'
+	@echo 'make demo      a cluster on real data, a bookie and two brokers killed; then fencing explained'
 	@echo 'make demo-pipeline  the flights through Spark, each result checked (needs Java 17)'
 	@echo 'make test      format, lint, types, layers, and every kind of test in a short form: some minutes'
 	@echo 'make test-all  the same, then the long tests: more seeds, more kills, all of Spark'
