@@ -39,25 +39,7 @@ Auto = Annotated[
 Namespace = Annotated[str, typer.Argument(metavar="NAMESPACE", help="Its name.")]
 
 
-@app.command()
-@with_policies
-def create(
-    policies: dict[str, Any],
-    namespace: Namespace,
-    encrypted: Encrypted = None,
-    auto_create: Auto = None,
-    url: Url = None,
-    data: Data = None,
-) -> None:
-    """Create a namespace (fine when it exists; what is said is set).
-
-    \b
-    Examples:
-      octavo namespace create clicks --ttl 1d --backlog-size 10GB --backlog-policy evict
-    """
-    _set(namespace, encrypted, auto_create, policies, broker_urls(url, data))
-
-
+@app.command("create")
 @app.command("set")
 @with_policies
 def set_namespace(
@@ -72,22 +54,14 @@ def set_namespace(
 
     \b
     Examples:
+      octavo namespace create clicks --ttl 1d --backlog-size 10GB --backlog-policy evict
       octavo namespace set payments --encrypted
       octavo namespace set clicks --ttl 1d --retention-size default
       octavo namespace set lab --auto-create '{"partitions": 4}'
     """
-    _set(namespace, encrypted, auto_create, policies, broker_urls(url, data))
-
-
-def _set(
-    namespace: str,
-    encrypted: bool | None,
-    auto_create: str | None,
-    policies: dict[str, Any],
-    urls: list[str],
-) -> None:
     if auto_create is not None:
         policies["auto_create"] = None if auto_create == "off" else _json(auto_create)
+    urls = broker_urls(url, data)
     ask(urls, lambda one: one.create_namespace(namespace, encrypted=encrypted, **policies))
     say(f"namespace {namespace} is set")
 
