@@ -14,7 +14,13 @@ from tests.model.ledger_worlds import ledger_world
 from tests.model.model import Defect, Model, alone
 
 pytestmark = pytest.mark.timeout(900)  # some seconds of one core, which may have to be shared
-SEARCHED = [model for model in MODELS.values() if model.ci]
+SLOW = {"M7"}
+"""Half a minute of a core: in the long run."""
+SEARCHED = [
+    pytest.param(model, id=model.name, marks=[pytest.mark.long] * (model.name in SLOW))
+    for model in MODELS.values()
+    if model.ci
+]
 PLANTED = [
     pytest.param(model, defect, id=f"{model.name}: {defect.name}")
     for model in MODELS.values()
@@ -23,7 +29,7 @@ PLANTED = [
 ]
 
 
-@pytest.mark.parametrize("model", SEARCHED, ids=lambda model: model.name)
+@pytest.mark.parametrize("model", SEARCHED)
 def test_nothing_is_wrong_in_any_state(model: Model) -> None:
     found = model.search()
     assert found.failure is None, str(found)

@@ -241,6 +241,8 @@ class Cluster:
             broker_id=name,
             port=0,
             trim_interval_ms=200,
+            stop_handover_ms=1_000,
+            handover_timeout_ms=1_000,
             leased_messages_max=LEASED_MAX,
             delayed_messages_max=LEASED_MAX,
         )
