@@ -7,13 +7,14 @@ BIN := $(VENV)/bin
 # environments want it, each of them would compile all of Octavo again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: apache attack audit compiled containers docs help demo demo-pipeline test test-all test-long check install fmt interop bench bench-peers bench-spark bench-storage sim sim-digest sim-many mutants kills spark-kills model crash-states fault-sweep io-errors engine-model network-matrix sbom take-over
+.PHONY: apache attack audit compiled containers docs help demo demo-pipeline test test-all test-failed test-long check install fmt interop bench bench-peers bench-spark bench-storage sim sim-digest sim-many mutants kills spark-kills model crash-states fault-sweep io-errors engine-model network-matrix sbom take-over
 
 help:
 	@echo 'make demo      a cluster on real data, a bookie and two brokers killed; then fencing explained'
 	@echo 'make demo-pipeline  the flights through Spark, each result checked (needs Java 17)'
 	@echo 'make test      format, lint, types, layers, and every kind of test in a short form: some minutes'
 	@echo 'make test-all  the same, then the long tests: more seeds, more kills, all of Spark'
+	@echo 'make test-failed  what failed in the last run, one test at a time'
 	@echo 'make check     the same without the tests'
 	@echo 'make docs      a page for every module, made from its docstrings, in dist/api'
 	@echo 'make fmt       format and mend what can be mended'
@@ -74,6 +75,10 @@ test-all: test test-long
 
 test-long: install
 	$(PYTEST) -m long --durations 20
+
+# What failed last, alone on the machine: does it fail by itself, or beside others?
+test-failed: install
+	$(BIN)/pytest --last-failed --last-failed-no-failures none
 
 check: install
 	$(BIN)/ruff format --check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -23,14 +24,6 @@ hypothesis.settings.load_profile("octavo")
 SHARED_CLUSTERS = frozenset({"containers", "network", "spark"})
 """Folders whose tests share something dear, or the machine's network: one worker runs each."""
 
-REAL = frozenset(
-    {"attack", "cluster", "conformance", "containers", "interop", "issues", "network", "process"}
-    | {"spark", "zookeeper"}
-)
-"""Folders whose tests have real sockets, processes and clocks: a machine that stands still for
-seconds can fail them. CI runs such a test once more and lists it (RERUN); what is computed alone,
-the simulator's seeds among it, never."""
-
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in this very hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -38,15 +31,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent.name in SHARED_CLUSTERS:
             item.add_marker(pytest.mark.xdist_group(item.path.parent.name))
-        if os.environ.get("RERUN_REAL") and item.path.parent.name in REAL:
-            item.add_marker(pytest.mark.flaky(reruns=1))
+    if order := os.environ.get("FILES_IN_ORDER_OF"):
+        items.sort(key=lambda item: hashlib.sha256(f"{order} {item.path.name}".encode()).digest())
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """CI has a time to keep: what would begin after it is skipped, and says so."""
-    until_s = float(os.environ.get("SKIP_AFTER", "inf"))
-    if time.time() > until_s:
-        pytest.skip("CI's time is over on this slow machine; `make test-all` runs it")
+    if time.time() > float(os.environ.get("SKIP_AFTER", "inf")):
+        pytest.skip("CI's time is over; `make test-all` runs it")
 
 
 @pytest.fixture(autouse=True)
