@@ -25,7 +25,7 @@ import aiohttp
 import pytest
 
 from octavo import AsyncClient
-from octavo.client.errors import Conflict
+from octavo.client.errors import ApiError, Conflict, Unreachable
 from tests.support.processes.standalone import Standalone, standalone
 
 pytestmark = pytest.mark.long
@@ -139,14 +139,6 @@ async def opened(
         yield response
 
 
-async def until(condition: Callable[[], bool], shown: Callable[[], object]) -> None:
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + SETTLE_S
-    while not condition():
-        assert loop.time() < deadline, f"not within {SETTLE_S} s: {shown()}"
-        await asyncio.sleep(0.05)
-
-
 class Rounds:
     """One cluster, one publisher, three streams, and somebody who kills brokers."""
 
@@ -158,17 +150,18 @@ class Rounds:
         self.lines, self.socket = Consumed("lines"), Consumed("socket")
         self.sent: list[Place] = []
         self.over = False
+        self.kept: list[asyncio.Task[None]] = []
 
     async def run(self) -> None:
         async with AsyncClient(self.cluster.cluster.urls) as client:
             await client.create_topic("t", partitions=PARTITIONS)
             for name in ("lines", "socket"):
                 await client.subscribe("t", name, type="shared", ack_timeout_s=LEASE_S)
-            follows = asyncio.create_task(self._follow(client))
-            tasks = [
+            publisher = asyncio.create_task(self._publish(client))
+            self.kept = [
                 asyncio.create_task(one)
                 for one in (
-                    self._publish(client),
+                    self._follow(client),
                     self._keep(self.followed.run),
                     self._keep(lambda url: self.lines.lines(url, client)),
                     self._keep(lambda url: self.socket.socket(url, client)),
@@ -177,12 +170,11 @@ class Rounds:
             for number in range(ROUNDS):
                 await self._round(number)
             self.over = True
-            await tasks[0]
+            await publisher
             await self._settle(client)
-            assert not follows.done(), "it goes on by itself"
-            for task in (*tasks, follows):
+            for task in self.kept:
                 task.cancel()
-            await asyncio.gather(*tasks, follows, return_exceptions=True)
+            await asyncio.gather(*self.kept, return_exceptions=True)
         self._judge()
 
     async def _round(self, number: int) -> None:
@@ -191,9 +183,20 @@ class Rounds:
         await asyncio.sleep(self.rng.random())
         with contextlib.suppress(KeyError):  # not back yet
             self.cluster.kill(name)
-        await until(lambda: all(map(operator.gt, self._progress(), before)), self._progress)
+        await self._until(lambda: all(map(operator.gt, self._progress(), before)), self._progress)
         wrong = self.lines.wrong + self.socket.wrong
         assert not wrong, (number, wrong[:5])
+
+    async def _until(self, condition: Callable[[], bool], shown: Callable[[], object]) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SETTLE_S
+        while not condition():
+            for task in self.kept:
+                if task.done():
+                    task.result()
+                    raise AssertionError("a stream ended by itself")
+            assert loop.time() < deadline, f"not within {SETTLE_S} s: {shown()}"
+            await asyncio.sleep(0.05)
 
     def _progress(self) -> list[int]:
         return [
@@ -221,11 +224,18 @@ class Rounds:
         await producer.close()
 
     async def _keep(self, run: Callable[[str], Coroutine[Any, Any, None]]) -> None:
-        """A stream, begun anew at any broker when its own is gone."""
+        """A stream, begun anew at any broker when its own is gone, or when an ack is not answered
+        within the client's time: then the message comes again.
+        """
         while True:
             url = self.rng.choice(self.cluster.cluster.urls)
-            with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
+            try:
                 await run(url)
+            except (aiohttp.ClientError, TimeoutError, OSError, Unreachable):
+                pass
+            except ApiError as error:
+                if not error.can_retry:
+                    raise
             await asyncio.sleep(0.1)
 
     async def _settle(self, client: AsyncClient) -> None:
@@ -242,7 +252,7 @@ class Rounds:
             )
 
         try:
-            await until(lambda: not any(left()), left)
+            await self._until(lambda: not any(left()), left)
         except AssertionError as error:
             for name in ("lines", "socket"):
                 error.add_note(f"{name}: {await client.subscription('t', name).stats()}")
