@@ -136,8 +136,10 @@ class Broker:
             config, self.registry, self.ownership, self._foretell_heir, self._ask_heir
         )
         """Who is to be handed what."""
-        self.inactive = Inactive(self.topics, records, self.ownership, self.deletion_time)
-        """Topics that nobody uses any more."""
+        self.inactive = Inactive(
+            self.topics, records, self.ownership, self.deletion_time, config.non_durable_expiry_ms
+        )
+        """Topics and subscriptions that nobody uses any more."""
         self.streams = Streams(self.topics, self._shared, self._spawn)
         """Durable streams that have to go."""
         self.chores = Chores(config.trim_interval_ms, self._spawn)

@@ -99,6 +99,11 @@ class BrokerConfig:
     """Messages that are not due, remembered per subscription and partition, 8 to 50 bytes each;
     with so many none behind them is looked for until some are due."""
 
+    # Subscriptions that are not durable
+    non_durable_expiry_ms: int = 60_000
+    """One that is not durable goes when nobody has used it for so long: longer than a take-over and
+    than a consumer that lost its connection needs to come back."""
+
     # Ownership
     claim_wait_ms: int = 10_000
     """How long a request waits for a partition that is just being opened here."""
@@ -216,6 +221,7 @@ _POSITIVE = (
     "dead_letter_retry_ms_max",
     "pending_messages_max",
     "look_ahead_messages_max",
+    "non_durable_expiry_ms",
     "claim_wait_ms",
     "stop_handover_ms",
     "handover_timeout_ms",

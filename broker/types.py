@@ -315,7 +315,8 @@ class SubscriptionSettings:
     filter_key_prefix: str | None = None
     """What keys begin with; others, and messages without a key, are acked."""
     durable: bool = True
-    """Else the cursor is in the owner's memory only, and begins at `start` with each owner."""
+    """Else the cursor is in the owner's memory only, and begins at `start` with each owner; it goes
+    when nobody has used it for `non_durable_expiry_ms`."""
 
     def __post_init__(self) -> None:
         if self.type not in SUBSCRIPTION_TYPES:

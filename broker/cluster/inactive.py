@@ -8,7 +8,9 @@ never acked into a topic that goes. Whatever fails, or is used meanwhile, leaves
 
 A durable subscription goes by `subscription_expiry` in the same way: no owner has seen a receive,
 an ack, a seek or a lease for so long (subscriptions/uses.py), whatever is unacked. Where dead
-letters and retries of other subscriptions lie it never does.
+letters and retries of other subscriptions lie it never does. One that is not durable lives as long
+as somebody uses it, whatever the topic says: it goes so after `non_durable_expiry_ms`. No state
+ledger names it, so a new owner of the first partition asks once which ones there are.
 
 Promises: a topic with a subscription, a producer, a reader at a broker, or a message younger than
 that is not deleted. Readers past the brokers, Spark among them, are not seen.
@@ -45,11 +47,13 @@ class Inactive:
         records: TopicStore,
         ownership: OwnershipManager,
         deletion_time: Callable[[], DeletionTime | None],
+        non_durable_expiry_ms: int,
     ) -> None:
         self._topics = topics
         self._records = records
         self._ownership = ownership
         self._deletion_time = deletion_time
+        self._non_durable_ms = non_durable_expiry_ms
         self.ask: AskUnused | None = None
         """Set by whoever connects brokers with one another."""
 
@@ -81,25 +85,31 @@ class Inactive:
 
     def expires(self, partition: Partition) -> bool:
         """Whether subscriptions of its topic are to be looked at. Costs little."""
-        span_ms = partition.settings.policies.subscription_expiry_ms
-        return (
-            partition.name.partition == 0
-            and span_ms is not None
-            and bool(partition.unused_subscriptions(span_ms))
+        return partition.name.partition == 0 and (
+            not partition.knows_subscriptions
+            or any(partition.unused_subscriptions(*one) for one in self._spans(partition))
         )
+
+    def _spans(self, partition: Partition) -> list[tuple[int, bool]]:
+        """After how long subscriptions go, and whether that is said of durable ones."""
+        span_ms = partition.settings.policies.subscription_expiry_ms
+        return [(self._non_durable_ms, False)] + ([] if span_ms is None else [(span_ms, True)])
 
     async def expire(self, partition: Partition) -> None:
         """Delete the subscriptions of this partition's topic that nobody uses. Raises what asking
         raises."""
         name = partition.name.topic_name
         info = await self._topics.newest(name)
-        span_ms = partition.settings.policies.subscription_expiry_ms
-        if span_ms is None or info.incarnation != partition.incarnation:
+        if info.incarnation != partition.incarnation:
             return
-        for sub in partition.unused_subscriptions(span_ms):
-            with contextlib.suppress(SubscriptionNotFound):
-                found = await self._topics.subscription(name, sub)
-                await self._expire(name, info.settings.partitions, found, span_ms)
+        if not partition.knows_subscriptions:
+            await partition.know_subscriptions()
+        for span_ms, durable in self._spans(partition):
+            for sub in partition.unused_subscriptions(span_ms, durable):
+                with contextlib.suppress(SubscriptionNotFound):
+                    found = await self._topics.subscription(name, sub)
+                    if found.settings.durable == durable:
+                        await self._expire(name, info.settings.partitions, found, span_ms)
 
     async def _expire(
         self, name: TopicName, partitions: int, found: SubscriptionInfo, span_ms: int
@@ -107,7 +117,7 @@ class Inactive:
         time = self._deletion_time()
         if time is None or time.doubt or time.now_ms - found.created_ms < span_ms:
             return
-        if found.has_letters or not found.settings.durable:
+        if found.has_letters:
             return
         for retire_s in (0.0, _RETIRED_S, _RETIRED_S):
             if not await self._is_unused(name, partitions, span_ms, retire_s, found.name):

@@ -108,8 +108,7 @@ class Maintenance:
         """
         if before <= self._log.earliest_offset:
             return self._log.earliest_offset
-        names = await self._context.topics.list_subscriptions(*self._name.topic_name)
-        await self._subscriptions.follow(names)
+        await self.follow_subscriptions()
         await self._subscriptions.pass_all_over(before)
         await self._persist_producers(publisher)
         held = self._record.ledgers
@@ -130,6 +129,11 @@ class Maintenance:
         _log.info("partition_truncated", partition=str(self._name), before=before)
         await self._release(held)
         return self._log.earliest_offset
+
+    async def follow_subscriptions(self) -> None:
+        """Have a cursor for each subscription of the topic, and none for those that are gone."""
+        names = await self._context.topics.list_subscriptions(*self._name.topic_name)
+        await self._subscriptions.follow(names)
 
     async def _date(self, now_ms: int) -> None:
         """Have ledgers age whose messages do not say how old they are."""
@@ -184,8 +188,7 @@ class Maintenance:
             )
         if before.trimming(policy, now_ms, open_bytes) is before:
             return
-        names = await self._context.topics.list_subscriptions(*self._name.topic_name)
-        await self._subscriptions.follow(names)
+        await self.follow_subscriptions()
         limit = self._subscriptions.oldest_unacked()
         if before.trimming(policy, now_ms, open_bytes, limit) is before:
             return

@@ -784,9 +784,19 @@ class Partition:
         """Whether nobody has used it here for so long; as `is_unused` is of the partition."""
         return self._gone is None and self._subscriptions.is_unused(name, for_ms, retire_s)
 
-    def unused_subscriptions(self, for_ms: int) -> list[str]:
-        """Those that nobody has used here for so long."""
-        return [] if self._gone is not None else self._subscriptions.unused(for_ms)
+    def unused_subscriptions(self, for_ms: int, durable: bool = True) -> list[str]:
+        """Those that nobody has used here for so long, durable or not."""
+        gone = self._gone is not None
+        return [] if gone else self._subscriptions.unused(for_ms, durable=durable)
+
+    @property
+    def knows_subscriptions(self) -> bool:
+        """Whether it has asked, since it is owned, which subscriptions there are."""
+        return self._subscriptions.is_followed
+
+    async def know_subscriptions(self) -> None:
+        """Ask which ones there are. Raises what the metadata store and the state ledger do."""
+        await self._maintenance.follow_subscriptions()
 
     # What happens to it
 
@@ -912,6 +922,7 @@ class Partition:
             await self._backlogs.keep()
             self._subscriptions.look()
             self._subscriptions.keep_uses()
+            await self._subscriptions.drop_gone(self._context.config.non_durable_expiry_ms)
             await self._maintenance.trim(self._publisher)
 
     @property

@@ -161,7 +161,7 @@ class Subscription:
         settings = info.settings
         self._held = CursorState(info.created_ms, cursor) if held is None else held
         self._told = self._held.deliveries
-        self._uses = uses if settings.durable else None
+        self._uses = uses
         spent = SpentMessages(
             settings.retry_deliveries or settings.max_deliveries, config.dead_letters_waiting_max
         )
@@ -307,6 +307,8 @@ class Subscription:
                 await self._wait(until_s)
         finally:
             self._receiving -= waiting
+            if self._uses is not None:
+                self._uses.left(self.info.name)
             if is_known:
                 self._dispatcher.waits_no_more(consumer, self._now_ms())
                 self._plan_a_look()
@@ -490,7 +492,7 @@ class Subscription:
     def use(self) -> None:
         """Somebody is there who uses it. Raises `PartitionMoving`: ask again."""
         if self._uses is not None:
-            self._uses.use(self.info.name, self._held)
+            self._uses.use(self.info.name, self._held if self.info.settings.durable else None)
 
     @property
     def is_in_use(self) -> bool:

@@ -47,6 +47,8 @@ class SubscriptionSet:
         """Cursors that were made here, and whose making is not known to be durable."""
         self._open: dict[str, Subscription] = {}
         self._making = asyncio.Lock()
+        self.is_followed = False
+        """Whether it was asked since the partition is owned which subscriptions there are."""
 
     def restore(self, cursors: dict[str, CursorState]) -> None:
         """The cursors that the last owner left.
@@ -76,17 +78,24 @@ class SubscriptionSet:
         return {name: held.used_ms for name, held in self._cursors.items() if held.used_ms}
 
     def is_unused(self, name: str, for_ms: int, retire_s: float = 0.0) -> bool:
-        """Whether nobody has used a durable subscription for so long; see `Uses.is_unused`."""
-        if self._uses is None or name in self._volatile:
+        """Whether nobody has used the subscription for so long; see `Uses.is_unused`."""
+        if self._uses is None:
             return False
         subscription = self._open.get(name)
         if subscription is not None and subscription.is_in_use:
             return False
         return self._uses.is_unused(name, self._cursors.get(name), for_ms, retire_s)
 
-    def unused(self, for_ms: int) -> list[str]:
-        """Those of which that is so."""
-        return [name for name in self._cursors if self.is_unused(name, for_ms)]
+    def unused(self, for_ms: int, *, durable: bool = True) -> list[str]:
+        """Those of which that is so, among the durable ones or among those that are not."""
+        names = self._cursors if durable else self._volatile
+        return [name for name in names if self.is_unused(name, for_ms)]
+
+    async def drop_gone(self, for_ms: int) -> None:
+        """Now and then: those that are not durable, idle here for so long, and no more."""
+        for name in self.unused(for_ms, durable=False):
+            with contextlib.suppress(SubscriptionNotFound):
+                await self.get(name)
 
     def keep_uses(self) -> None:
         """Now and then: what is durable of when they were used."""
@@ -140,6 +149,7 @@ class SubscriptionSet:
 
         Those of subscriptions that are no more are forgotten.
         """
+        self.is_followed = True
         for name in [name for name in (*self._cursors, *self._volatile) if name not in names]:
             await self._forget(name)
         for name in names:

@@ -3,6 +3,8 @@
     used ──▶ noted here, by a steady clock ──▶ now and then a mark in the state ledger
     nobody uses it for the topic's `subscription_expiry` ──▶ retired for a moment ──▶ deleted
 
+One that is not durable goes after a time of its own, and has no marks: an owner counts from when it
+began.
 An owner knows what it has seen itself. What was before it, marks tell, dated by the time that
 deletions go by (clock/deletion_clock.py); a mark is at most an hour older than the last use. Whose
 marks are missing is taken for used when the owner began: it waits a full period. A mark is on its
@@ -47,15 +49,27 @@ class Uses:
         self._unmarked: set[str] = set()
         """Used when nobody knew what time it is."""
 
-    def use(self, name: str, held: CursorState) -> None:
-        """Somebody uses it now. Raises `PartitionMoving`: it may be about to go, ask again."""
+    def use(self, name: str, held: CursorState | None) -> None:
+        """Somebody uses it now. `held`: what is known of it, None if it is not durable.
+
+        Raises `PartitionMoving`: it may be about to go, ask again.
+        """
         now_s = self._used_s[name] = self._now_s()
-        self._mark(name, held)
+        if held is not None:
+            self._mark(name, held)
         if self._retired_until_s and now_s < self._retired_until_s.get(name, 0.0):
             raise PartitionMoving(
-                f"nobody has used subscription {name!r} for long, and it is about to be deleted, "
-                "as the topic's policy subscription_expiry says; ask again"
+                f"nobody has used subscription {name!r} for long, and it is about to be deleted: "
+                + (
+                    "it is not durable; ask again"
+                    if held is None
+                    else "the topic's policy subscription_expiry says so; ask again"
+                )
             )
+
+    def left(self, name: str) -> None:
+        """Somebody who waited for messages does so no longer: it was in use until now."""
+        self._used_s[name] = self._now_s()
 
     def is_unused(
         self, name: str, held: CursorState | None, span_ms: int, retire_s: float = 0.0

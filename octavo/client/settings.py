@@ -219,7 +219,8 @@ class SubscriptionSettings(TypedDict, total=False):
     filter: Filter | None
     durable: bool
     """False: nothing is written of what is acked; it begins at its start again when a partition
-    changes its owner."""
+    changes its owner, and goes when nobody has received, acked or held a message for the broker's
+    `non_durable_expiry_ms`, a minute: `SubscriptionNotFound` then; `subscribe` makes it anew."""
 
 
 class ProducerSettings(TypedDict, total=False):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,3 +122,88 @@ async def test_a_successor_knows_by_the_mark(cluster: Cluster) -> None:
             await running.vanish()
     await until(lambda: running.broker.deletion_time() is not None, "a time is known")
     assert not partition.unused_subscriptions(DAY_MS)
+
+
+VOLATILE = {"type": "shared", "durable": False}
+
+
+async def test_one_that_is_not_durable_lives_as_long_as_somebody_uses_it(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path) as two:
+        for name in ("A", "B"):
+            await two.start_broker(name, {"non_durable_expiry_ms": 1_500})
+        assert (await two.api.put(TOPIC, json={"partitions": 2})).status == 201
+        owners = {await two.owner_of(f"{TOPIC}/partitions/{n}") for n in range(2)}
+        assert len(owners) == 2, "one of them has to be asked over HTTP"
+        await two.api.post(f"{TOPIC}/partitions/1/messages", b"held", "text/plain")
+        for sub in ("idle", "polled", "waits", "holds"):
+            settings = VOLATILE | {"start": "earliest" if sub == "holds" else "latest"}
+            assert (await two.api.put(f"{TOPIC}/subscriptions/{sub}", json=settings)).status == 201
+        assert (await two.api.put(f"{TOPIC}/subscriptions/kept", json={})).status == 201
+        (held,) = (await two.api.post(f"{TOPIC}/subscriptions/holds/receive")).json()["messages"]
+
+        async def use(path: str) -> None:
+            while True:
+                answer = await two.api.post(path)
+                assert answer.status in (200, 204), answer
+                await asyncio.sleep(0.05)
+
+        users = [
+            asyncio.create_task(use(f"{TOPIC}/partitions/1/subscriptions/{sub}"))
+            for sub in ("polled/receive", "waits/receive?wait=4&max=1&consumer=c")
+        ]
+        async with asyncio.timeout(60):
+            while await there(two, "idle"):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        await asyncio.sleep(2.0)
+        for sub in ("polled", "waits", "holds", "kept"):
+            assert await there(two, sub), sub
+        assert not any(user.done() for user in users)
+        for user in users:
+            user.cancel()
+        await asyncio.gather(*users, return_exceptions=True)
+        path = f"{TOPIC}/subscriptions/holds/ack"
+        answer = await two.api.post(path, json={"ack_ids": [held["ack_id"]]})
+        assert answer.json()["acked"] == 1, "its lease was never taken from it"
+        async with asyncio.timeout(60):
+            for sub in ("polled", "waits", "holds"):
+                while await there(two, sub):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+        assert await there(two, "kept"), "a durable one stays, whoever uses it"
+        answer = await two.api.post(f"{TOPIC}/subscriptions/holds/receive")
+        assert (answer.status, answer.json()["code"]) == (404, "subscription-not-found")
+        await until(lambda: _volatile(two) == [], "no owner remembers them")
+        assert (await two.api.put(f"{TOPIC}/subscriptions/holds", json=VOLATILE)).status == 201
+
+
+def _volatile(cluster: Cluster) -> list[str]:
+    return [
+        name
+        for running in cluster.brokers.values()
+        for partition in running.broker.ownership.open_partitions()
+        for name in partition._subscriptions._volatile
+    ]
+
+
+async def test_a_successor_lets_it_go_whom_nobody_uses(cluster: Cluster) -> None:
+    """Nothing of it is written, so who takes over has to ask which ones there are."""
+    brief: dict[str, Any] = {"trim_interval_ms": 100, "non_durable_expiry_ms": 1_000}
+    first = await cluster.start("A", **brief)
+    policies = Policies(inactive_ms=3_000)
+    await first.broker.topics.create(NAME, TopicSettings(policies=policies))
+    partition = await owned(first.broker, NAME.partition(0))
+    volatile = SubscriptionSettings(type="shared", durable=False)
+    info, _ = await first.broker.topics.create_subscription(NAME, "s", volatile)
+    subscription = await partition.subscribe(info)
+    await partition.publish(batch(1))
+    assert await subscription.receive("c", messages_max=1)
+    await first.vanish()
+    second = (await cluster.start("B", **brief)).broker
+    partition = await owned(second, NAME.partition(0))
+    assert partition._subscriptions.oldest_unacked() is None, "it keeps nothing"
+    await until(lambda: partition.knows_subscriptions, "it has asked")
+    cluster.clock.now_ms += 60_000
+    async with asyncio.timeout(60):
+        while await second.topics.list_subscriptions(NAME):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    with pytest.raises(SubscriptionNotFound):
+        await partition.subscription("s")

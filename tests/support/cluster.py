@@ -235,17 +235,16 @@ class Cluster:
         await running.broker.start(f"http://{broker_id}.test")
         return running
 
-    async def start_broker(self, name: str, **http: Any) -> Api:
-        """A broker behind HTTP."""
-        config = BrokerConfig(
-            broker_id=name,
-            port=0,
-            trim_interval_ms=200,
-            stop_handover_ms=1_000,
-            handover_timeout_ms=1_000,
-            leased_messages_max=LEASED_MAX,
-            delayed_messages_max=LEASED_MAX,
-        )
+    async def start_broker(self, name: str, core: dict[str, Any] | None = None, **http: Any) -> Api:
+        """A broker behind HTTP. `core`: settings of what is behind."""
+        settings: dict[str, Any] = {
+            "trim_interval_ms": 200,
+            "stop_handover_ms": 1_000,
+            "handover_timeout_ms": 1_000,
+            "leased_messages_max": LEASED_MAX,
+            "delayed_messages_max": LEASED_MAX,
+        }
+        config = BrokerConfig(broker_id=name, port=0, **(settings | (core or {})))
         running = await self._open_broker(config, wall_clock_ms)
         server = running.server = BrokerServer(
             running.broker,
