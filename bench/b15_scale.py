@@ -1,0 +1,448 @@
+"""B15: how much one cluster holds: topics, ledgers, ack holes, subscriptions.
+
+    python -m bench.b15_scale                           # the goals' sizes, half an hour and more
+    python -m bench.b15_scale --parts topics --topics 1000
+    python -m bench.b15_scale --topics 200 --ledgers 500 --holes 5000 --subscriptions 10 \\
+        --messages 20000 --seconds 5                    # everything in small: a minute
+
+Each part is a fresh `octavo standalone --brokers 1` of real processes: one broker, three bookies,
+the embedded metadata store.
+
+topics: that many are made, a message is published to each, and the broker is left alone: its memory
+and processor time. Then it is stopped and started, and killed and started by its supervisor; each
+time: how long until it is ready, and until all topics have given their message.
+ledgers: that many are written (an entry of 100 B, three copies) and closed by a ledger client in
+this process; then the bookies are left alone, some ledgers are read, and a bookie is killed.
+holes: a subscription of which every second message is acked, over HTTP, so that as many holes stay.
+Once what is not acked was given back for hours, with the broker's bounds of leases raised
+(`nacked`), and once with them as they come: every second message says itself that it is not due
+(`not_due`). Then the broker is killed, and the next one must know each hole.
+subscriptions: one drains a topic by `receive` and `ack`, batches as they are stored; then so many
+at once, by the same client process. What each gets, and all together, is compared with the one.
+
+RSS is what the process has resident, PSS counts shared pages by their share. Prints lines for
+people, and last one JSON document with the goals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+import structlog
+import uvloop
+
+from bench.b2_three_bookies import ledger_client
+from bench.b8_growth import RECORD_BATCH, each, ok
+from bench.program import arguments, end
+from bench.standalone import Typed, as_typed
+from octavo.protocol.ack_ids import shown
+from octavo.protocol.leased import Leased
+from octavo.protocol.records import Record, build_batch
+from octavo.standalone.cluster_file import read_cluster
+
+GOALS = {
+    "topics": "10,000 on one broker, idle: 1 GB and 5 % of a core at most; a start within 10 s",
+    "ledgers": "100,000",
+    "holes": "1,000,000 over HTTP, also with the bounds of leases as they come",
+    "subscriptions": "100 on one topic, each with half of one's rate",
+}
+PARTS = tuple(GOALS)
+SETTLE_S = 5.0
+"""What is under way when a load ends is not idleness."""
+PATIENCE_S = 600.0
+RETRY_S = 0.05
+READ_AGAIN = 200
+BATCH_MESSAGES = 500
+HOLES_A_CALL = 1000
+LATER = "12h"
+BOUND = "broker.{}_messages_max={}"
+"""Of what is leased and of what is delayed."""
+
+
+class Watched:
+    """The processes of a cluster by kind: what they take of the machine."""
+
+    def __init__(self, cluster: Typed, folder: Path) -> None:
+        self.url = cluster.url
+        self._folder = folder
+
+    def of_kind(self, kind: str) -> list[psutil.Process]:
+        """Those that run now."""
+        members = read_cluster(self._folder).of_kind(kind)
+        return [psutil.Process(one.pid) for one in members]
+
+    def kill_one(self, kind: str) -> None:
+        """As the machine would: nothing is said to anybody."""
+        self.of_kind(kind)[0].send_signal(signal.SIGKILL)
+
+    def idle(self, seconds: float) -> dict[str, Any]:
+        """What each kind takes while nobody asks for anything: of a core, and of memory."""
+        time.sleep(min(SETTLE_S, seconds))
+        found: dict[str, Any] = {}
+        kinds = {kind: self.of_kind(kind) for kind in ("broker", "bookie")}
+        used = {kind: _used_s(processes) for kind, processes in kinds.items()}
+        time.sleep(seconds)
+        for kind, processes in kinds.items():
+            infos = [process.memory_full_info() for process in processes]
+            found[kind] = {
+                "cores": round((_used_s(processes) - used[kind]) / seconds, 3),
+                "rss_mib": sum(info.rss for info in infos) >> 20,
+                "pss_mib": sum(info.pss for info in infos) >> 20,
+            }
+        return found
+
+
+def _used_s(processes: Iterable[psutil.Process]) -> float:
+    return float(sum(sum(process.cpu_times()[:2]) for process in processes))
+
+
+def say(part: str, what: str, found: Any) -> None:
+    """For people."""
+    print(f"{part:<13} {what}: {found}", flush=True)
+
+
+async def patient(work: Callable[[], Awaitable[Any]]) -> Any:
+    """`work`, again and again while nobody listens."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return await work()
+        except aiohttp.ClientConnectionError:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(RETRY_S)
+
+
+def session(url: str) -> aiohttp.ClientSession:
+    """For calls on topics."""
+    return aiohttp.ClientSession(
+        f"{url}/v1/topics/public/", timeout=aiohttp.ClientTimeout(total=PATIENCE_S)
+    )
+
+
+# Topics
+
+
+async def make_topics(url: str, count: int) -> dict[str, float]:
+    """Seconds to make them, and to publish to each."""
+    async with session(url) as calls:
+
+        async def make(number: int) -> None:
+            await ok(calls, "PUT", f"t{number}")
+
+        async def publish(number: int) -> None:
+            await ok(calls, "POST", f"t{number}/messages", data=b"first")
+
+        return {"made_s": await each(count, make), "opened_s": await each(count, publish)}
+
+
+async def all_answer(url: str, count: int) -> float:
+    """Seconds until each topic has given its message."""
+    async with session(url) as calls:
+
+        async def read(number: int) -> None:
+            said = await patient(lambda: ok(calls, "GET", f"t{number}/messages?from=earliest"))
+            if len(said["messages"]) != 1:
+                raise SystemExit(f"t{number} has {said['messages']}")
+
+        return await each(count, read)
+
+
+def topics(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Many topics on one broker."""
+    count = options.topics
+    with as_typed(folder, "--brokers", "1") as cluster:
+        watched = Watched(cluster, folder)
+        found: dict[str, Any] = {"topics": count, "empty": watched.idle(options.seconds)}
+        say("topics", "before", found["empty"])
+        found |= asyncio.run(make_topics(cluster.url, count))
+        say("topics", "made, and a message published to each, s", found | {"empty": ""})
+        found["idle"] = watched.idle(options.seconds)
+        say("topics", "idle", found["idle"])
+        began = time.monotonic()
+    found["stopped_s"] = round(time.monotonic() - began, 2)
+    with as_typed(folder, "--brokers", "1") as cluster:
+        watched = Watched(cluster, folder)
+        found["started"] = {"ready_s": round(cluster.took_s, 2)}
+        found["started"]["all_answer_s"] = asyncio.run(all_answer(cluster.url, count))
+        say("topics", f"stopped in {found['stopped_s']} s, started again", found["started"])
+        found["idle_again"] = watched.idle(options.seconds)
+        say("topics", "idle", found["idle_again"])
+        watched.kill_one("broker")
+        found["killed_all_answer_s"] = asyncio.run(all_answer(cluster.url, count))
+        say("topics", "killed: all answer after, s", found["killed_all_answer_s"])
+    return found
+
+
+# Ledgers
+
+
+async def make_ledgers(url: str, count: int) -> tuple[dict[str, Any], list[int]]:
+    """Write and close them; their ids."""
+    payload = os.urandom(100)
+    made: list[int] = []
+    async with ledger_client(url) as client:
+
+        async def write(_: int) -> None:
+            writer = await client.create()
+            await writer.append(payload)
+            await writer.close()
+            made.append(writer.ledger_id)
+
+        took_s = await each(count, write)
+    return {"ledgers": count, "written_s": took_s, "per_s": round(count / took_s)}, made
+
+
+async def read_ledgers(url: str, ids: list[int]) -> float:
+    """Seconds to open each and read its entry."""
+    async with ledger_client(url) as client:
+
+        async def read(number: int) -> None:
+            reader = await client.open(ids[number])
+            entries = await reader.read(0, 0)
+            assert len(entries) == 1
+            await reader.close()
+
+        return await each(len(ids), read)
+
+
+def ledgers(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Many ledgers on three bookies."""
+    with as_typed(folder, "--brokers", "1") as cluster:
+        watched = Watched(cluster, folder)
+        url = read_cluster(folder).metadata_url
+        empty = watched.idle(options.seconds)["bookie"]
+        found, ids = asyncio.run(make_ledgers(url, options.ledgers))
+        found["empty"] = empty
+        say("ledgers", "written", found)
+        found["idle"] = watched.idle(options.seconds)["bookie"]
+        some = random.Random(1).sample(ids, min(READ_AGAIN, len(ids)))
+        found["read_again_s"] = asyncio.run(read_ledgers(url, some))
+        say("ledgers", f"idle; {len(some)} read in {found['read_again_s']} s", found["idle"])
+        before = len(watched.of_kind("bookie"))
+        watched.kill_one("bookie")
+        found["bookie_again_s"] = _until_again(folder, before)
+    found["metadata_mb"] = round((folder / "metadata.db").stat().st_size / 1e6, 1)
+    with as_typed(folder, "--brokers", "1") as cluster:
+        found["ready_again_s"] = round(cluster.took_s, 2)
+        found["read_after_s"] = asyncio.run(read_ledgers(url, some))
+    say("ledgers", "again", {k: v for k, v in found.items() if k.endswith(("again_s", "mb"))})
+    return found
+
+
+def _until_again(folder: Path, count: int) -> float:
+    """Seconds until the bookie that was killed serves again, by its supervisor's word."""
+    began = time.monotonic()
+    died = False
+    while time.monotonic() - began < PATIENCE_S:
+        running = [one for one in read_cluster(folder).of_kind("bookie") if one.state == "running"]
+        died = died or len(running) < count
+        if died and len(running) == count:
+            return round(time.monotonic() - began, 2)
+        time.sleep(RETRY_S)
+    raise SystemExit("the bookie that was killed did not come back")
+
+
+# Holes
+
+
+async def make_holes(url: str, count: int, how: str) -> dict[str, Any]:
+    """Publish twice as many messages, and ack every second one; seconds, and of the tenths."""
+    lines = [b'{"value": "x"}\n', b'{"value": "x"}\n']
+    if how == "not_due":
+        lines[0] = f'{{"value": "x", "deliver_after": "{LATER}"}}\n'.encode()
+    rounds = -(-count // BATCH_MESSAGES)
+    found: dict[str, Any] = {}
+    async with session(url) as calls:
+        await ok(calls, "PUT", "holes")
+        settings = {"start": "earliest", "type": "shared"}
+        await ok(calls, "PUT", "holes/subscriptions/s", json=settings)
+
+        async def publish(_: int) -> None:
+            body = b"".join(lines) * BATCH_MESSAGES
+            kind = {"Content-Type": "application/x-ndjson"}
+            async with calls.post("holes/messages", data=body, headers=kind) as answer:
+                await answer.read()
+                answer.raise_for_status()
+
+        found["published_s"] = await each(rounds, publish)
+        total = rounds * BATCH_MESSAGES
+        began, acked, tenths = time.monotonic(), 0, [0.0]
+        while acked < total:
+            asked = f"receive?max={2 * HOLES_A_CALL}&consumer=c&wait=5"
+            given = await ok(calls, "POST", f"holes/subscriptions/s/{asked}")
+            ids = [one["ack_id"] for one in given["messages"]]
+            if not ids:
+                raise SystemExit(f"after {acked} holes nothing more is handed out: {given}")
+            body: dict[str, Any] = {"ack_ids": ids}
+            if how == "nacked":
+                even = [int(one.split("-")[1]) % 2 == 0 for one in ids]
+                left = [one for one, stays in zip(ids, even, strict=True) if stays]
+                body["ack_ids"] = [one for one, stays in zip(ids, even, strict=True) if not stays]
+                body["nack"] = [{"ack_id": one, "delay": LATER} for one in left]
+            await ok(calls, "POST", "holes/subscriptions/s/ack", json=body)
+            acked += len(body["ack_ids"])
+            if acked * 10 >= total * len(tenths):
+                tenths.append(round(time.monotonic() - began, 2))
+        found["holes"], found["acked_s"] = acked, tenths[-1]
+        found["first_tenth_s"] = tenths[1]
+        found["last_tenth_s"] = round(tenths[-1] - tenths[-2], 2)
+    return found
+
+
+async def known_holes(url: str) -> tuple[float, dict[str, Any]]:
+    """What the subscription says, and after how long."""
+    began = time.monotonic()
+    async with session(url) as calls:
+        said = await patient(lambda: ok(calls, "GET", "holes/subscriptions/s"))
+    return round(time.monotonic() - began, 2), said
+
+
+def holes(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Many holes in one subscription, in both ways."""
+    found = {}
+    room = 2 * options.holes + 10_000
+    for how in ("nacked", "not_due"):
+        sets = [BOUND.format(kind, room) for kind in ("leased", "delayed")]
+        raised = [part for one in sets for part in ("--set", one)] if how == "nacked" else []
+        with as_typed(folder / how, "--brokers", "1", *raised) as cluster:
+            watched = Watched(cluster, folder / how)
+            one = asyncio.run(make_holes(cluster.url, options.holes, how))
+            one["broker"] = watched.idle(options.seconds)["broker"]
+            watched.kill_one("broker")
+            one["known_again_s"], said = asyncio.run(known_holes(cluster.url))
+            one["unacked_ranges"], one["backlog"] = said["unacked_ranges"], said["backlog"]
+            one["broker_again"] = watched.idle(options.seconds)["broker"]
+        say("holes", how, one)
+        if not one["unacked_ranges"] == one["backlog"] == one["holes"]:
+            raise SystemExit(f"{one['holes']} holes were acknowledged, the next broker has {said}")
+        found[how] = one
+    return found
+
+
+# Subscriptions
+
+
+async def fill(url: str, count: int, names: list[str]) -> None:
+    """The topic with its messages, and all subscriptions at its beginning."""
+    records = [Record(None, b"x" * 100, (), 1) for _ in range(BATCH_MESSAGES)]
+    batch = build_batch(records)
+    async with session(url) as calls:
+        await ok(calls, "PUT", "fan")
+        for name in names:
+            await ok(calls, "PUT", f"fan/subscriptions/{name}", json={"start": "earliest"})
+
+        async def publish(_: int) -> None:
+            await ok(calls, "POST", "fan/messages", data=batch, headers=RECORD_BATCH)
+
+        await each(-(-count // BATCH_MESSAGES), publish)
+
+
+async def drain(job: dict[str, Any]) -> dict[str, Any]:
+    """All subscriptions at once, until each has acked all; thousand messages a second."""
+    accept = {"Accept": "application/vnd.kafka.recordbatch.v2, application/json"}
+    rates: list[float] = []
+    async with session(job["url"]) as calls:
+
+        async def one(name: str) -> None:
+            path = f"fan/partitions/0/subscriptions/{name}/"
+            done, acking = 0, None
+            while done < job["messages"]:
+                asked = calls.post(path + "receive?max=10000&consumer=c&wait=30", headers=accept)
+                async with asked as answer:
+                    await answer.read()
+                    leased = Leased.of(answer.headers)
+                runs = leased.runs
+                ids = [shown(leased.partition, start, e, leased.lease) for start, e, _ in runs]
+                if acking is not None:
+                    await acking
+                said = ok(calls, "POST", path + "ack", json={"ack_ids": ids})
+                acking = asyncio.ensure_future(said)
+                done += sum(e - start for start, e, _ in runs)
+            if acking is not None:
+                await acking
+            rates.append(done / (time.perf_counter() - began) / 1000)
+
+        began, used_s = time.perf_counter(), time.process_time()
+        await asyncio.gather(*(one(name) for name in job["names"]))
+        took_s = time.perf_counter() - began
+        used_s = time.process_time() - used_s
+    rates.sort()
+    return {
+        "slowest_k_per_s": round(rates[0], 2),
+        "median_k_per_s": round(rates[len(rates) // 2], 2),
+        "all_k_per_s": round(job["messages"] * len(rates) / took_s / 1000, 2),
+        "took_s": round(took_s, 2),
+        "client_cores": round(used_s / took_s, 2),
+    }
+
+
+def subscriptions(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """One subscription of a topic, and then many."""
+    messages = -(-options.messages // BATCH_MESSAGES) * BATCH_MESSAGES
+    names = [f"s{number}" for number in range(options.subscriptions)]
+    found: dict[str, Any] = {"messages": messages, "subscriptions": len(names)}
+    with as_typed(folder, "--brokers", "1") as cluster:
+        watched = Watched(cluster, folder)
+        asyncio.run(fill(cluster.url, messages, ["alone", *names]))
+        for what, which in (("one", ["alone"]), ("many", names)):
+            job = {"url": cluster.url, "messages": messages, "names": which}
+            before_s = _used_s(watched.of_kind("broker"))
+            command = [sys.executable, "-m", "bench.b15_scale", "--job", json.dumps(job)]
+            done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+            spent_s = _used_s(watched.of_kind("broker")) - before_s
+            found[what] = json.loads(done.stdout)
+            found[what]["broker_us"] = round(spent_s / messages / len(which) * 1e6, 2)
+            found[what]["broker_cores"] = round(spent_s / found[what]["took_s"], 2)
+            say("subscriptions", what, found[what])
+    one, many = found["one"]["median_k_per_s"], found["many"]
+    found["each_of_one"] = round(many["median_k_per_s"] / one, 3)
+    found["all_of_one"] = round(many["all_k_per_s"] / one, 3)
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = arguments(__doc__)
+    parser.add_argument("--job", help=argparse.SUPPRESS)
+    parser.add_argument("--parts", default=",".join(PARTS), help="of these, with commas")
+    parser.add_argument("--topics", type=int, default=10_000)
+    parser.add_argument("--ledgers", type=int, default=100_000)
+    parser.add_argument("--holes", type=int, default=1_000_000)
+    parser.add_argument("--subscriptions", type=int, default=100)
+    parser.add_argument("--messages", type=int, default=200_000, help="for each subscription")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of idleness, each time")
+    options = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
+    if options.job:
+        print(json.dumps(uvloop.run(drain(json.loads(options.job)))))
+        return
+    work = {"topics": topics, "ledgers": ledgers, "holes": holes, "subscriptions": subscriptions}
+    wanted = options.parts.split(",")
+    if unknown := set(wanted) - set(work):
+        parser.error(f"--parts: {', '.join(sorted(unknown))} is none of {', '.join(PARTS)}")
+    found = {}
+    for part in wanted:
+        with tempfile.TemporaryDirectory(prefix="octavo-b15-") as name:
+            load = os.getloadavg()[0]
+            found[part] = work[part](options, Path(name)) | {"load_before": round(load, 1)}
+        say(part, "goal", GOALS[part])
+    end(options, "b15_scale", goals=GOALS, **found)
+
+
+if __name__ == "__main__":
+    main()
