@@ -20,9 +20,9 @@ QUORUMS: Mapping[int, tuple[tuple[int, int, int], ...]] = {
 }
 """(E, Qw, Qa) by the number of bookies: with and without spares, with E > Qw, with Qa = Qw."""
 
-PROFILES = ("ledger", "topic", "both", "beyond", "copies", "recreate")
+PROFILES = ("ledger", "topic", "both", "beyond", "copies", "recreate", "stream")
 """Ledgers alone, topics alone, both; more lost than promised; bookies that keep their copies; a
-topic that is deleted and made again."""
+topic that is deleted and made again; durable streams."""
 
 FAULTS: Mapping[str, float] = {
     # kind of fault → mean seconds between two of them, for the most eager seeds
@@ -150,6 +150,8 @@ def draw(seed: int, profile: str | None, rng: random.Random) -> SimOptions:
     )
     if profile == "recreate":
         return _with_deletions(options, rng)
+    if profile == "stream":
+        return replace(options, safety_s=rng.choice((1.5, 3.0)))
     return _with_keepers(options, rng) if profile == "copies" else options
 
 

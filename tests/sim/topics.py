@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 from octavo.broker.types import SubscriptionSettings, TopicName
@@ -18,6 +18,7 @@ from tests.sim import (
     policy_audit,
     published_load,
     recreate_load,
+    stream_load,
     subscription_types,
     time_options,
     topic_options,
@@ -39,6 +40,8 @@ from tests.sim.policy_audit import PolicyAudit
 from tests.sim.published_audit import PublishedAudit
 from tests.sim.published_load import PublishedLoad, PublishedOptions
 from tests.sim.recreate_load import RecreateLoad
+from tests.sim.stream_face import Face
+from tests.sim.stream_load import StreamLoad
 from tests.sim.time_audit import TimeAudit
 from tests.sim.time_load import TimeLoad
 from tests.sim.tool_judge import ToolJudge
@@ -50,6 +53,8 @@ from tests.sim.topic_load import TopicLoad
 from tests.sim.topic_settle import TopicJudge
 from tests.sim.type_audit import TypeAudit
 
+_ALONE = ("recreate", "stream")
+"""Profiles whose own load has the seed's time, but for a topic's simplest."""
 _TOPICS_SHARE = 0.2
 _BOTH_SHARE = 0.05
 _PATIENCE_S = 20.0
@@ -60,7 +65,7 @@ def with_workload(options: SimOptions, profile: str | None, drawn: float) -> Sim
     """Which workloads a seed has: ledgers, topics, or both."""
     if profile is None and not options.beyond and drawn < _TOPICS_SHARE + _BOTH_SHARE:
         profile = "topic" if drawn < _TOPICS_SHARE else "both"
-    if profile not in ("topic", "both", "recreate"):
+    if profile not in ("topic", "both", *_ALONE):
         return options
     # A topic goes on for ever, so it wants a whole ensemble also when bookies are lost for good.
     lost_max = min(options.damage_max, 1) if "damage" in options.faults else 0
@@ -74,12 +79,12 @@ def with_workload(options: SimOptions, profile: str | None, drawn: float) -> Sim
 
 def has_topics(options: SimOptions) -> bool:
     """Whether the seed has topics."""
-    return options.profile in ("topic", "both", "recreate")
+    return options.profile in ("topic", "both", *_ALONE)
 
 
 def with_tools(options: SimOptions, drawn: ToolOptions) -> SimOptions:
     """Spark's side takes its time: what is too short for a batch shows nothing of it."""
-    if not (has_topics(options) and drawn.are_there) or options.profile == "recreate":
+    if not (has_topics(options) and drawn.are_there) or options.profile in _ALONE:
         return options
     return replace(options, safety_s=max(options.safety_s, drawn.safety_s))
 
@@ -95,13 +100,14 @@ class Topics:
         self.options = topic_options.draw(loop.stream("topic options"), quorums)
         times = time_options.draw(loop.stream("time options"))
         recreates = cluster.options.profile == "recreate"
+        alone = cluster.options.profile in _ALONE
         if times.retention_ms is not None:
             settings = replace(
                 self.options.settings, retention_ms=times.retention_ms, retention_bytes=None
             )
             self.options = replace(self.options, settings=settings)
         policies = policy_audit.draw(loop.stream("policy options"))
-        if not recreates:
+        if not alone:
             said = policies.over(self.options.settings)
             self.options = replace(self.options, settings=said)
         compaction = compaction_load.draw(loop.stream("compaction options"))
@@ -110,13 +116,13 @@ class Topics:
         client = client_load.draw(loop.stream("client options"))
         if compaction.jobs:  # its messages need keys, and values
             client = ClientOptions()
-        if recreates:
+        if alone:
             faults = recreate_load.spared(self.options.faults, loop.stream("topic faults spared"))
             self.options = replace(self.options, calls={}, messages_max=20, faults=faults)
             compaction, client = CompactionOptions(), ClientOptions()
             tool_options, delays = ToolOptions(), DelayOptions()
         types: dict[str, SubscriptionSettings] = {}
-        if not recreates:
+        if not alone:
             types = subscription_types.draw(
                 loop.stream("subscription types"), self.options.subscriptions
             )
@@ -139,7 +145,7 @@ class Topics:
             times = replace(times, jump_mean_s=None)
             cluster.events.add("delay options", delays)
         letters = letter_load.draw(loop.stream("letter options"))
-        if recreates:
+        if alone:
             letters = LetterOptions()
         given = letters.given_to(TopicName("public", "t"), self.options.subscriptions)
         subscriptions = {**given, **client.subscriptions}
@@ -213,7 +219,7 @@ class Topics:
         self.judge.fleet_is_well = lambda: self.fleet.check(self._hopeless)
         self.judge.left_over = lambda: left_over(cluster.audit.ledgers, self.chains.owned)
         published = published_load.draw(loop.stream("published options"))
-        if recreates:
+        if alone:
             published = PublishedOptions()
         drawn_forks = fork_load.draw(loop.stream("fork options"))
         if drawn_forks.forks:  # a fork keeps ledgers of a topic that is deleted
@@ -229,10 +235,11 @@ class Topics:
             self.load.others.append(self.judge.client.clients)
         self._exclude(exclusive_load.draw(loop.stream("exclusive options")))
         self.forks: ForkLoad | None = None
-        if drawn_forks.forks and not recreates:
+        if drawn_forks.forks and not alone:
             cluster.events.add("fork options", drawn_forks)
             self.forks = ForkLoad(self.load, drawn_forks)
             self.load.others.append(self.forks.clients)
+        self.streams = self._stream() if cluster.options.profile == "stream" else None
         self._atlas = Atlas(cluster)
         self._ready = self._enough_bookies = False
         self._patience_s = float("inf")
@@ -266,6 +273,17 @@ class Topics:
         load.over = lambda: self.judge.settled
         self.load.others.append(load.clients)
 
+    def _stream(self) -> StreamLoad:
+        options = stream_load.draw(self.cluster.loop.stream("stream options"))
+        self.cluster.events.add("stream options", options)
+        settings = replace(
+            self.options.settings, partitions=1, retention_ms=None, retention_bytes=None
+        )
+        face = Face(self.brokers, options.read_bytes)
+        streams = StreamLoad(self.load, options, face, settings)
+        self.load.others.append(streams.clients)
+        return streams
+
     def _compact(self, compaction: CompactionLoad, own: OwnCompaction | None) -> None:
         if own is not None:
             self.load.is_tombstone = own.is_tombstone
@@ -284,8 +302,14 @@ class Topics:
             self.policies.installed(),
             nullcontext() if not self.tools else self.tools.installed(),
             self.load.delays.installed(self.cluster.loop.wall_ms),
+            self._cursors(),
         ):
             yield
+
+    def _cursors(self) -> AbstractContextManager[None]:
+        if self.streams is None:
+            return nullcontext()
+        return self.streams.face.installed(self.cluster.loop.stream("cursors"))
 
     def start(self) -> None:
         for broker in self.brokers.values():
@@ -327,6 +351,8 @@ class Topics:
                 self.again.settle()
             if self.forks is not None:
                 self.forks.settle()
+            if self.streams is not None:
+                self.streams.settle()
         else:
             self.cluster.loop.world_later(0.05, self.settle)
 
@@ -342,7 +368,7 @@ class Topics:
     @property
     def settled(self) -> bool:
         """Whether all has been looked at, or cannot be: more bookies refused than may."""
-        beside = [one for one in (self.again, self.forks) if one is not None]
+        beside = [one for one in (self.again, self.forks, self.streams) if one is not None]
         if self.judge.settled and all(one.settled for one in beside):
             return True
         if self.cluster.loop.now < self._patience_s or not self._hopeless():

@@ -22,6 +22,7 @@ from octavo.broker.audit.topic import check_not_audit
 from octavo.broker.errors import (
     ForkDisturbed,
     InvalidSettings,
+    SettingsConflict,
     StreamConflict,
     StreamGone,
     StreamNotFound,
@@ -157,14 +158,14 @@ async def _topic(call: Call, asked: Asked, plan: Plan | None) -> tuple[TopicInfo
         return await topics.get(topic), plan
     except TopicNotFound:
         await call.services.quotas.check_topics(topic)
-    if asked.fork is None:
-        info, _ = await topics.create(topic, TopicSettings())
-        return info, None
-    plan = await planned(call, asked, asked.fork)
     try:
+        if asked.fork is None:
+            info, _ = await topics.create(topic, TopicSettings())
+            return info, None
+        plan = await planned(call, asked, asked.fork)
         return await forked(call, plan), plan
-    except TopicExists:
-        return await topics.get(topic), plan
+    except (SettingsConflict, TopicExists):  # it was made a moment ago, and we have not heard
+        return await topics.newest(topic), None
 
 
 async def _make(

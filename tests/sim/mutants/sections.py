@@ -21,6 +21,7 @@ from tests.sim.mutants import (
     published_bugs,
     recovery_bugs,
     recreate_bugs,
+    stream_bugs,
     survivor_bugs,
     tested_bookie_bugs,
     tested_broker_bugs,
@@ -123,6 +124,12 @@ SECTIONS = (
         "Topics made again, and ledgers that nobody names",
         "Searched with seeds of profile `recreate`.",
         recreate_bugs.MUTANTS,
+    ),
+    Section(
+        "Durable streams",
+        """Planted in what says which append is new, and when a stream has ended; searched with
+        seeds of profile `stream`.""",
+        stream_bugs.MUTANTS,
     ),
     Section(
         "Brokers that share the work",

@@ -1,0 +1,424 @@
+"""Durable streams of a seed: made, appended to, read, closed, forked and deleted, at any broker.
+
+Profile `stream`, beside a topic's load. What clients send and are told goes to the referee
+(stream_audit.py) at once. A producer repeats an append under its sequence until it is answered, and
+sends it again when it was; who counts nothing sends once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from aiohttp import web
+
+from octavo.broker.http import durable
+from octavo.broker.state.stream import Append
+from octavo.broker.types import TopicName, TopicSettings
+from tests.sim.brokers import CALL_TIMEOUT_S
+from tests.sim.stream_audit import Sent, StreamHistory
+from tests.sim.stream_face import POLL_MS, Face, Request
+from tests.sim.topic_client import EXPECTED, RETRY_S, TopicClient
+
+if TYPE_CHECKING:
+    from tests.sim.topic_load import TopicLoad
+
+_PAUSE_S = 0.05
+_STREAMS_MAX = 5
+_GAPS_MAX = 200
+_READ_WITHIN_S = 15.0
+_PASSING = (429, 503, 504)
+_TEXT, _JSON = "text/plain", "application/json"
+_END = ";"
+"""Of each message of a stream that is no JSON."""
+
+
+class StreamOptions(NamedTuple):
+    """One seed's."""
+
+    producers: int
+    writers: int
+    """With `Stream-Seq`, or with nothing."""
+    readers: int
+    closes_p: float
+    deletes_p: float
+    repeats_p: float
+    pipeline: int
+    messages_max: int
+    """Of one append of JSON."""
+    read_bytes: int
+
+
+def draw(rng: random.Random) -> StreamOptions:
+    """The options of one seed. All draws come from `rng`, in one order."""
+    return StreamOptions(
+        producers=rng.choice((1, 2, 3)),
+        writers=rng.choice((0, 1, 2)),
+        readers=rng.choice((1, 2)),
+        closes_p=rng.choice((0.02, 0.1, 0.3)),
+        deletes_p=rng.choice((0.05, 0.3)),
+        repeats_p=rng.choice((0.1, 0.5)),
+        pipeline=rng.choice((1, 2, 4)),
+        messages_max=rng.choice((1, 3)),
+        read_bytes=rng.choice((1, 300, 100_000)),
+    )
+
+
+class StreamLoad:
+    """All of it, for one seed."""
+
+    def __init__(
+        self, load: TopicLoad, options: StreamOptions, face: Face, settings: TopicSettings
+    ) -> None:
+        self.load = load
+        self.options = options
+        self.face = face
+        self.settings = settings
+        self.streams: list[StreamHistory] = []
+        self.settled = False
+        self._numbers = 0
+
+    def clients(self) -> list[TopicClient]:
+        """Before anything begins."""
+        options = self.options
+        lives = [
+            ("dm", self._make),
+            *((f"dp{n}", self._produce) for n in range(options.producers)),
+            *((f"dw{n}", self._write) for n in range(options.writers)),
+            *((f"dr{n}", self._read) for n in range(options.readers)),
+        ]
+        return [TopicClient(self.load, name, life) for name, life in lives]
+
+    def settle(self) -> None:
+        """Nothing goes wrong any more: all of every stream is there, and nothing else."""
+        TopicClient(self.load, "ds", self._finish).start()
+
+    # Calls
+
+    async def _call(self, client: TopicClient, asked: Request) -> web.Response | None:
+        """The answer; None when there is none."""
+        at = client.rng.choice([b for b in self.load.brokers.values() if not b.held_down])
+        assert client.process is not None
+        wait_s = POLL_MS / 1000 if "live" in asked.query else 0.0
+        try:
+            answer: web.Response = await self.load.cluster.network.call(
+                client.process, at.name, partial(self.face.answer, at, asked),
+                CALL_TIMEOUT_S + wait_s,
+            )  # fmt: skip
+        except EXPECTED:
+            return None
+        self._probe(f"{asked.method}.{answer.status}")
+        if answer.status == 500:
+            self.load.audit.fail(f"unforeseen answer to {asked}: {_text(answer)}")
+        return answer
+
+    async def _insist(self, client: TopicClient, asked: Request) -> web.Response:
+        """The same until there is an answer that lasts; for what may be done twice."""
+        while True:
+            answer = await self._call(client, asked)
+            if answer is not None and answer.status not in _PASSING:
+                return answer
+            await client.pause(RETRY_S)
+
+    async def _create(self, client: TopicClient, name: TopicName) -> None:
+        assert client.process is not None
+        while True:
+            at = client.rng.choice([b for b in self.load.brokers.values() if not b.held_down])
+            work = partial(at.with_broker, lambda b: b.topics.create(name, self.settings))
+            try:
+                await self.load.cluster.network.call(client.process, at.name, work, CALL_TIMEOUT_S)
+                return
+            except EXPECTED:
+                await client.pause(RETRY_S)
+
+    def _standing(self) -> list[StreamHistory]:
+        return [one for one in self.streams if not one.going]
+
+    def _probe(self, what: str) -> None:
+        self.load.cluster.trace.probe(f"stream.{what}")
+
+    def _values(self, client: TopicClient, stream: StreamHistory) -> list[str]:
+        count = client.rng.randint(1, self.options.messages_max) if stream.is_json else 1
+        self._numbers += count
+        first = self._numbers - count
+        return [f"{client.name}.{client.run}-{first + n}" for n in range(count)]
+
+    # Lives
+
+    async def _make(self, client: TopicClient) -> None:
+        while not self.load.over:
+            await client.pause(_PAUSE_S)
+            standing = self._standing()
+            crowded = len(standing) >= _STREAMS_MAX
+            if standing and (crowded or client.rng.random() < self.options.deletes_p):
+                await self._delete(client, client.rng.choice(standing))
+            else:
+                await self._put(client, client.rng.choice([None, None, *standing]))
+
+    async def _put(self, client: TopicClient, source: StreamHistory | None) -> None:
+        rng = client.rng
+        self._numbers += 1
+        name = TopicName("public", f"d{self._numbers}")
+        is_json = rng.random() < 0.4 if source is None else source.is_json
+        stream = StreamHistory(
+            name, self.load.audit.fail, is_json, not self.load.options.definite, source
+        )
+        headers = {"Content-Type": _JSON if is_json else _TEXT}
+        if source is None:
+            await self._create(client, name)
+        else:
+            headers[durable.FORKED_FROM_HEADER] = f"{durable.PATH}{source.name}"
+            if rng.random() < 0.8:
+                at = rng.randint(0, source.seen_end)
+                headers[durable.FORK_OFFSET_HEADER] = durable.offset_text(at)
+        if rng.random() < 0.05:
+            headers[durable.CLOSED_HEADER] = "true"
+        values = self._values(client, stream) if rng.random() < 0.3 else []
+        first = stream.sends(values, Append(is_first=True))
+        answer = await self._insist(
+            client, Request("PUT", name, headers, body=_body(stream, values))
+        )
+        if answer.status not in (200, 201):
+            if source is None or not source.going:
+                self._unexpected(stream, "PUT", answer)
+            return
+        end = _end(answer)
+        stream.base = end - len(values)
+        if source is None and stream.base:
+            self._unexpected(stream, "PUT", answer)
+        if source is not None and durable.FORK_OFFSET_HEADER in headers and stream.base != at:
+            self._unexpected(stream, f"PUT at {at}", answer)
+        stream.acked(first, end, new=True, closed=_closed(answer))
+        self.streams.append(stream)
+        self._probe("made" if source is None else "forked")
+
+    async def _delete(self, client: TopicClient, stream: StreamHistory) -> None:
+        stream.going = True
+        answer = await self._insist(client, Request("DELETE", stream.name))
+        if answer.status not in (204, 404, 410):
+            self._unexpected(stream, "DELETE", answer)
+
+    async def _produce(self, client: TopicClient) -> None:
+        rng, options = client.rng, self.options
+        while not self.load.over:
+            await client.pause(_PAUSE_S)
+            standing = [one for one in self._standing() if one.closed_at is None]
+            if not standing:
+                continue
+            stream = rng.choice(standing)
+            stream.epochs[client.name] += 1
+            epoch = stream.epochs[client.name]
+            begun: list[tuple[Sent, asyncio.Task[bool]]] = []
+            for sequence in range(rng.randint(1, 6)):
+                closes = rng.random() < options.closes_p
+                values = [] if closes and rng.random() < 0.5 else self._values(client, stream)
+                sent = stream.sends(values, Append(client.name, epoch, sequence, None, closes))
+                before = [one for one, _ in begun]
+                assert client.process is not None
+                work = self._until_stored(client, stream, sent, before)
+                begun.append((sent, client.process.spawn(work, f"append {client.name}")))
+                if len(begun) >= options.pipeline and not await begun[-options.pipeline][1]:
+                    break
+                if rng.random() < options.repeats_p:
+                    again = rng.choice(begun)[0]
+                    await self._until_stored(client, stream, again, before)
+                if closes:
+                    break
+            for _, task in begun:
+                await task
+
+    async def _until_stored(
+        self, client: TopicClient, stream: StreamHistory, sent: Sent, before: list[Sent]
+    ) -> bool:
+        """Whether more may be appended. `before`: what has to be stored before it."""
+        gaps, said = 0, sent.append
+        headers = {
+            **_headers(stream, said),
+            "Producer-Id": said.producer or "",
+            "Producer-Epoch": str(said.epoch),
+            "Producer-Seq": str(said.sequence),
+        }
+        asked = Request("POST", stream.name, headers, body=_body(stream, sent.values))
+        while True:
+            may_follow = all(one.acked for one in before if one is not sent)
+            was_acked = sent.acked
+            answer = await self._insist(client, asked)
+            if answer.status in (200, 204):
+                new = answer.status == 200
+                if new and was_acked:
+                    self._unexpected(stream, f"POST {sent} again", answer)
+                stream.acked(sent, _end(answer), new=new, closed=_closed(answer))
+                self._probe("appended" if new else "repeated")
+                return not _closed(answer)
+            if self._is_over(stream, answer):
+                return False
+            gaps += 1  # what is before it may not be stored yet
+            if answer.status not in (400, 409) or may_follow or gaps > _GAPS_MAX:
+                self._unexpected(stream, f"POST {sent}", answer)
+                return False
+            await client.pause(RETRY_S)
+
+    def _is_over(self, stream: StreamHistory, answer: web.Response) -> bool:
+        """Whether the answer says that nothing can be appended any more."""
+        if _closed(answer):
+            stream.ends(_end(answer), closed=True)
+            self._probe("refused_closed")
+            return True
+        if answer.status in (404, 410):
+            if not stream.going:
+                self._unexpected(stream, "POST", answer)
+            return True
+        return False
+
+    async def _write(self, client: TopicClient) -> None:
+        rng = client.rng
+        while not self.load.over:
+            await client.pause(_PAUSE_S)
+            standing = self._standing()
+            if not standing:
+                continue
+            stream = rng.choice(standing)
+            if rng.random() < self.options.closes_p:
+                await self._close(client, stream)
+                continue
+            stream.sequences += 1
+            seq = f"{stream.sequences:06}" if rng.random() < 0.5 else None
+            closes = rng.random() < self.options.closes_p
+            sent = stream.sends(self._values(client, stream), Append(stream_seq=seq, closes=closes))
+            headers = _headers(stream, sent.append)
+            answer = await self._call(
+                client, Request("POST", stream.name, headers, body=_body(stream, sent.values))
+            )
+            if answer is None or answer.status in _PASSING or self._has_come(answer, stream, seq):
+                continue
+            if answer.status == 204:
+                stream.acked(sent, _end(answer), new=True, closed=_closed(answer))
+                self._probe("written")
+            elif not self._is_over(stream, answer):
+                self._unexpected(stream, f"POST {sent}", answer)
+
+    def _has_come(self, answer: web.Response, stream: StreamHistory, seq: str | None) -> bool:
+        """Whether another writer's `Stream-Seq` came before, or this one has, twice."""
+        return seq is not None and answer.status == 409 and not _closed(answer)
+
+    async def _close(self, client: TopicClient, stream: StreamHistory) -> None:
+        asked = Request("POST", stream.name, {durable.CLOSED_HEADER: "true"})
+        answer = await self._insist(client, asked)
+        if answer.status == 204:
+            stream.ends(_end(answer), closed=_closed(answer))
+            if not _closed(answer):
+                self._unexpected(stream, "POST", answer)
+            self._probe("closed")
+        elif not self._is_over(stream, answer):
+            self._unexpected(stream, "POST", answer)
+
+    async def _read(self, client: TopicClient) -> None:
+        rng = client.rng
+        stream, offset = None, 0
+        while not self.load.over:
+            await client.pause(_PAUSE_S)
+            if (stream is None or stream.going or rng.random() < 0.2) and (
+                standing := self._standing()
+            ):
+                stream = rng.choice(standing)
+                offset = rng.randint(0, stream.seen_end)
+            if stream is not None:
+                offset = await self._read_once(client, stream, offset, live=rng.random() < 0.5)
+
+    async def _read_once(
+        self, client: TopicClient, stream: StreamHistory, offset: int, *, live: bool = False
+    ) -> int:
+        """Where to go on."""
+        query = {"offset": durable.offset_text(offset), **({"live": "long-poll"} if live else {})}
+        answer = await self._call(client, Request("GET", stream.name, query=query))
+        if answer is None or answer.status in _PASSING:
+            return offset
+        if answer.status not in (200, 204):
+            if not (stream.going and answer.status in (404, 410)):
+                self._unexpected(stream, f"GET {offset}", answer)
+            return offset
+        following = _end(answer)
+        stream.shows(offset, _shown(stream, answer), following)
+        stream.ends(following, closed=_closed(answer))
+        if answer.status == 200 and durable.UP_TO_DATE_HEADER not in answer.headers:
+            self._probe("page")
+            if following == offset:
+                self._unexpected(stream, f"GET {offset}", answer)
+        elif _closed(answer):
+            self._probe("read_closed")
+        return following
+
+    def _unexpected(self, stream: StreamHistory, what: str, answer: web.Response) -> None:
+        told = dict(answer.headers)
+        self.load.audit.fail(
+            f"X20 stream {stream.name}: {what} is answered {answer.status} {told} {_text(answer)}"
+        )
+
+    # In the end
+
+    async def _finish(self, client: TopicClient) -> None:
+        while not self.load.is_done:  # noqa: ASYNC110
+            await asyncio.sleep(_PAUSE_S)
+        for number, stream in enumerate(self._standing()):
+            await self._check(client, stream)
+            if number % 2 == 0:
+                await self._close(client, stream)
+                await self._check(client, stream)
+            elif number % 3 == 0:
+                await self._delete(client, stream)
+        self.settled = True
+
+    async def _check(self, client: TopicClient, stream: StreamHistory) -> None:
+        """Read all of it, as far as it goes, and some more that comes late."""
+        loop = self.load.cluster.loop
+        until_s, offset, at_end = loop.time() + _READ_WITHIN_S, 0, 0
+        while at_end < 2:
+            following = await self._read_once(client, stream, offset)
+            at_end = at_end + 1 if following == offset >= stream.seen_end else 0
+            offset = following
+            if loop.time() > until_s:
+                self.load.audit.fail(f"X20 stream {stream.name} cannot be read beyond {offset}")
+                return
+            await client.pause(RETRY_S / 4)
+        stream.check_whole(offset)
+        self._probe("checked")
+
+
+def _headers(stream: StreamHistory, append: Append) -> dict[str, str]:
+    headers = {"Content-Type": _JSON if stream.is_json else _TEXT}
+    if append.stream_seq is not None:
+        headers[durable.SEQ_HEADER] = append.stream_seq
+    if append.closes:
+        headers[durable.CLOSED_HEADER] = "true"
+    return headers
+
+
+def _body(stream: StreamHistory, values: Any) -> bytes:
+    if not values:
+        return b""
+    return msgspec.json.encode(values) if stream.is_json else f"{values[0]}{_END}".encode()
+
+
+def _shown(stream: StreamHistory, answer: web.Response) -> list[str]:
+    body = answer.body or b""
+    assert isinstance(body, bytes)
+    if not stream.is_json:
+        return body.decode().split(_END)[:-1]
+    return msgspec.json.decode(body, type=list[str]) if body else []
+
+
+def _end(answer: web.Response) -> int:
+    found = durable.offset_of(answer.headers.get(durable.OFFSET_HEADER, ""))
+    assert found is not None, (answer.status, dict(answer.headers))
+    return found
+
+
+def _closed(answer: web.Response) -> bool:
+    return durable.CLOSED_HEADER in answer.headers
+
+
+def _text(answer: web.Response) -> str:
+    return str(answer.body)[:400]
