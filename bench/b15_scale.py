@@ -142,12 +142,14 @@ async def make_topics(url: str, count: int) -> dict[str, float]:
     async with session(url) as calls:
 
         async def make(number: int) -> None:
-            await ok(calls, "PUT", f"t{number}")
+            await patient(lambda: ok(calls, "PUT", f"t{number}"))
 
         async def publish(number: int) -> None:
-            await ok(calls, "POST", f"t{number}/messages", data=b"first")
+            await patient(lambda: ok(calls, "POST", f"t{number}/messages", data=b"first"))
 
-        return {"made_s": await each(count, make), "opened_s": await each(count, publish)}
+        made_s = await each(count, make)
+        say("topics", "made, s", made_s)
+        return {"made_s": made_s, "opened_s": await each(count, publish)}
 
 
 async def all_answer(url: str, count: int) -> float:
@@ -156,8 +158,8 @@ async def all_answer(url: str, count: int) -> float:
 
         async def read(number: int) -> None:
             said = await patient(lambda: ok(calls, "GET", f"t{number}/messages?from=earliest"))
-            if len(said["messages"]) != 1:
-                raise SystemExit(f"t{number} has {said['messages']}")
+            if not said["messages"]:
+                raise SystemExit(f"t{number} has lost its message")
 
         return await each(count, read)
 
@@ -170,7 +172,7 @@ def topics(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         found: dict[str, Any] = {"topics": count, "empty": watched.idle(options.seconds)}
         say("topics", "before", found["empty"])
         found |= asyncio.run(make_topics(cluster.url, count))
-        say("topics", "made, and a message published to each, s", found | {"empty": ""})
+        say("topics", "a message published to each, s", found["opened_s"])
         found["idle"] = watched.idle(options.seconds)
         say("topics", "idle", found["idle"])
         began = time.monotonic()

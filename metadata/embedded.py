@@ -12,6 +12,9 @@ The session is proven by the clock alone, so a process that was stopped past its
 from its first call: listeners hear EXPIRED, every call begun before raises `SessionExpired`, and
 only then a new session serves new calls.
 
+Writes that wait for the thread at the same time share one transaction, and one sync of the disk;
+each succeeds or fails by itself.
+
 A process stopped inside a transaction keeps the file's write lock. Until it wakes or dies the
 others read, keep their sessions, and cannot write: those calls get `MetadataUnavailable`, which
 names the process. No call waits for the lock on the thread, so reads do not stand behind writes.
@@ -22,10 +25,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from octavo.metadata.lock_holder import describe_holder
 from octavo.metadata.paths import check_folder, check_path
@@ -57,6 +61,28 @@ CALL_TIMEOUT_MS = 10_000
 LOCK_TIMEOUT_MS = 2000
 """So does a write that does not get the file's lock by then. Others hold it for milliseconds."""
 _LOCK_RETRY_MS = 10
+TOGETHER_MAX = 64
+"""Writes that share a transaction: each takes some 0.1 ms of the lock, for which others wait."""
+
+
+class _Write(NamedTuple):
+    """One that waits for its turn on the thread."""
+
+    generation: int
+    work: Callable[[], object]
+    done: asyncio.Future[Any]
+    until_s: float
+    """So long it is tried while others hold the file's lock; by the loop's clock."""
+
+
+def _settle(done: asyncio.Future[Any], outcome: object) -> None:
+    """Say it to the caller, if it still waits."""
+    if done.done():
+        return
+    if isinstance(outcome, Exception):
+        done.set_exception(outcome)
+    else:
+        done.set_result(outcome)
 
 
 class EmbeddedStore:
@@ -87,6 +113,9 @@ class EmbeddedStore:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._poller: asyncio.Task[None] | None = None
         self._beater: asyncio.Task[None] | None = None
+        self._waiting: deque[_Write] = deque()
+        self._writer: asyncio.Task[None] | None = None
+        """While there are writes: what has them done."""
         # Calls carry the generation in which they began; the thread's own moves on when it finds
         # the session over, and the loop's only after the listeners have heard of it.
         self._generation = 0
@@ -154,6 +183,8 @@ class EmbeddedStore:
             return
         poller.cancel()
         await asyncio.gather(poller, return_exceptions=True)
+        if self._writer is not None:  # no session may be opened after ours was ended
+            await asyncio.gather(self._writer, return_exceptions=True)
         try:
             await self._until_unlocked(self._file.end_session)
         except (sqlite3.Error, MetadataUnavailable) as error:
@@ -190,13 +221,15 @@ class EmbeddedStore:
         beside: str | None = None,
     ) -> str:
         """Create if absent and return the path made. Raises `RecordExists`."""
-        return await self._call(
-            self._file.create, path, check_value(path, value), ephemeral, sequence, beside
+        value = check_value(path, value)
+        return await self._write(
+            partial(self._file.create, path, value, ephemeral, sequence, beside)
         )
 
     async def put(self, path: str, value: bytes, version: int, *, beside: str | None = None) -> int:
         """Compare-and-set; return the new version."""
-        return await self._call(self._file.put, path, check_value(path, value), version, beside)
+        value = check_value(path, value)
+        return await self._write(partial(self._file.put, path, value, version, beside))
 
     async def changed_at(self, path: str) -> int | None:
         """Unknown: the machine's clock is its callers' own. Raises `RecordNotFound`."""
@@ -207,7 +240,7 @@ class EmbeddedStore:
         self, path: str, version: int = ANY_VERSION, *, beside: str | None = None
     ) -> None:
         """Raises `VersionConflict`, `RecordNotFound`, `RecordExists`."""
-        await self._call(self._file.delete, path, version, beside)
+        await self._write(partial(self._file.delete, path, version, beside))
 
     async def children(self, path: str) -> list[str]:
         """The names below `path`, sorted."""
@@ -238,9 +271,7 @@ class EmbeddedStore:
             async with asyncio.timeout(self._call_timeout_ms / 1000):
                 return await self._loop.run_in_executor(self._executor, call)
         except TimeoutError as error:
-            raise MetadataUnavailable(
-                f"{self.url} did not answer within {self._call_timeout_ms} ms"
-            ) from error
+            raise self._silent() from error
 
     async def _until_unlocked(self, call: Callable[[], T]) -> T:
         """`call`, again and again while another process holds the file's lock."""
@@ -251,19 +282,90 @@ class EmbeddedStore:
                 return await self._on_thread(call)
             except FileLocked as error:
                 if self._loop.time() >= deadline:
-                    raise MetadataUnavailable(
-                        f"{self.url} cannot be written for {LOCK_TIMEOUT_MS} ms now: "
-                        f"{describe_holder(self._path)}"
-                    ) from error
+                    raise self._locked() from error
             await asyncio.sleep(_LOCK_RETRY_MS / 1000)
 
-    async def _call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def _check_open(self) -> None:
         if self._poller is None:
             raise MetadataUnavailable(f"{self.url} is closed")
+
+    async def _call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        self._check_open()
         generation = self._generation
         return await self._until_unlocked(
             lambda: self._run(generation, lambda: work(*args, **kwargs))
         )
+
+    # -- writes
+
+    async def _write(self, work: Callable[[], T]) -> T:
+        """`work` in a transaction that it shares with what waits at the same time."""
+        self._check_open()
+        assert self._loop is not None
+        done: asyncio.Future[T] = self._loop.create_future()
+        until_s = self._loop.time() + LOCK_TIMEOUT_MS / 1000
+        self._waiting.append(_Write(self._generation, work, done, until_s))
+        if self._writer is None:
+            self._writer = self._loop.create_task(self._write_all(), name="metadata-write")
+        try:
+            async with asyncio.timeout(self._call_timeout_ms / 1000):
+                return await done
+        except TimeoutError as error:
+            raise self._silent() from error
+
+    async def _write_all(self) -> None:
+        """All that waits, those together that came in one session."""
+        try:
+            while self._waiting:
+                generation = self._waiting[0].generation
+                group: list[_Write] = []
+                while (
+                    self._waiting
+                    and len(group) < TOGETHER_MAX
+                    and self._waiting[0].generation == generation
+                ):
+                    one = self._waiting.popleft()
+                    if not one.done.done():  # its caller waits no longer
+                        group.append(one)
+                if group:
+                    await self._write_together(group)
+        finally:
+            self._writer = None
+
+    async def _write_together(self, group: list[_Write]) -> None:
+        works = [one.work for one in group]
+        write = partial(self._run, group[0].generation, partial(self._file.together, works))
+        found: list[object]
+        try:
+            found = await self._on_thread(write)
+        except FileLocked:
+            await self._wait_for_the_lock(group)
+            return
+        except Exception as error:
+            found = [error] * len(group)
+        for one, outcome in zip(group, found, strict=True):
+            _settle(one.done, outcome)
+
+    async def _wait_for_the_lock(self, group: list[_Write]) -> None:
+        """Nothing was begun: again, but of those that have waited for long enough."""
+        assert self._loop is not None
+        now_s = self._loop.time()
+        late = [one for one in group if one.until_s <= now_s]
+        if late:
+            error = self._locked()
+            for one in late:
+                _settle(one.done, error)
+        self._waiting.extendleft(one for one in reversed(group) if one.until_s > now_s)
+        await asyncio.sleep(_LOCK_RETRY_MS / 1000)
+
+    def _locked(self) -> MetadataUnavailable:
+        return MetadataUnavailable(
+            f"{self.url} cannot be written for {LOCK_TIMEOUT_MS} ms now: "
+            f"{describe_holder(self._path)}"
+        )
+
+    def _silent(self) -> MetadataUnavailable:
+        return MetadataUnavailable(f"{self.url} did not answer within {self._call_timeout_ms} ms")
 
     async def _beat_forever(self) -> None:
         while True:

@@ -25,9 +25,9 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from octavo.metadata.beats import Beats, Lease
 from octavo.metadata.paths import check_folder, check_path, parent_of, parents_of
@@ -45,6 +45,7 @@ from octavo.metadata.store import (
 )
 from octavo.metadata.watching import WatchKey
 
+T = TypeVar("T")
 CHANGES_KEPT = 10_000
 """Rows of the change log. A watcher that falls further behind gets a false alarm for all."""
 SWEEP_INTERVAL_MS = 50
@@ -97,6 +98,8 @@ class RecordFile:
         self._identity: tuple[int, int] | None = None
         self._seen_state = (-1, -1)
         self._next_sweep_ms = 0
+        self._shared: Lease | None = None
+        """While several writes share a transaction: whose it is."""
 
     def open(self) -> None:
         """Open or make the files. Raises `MetadataUnusable`, or `sqlite3.OperationalError`."""
@@ -251,12 +254,44 @@ class RecordFile:
                 self._log(path, names_changed=True)
             self._db.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
 
+    def together(self, writes: Iterable[Callable[[], T]]) -> list[T | Exception]:
+        """Several writes in one transaction, and what each gave or raised, as if it were alone.
+
+        Raises `FileLocked` and `SessionExpired`, none was begun; and `sqlite3.Error`: whatever
+        failed then, none is known to have taken effect.
+        """
+        with self._session_transaction() as self._shared:
+            try:
+                return [self._one_of_several(write) for write in writes]
+            finally:
+                self._shared = None
+
+    def _one_of_several(self, write: Callable[[], T]) -> T | Exception:
+        try:
+            return write()
+        except sqlite3.Error:
+            raise  # it may have ended the transaction with all that is in it
+        except Exception as error:
+            return error
+
     @contextlib.contextmanager
     def _session_transaction(self) -> Iterator[Lease]:
-        """A transaction in the name of our session.
+        """A transaction in the name of our session; one of several writes is a part of theirs.
 
         It stood inside the write lock, and nobody else can end it between this and the commit.
         """
+        if self._shared is not None:
+            self._db.execute("SAVEPOINT one")
+            try:
+                yield self._shared
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK TO one")
+                raise
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("RELEASE one")
+            return
         with self._transaction():
             lease = self.check_lease()
             if not self._db.execute(

@@ -15,15 +15,17 @@ from typing import Any
 
 import pytest
 
-from octavo.metadata import record_file
-from octavo.metadata.embedded import EmbeddedStore
+from octavo.metadata import embedded, record_file
+from octavo.metadata.embedded import TOGETHER_MAX, EmbeddedStore
 from octavo.metadata.record_file import SWEEP_INTERVAL_MS, FileLocked, RecordFile
 from octavo.metadata.store import (
     MetadataUnavailable,
     MetadataUnusable,
+    RecordExists,
     RecordNotFound,
     SessionExpired,
     SessionState,
+    VersionConflict,
 )
 from octavo.metadata.watching import WatchKey
 
@@ -351,6 +353,109 @@ async def test_a_full_disk_is_unavailable_and_loses_nothing(path: Any) -> None:
     assert await store.get("/kept") == (b"x", 0)
     await store._call(limit, 10_000)
     await store.create("/big", b"x" * 500_000)
+    await store.close()
+
+
+# -- writes that wait together
+
+
+async def test_writes_that_wait_together_share_transactions(path: Any) -> None:
+    store = EmbeddedStore(str(path))
+    await store.start()
+    await store.create("/there", b"")
+    executed: list[str] = []
+    await store._call(lambda: store._file._db.set_trace_callback(executed.append))
+    found = await asyncio.gather(
+        *(store.create(f"/{n}", b"x") for n in range(200)),
+        store.create("/there", b""),
+        store.put("/there", b"new", 7),
+        store.delete("/absent"),
+        return_exceptions=True,
+    )
+    await store._call(lambda: store._file._db.set_trace_callback(None))
+    assert found[:200] == [f"/{n}" for n in range(200)]
+    assert [type(one) for one in found[200:]] == [RecordExists, VersionConflict, RecordNotFound]
+    assert await store.children("/") == sorted(["there", *map(str, range(200))])
+    assert executed.count("COMMIT") <= 203 // TOGETHER_MAX + 2
+    await store.close()
+
+
+def test_one_of_several_writes_that_is_refused_leaves_nothing(path: Any) -> None:
+    with opened(path) as file:
+        file.create("/taken", b"", False, False)
+        file.take_changes()
+        found = file.together(
+            [
+                lambda: file.create("/a/b", b"", False, False),
+                lambda: file.create("/half/made", b"", False, False, "/taken"),
+                lambda: file.put("/a/b", b"x", 0),
+            ]
+        )
+        assert found[0] == "/a/b"
+        assert isinstance(found[1], RecordExists)
+        assert found[2] == 1
+        assert file.children("/") == ["a", "taken"]
+        assert {key.path for key in file.take_changes().keys} == {"/", "/a", "/a/b"}
+
+
+def test_several_writes_that_the_disk_refuses_take_no_effect(path: Any) -> None:
+    with opened(path) as file:
+        file._db.execute("PRAGMA max_page_count = 20")
+        with pytest.raises(sqlite3.OperationalError, match="full"):
+            file.together(
+                [
+                    lambda: file.create("/small", b"", False, False),
+                    lambda: file.create("/big", b"x" * 500_000, False, False),
+                ]
+            )
+        assert file.children("/") == []
+        file._db.execute("PRAGMA max_page_count = 10000")
+        assert file.create("/alone", b"", False, False) == "/alone"
+    with opened(path) as file:
+        assert file.children("/") == ["alone"]
+
+
+async def test_a_write_whose_caller_has_left_before_its_turn_is_not_made(path: Any) -> None:
+    store = EmbeddedStore(str(path))
+    await store.start()
+    left = asyncio.ensure_future(store.create("/left", b""))
+    await asyncio.sleep(0)  # it waits for its turn
+    left.cancel()
+    await store.create("/stayed", b"")
+    assert await store.children("/") == ["stayed"]
+    await store.close()
+
+
+async def test_writes_that_wait_are_made_before_the_session_is_ended(path: Any) -> None:
+    store = EmbeddedStore(str(path))
+    await store.start()
+    writes = [asyncio.ensure_future(store.create(f"/{n}", b"")) for n in range(100)]
+    await asyncio.sleep(0)
+    await store.close()
+    assert await asyncio.gather(*writes) == [f"/{n}" for n in range(100)]
+    with opened(path) as file:
+        assert len(file.children("/")) == 100
+        assert file._db.execute("SELECT count(*) FROM sessions").fetchone()[0] == 1
+
+
+async def test_writes_wait_for_the_lock_and_no_longer_than_they_may(
+    path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = EmbeddedStore(str(path))
+    await store.start()
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        monkeypatch.setattr(embedded, "LOCK_TIMEOUT_MS", 100)
+        early = [asyncio.ensure_future(store.create(f"/early-{n}", b"")) for n in range(3)]
+        await asyncio.sleep(0)
+        monkeypatch.setattr(embedded, "LOCK_TIMEOUT_MS", 20_000)
+        late = [asyncio.ensure_future(store.create(f"/late-{n}", b"")) for n in range(3)]
+        found = await asyncio.gather(*early, return_exceptions=True)
+        assert [type(one) for one in found] == [MetadataUnavailable] * 3
+        assert not any(one.done() for one in late)
+        other.execute("ROLLBACK")
+    assert await asyncio.gather(*late) == [f"/late-{n}" for n in range(3)]
+    assert await store.children("/") == [f"late-{n}" for n in range(3)]
     await store.close()
 
 
