@@ -93,6 +93,16 @@ class Patience:
         self._silent = {one: self._silent[one] for one in broker_ids if one in self._silent}
 
 
+class _InPlace(NamedTuple):
+    """All that was opened up to some time is where it should be."""
+
+    among: tuple[tuple[str, ...], ...]
+    """The settled brokers, and those that may be given something."""
+    upto_s: float
+    good_until_s: float
+    """Then `upto_s` is so far that all is looked at again: a topic may have got more partitions."""
+
+
 class Place(NamedTuple):
     """Why a partition is served here."""
 
@@ -124,6 +134,8 @@ class Balance:
         # A partition that was taken back stays for so long anyhow.
         self._patience = Patience(2 * config.balance_after_ms / 1000)
         self._settled: tuple[str, ...] = ()
+        self._in_place: _InPlace | None = None
+        """Until something is to be moved."""
         self.clock: Callable[[], float] = asyncio.get_running_loop().time
         """Of loads, in seconds …"""
         self.measure_of: Callable[[Partition], Work] = lambda partition: partition.work
@@ -143,19 +155,57 @@ class Balance:
 
     def to_move(self) -> dict[PartitionName, str]:
         """What is to be handed on as things stand, and to whom."""
-        settled = self._registry.settled()
-        own = self._registry.own.broker_id
         if self._registry.is_draining:
             return self._all()
-        if own not in settled:
+        return self._misplaced(self._registry.settled(), -math.inf)
+
+    def _misplaced(self, settled: tuple[str, ...], after_s: float) -> dict[PartitionName, str]:
+        """The same of what was opened after `after_s`, and long enough ago."""
+        own = self._registry.own.broker_id
+        if own not in settled or len(settled) == 1:
             return {}
-        opened_by_s = asyncio.get_running_loop().time() - self._config.balance_after_ms / 1000
         found = {}
-        for name, partitions in self._owners.served_since(opened_by_s, placed=False):
+        served = self._owners.served_since(self._opened_by_s(), placed=False, after_s=after_s)
+        for name, partitions in served:
             heir = self._registry.heirs(name.topic_name, partitions, settled)[name.partition]
             if heir is not None and heir != own:
                 found[name] = heir
         return found
+
+    def _opened_by_s(self) -> float:
+        return asyncio.get_running_loop().time() - self._config.balance_after_ms / 1000
+
+    def _newly_to_move(self) -> dict[PartitionName, str]:
+        """`to_move`, of what was not found in its place a moment ago among the same brokers.
+
+        Partitions are many, and brokers seldom change.
+        """
+        settled = self._registry.settled()
+        among, upto_s = (settled, self._registry.undrained()), self._opened_by_s()
+        before = self._in_place
+        is_known = before is not None and before.among == among and upto_s < before.good_until_s
+        found = self._misplaced(settled, before.upto_s if before and is_known else -math.inf)
+        if found:
+            self._in_place = None
+        elif before is not None and is_known:
+            self._in_place = before._replace(upto_s=upto_s)
+        else:
+            good_until_s = upto_s + self._config.balance_after_ms / 1000
+            self._in_place = _InPlace(among, upto_s, good_until_s)
+        return found
+
+    def _still_goes(self, name: PartitionName, heir: str) -> bool:
+        """Whether it is still to be handed on to this one."""
+        settled = self._registry.settled()
+        try:
+            held = self._owners.held_here(name)
+        except NotOwner:
+            return False
+        if held.placed or held.since_s > self._opened_by_s():
+            return False
+        is_asked = self._registry.own.broker_id in settled and not self._registry.is_draining
+        heirs = self._registry.heirs(name.topic_name, held.partitions, settled)
+        return is_asked and heirs[name.partition] == heir
 
     def _all(self) -> dict[PartitionName, str]:
         """Everything that is served here, and who should have it without us."""
@@ -305,11 +355,12 @@ class Balance:
         if self._registry.is_draining:
             await self._empty()
             return
-        for name, heir in self.to_move().items():
-            if self.to_move().get(name) == heir and self._may_be_given(heir):
+        found = self._newly_to_move()
+        for name, heir in found.items():
+            if self._still_goes(name, heir) and self._may_be_given(heir):
                 await self._move(name, self._registry.live[heir])
                 await asyncio.sleep(self._config.balance_pause_ms / 1000)
-        if not self.to_move():
+        if not found:
             await self._give()
 
     async def give_all(self) -> None:

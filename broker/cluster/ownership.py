@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, NamedTuple
 
@@ -307,18 +308,18 @@ class OwnershipManager:
         ]
 
     def served_since(
-        self, upto_s: float, *, placed: bool = True
+        self, upto_s: float, *, placed: bool = True, after_s: float = -math.inf
     ) -> list[tuple[PartitionName, int]]:
         """What is open here since `upto_s` or longer; with how many partitions its topic has.
 
-        `placed`: also what was placed here on purpose.
+        `placed`: also what was placed here on purpose. `after_s`: but not what is longer than that.
         """
         return [
             (name, local.opening.settings().partitions)
             for name, local in self._local.items()
-            if local.partition is not None
+            if after_s < local.since_s <= upto_s
+            and local.partition is not None
             and local.partition.state is PartitionState.OPEN
-            and local.since_s <= upto_s
             and (placed or not local.placed)
         ]
 

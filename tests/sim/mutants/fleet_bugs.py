@@ -30,7 +30,7 @@ MUTANTS = (
         "brokers that join or return",
         (
             Edit(
-                "octavo.broker.cluster.balance:Balance.to_move",
+                "octavo.broker.cluster.balance:Balance._misplaced",
                 "if heir is not None and heir != own:",
                 "if heir is not None and heir == own:",
             ),
