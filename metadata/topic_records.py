@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import msgpack
 
 from octavo.metadata.store import BadRecord
+from octavo.protocol.append_time import Appended
 
 FORMAT_VERSION = 1
 _KEY = "key"
@@ -208,7 +209,7 @@ class PartitionLedger:
     newer than `last_ms`. `aging_since_ms`: of a ledger with messages that say of no time, or of one
     that had not come yet, when it was found closed: they came before that. `pieces`: so many of its
     records, the first ones, are pieces of the large message that follows them; `upload` is what its
-    publisher called it.
+    publisher called it. `appended_ms`: its messages have append times, which begin there.
     """
 
     ledger_id: int
@@ -226,7 +227,15 @@ class PartitionLedger:
     cut: int = -1
     pieces: int | None = _unsaid()
     upload: str | None = _unsaid()
+    appended_ms: int | None = _unsaid()
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def appended(self) -> Appended | None:
+        """How the append times of its batches are told; None: they have none."""
+        if self.appended_ms is None:
+            return None
+        return Appended(self.appended_ms, together=self.bulk_loaded)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,16 @@
 The batches are as they are stored, so each may hold more than was handed out. HTTP headers say
 which partition they are of (`Octavo-Partition`), under which lease (`Octavo-Lease: epoch-number`),
 which offsets are handed out (`Octavo-Leased: 41:57,60:61*3`, the third delivery of the last) and
-which entries the batches are (`Octavo-Entries: 12:0+2`, two from entry 0 of ledger 12 on).
+which entries the batches are (`Octavo-Entries: 12:0+2`, two from entry 0 of ledger 12 on). What
+their append times are read by is said beside it (append_time.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
+
+from octavo.protocol.append_time import APPEND_TIME_HEADER
 
 PARTITION_HEADER = "Octavo-Partition"
 LEASE_HEADER = "Octavo-Lease"
@@ -26,12 +29,16 @@ class Run(NamedTuple):
 
 
 class Leased(NamedTuple):
-    """What was handed out of one partition. `entries` are (ledger, entry), one for each batch."""
+    """What was handed out of one partition. `entries` are (ledger, entry), one for each batch.
+
+    `append_time` is what `append_time.Times` is told, "" when no batch has one.
+    """
 
     partition: int
     lease: str
     runs: list[Run]
     entries: list[tuple[int, int]]
+    append_time: str = ""
 
     def headers(self) -> dict[str, str]:
         """As HTTP headers."""
@@ -39,12 +46,15 @@ class Leased(NamedTuple):
             f"{start}:{end}" + (f"*{count}" if count > 1 else "") for start, end, count in self.runs
         ]
         entries = [f"{ledger}:{first}+{count}" for ledger, first, count in joined(self.entries)]
-        return {
+        headers = {
             PARTITION_HEADER: str(self.partition),
             LEASE_HEADER: self.lease,
             LEASED_HEADER: ",".join(runs),
             ENTRIES_HEADER: ",".join(entries),
         }
+        if self.append_time:
+            headers[APPEND_TIME_HEADER] = self.append_time
+        return headers
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> Leased:
@@ -55,6 +65,7 @@ class Leased(NamedTuple):
                 headers[LEASE_HEADER],
                 [_run(text) for text in headers[LEASED_HEADER].split(",")],
                 [one for text in headers[ENTRIES_HEADER].split(",") for one in _entries(text)],
+                headers.get(APPEND_TIME_HEADER, ""),
             )
         except KeyError as error:
             raise ValueError(f"the answer has no header {error.args[0]}") from None

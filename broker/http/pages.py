@@ -19,15 +19,19 @@ the owner may refuse one reader what it gives another."""
 class Page:
     """Messages that follow each other, or the batches in which they are stored.
 
-    `next_offset` follows the last one; `owner_url` is who served the partition.
+    `next_offset` follows the last one; `owner_url` is who served the partition. `append_time`: what
+    the batches' append times are read by, "" when they have none.
     """
 
-    __slots__ = ("_written", "batches", "messages", "next_offset", "owner_url")
+    __slots__ = ("_written", "append_time", "batches", "messages", "next_offset", "owner_url")
 
-    def __init__(self, messages: list[Raw], next_offset: int, batches: bytes = b"") -> None:
+    def __init__(
+        self, messages: list[Raw], next_offset: int, batches: bytes = b"", append_time: str = ""
+    ) -> None:
         self.messages = messages
         self.next_offset = next_offset
         self.batches = batches
+        self.append_time = append_time
         self.owner_url = ""
         self._written: dict[str, bytes] = {}
 

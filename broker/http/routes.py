@@ -58,6 +58,7 @@ from octavo.broker.http.pages import EVENTS
 from octavo.broker.http.router import Answer, Content, Handler, Parameter, Route
 from octavo.broker.http.schemas import NAME, OFFSET, ref
 from octavo.broker.types import PRIORITY_MAX
+from octavo.protocol.append_time import APPEND_TIME_HEADER
 from octavo.protocol.leased import ENTRIES_HEADER, LEASE_HEADER, LEASED_HEADER, PARTITION_HEADER
 from octavo.security.rules import Operation
 
@@ -163,8 +164,10 @@ _LEASED = {
     LEASE_HEADER: "of batches: the end of the ack ids, `epoch-number`",
     LEASED_HEADER: "of batches: which offsets are leased, `41:57,60:61*3` (the third delivery)",
     ENTRIES_HEADER: "of batches: which entries they are, `ledger:entry+count`",
+    APPEND_TIME_HEADER: "of batches: what their append times are read by, `offset=milliseconds`",
 }
 _NEXT = {"Next-Offset": "where to go on reading"}
+_READ = {**_NEXT, APPEND_TIME_HEADER: _LEASED[APPEND_TIME_HEADER]}
 _PREFER = _header("Prefer", "`redirect`: answer 307 to the owner instead of passing the call on")
 _WAIT = _query(
     "wait", "how long to wait for something new, at most 60 s", {"type": "string"}, "100ms"
@@ -531,7 +534,7 @@ _MESSAGES = (
                         Content(RECORD_BATCH, {"type": "string", "format": "binary"}),
                         Content(EVENTS, {"type": "string"}),
                     ),
-                    _NEXT,
+                    _READ,
                 ),
                 Answer(204, "Nothing new", headers=_NEXT),
             ),

@@ -20,7 +20,10 @@ _COMPACT_AFTER = 1024
 
 
 class CachedBatch:
-    """A batch as stored; `served` makes the form that readers get, once."""
+    """A batch as stored; `served` makes the form that readers get, once.
+
+    `header` is as it is shown (protocol/append_time.py).
+    """
 
     __slots__ = ("_served", "base_offset", "entry_id", "header", "ledger_id", "stored")
 
@@ -42,9 +45,9 @@ class CachedBatch:
     def served(self) -> StoredBatch:
         """With its absolute base offset filled in."""
         if self._served is None:
-            data = with_base_offset(self.stored, self.base_offset)
+            header = self.header._replace(base_offset=self.base_offset)
+            data = with_base_offset(self.stored, self.base_offset, header.partition_leader_epoch)
             self.stored = data
-            header = self.header._replace(base_offset=self.base_offset, partition_leader_epoch=0)
             self._served = StoredBatch(
                 self.base_offset, self.ledger_id, self.entry_id, header, data
             )

@@ -53,8 +53,8 @@ class RolloverPolicy(NamedTuple):
 class Contents(NamedTuple):
     """What a ledger holds: messages, payload bytes, oldest and newest timestamp (-1: none).
 
-    `disorder_ms`: as in `PartitionLedger`. A batch's timestamps are what its header says: its
-    producer's word.
+    `disorder_ms`: as in `PartitionLedger`. A batch's timestamps are what its header says as it is
+    shown: its producer's word, or its append time.
     """
 
     messages: int = 0
@@ -229,12 +229,25 @@ class LedgerList:
         )
         return LedgerList((*self.segments[:-1], measured(closed, contents)), self.trimmed_to)
 
-    def appending(self, ledger_id: int) -> LedgerList:
-        """With a new open ledger, which starts where the last one ends."""
+    @property
+    def newest_append_ms(self) -> int:
+        """The append time of the last message that has one, and is in a closed ledger; −1: none.
+
+        They never go back, so nothing is appended earlier.
+        """
+        for segment in reversed(self.segments):
+            if segment.appended_ms is not None:
+                return max(segment.appended_ms, segment.last_ms)
+        return -1
+
+    def appending(self, ledger_id: int, appended_ms: int | None = None) -> LedgerList:
+        """With a new open ledger, which starts where the last one ends.
+
+        `appended_ms`: what is appended to it has append times, which begin there.
+        """
         assert self.segment_of(ledger_id) is None
-        return LedgerList(
-            (*self.segments, PartitionLedger(ledger_id, self.end_offset)), self.trimmed_to
-        )
+        new = PartitionLedger(ledger_id, self.end_offset, appended_ms=appended_ms)
+        return LedgerList((*self.segments, new), self.trimmed_to)
 
     def inserting(
         self,
@@ -242,11 +255,13 @@ class LedgerList:
         closed_ms: int,
         pieces: int | None = None,
         upload: str | None = None,
+        appended_ms: int | None = None,
     ) -> LedgerList:
         """With closed ledgers that were written beforehand, where the list ends.
 
         The newest ledger must be closed: those who publish go on in one that comes after these.
-        `pieces` and `upload`: of the one ledger of a large message.
+        `pieces` and `upload`: of the one ledger of a large message. `appended_ms`: the append time
+        of all their messages, if they have one.
         """
         segments = list(self.segments)
         base = self.end_offset
@@ -255,11 +270,15 @@ class LedgerList:
                 f"ledger {one.ledger_id} is there already"
             )
             assert one.count > 0, f"ledger {one.ledger_id} is empty"
+            times = one.first_ms, one.last_ms, one.disorder_ms
+            first_ms, last_ms, disorder_ms = (
+                times if appended_ms is None else (appended_ms, appended_ms, 0)
+            )
             segments.append(
                 PartitionLedger(
-                    one.ledger_id, base, one.count, one.bytes, one.first_ms, one.last_ms,
-                    closed_ms, bulk_loaded=True, disorder_ms=one.disorder_ms,
-                    pieces=pieces, upload=upload,
+                    one.ledger_id, base, one.count, one.bytes, first_ms, last_ms,
+                    closed_ms, bulk_loaded=True, disorder_ms=disorder_ms,
+                    pieces=pieces, upload=upload, appended_ms=appended_ms,
                 )
             )  # fmt: skip
             base += one.count
@@ -408,7 +427,7 @@ class LedgerList:
                     segment.ledger_id, segment.base_offset, at - segment.base_offset,
                     point.cut.payload_bytes, point.cut.some_ms, point.cut.some_ms, now_ms,
                     bulk_loaded=segment.bulk_loaded, aging_since_ms=segment.aging_since_ms,
-                    shared=True, cut=point.cut.last_entry,
+                    shared=True, cut=point.cut.last_entry, appended_ms=segment.appended_ms,
                     pieces=segment.pieces and min(segment.pieces, at - segment.base_offset),
                 )
             )  # fmt: skip

@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from octavo.broker.types import StoredBatch
 from octavo.ledger.read.open_batch import is_large, open_batch
+from octavo.protocol.append_time import readable
 from octavo.protocol.batch import InvalidBatch, read_header
 from octavo.protocol.compression import UnsupportedCompression
 from octavo.protocol.entry import Buffer
@@ -72,10 +73,10 @@ class OpenBatches:
         """
         key = (batch.ledger_id, batch.entry_id)
         if not is_large(batch.header):
-            yield await self._open(key, batch.data)
+            yield await self._open(key, batch)
             return
         async with self._turn:
-            yield await self._open(key, batch.data)
+            yield await self._open(key, batch)
 
     @asynccontextmanager
     async def opening(self, batch: Buffer) -> AsyncGenerator[BatchWindows]:
@@ -97,11 +98,11 @@ class OpenBatches:
                 windows = _Damaged(batch.header.record_count, error)
             yield ReadableBatch(windows, self.turns)
 
-    async def _open(self, key: _Key, data: bytes) -> BatchWindows:
+    async def _open(self, key: _Key, batch: StoredBatch) -> BatchWindows:
         found = self._kept.get(key)
         if found is None:
             try:
-                found = await open_batch(data)
+                found = await open_batch(readable(batch.header, batch.data))
             except InvalidBatch as error:
                 found = error
             self._keep(key, found)

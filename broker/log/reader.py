@@ -34,6 +34,7 @@ from octavo.ledger.read.reader import LedgerReader
 from octavo.ledger.read.time_search import offset_as_new_as
 from octavo.metadata.offloads import is_only_copy
 from octavo.metadata.topics import PartitionLedger
+from octavo.protocol.append_time import shown
 from octavo.protocol.batch import (
     ATTRIBUTE_COMPRESSION,
     BatchHeader,
@@ -241,6 +242,7 @@ class LogReader:
                 self._opening,
                 first=first,
                 least=relative,
+                appended=segment.appended,
             )
 
         found = await self._where_it_lies(segment, await self._reader(segment), search)
@@ -260,13 +262,14 @@ class LogReader:
             if last > reader.last_add_confirmed:
                 await self._catch_up(reader, last)
             async for entry in reader.entries(0, last):
-                found = found.plus(order.follow(entry), len(entry.payload))
+                header = shown(order.follow(entry), segment.appended)
+                found = found.plus(header, len(entry.payload))
             return found
 
         return await self._undamaged(segment, lambda: self._of_closed(segment, read))
 
     async def header(self, segment: PartitionLedger, entry_id: int) -> BatchHeader:
-        """The header of one entry, as it is stored: its base offset is relative to the ledger.
+        """The header of one entry, as it is shown; its base offset is relative to the ledger.
 
         For whoever does not know yet how many messages the ledger holds.
         """
@@ -274,13 +277,14 @@ class LogReader:
         async def read(reader: AnyReader) -> BatchHeader:
             order = Continuity(segment.ledger_id, base_offset=segment.base_offset)
             entries = await reader.read(max(0, entry_id - 1), entry_id)
-            return [order.follow(entry) for entry in entries][-1]
+            return shown([order.follow(entry) for entry in entries][-1], segment.appended)
 
         return await self._undamaged(segment, lambda: self._of_closed(segment, read))
 
     async def header_at(self, segment: PartitionLedger, entry_id: int) -> BatchHeader:
-        """The header of one confirmed entry, as it is stored."""
-        return await self._undamaged(segment, lambda: self._one_header(segment, entry_id))
+        """The header of one confirmed entry, as it is shown; likewise."""
+        found = await self._undamaged(segment, lambda: self._one_header(segment, entry_id))
+        return shown(found, segment.appended)
 
     async def headers_from(
         self, segment: PartitionLedger, first_entry: int
@@ -489,8 +493,8 @@ class LogReader:
             payload = entry.payload
             if entry.entry_id == segment.cut:
                 header, payload = await self._cut(segment, entry, header)
-            served = header._replace(base_offset=base, partition_leader_epoch=0)
-            data = with_base_offset(payload, base)
+            served = shown(header._replace(base_offset=base), segment.appended)
+            data = with_base_offset(payload, base, served.partition_leader_epoch)
             found.append(StoredBatch(base, segment.ledger_id, entry.entry_id, served, data))
         return found
 
@@ -517,7 +521,8 @@ class LogReader:
                 front = front_of_batch(entry.payload, kept)
         except (InvalidBatch, UnsupportedCompression) as error:
             raise LedgerDamaged(segment.ledger_id, entry.entry_id, str(error)) from None
-        return read_header(front), front
+        epoch = header.partition_leader_epoch
+        return read_header(front)._replace(partition_leader_epoch=epoch), front
 
     async def _read(self, segment: PartitionLedger, first: int, last: int) -> list[Entry]:
         reader = await self._reader(segment)

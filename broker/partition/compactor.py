@@ -54,6 +54,7 @@ from octavo.metadata.compactions import (
 )
 from octavo.metadata.offloads import change_partition
 from octavo.metadata.topics import CompactedLedger, CompactionRecord, PartitionRecord
+from octavo.protocol.append_time import readable
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.compression import Compression
 from octavo.protocol.records import (
@@ -237,7 +238,9 @@ class Compactor:
     ) -> AsyncGenerator[_Window]:
         """Its messages from offset `start` to `end`, some at a time."""
         base = batch.base_offset
-        async with self._context.open_batches.opening(batch.data) as windows:
+        # A batch is built anew for the view: its records have the times that they are shown with.
+        data = readable(batch.header, batch.data)
+        async with self._context.open_batches.opening(data) as windows:
             for _, records in windows.following(0, gaps=gaps):
                 yield [
                     (base + record.offset_delta, record)

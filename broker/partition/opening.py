@@ -31,6 +31,7 @@ from octavo.broker.log.record import (
     with_ledgers,
 )
 from octavo.broker.partition.ending import Foretold, PartitionEnd
+from octavo.broker.policies.rules import has_append_times
 from octavo.broker.state.dedup import ProducerTable
 from octavo.broker.state.format import State, snapshot
 from octavo.broker.state.log import (
@@ -304,9 +305,9 @@ class PartitionOpener:
             plain_length(recovered),
             min(first.first_timestamp, last.first_timestamp),
             max(first.max_timestamp, last.max_timestamp),
-            # Of the batches between nothing is known, and reading them all would take too long
-            # now: whoever needs to know reads them (`LedgerTimes`).
-            0 if recovered.last_entry == 0 else -1,
+            # Of the batches between nothing is known but that append times do not go back, and
+            # reading them all would take too long now: who needs to know does so (`LedgerTimes`).
+            0 if recovered.last_entry == 0 or closed.appended is not None else -1,
         )
 
     def _closing(self, ledger_list: LedgerList, contents: Contents | None) -> LedgerList:
@@ -415,7 +416,10 @@ class PartitionOpener:
             changed = replace(record, epoch=record.epoch + 1, state_ledger=state_ledger)
             # As it is now: the owner may have trimmed it while its ledger was reopened.
             ledger_list = self._closing(LedgerList(record.ledgers, record.trimmed_offset), contents)
-            return with_ledgers(changed, ledger_list.appending(writer.ledger_id))
+            appended_ms = None
+            if has_append_times(self._settings().policies):
+                appended_ms = max(self._clock(), ledger_list.newest_append_ms)
+            return with_ledgers(changed, ledger_list.appending(writer.ledger_id, appended_ms))
 
         await self._record.change(make)
 

@@ -731,12 +731,15 @@ class Partition:
         """What writes the newest ledger."""
         last = self._record.ledgers.last
         assert last is not None
-        segment = OpenSegment(opened.writer, last.base_offset, self._context.clock(), released=True)
+        clock = self._context.clock
+        segment = OpenSegment(
+            opened.writer, last.base_offset, clock(), released=True, appended_ms=last.appended_ms
+        )
         if opened.state.stream is not None:
             opened.state.stream.producers_max = self._config.producers_max
         return Publisher(
             self.name, self._config, segment, opened.producers, tail, self._index,
-            self._confirmed, self._publisher_failed, self._access, opened.state.stream,
+            self._confirmed, self._publisher_failed, self._access, clock, opened.state.stream,
         )  # fmt: skip
 
     def _new_rollover(self) -> Rollover:

@@ -35,7 +35,7 @@ from octavo.broker.log.cache import CachedBatch, PartitionTail
 from octavo.broker.log.entry_index import EntryIndex
 from octavo.broker.log.ledger_list import Contents, RolloverPolicy
 from octavo.broker.log.record import OwnershipLost
-from octavo.broker.policies.rules import is_deferred
+from octavo.broker.policies.rules import has_append_times, is_deferred
 from octavo.broker.state.access import Access
 from octavo.broker.state.dedup import ProducerTable
 from octavo.broker.state.log import let_go
@@ -44,6 +44,7 @@ from octavo.broker.types import PartitionName, Published, TopicSettings
 from octavo.ledger.actions import Ended, Forced
 from octavo.ledger.errors import LedgerFenced, OutcomeUnknown, WriterBusy
 from octavo.ledger.write.writer import LedgerWriter
+from octavo.protocol.append_time import ROLL_AFTER_MS, SPAN_MS, stamped
 from octavo.protocol.batch import BatchHeader, with_base_offset
 from octavo.protocol.codes import OctavoError
 from octavo.security.keys.errors import KeyMissing
@@ -57,16 +58,24 @@ class OpenSegment:
     """The publisher's view of one ledger."""
 
     __slots__ = (
-        "added_bytes", "base_offset", "contents", "created_ms", "entries", "last_entry",
-        "released", "writer",
+        "added_bytes", "appended_ms", "base_offset", "contents", "created_ms", "entries",
+        "last_entry", "released", "writer",
     )  # fmt: skip
 
     def __init__(
-        self, writer: LedgerWriter, base_offset: int, created_ms: int, *, released: bool
+        self,
+        writer: LedgerWriter,
+        base_offset: int,
+        created_ms: int,
+        *,
+        released: bool,
+        appended_ms: int | None = None,
     ) -> None:
         self.writer = writer
         self.base_offset = base_offset
         self.created_ms = created_ms
+        self.appended_ms = appended_ms
+        """What its batches' append times begin with, when they have some."""
         self.released = released
         """Whether the partition's record names it: before that nothing of it is answered."""
         self.entries = self.added_bytes = 0
@@ -77,6 +86,8 @@ class OpenSegment:
 
     def roll_due(self, policy: RolloverPolicy, now_ms: int) -> bool:
         """Whether it is long or old enough to be followed by another."""
+        if self.appended_ms is not None and now_ms - self.appended_ms > ROLL_AFTER_MS:
+            return True
         return policy.due(self.added_bytes, self.entries, now_ms - self.created_ms)
 
     def is_made_otherwise(self, settings: TopicSettings) -> bool:
@@ -85,6 +96,8 @@ class OpenSegment:
         made = (metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
         wanted = (settings.ensemble_size, settings.write_quorum, settings.ack_quorum)
         deferred = is_deferred(settings.policies)
+        if (self.appended_ms is not None) != has_append_times(settings.policies):
+            return True  # also when it is empty: what comes next is to have the other time
         return self.entries > 0 and (made != wanted or self.writer.deferred != deferred)
 
 
@@ -148,9 +161,13 @@ class Publisher:
         on_confirmed: Callable[[int, int], None],
         on_failed: Callable[[OctavoError], None],
         access: Access,
+        clock: Callable[[], int],
         stream: StreamState | None = None,
     ) -> None:
         self._name = name
+        self._clock = clock
+        self.appended_ms = -1 if segment.appended_ms is None else segment.appended_ms
+        """Nothing is appended earlier than that."""
         self.stored_stream = stream
         """The durable stream that the log is, as of what is confirmed."""
         self._stream = None if stream is None else stream.copy()
@@ -252,6 +269,9 @@ class Publisher:
         """
         assert segment.base_offset >= self.next_offset
         assert self.segment.released, "one roll-over at a time"
+        if segment.appended_ms is not None:
+            assert segment.appended_ms >= self.appended_ms, "append times never go back"
+            self.appended_ms = segment.appended_ms
         self._previous, self.segment = self.segment, segment
         self.next_offset = segment.base_offset
         self._listen_to(segment)
@@ -438,9 +458,13 @@ class Publisher:
 
     def _add(self, job: _Job) -> None:
         segment = self.segment
-        stored = with_base_offset(job.batch, self.next_offset - segment.base_offset)
+        header = self._timed(job.header, segment)
+        stored = with_base_offset(
+            job.batch, self.next_offset - segment.base_offset, header.partition_leader_epoch
+        )
         job.entry_id = segment.writer.add(stored, partial(self._added, job))
         job.batch = stored
+        job.header = header
         job.segment = segment
         job.first_offset = self.next_offset
         self.next_offset += job.header.record_count
@@ -451,6 +475,25 @@ class Publisher:
         self._pending.append(job)
         if segment.writer.deferred:
             self._deferred.append(job)
+
+    def _timed(self, header: BatchHeader, segment: OpenSegment) -> BatchHeader:
+        """The header as it is shown, of a batch that is appended now.
+
+        Append times never go back: an owner whose clock is behind goes on with the last one.
+        """
+        if segment.appended_ms is None:
+            return header._replace(partition_leader_epoch=0)
+        time_ms = max(self._clock(), self.appended_ms)
+        if time_ms - segment.appended_ms >= SPAN_MS:
+            # Nobody rolled over for weeks, or the clock has jumped: the partition opens anew.
+            error = PartitionUnavailable(
+                f"{self._name}: not stored: ledger {segment.writer.ledger_id} is too old for "
+                "append times of now; another one is made"
+            )
+            self.fail(error)
+            raise error
+        self.appended_ms = time_ms
+        return stamped(header, time_ms)
 
     def _added(self, job: _Job, _entry_id: int, error: OctavoError | None) -> None:
         self._unanswered -= 1

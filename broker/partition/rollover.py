@@ -35,6 +35,7 @@ from octavo.broker.log.record import (
     with_ledgers,
 )
 from octavo.broker.partition.publisher import OpenSegment, Publisher
+from octavo.broker.policies.rules import has_append_times
 from octavo.broker.state.log import create_ledger, delete_quietly
 from octavo.broker.types import PartitionName, TopicSettings
 from octavo.ledger.client import LedgerClient
@@ -196,14 +197,16 @@ class Rollover:
         publisher, old = self._publisher, self._publisher.segment
         old_end = publisher.next_offset
         base = old_end + sum(one.count for one in insertion.ledgers)
-        segment = OpenSegment(new, base, self._clock(), released=False)
+        segment = OpenSegment(
+            new, base, self._clock(), released=False, appended_ms=self._appended_ms()
+        )
         publisher.switch_to(segment)
         may_be_named = False
         try:
             await publisher.confirmed_up_to(old_end)
             await old.writer.close()
             may_be_named = True
-            await self._record.change(lambda record: self._joined(record, old, new, insertion))
+            await self._record.change(lambda record: self._joined(record, old, segment, insertion))
         except BaseException as error:
             if not may_be_named or was_refused(error):
                 self._spawn(self._ledgers.discard(new))
@@ -224,16 +227,24 @@ class Rollover:
             self._spawn(delete_quietly(self._ledgers, old.writer.ledger_id))
         publisher.release(segment, self._renew_tail() if insertion.ledgers else None)
 
+    def _appended_ms(self) -> int | None:
+        """What append times begin with in the next ledger, and what those before it get whole."""
+        if not has_append_times(self._settings().policies):
+            return None
+        return max(
+            self._clock(), self._record.ledgers.newest_append_ms, self._publisher.appended_ms
+        )
+
     def _joined(
-        self, record: PartitionRecord, old: OpenSegment, new: LedgerWriter, insertion: Insertion
+        self, record: PartitionRecord, old: OpenSegment, new: OpenSegment, insertion: Insertion
     ) -> PartitionRecord:
-        now_ms = self._clock()
+        now_ms, appended_ms = self._clock(), new.appended_ms
         ledger_list = self._record.ledgers.closing_last(old.contents, now_ms)
         if insertion.ledgers:
             ledger_list = ledger_list.inserting(
-                insertion.ledgers, now_ms, insertion.pieces, insertion.upload
+                insertion.ledgers, now_ms, insertion.pieces, insertion.upload, appended_ms
             )
-        joined = with_ledgers(record, ledger_list.appending(new.ledger_id))
+        joined = with_ledgers(record, ledger_list.appending(new.writer.ledger_id, appended_ms))
         return replace(joined, bulk_loads={**insertion.marks(record.bulk_loads)})
 
 

@@ -9,7 +9,7 @@
     message_bytes_max   key, value and headers of one message
     publish_…           bytes and messages a second into the topic, at each owner of partitions
     dispatch_…          bytes and messages a second out of it, likewise
-    message_time        `create`: what the producer says; `append` (when it was stored): not yet
+    message_time        `create`: what the producer says; `append`: when it was stored
     durability          `sync`: an ack means on disk; `deferred`: written, and synced later
     retention_…         how long what nobody needs is kept
 
@@ -88,6 +88,11 @@ def resolved(topic: Policies, namespace: Policies) -> Policies:
 def is_deferred(policies: Policies) -> bool:
     """Whether ledgers of these are synced later than they are acked."""
     return policies.durability == "deferred"
+
+
+def has_append_times(policies: Policies) -> bool:
+    """Whether messages have the time at which they are stored, and not their producer's."""
+    return policies.message_time == "append"
 
 
 def backlog_policy(policies: Policies) -> Literal["hold", "reject", "evict"]:

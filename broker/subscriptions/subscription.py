@@ -54,6 +54,7 @@ from octavo.broker.types import (
     SubscriptionStats,
 )
 from octavo.protocol.ack_ids import shown, span_of
+from octavo.protocol.append_time import Times
 from octavo.protocol.batch import ATTRIBUTE_DELAYED
 from octavo.protocol.due import due_of
 from octavo.protocol.leased import Leased, Run, joined, runs_of
@@ -735,6 +736,7 @@ class Subscription:
                 f"{self._log.lease_epoch}-{found.number}",
                 runs_of(found.offsets[:count], found.counts),
                 [(one.ledger_id, one.entry_id) for one in batches],
+                Times().tell(one.header for one in batches),
             )
             return LeasedBatches(leased, batches, count), count
 

@@ -16,8 +16,9 @@ from octavo.ledger.encryption import Opening
 from octavo.ledger.errors import OffloadDamaged, OffloadUnavailable
 from octavo.ledger.offload.format import ObjectFile
 from octavo.ledger.offload.object_store import open_object
-from octavo.ledger.read.entry_source import EntrySource
+from octavo.ledger.read.entry_source import EntrySource, newest_ms
 from octavo.metadata.topics import OffloadRecord
+from octavo.protocol.append_time import Appended
 from octavo.protocol.batch import read_header
 from octavo.protocol.entry import Entry
 from octavo.security.keys.data_keys import DataKeys
@@ -129,6 +130,7 @@ class OffloadedReader(EntrySource):
         start: int,
         last: int,
         disorder_ms: int,  # noqa: ARG002
+        appended: Appended | None = None,
     ) -> Entry | None:
         """See `EntrySource`. The footer has the newest timestamp of each row group: one is read."""
         if start > last:
@@ -137,8 +139,8 @@ class OffloadedReader(EntrySource):
             if self._file.groups[number].newest_ms < time_ms:
                 continue
             for entry in await self._group(number):
-                newest_ms = read_header(entry.payload).max_timestamp
-                if start <= entry.entry_id <= last and newest_ms >= time_ms:
+                newest = newest_ms(entry, appended)
+                if start <= entry.entry_id <= last and newest >= time_ms:
                     return entry
         return None
 

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from octavo.ledger.errors import BeyondLastConfirmed, LedgerError
+from octavo.protocol.append_time import Appended, shown
 from octavo.protocol.batch import read_header
 from octavo.protocol.entry import Entry
 
@@ -50,13 +51,19 @@ class EntrySource(ABC):
                     yield entry
 
     async def as_new_as(
-        self, time_ms: int, start: int, last: int, disorder_ms: int
+        self,
+        time_ms: int,
+        start: int,
+        last: int,
+        disorder_ms: int,
+        appended: Appended | None = None,
     ) -> Entry | None:
         """The first entry from `start` to `last` whose batch is, by its header, as new as that.
 
-        None: all are older. `disorder_ms`: no batch's newest timestamp lies further below that of
-        an earlier one (`DISORDER_UNKNOWN`: nobody knows). It makes halving right: before a batch
-        that is older than the time sought by more than that there is none that is new enough.
+        None: all are older. `appended`: the ledger's append times. `disorder_ms`: no batch's newest
+        timestamp lies further below that of an earlier one (`DISORDER_UNKNOWN`: nobody knows). It
+        makes halving right: before a batch that is older than the time sought by more than that
+        there is none that is new enough.
 
             sought 100, disorder 30:   60 | 75  90  70  85  105  80  120
                              surely before | read from here … ^
@@ -69,7 +76,7 @@ class EntrySource(ABC):
             while start < high:
                 middle = (start + high) // 2
                 (entry,) = await self.read(middle, middle)
-                if read_header(entry.payload).max_timestamp < time_ms - disorder_ms:
+                if newest_ms(entry, appended) < time_ms - disorder_ms:
                     start = middle + 1
                 else:
                     high = middle
@@ -78,7 +85,7 @@ class EntrySource(ABC):
         async with contextlib.aclosing(self.batches(start, last)) as batches:
             async for batch in batches:
                 for entry in batch:
-                    if read_header(entry.payload).max_timestamp >= time_ms:
+                    if newest_ms(entry, appended) >= time_ms:
                         return entry
         return None
 
@@ -87,3 +94,8 @@ class EntrySource(ABC):
             raise LedgerError(f"entries {first} to {last} are no range")
         if last > self.last_add_confirmed:
             raise BeyondLastConfirmed(self.ledger_id, last, self.last_add_confirmed)
+
+
+def newest_ms(entry: Entry, appended: Appended | None) -> int:
+    """The newest timestamp of a batch, as its header is shown."""
+    return shown(read_header(entry.payload), appended).max_timestamp

@@ -10,6 +10,7 @@ import asyncio
 
 from octavo.ledger.read.entry_source import DISORDER_UNKNOWN, EntrySource
 from octavo.ledger.read.open_batch import TURN_WINDOWS, Opening
+from octavo.protocol.append_time import Appended, shown
 from octavo.protocol.batch import InvalidBatch, read_header
 from octavo.protocol.compression import UnsupportedCompression
 from octavo.protocol.entry import Buffer
@@ -25,18 +26,24 @@ async def offset_as_new_as(
     gaps: bool = False,
     first: int = 0,
     least: int = 0,
+    appended: Appended | None = None,
 ) -> int | None:
     """The offset, relative to the ledger, of its first record with this timestamp or a newer one.
 
     `last` is the last entry that may be read, `disorder_ms` the ledger's (`PartitionLedger`).
     `gaps`: of a compacted view, whose records say their offsets themselves. `first`: the entry that
-    has offset `least`, before which none is wanted. None: all are older. A batch that cannot be
-    opened counts as its header says. Raises what the source raises.
+    has offset `least`, before which none is wanted. `appended`: the ledger's append times. None:
+    all are older. A batch that cannot be opened counts as its header says. Raises what the source
+    raises.
     """
     start = first
-    while (entry := await source.as_new_as(time_ms, start, last, disorder_ms)) is not None:
-        header = read_header(entry.payload)
+    while (
+        entry := await source.as_new_as(time_ms, start, last, disorder_ms, appended)
+    ) is not None:
+        header = shown(read_header(entry.payload), appended)
         passed = max(0, least - header.base_offset)
+        if header.partition_leader_epoch > 0:  # all of its records have its append time
+            return header.base_offset + passed
         delta = await _first_delta(entry.payload, time_ms, opening, gaps, passed)
         if delta is not None:
             return header.base_offset + delta

@@ -45,6 +45,10 @@ _OPTIONS = {
     "--publish-messages": _Option("rates.publish_messages", "Into a topic a second.", _RATE),
     "--dispatch-bytes": _Option("rates.dispatch_bytes", "Out of a topic a second.", _SIZE),
     "--dispatch-messages": _Option("rates.dispatch_messages", "Out of a topic a second.", _RATE),
+    "--message-time": _Option(
+        "message_time", "Of a message: what its producer says, or when it was stored.",
+        "create|append|default",
+    ),
     "--durability": _Option(
         "durability", "An ack means on disk, or written and synced later.",
         "sync|deferred|default",

@@ -11,7 +11,7 @@ cut off in the end. While nothing comes it waits by long polls, which cost less 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
 from octavo.client.errors import ApiError, Unreachable
@@ -19,6 +19,7 @@ from octavo.client.incarnation import Incarnation
 from octavo.client.reading import ReadBatch, opened, read_messages
 from octavo.client.transport import BATCH_TYPE, Transport
 from octavo.client.types import Message, TopicName
+from octavo.protocol.append_time import APPEND_TIME_HEADER, Times
 from octavo.protocol.batch import whole_batches
 
 AHEAD_FROM = 1_000
@@ -91,6 +92,12 @@ async def _streamed(
     transport: Transport, topic: TopicName, partition: int, offset: int, of: Incarnation
 ) -> AsyncGenerator[list[Message], None]:
     """What comes from `offset` on, until the stream ends. Raises `ClientError`, `InvalidBatch`."""
+    times = Times()
+
+    def heed(headers: Mapping[str, str]) -> None:
+        nonlocal times
+        times = Times(headers.get(APPEND_TIME_HEADER, ""))
+
     found = transport.stream(
         f"/v1/topics/{topic}/partitions/{partition}/messages",
         query={"from": offset, "follow": "true"},
@@ -98,6 +105,7 @@ async def _streamed(
         partition=(str(topic), partition),
         wait_s=QUIET_S,
         of=of,
+        on_head=heed,
     )
     data = bytearray()
     async with aclosing(found) as pieces:
@@ -106,6 +114,6 @@ async def _streamed(
             if whole := whole_batches(data):
                 batches = bytes(data[:whole])
                 del data[:whole]
-                if messages := opened(partition, batches, offset):
+                if messages := opened(partition, batches, offset, times):
                     offset = messages[-1].offset + 1
                     yield messages

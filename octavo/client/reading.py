@@ -11,6 +11,7 @@ from typing import NamedTuple
 from octavo.client.incarnation import Incarnation
 from octavo.client.transport import BATCH_TYPE, NEXT_OFFSET, Transport
 from octavo.client.types import Message, TopicName, records_of
+from octavo.protocol.append_time import APPEND_TIME_HEADER, Times, readable
 from octavo.protocol.batch import split_batches
 from octavo.protocol.entry import Buffer
 from octavo.protocol.records import read_gapped_records
@@ -59,7 +60,8 @@ async def read_messages(
     if not answer.body:
         return ReadBatch([], next_offset)
     first = start if isinstance(start, int) else 0
-    messages = opened(partition, answer.body, first, compacted=compacted)
+    times = Times(answer.headers.get(APPEND_TIME_HEADER, ""))
+    messages = opened(partition, answer.body, first, times, compacted=compacted)
     if limit is not None and len(messages) > limit:
         del messages[limit:]  # … and end behind the limit
         next_offset = None
@@ -69,11 +71,12 @@ async def read_messages(
 
 
 def opened(
-    partition: int, batches: Buffer, first: int, *, compacted: bool = False
+    partition: int, batches: Buffer, first: int, times: Times, *, compacted: bool = False
 ) -> list[Message]:
     """The messages from `first` on in batches that follow each other. Raises `InvalidBatch`."""
     messages: list[Message] = []
-    for header, data in split_batches(batches, gaps=compacted):
+    for header, stored in split_batches(batches, gaps=compacted):
+        data = readable(times.shown(header), stored)
         if compacted:
             messages += _of_gapped(partition, header.base_offset, data, first)
         else:

@@ -83,6 +83,8 @@ class Policies(TypedDict, total=False):
     message_bytes_max: Size | None
     """Key, value and headers of one message."""
     rates: Rates | None
+    message_time: Literal["create", "append"] | None
+    """A message's timestamp: `create`, what its producer says; `append`, when it was stored."""
     durability: Literal["sync", "deferred"] | None
     """`deferred`: a publish is answered when an ack quorum has written it, and synced later."""
 

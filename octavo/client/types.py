@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from octavo.client.errors import InvalidCall
+from octavo.protocol.append_time import Times, readable
 from octavo.protocol.batch import InvalidBatch, split_batches
 from octavo.protocol.entry import Buffer
 from octavo.protocol.json_message import JsonHeaders, stored_headers, stored_key, stored_value
@@ -196,7 +197,8 @@ def decode_deliveries(headers: Mapping[str, str], body: bytes) -> tuple[list[Del
 
 def _of_batches(leased: Leased, body: bytes) -> list[Delivery]:
     """Those messages of the batches that are handed out."""
-    partition, lease, runs, entries = leased
+    partition, lease, runs, entries, append_time = leased
+    appended = Times(append_time)
     deliveries: list[Delivery] = []
     for (ledger_id, entry_id), (header, batch) in zip(entries, split_batches(body), strict=True):
         base, behind = header.base_offset, header.next_offset
@@ -206,7 +208,7 @@ def _of_batches(leased: Leased, body: bytes) -> list[Delivery]:
             if start < behind and end > base
         ]
         place = f"{ledger_id}:{entry_id}"
-        records = records_of(base, batch)
+        records = records_of(base, readable(appended.shown(header), batch))
         for start, end, times in spans:
             deliveries += [
                 Delivery(

@@ -255,7 +255,8 @@ async def begin(cluster: Cluster, job: Job, to: str, service: str) -> CopyTask:
         metadata.last_entry + 1,
     )  # fmt: skip
     records = await cluster.records_for([ledger_id])
-    return CopyTask(about, folder, intent.stem, records, service, None)
+    appended = job.link.appended
+    return CopyTask(about, folder, intent.stem, records, service, None, appended)
 
 
 async def finish(cluster: Cluster, one: Copied) -> bool:

@@ -24,6 +24,7 @@ from octavo.metadata.frozen import FrozenStore
 from octavo.metadata.offloads import OFFLOADED
 from octavo.metadata.topics import OffloadRecord
 from octavo.pipeline.offload_rules import pause_s
+from octavo.protocol.append_time import Appended, shown
 from octavo.protocol.batch import read_header
 from octavo.protocol.codes import OctavoError
 from octavo.security.keys.wrapped import ENCRYPTION_KEY
@@ -39,6 +40,8 @@ class CopyTask(NamedTuple):
     records: dict[str, bytes]
     service: str
     bytes_per_s: float | None
+    appended: Appended | None = None
+    """The ledger's append times, if it has some: the object's times are those that are shown."""
 
 
 class Copied(NamedTuple):
@@ -99,9 +102,8 @@ async def _write(cluster: Cluster, task: CopyTask, url: str) -> tuple[Written, s
     with writing(url, files, path) as file, ObjectWriter(file, task.about) as writer:
         async with contextlib.aclosing(reader.batches(0, task.about.entries - 1)) as batches:
             async for batch in batches:
-                headers = None
-                if opening is not None:
-                    headers = [read_header(one.payload) for one in await opening.opened(batch)]
+                plain = batch if opening is None else await opening.opened(batch)
+                headers = [shown(read_header(one.payload), task.appended) for one in plain]
                 await asyncio.to_thread(writer.add, batch, headers)
                 done += sum(len(entry.payload) for entry in batch)
                 await asyncio.sleep(pause_s(done, now_s() - started_s, task.bytes_per_s))

@@ -272,7 +272,7 @@ class Cluster:
             spans.append(
                 Span(
                     link.ledger_id, link.base_offset, end, size, link.last_ms, copy,
-                    link.disorder_ms, link.cut >= 0, link.pieces or 0,
+                    link.disorder_ms, link.cut >= 0, link.pieces or 0, link.appended,
                 )
             )  # fmt: skip
         trimmed_to = record.trimmed_offset
@@ -323,8 +323,9 @@ class Cluster:
             last = await reader.refresh()
             least = max(0, view.earliest - span.base)
             found = await offset_as_new_as(
-                reader, time_ms, last, span.disorder_ms, opening, least=least
-            )
+                reader, time_ms, last, span.disorder_ms, opening,
+                least=least, appended=span.appended,
+            )  # fmt: skip
             # Behind the end of the view are messages that came after it was made; behind a fork's
             # cut such as it does not have.
             if found is not None and span.base + found < span.end:

@@ -20,6 +20,7 @@ from pyspark.sql.datasource import InputPartition
 from octavo.ledger.errors import LedgerError, LedgerNotFound, OffloadDamaged
 from octavo.loop_thread import LoopThread
 from octavo.metadata.frozen import FrozenStore
+from octavo.protocol.append_time import readable, shown
 from octavo.protocol.batch import read_header
 from octavo.protocol.codes import NoSuchEntry
 from octavo.protocol.entry import Entry
@@ -161,7 +162,7 @@ async def _still_there(service: Cluster, at: Piece, error: Exception) -> Piece:
 
 def stored_batch(piece: Piece, entry: Entry) -> StoredBatch:
     """The entry of a piece's ledger, placed in the partition. Raises `InvalidBatch`."""
-    header = read_header(entry.payload)
+    header = shown(read_header(entry.payload), piece.appended)
     return StoredBatch(
         piece.topic,
         piece.partition,
@@ -169,7 +170,7 @@ def stored_batch(piece: Piece, entry: Entry) -> StoredBatch:
         entry.entry_id,
         piece.base + header.base_offset,
         header,
-        bytes(entry.payload),
+        bytes(readable(header, entry.payload)),
     )
 
 

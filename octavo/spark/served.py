@@ -14,6 +14,7 @@ import aiohttp
 
 from octavo.client.trust import connector
 from octavo.credentials import bearer
+from octavo.protocol.append_time import APPEND_TIME_HEADER, Times, readable
 from octavo.protocol.batch import InvalidBatch, split_batches
 from octavo.protocol.codes import OctavoError
 from octavo.spark.columns import StoredBatch
@@ -47,7 +48,7 @@ async def served(service: str, piece: Piece) -> AsyncGenerator[list[StoredBatch]
         ahead = asyncio.ensure_future(_ask(session, url, piece.start))
         try:
             while True:
-                found = _cut(piece, await ahead)
+                found = _cut(piece, *await ahead)
                 reached = found[-1].base + found[-1].header.record_count
                 if reached < piece.end:
                     ahead = asyncio.ensure_future(_ask(session, url, reached))
@@ -58,21 +59,23 @@ async def served(service: str, piece: Piece) -> AsyncGenerator[list[StoredBatch]
             ahead.cancel()
 
 
-async def _ask(session: aiohttp.ClientSession, url: str, offset: int) -> bytes:
+async def _ask(session: aiohttp.ClientSession, url: str, offset: int) -> tuple[bytes, str]:
+    """The batches, and what their append times are read by."""
     asked = {"from": str(offset), "max_bytes": str(_BYTES_MAX), "limit": str(_MESSAGES_MAX)}
     try:
         async with session.get(url, params=asked, headers={"Accept": _RECORD_BATCH}) as answer:
             if answer.status == 200:
-                return await answer.read()
+                return await answer.read(), answer.headers.get(APPEND_TIME_HEADER, "")
             said = (await answer.text())[:300]
     except (aiohttp.ClientError, TimeoutError) as error:
         raise NotServed(f"{url}: {str(error) or 'no answer in 60 s'}") from error
     raise NotServed(f"{url}?from={offset}: {answer.status} {said}".rstrip())
 
 
-def _cut(piece: Piece, body: bytes) -> list[StoredBatch]:
+def _cut(piece: Piece, body: bytes, append_time: str) -> list[StoredBatch]:
     """Batches back to back, each checked. Raises `NotServed`."""
     try:
+        times = Times(append_time)
         found = [
             StoredBatch(
                 piece.topic,
@@ -81,9 +84,11 @@ def _cut(piece: Piece, body: bytes) -> list[StoredBatch]:
                 -1,
                 header.base_offset,
                 header,
-                bytes(data),
+                bytes(readable(header, data)),
             )
-            for header, data in split_batches(body)
+            for header, data in (
+                (times.shown(served), data) for served, data in split_batches(body)
+            )
         ]
     except InvalidBatch as error:
         raise NotServed(f"topic {piece.topic} partition {piece.partition}: {error}") from error

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from octavo.metadata.offloads import is_only_copy, is_readable
 from octavo.metadata.topics import CompactionRecord, OffloadRecord
+from octavo.protocol.append_time import Appended
 from octavo.protocol.codes import OctavoError
 
 Name = tuple[str, int]
@@ -56,6 +57,8 @@ class Span(NamedTuple):
     disorder_ms: int = -1
     cut: bool = False
     hidden: int = 0
+    appended: Appended | None = None
+    """Its append times, if it has some."""
 
     @property
     def shown(self) -> int:
@@ -116,6 +119,8 @@ class Piece(NamedTuple):
     """Of a compacted view: only some of these offsets are there."""
     incarnation: str = ""
     """Of the topic."""
+    appended: Appended | None = None
+    """The ledger's append times, if it has some."""
 
 
 def copy_to_read(offload: OffloadRecord | None, read_from: str) -> OffloadRecord | None:
@@ -237,7 +242,7 @@ def pieces(view: View, start: int, end: int) -> list[Piece]:
     return [
         Piece(
             view.topic, view.partition, span.ledger_id, span.base, first, last, span.offload,
-            incarnation=view.incarnation,
+            incarnation=view.incarnation, appended=span.appended,
         )
         for span in view.spans
         if (first := max(span.shown, start)) < (last := min(span.end, end))

@@ -10,13 +10,13 @@ browser goes on by itself, at whichever broker, with `Last-Event-ID`.
 What cannot be given is refused with a status before the stream begins. Later it is the stream's
 last word: an event named `problem`, or the line `{"problem": …}`. Batches have no room for one:
 their stream ends, and who asks again is told. So it does where nothing came for `LIVES_S`, for
-nothing in it could say that it lives, and where the partition went to another broker, for its
-readers do best to go there too.
+nothing in it could say that it lives, where the partition went to another broker, for its readers
+do best to go there too, and where its head does not tell the append times of what comes next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import msgspec
 from aiohttp import web
@@ -29,6 +29,8 @@ from octavo.broker.http.problems import Problem
 from octavo.broker.http.stream import LIVES_S, Stream, through_moves
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import Owner, PartitionName
+from octavo.protocol.append_time import APPEND_TIME_HEADER, SPAN_MS, Times
+from octavo.protocol.batch import BatchHeader, read_header
 
 LAST_EVENT_HEADER = "Last-Event-ID"
 PAGE_BYTES = 64 * 1024
@@ -70,17 +72,23 @@ class _Following:
         self._read = read
         self._stream = Stream(call, kind)
         self._as_stored = kind == RECORD_BATCH
+        self._times = Times()
 
     async def run(self, start: str) -> web.StreamResponse:
         """From `start` on. Raises what a read raises, as long as nothing was sent."""
         page = await self._fetch(start, 0.0)
         owner_url = page.owner_url
+        if self._as_stored:
+            since_ms = self._call.services.clock() - SPAN_MS // 2  # the owner's may be behind
+            told = page.append_time or f"{page.next_offset}={since_ms}"
+            self._stream.response.headers[APPEND_TIME_HEADER] = told
+            self._times = Times(told)
         self._call.incarnation = self._call.served_incarnation or None  # of no other one from now
         stream = self._stream
         count = len(page.messages)
         await stream.begin()
         async with stream.lasting():
-            while True:
+            while self._is_told(page):
                 if not page.is_empty or stream.kind == EVENTS:
                     await stream.send(page.written(stream.kind), count)
                 offset = page.next_offset
@@ -89,6 +97,13 @@ class _Following:
                 if self._as_stored and (page.is_empty or page.owner_url != owner_url):
                     break
         return stream.response
+
+    def _is_told(self, page: Page) -> bool:
+        """Whether the head of the stream tells the append times of these batches, too."""
+        if not page.append_time:
+            return True
+        here = Times(page.append_time)
+        return all(self._times.shown(one) == here.shown(one) for one in _headers(page.batches))
 
     async def _next(self, offset: int) -> Page:
         """The page at `offset`, however long the partition moves; raises what is for good."""
@@ -118,14 +133,23 @@ class _Following:
                 identity=call.identity,
             )
             if self._as_stored:
-                return Page([], int(reply.headers[NEXT_OFFSET_HEADER]), reply.body)
+                told = reply.headers.get(APPEND_TIME_HEADER, "")
+                return Page([], int(reply.headers[NEXT_OFFSET_HEADER]), reply.body, told)
             found = msgspec.json.decode(reply.body or b"{}", type=_PageIn)
-            told = int(reply.headers.get(NEXT_OFFSET_HEADER, found.next_offset))
-            return Page(found.messages, told)
+            following = int(reply.headers.get(NEXT_OFFSET_HEADER, found.next_offset))
+            return Page(found.messages, following)
 
         page = await with_owner(call, name, here, there)
         page.owner_url = call.owner_url
         return page
+
+
+def _headers(batches: bytes) -> Iterator[BatchHeader]:
+    start = 0
+    while start < len(batches):
+        header = read_header(batches, start)
+        yield header
+        start += header.total_bytes
 
 
 def _from(call: Call, start: str) -> str:

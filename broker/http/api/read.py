@@ -40,6 +40,7 @@ from octavo.broker.log.open_batches import OpenBatches
 from octavo.broker.partition.compacted import CompactedLog
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import MessageId, PartitionName, StoredBatch, TopicName
+from octavo.protocol.append_time import APPEND_TIME_HEADER, Times
 from octavo.protocol.batch import InvalidBatch
 from octavo.protocol.compression import UnsupportedCompression
 from octavo.protocol.limits import MESSAGE_BYTES_MAX
@@ -116,7 +117,8 @@ async def _follow(
             return Page([], offset)
         if kind == RECORD_BATCH:
             _count(call, batches)
-            return Page([], batches[-1].next_offset, _joined(batches))
+            times = append_times(batches)
+            return Page([], batches[-1].next_offset, _joined(batches), times)
         room = max(PAGE_BYTES, MESSAGE_BYTES_MAX)
         page = _Page(call.services.broker.open_batches, name.partition, PAGE_MESSAGES, room)
         await page.fill(batches, offset)
@@ -360,9 +362,15 @@ def _headers(call: Call, following: int) -> dict[str, str]:
 
 
 def _as_batches(call: Call, batches: list[StoredBatch], following: int) -> web.StreamResponse:
-    return web.Response(
-        body=_joined(batches), content_type=RECORD_BATCH, headers=_headers(call, following)
-    )
+    headers = _headers(call, following)
+    if told := append_times(batches):
+        headers[APPEND_TIME_HEADER] = told
+    return web.Response(body=_joined(batches), content_type=RECORD_BATCH, headers=headers)
+
+
+def append_times(batches: list[StoredBatch]) -> str:
+    """What is told beside batches as stored of their append times; "" when none has one."""
+    return Times().tell(batch.header for batch in batches)
 
 
 def _count(call: Call, batches: list[StoredBatch]) -> None:

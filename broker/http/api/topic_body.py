@@ -285,15 +285,6 @@ class SubscriptionBody(msgspec.Struct, forbid_unknown_fields=True):
     durable: Annotated[bool, Meta(extra_json_schema={"default": True})] | UnsetType = UNSET
 
 
-def not_supported(what: str) -> Problem:
-    """The 422 for something the API has but this version cannot do."""
-    return Problem(
-        422,
-        "not-supported-yet",
-        f"{what} is not supported yet by this version; leave it away, or set it to null",
-    )
-
-
 def topic_settings(body: TopicBody, base: TopicSettings) -> TopicSettings:
     """`base` with what the body sets. Raises a 422 `Problem` and `InvalidSettings`."""
     changes: dict[str, Any] = {
@@ -372,8 +363,6 @@ def _said_policies(body: TopicBody | NamespaceBody) -> dict[str, Any]:
     for name in ("message_time", "durability"):
         if (word := getattr(body, name)) is not UNSET:
             found[name] = word
-    if found.get("message_time") == "append":
-        raise not_supported("message_time append")
     return found
 
 

@@ -83,9 +83,9 @@ BUGS = (
                 "octavo.broker.partition.rollover:Rollover._replace",
                 "        may_be_named = True\n"
                 "        await self._record.change("
-                "lambda record: self._joined(record, old, new, insertion))\n",
+                "lambda record: self._joined(record, old, segment, insertion))\n",
                 "        await self._record.change("
-                "lambda record: self._joined(record, old, new, insertion))\n"
+                "lambda record: self._joined(record, old, segment, insertion))\n"
                 "        may_be_named = True\n",
             ),
         ),

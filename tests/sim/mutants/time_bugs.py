@@ -18,7 +18,7 @@ MUTANTS = (
         (
             Edit(
                 "octavo.broker.partition.opening:PartitionOpener._measure",
-                "0 if recovered.last_entry == 0 else -1",
+                "0 if recovered.last_entry == 0 or closed.appended is not None else -1",
                 "0",
             ),
         ),

@@ -72,6 +72,7 @@ class Bench:
         self.writer = FakeWriter(1)
         self.confirmed: list[tuple[int, int]] = []
         self.failed: list[OctavoError] = []
+        self.now_ms = 1_000
         self.tail = TailCache(1 << 20).partition()
         self.publisher = Publisher(
             NAME,
@@ -83,11 +84,14 @@ class Bench:
             lambda size, entries: self.confirmed.append((size, entries)),
             self.failed.append,
             Access(AccessState()),
+            lambda: self.now_ms,
         )
 
     @staticmethod
-    def segment(writer: Any, base: int, *, released: bool = True) -> OpenSegment:
-        return OpenSegment(writer, base, 0, released=released)
+    def segment(
+        writer: Any, base: int, *, released: bool = True, appended_ms: int | None = None
+    ) -> OpenSegment:
+        return OpenSegment(writer, base, 0, released=released, appended_ms=appended_ms)
 
     def publish(
         self, count: int = 1, expected: int | None = None, sequence: int = -1, size: int = 1

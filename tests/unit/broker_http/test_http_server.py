@@ -177,7 +177,6 @@ async def test_head_and_continue(one: Running) -> None:
         ({"rates": {"publish_messages": -1}}, 422, "rates.publish_messages"),
         ({"rates": {"publish_bytes": 0}}, 422, "publish_bytes is 0"),
         ({"message_time": "arrival"}, 422, "create, append"),
-        ({"message_time": "append"}, 422, "message_time append is not supported yet"),
         ({"durability": "maybe"}, 422, "sync, deferred"),
         ({"message_bytes_max": 0}, 422, "message_bytes_max"),
         ({"delete_when_inactive": 0}, 422, "inactive_ms"),
@@ -275,7 +274,7 @@ POLICIES = {
         "dispatch_bytes": 10**7,
         "dispatch_messages": 1000,
     },
-    "message_time": "create",
+    "message_time": "append",
     "durability": "deferred",
 }
 
@@ -304,7 +303,7 @@ async def test_a_topic_inherits_what_it_does_not_say_itself(one: Running) -> Non
     assert found["backlog_quota.time"] == {"value": 3600, "from": "namespace"}
     assert found["retention.time"] == {"value": 604800, "from": "namespace"}
     assert found["retention.size"] == {"value": None, "from": "default"}
-    assert found["message_time"] == {"value": "create", "from": "namespace"}
+    assert found["message_time"] == {"value": "append", "from": "namespace"}
     answer = await one.api.call("PATCH", topic, json={"ttl": None, "rates": None})
     assert "ttl" not in answer.json()["settings"]
     assert (await one.api.get(topic)).json()["effective"]["ttl"] == {

@@ -52,10 +52,14 @@ async def test_a_namespace_is_made_shown_changed_and_deleted(octavo: Octavo) -> 
 
 
 async def test_a_topics_policies(octavo: Octavo) -> None:
-    await octavo("topic", "create", "t", "--ttl", "90", "--durability", "deferred")
+    await octavo(
+        "topic", "create", "t", "--ttl", "90", "--durability", "deferred",
+        "--message-time", "append",
+    )  # fmt: skip
     await octavo("topic", "alter", "t", "--ttl", "off", "--retention-time", "7d")
     settings = json.loads(await octavo("topic", "describe", "t", "--json"))["settings"]
     assert (settings["ttl"], settings["durability"]) == ("off", "deferred")
+    assert settings["message_time"] == "append"
     assert settings["retention"] == {"time": 604800, "size": None}
     for wrong, code, says in (
         (("--ttl", "long"), 1, "ttl is 'long'"),
