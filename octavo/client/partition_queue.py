@@ -1,10 +1,14 @@
 """The way of one producer's messages into one partition: batched, in order, each stored once.
 
-A sealed batch has a sequence and keeps its bytes until the broker has answered; up to `window`
-batches are on the way at once. What went out and was not answered (broker killed, 503, 504) goes
-out again under the same sequence, so the owner, or the owner after a take-over, stores it once
-and in order. A batch that overtakes an earlier one is refused as a gap and waits for its turn; no
-further batch goes out until all that wait have had theirs, for it would be a gap as well.
+A batch gets its sequence when it goes out, and keeps its bytes until the broker has answered; up to
+`window` batches are on the way at once. What was not answered (broker killed, 503, 504) goes out
+again under the same sequence, so the owner, or the owner after a take-over, stores it once and in
+order.
+
+Batches have connections of their own: one that overtakes an earlier one is refused as a gap. So
+after a gap, or a try that failed, one batch alone is on the way until it is stored, then two, and
+so on up to `window`; first go those that have to go again, in their order. What was not sent yet
+catches up: of its batches many go out as one, so that few round trips are enough.
 
 When a batch is refused for good, what came after it in this partition fails with
 `ProducerFailed`, and later messages start again under the next epoch, which also shuts out
@@ -15,8 +19,12 @@ more goes out: who published into the earlier one has to say whether the new one
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable
+from copy import copy
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from octavo.client.encoding import Body, Identity
@@ -35,19 +43,46 @@ PAUSE_S = 0.1
 SEQUENCE_MODULUS = 2**31
 EPOCH_MAX = 2**15 - 1
 MESSAGES_PER_BATCH_MAX = 100_000
+MERGED_BYTES_MAX = 256 * 1024
+"""So much goes out as one batch when the producer catches up."""
 
 
 class Batch:
     """Messages that go out together. `done` gets the answer or the error."""
 
-    __slots__ = ("bytes", "done", "epoch", "items", "sequence")
+    __slots__ = ("bytes", "done", "epoch", "items", "merged", "sequence", "turn")
 
     def __init__(self, done: asyncio.Future[Stored]) -> None:
         self.items: list[Record | bytes] = []
         self.bytes = 0
         self.done = done
+        self.merged: list[tuple[Batch, int]] = []
+        """Those that go out as part of this one, and where among the items each of them begins."""
+        self.turn: asyncio.Future[None] | None = None
+        """Done when it may go out again."""
         self.sequence = 0
         self.epoch = 0
+
+    def merge(self, other: Batch) -> None:
+        """Take the messages of the next batch, which was not sent, behind those of this one."""
+        self.merged.append((other, len(self.items)))
+        self.items += other.items
+        self.bytes += other.bytes
+        other.items = []
+
+    def store(self, stored: Stored) -> None:
+        """Answer everybody whose messages it has."""
+        for part, start in self.merged:
+            part.done.set_result(stored.part(start))
+        self.done.set_result(stored)
+        self.items = []  # receipts live on
+
+    def fail(self, error: OctavoError) -> None:
+        """The same with an error."""
+        for part, _ in self.merged:
+            part.done.set_exception(error)
+        self.done.set_exception(error)
+        self.items = []
 
 
 class Stored:
@@ -76,6 +111,12 @@ class Stored:
             entry, _, index = str(first["id"]).rpartition(":")
             if entry == str(last["id"]).rpartition(":")[0]:
                 self.entry, self.first_index = entry, int(index)
+
+    def part(self, start: int) -> Stored:
+        """The same for a batch that went out as part of this one, from its message `start` on."""
+        part = copy(self)
+        part.before -= start
+        return part
 
     def position(self, index: int) -> Position:
         """Of the batch's message number `index`."""
@@ -115,10 +156,13 @@ class PartitionQueue:
         """The batch that still takes messages."""
         self._timer: asyncio.Handle | None = None
         self._sealed: deque[Batch] = deque()
+        """What takes no more messages and was not sent, without a sequence."""
         self._window: deque[Batch] = deque()
-        self._behind: set[Batch] = set()
-        """Those of the window that were refused as gaps and wait for their turn."""
-        self._moved = asyncio.Event()
+        """What went out and is not answered, in order."""
+        self._width = options.window
+        """So many of the window, its first ones, may be on the way."""
+        self._catching_up = False
+        """From a try that failed until the window is wide and all that was sealed has gone out."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._sequence = 0
         self._epoch = options.epoch
@@ -152,8 +196,6 @@ class PartitionQueue:
         if batch is not None and self._ended is not None:
             self._fail(batch, self._ended)
         elif batch is not None:
-            batch.sequence, batch.epoch = self._sequence, self._epoch
-            self._sequence = (self._sequence + len(batch.items)) % SEQUENCE_MODULUS
             self._sealed.append(batch)
         self._fill_window()
 
@@ -189,20 +231,39 @@ class PartitionQueue:
     @property
     def _has_room(self) -> bool:
         """Whether one more batch may go out."""
-        return len(self._window) < self._options.window and not self._behind
+        return len(self._window) < self._width
 
     def _fill_window(self) -> None:
+        """Let go out what may: first what has to go again."""
+        for batch in islice(self._window, self._width):
+            if batch.turn is not None and not batch.turn.done():
+                batch.turn.set_result(None)
         while self._has_room:
             if not self._sealed:
                 if self.open_batch is None or self._timer is not None:
                     return
                 self.seal()
                 return
-            batch = self._sealed.popleft()
+            batch = self._next()
             self._window.append(batch)
             task = self._loop.create_task(self._deliver(batch))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    def _next(self) -> Batch:
+        """The first of what was sealed, with all that may go out as one with it."""
+        batch = self._sealed.popleft()
+        while self._catching_up and self._sealed:
+            following = self._sealed[0]
+            if (
+                batch.bytes + following.bytes > MERGED_BYTES_MAX
+                or len(batch.items) + len(following.items) > MESSAGES_PER_BATCH_MAX
+            ):
+                break
+            batch.merge(self._sealed.popleft())
+        batch.sequence, batch.epoch = self._sequence, self._epoch
+        self._sequence = (self._sequence + len(batch.items)) % SEQUENCE_MODULUS
+        return batch
 
     async def _deliver(self, batch: Batch) -> None:
         """Send until it is stored or refused for good."""
@@ -234,12 +295,13 @@ class PartitionQueue:
                     partition=(str(self._topic), self.partition),
                     retry_s=left_s,
                     of=self._of,
+                    rest=partial(self._rest, batch, deadline),
                 )
             except ApiError as error:
                 if error.code != "sequence-gap":
                     raise
                 if not was_head:
-                    await self._until_head(batch, left_s)
+                    await self._rest(batch, deadline, 0)
                     continue
                 done = _stored_already(batch, error)
                 body = self._body(batch, done)
@@ -250,7 +312,8 @@ class PartitionQueue:
             first = answer.json()["errors"][0]
             if not first.get("retryable"):
                 raise ApiError(first["status"], first, f"POST {self._path}")
-            await asyncio.sleep(PAUSE_S)  # the part that is stored will count as a duplicate
+            # The part that is stored will count as a duplicate.
+            await self._rest(batch, deadline, PAUSE_S)
         raise OutcomeUnknown(
             f"{self._topic} partition {self.partition}: no answer about sequence "
             f"{batch.sequence} within {self._options.delivery_timeout_ms} ms"
@@ -262,27 +325,27 @@ class PartitionQueue:
         who = Identity(self._options.producer_id, batch.epoch, sequence)
         return self._options.encoding.body(batch.items[done:], who)
 
-    async def _until_head(self, batch: Batch, timeout_s: float) -> None:
-        """Wait until all batches before this one are stored."""
-        self._behind.add(batch)
-        try:
-            async with asyncio.timeout(timeout_s):
-                while self._window and batch in self._window and self._window[0] is not batch:
-                    self._moved.clear()
-                    await self._moved.wait()
-        finally:
-            self._behind.discard(batch)
+    async def _rest(self, batch: Batch, deadline: float, pause_s: float) -> None:
+        """A try has failed: return when `batch` may go again, after the pause or later."""
+        self._width, self._catching_up = 1, True
+        await asyncio.sleep(pause_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                while batch in islice(self._window, self._width, None):
+                    batch.turn = self._loop.create_future()
+                    await batch.turn
 
     def _settle(self, batch: Batch, stored: Stored) -> None:
         if batch.done.done():
             return
-        batch.done.set_result(stored)
         self._released(batch.bytes, len(batch.items))
-        batch.items = []  # receipts live on
+        batch.store(stored)
         while self._window and self._window[0].done.done():
             self._window.popleft()
-            self._moved.set()
+        self._width = min(self._width + 1, self._options.window)
         self._fill_window()
+        if self._width == self._options.window and not self._sealed:
+            self._catching_up = False
 
     def _refuse(self, batch: Batch, error: OctavoError) -> None:
         """`batch` fails for good, and with it all that is behind it."""
@@ -290,7 +353,6 @@ class PartitionQueue:
             return
         sent, unsent = [*self._window], [*self._sealed]
         self._window.clear()
-        self._behind.clear()
         self._sealed.clear()
         self._next_epoch()
         unknown: OctavoError = self._beside(batch, error, "sent, but not known to be stored")
@@ -306,7 +368,6 @@ class PartitionQueue:
         for task in self._tasks:
             if task is not current:
                 task.cancel()
-        self._moved.set()
         self._fill_window()  # what waited open for room in the window need wait no longer
 
     def _beside(self, failed: Batch, error: OctavoError, what: str) -> ProducerFailed:
@@ -317,9 +378,8 @@ class PartitionQueue:
 
     def _fail(self, batch: Batch, error: OctavoError) -> None:
         if not batch.done.done():
-            batch.done.set_exception(error)
             self._released(batch.bytes, 0)
-            batch.items = []
+            batch.fail(error)
 
     def _next_epoch(self) -> None:
         """Sequences begin anew, which only a new epoch allows: in the old one they would be taken

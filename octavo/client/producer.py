@@ -39,7 +39,8 @@ class ProducerOptions:
     linger_ms: float = 5.0
     """A batch that is not full waits this long for more; 0 sends at the next loop turn."""
     batch_bytes: int = 256 * 1024
-    """A batch that holds so much goes out at once."""
+    """A batch that holds so much goes out at once. After an interruption those that wait go out
+    together, up to 256 KiB."""
     window: int = 4
     """Batches of one partition on the way at once."""
     pending_bytes_max: int = 32 * 1024 * 1024

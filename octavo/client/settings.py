@@ -233,7 +233,8 @@ class ProducerSettings(TypedDict, total=False):
     linger_ms: float
     """A batch that is not full waits this long for more; 0 sends at the next loop turn."""
     batch_bytes: int
-    """A batch that holds so much goes out at once; at most 2 MiB."""
+    """A batch that holds so much goes out at once; at most 2 MiB. After an interruption those that
+    wait go out together, up to 256 KiB."""
     window: int
     """Batches of one partition on the way at once."""
     pending_bytes_max: int

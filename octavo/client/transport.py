@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, NamedTuple
 
@@ -115,11 +115,13 @@ class Transport:
         wait_s: float = 0.0,
         retry_s: float | None = None,
         of: Incarnation | None = None,
+        rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> Answer:
         """The 2xx answer of a call. Raises `ApiError` (refused for good) or `Unreachable`.
 
         `wait_s` is how long the broker was asked to hold the call; `partition` lets it go
         straight to the owner; `of` is the topic that it must be about, else `TopicReplaced`.
+        `rest` is awaited for the pause before each further try.
         """
         sent = dict(headers or {})
         if json_body is not None:
@@ -173,7 +175,7 @@ class Transport:
                 raise last from None
             if self._on_retry is not None:
                 self._on_retry(last)
-            await asyncio.sleep(pauses.next_s())
+            await rest(pauses.next_s())
 
     async def stream(
         self,

@@ -9,13 +9,19 @@ a test with network namespaces, whose clients were cut off together with the own
 
 from __future__ import annotations
 
+import pytest
+
+from octavo.client import partition_queue
 from octavo.client.client import AsyncClient
 from tests.support.fake_service import FakeBroker
 
 BATCHES = 80
 
 
-async def test_a_backlog_goes_out_at_full_width_after_an_interruption() -> None:
+async def test_a_backlog_goes_out_at_full_width_after_an_interruption(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(partition_queue, "MERGED_BYTES_MAX", 1)  # as a backlog of long batches
     broker = FakeBroker(partitions=1)
     await broker.start()
     faults = iter(["503"])

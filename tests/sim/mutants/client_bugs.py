@@ -89,7 +89,7 @@ MUTANTS = (
         "producers of the client, with batches of several messages",
         (
             Edit(
-                "octavo.client.partition_queue:PartitionQueue.seal",
+                "octavo.client.partition_queue:PartitionQueue._next",
                 "self._sequence + len(batch.items)",
                 "self._sequence + 1",
             ),

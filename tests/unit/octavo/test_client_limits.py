@@ -14,6 +14,7 @@ from octavo.client.deliveries import WAIT_S_MAX
 from octavo.client.errors import ApiError, ProducerFailed
 from octavo.client.subscription import Subscription
 from octavo.client.types import TopicName
+from octavo.protocol.records import Record
 from tests.support.fake_service import FakeBroker
 
 
@@ -34,6 +35,40 @@ async def test_messages_of_one_batch(broker: FakeBroker, monkeypatch: pytest.Mon
         await producer.flush()
     assert [method for method, _ in broker.requests].count("POST") == 3
     assert [one.value for one in broker.log.partitions[0]] == [b"%d" % n for n in range(7)]
+
+
+@pytest.mark.parametrize(
+    ("bytes_max", "messages_max", "lengths"),
+    [(2**18, 100, [1, 8]), (400, 100, [1, 3, 3, 2]), (2**18, 5, [1, 5, 3])],
+)
+async def test_what_goes_out_as_one_batch_when_a_producer_catches_up(
+    broker: FakeBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    bytes_max: int,
+    messages_max: int,
+    lengths: list[int],
+) -> None:
+    monkeypatch.setattr(partition_queue, "MERGED_BYTES_MAX", bytes_max)
+    monkeypatch.setattr(partition_queue, "MESSAGES_PER_BATCH_MAX", messages_max)
+    found: list[int] = []
+    store = broker.log.store
+
+    def noting(partition: int, who: tuple[int, int, int], records: list[Record]) -> int | str:
+        found.append(len(records))
+        return store(partition, who, records)
+
+    monkeypatch.setattr(broker.log, "store", noting)
+    faults = iter(["503"])
+    broker.fault = lambda: next(faults, None)
+    async with AsyncClient(broker.url) as client:
+        producer = await client.producer("t", batch_bytes=1, window=1)
+        receipts = [await producer.send(bytes([number]) * 100) for number in range(9)]
+        await producer.flush()
+        assert [(await receipt).offset for receipt in receipts] == list(range(9))
+        assert found == lengths
+        await producer.send("a"), await producer.send("b")
+        await producer.close()
+    assert found[len(lengths) :] == [1, 1], "it has caught up"
 
 
 async def test_a_producer_that_has_used_its_last_epoch_ends(
