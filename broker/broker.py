@@ -63,6 +63,10 @@ from octavo.metadata.topics import TopicStore
 from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
+_KEPT_UP_AT_ONCE = 64
+"""Partitions that are looked after in one turn of the loop."""
+_QUIET_ROUNDS = 6
+"""In one of so many a partition is looked after that nobody uses."""
 TellPeer = Callable[[BrokerInfo, TopicName, str], Awaitable[list[int]]]
 
 
@@ -197,7 +201,7 @@ class Broker:
         await self.registry.start(own, value)
         self._tell_time()
         self._rounds = [
-            self._spawn(self._again_and_again(config.trim_interval_ms, self._keep_up)),
+            self._spawn(self._again_and_again(config.trim_interval_ms, self._begin_upkeep)),
             self._spawn(self._again_and_again(config.balance_interval_ms, self._rebalance)),
             self._spawn(self._again_and_again(config.sweep_interval_ms, self._sweep)),
             self._spawn(self._again_and_again(config.clock_beat_ms, self._tell_time)),
@@ -373,24 +377,41 @@ class Broker:
                     "broker_task_failed", task=begin.__name__, reason=repr(error), exc_info=error
                 )
 
-    def _keep_up(self) -> None:
-        served = self.ownership.open_partitions()
+    def _begin_upkeep(self) -> None:
+        self.chores.begin("round", "upkeep", self._keep_up)
+        self.chores.begin("sweep", "bulk_loads", self._sweep_bulk_loads)
+
+    async def _keep_up(self) -> None:
+        """Look after all that is served here, some at a time: there may be thousands.
+
+        A round is spread over an interval, and what nobody has used since it was looked after last
+        is passed over in most of them.
+        """
+        served, interval_s = self.ownership.open_partitions(), self.config.trim_interval_ms / 1000
         for chore in ("upkeep", "compaction"):
             self.chores.keep_only(chore, [partition.name for partition in served])
-        for partition in served:
-            self.chores.begin("upkeep", partition.name, partition.maintain)
-            if partition.compaction_is_due:
-                self.chores.begin("compaction", partition.name, partition.compact)
-            if self.inactive.is_due(partition):
-                work = partial(self.inactive.look, partition)
-                self.chores.begin("inactive", partition.name.topic_name, work)
-            if self.streams.is_due(partition):
-                work = partial(self.streams.work, partition)
-                self.chores.begin("streams", partition.name.topic_name, work)
-            if self.inactive.expires(partition):
-                work = partial(self.inactive.expire, partition)
-                self.chores.begin("expiry", partition.name.topic_name, work)
-        self.chores.begin("sweep", "bulk_loads", self._sweep_bulk_loads)
+        pause_s = interval_s * _KEPT_UP_AT_ONCE / (len(served) + _KEPT_UP_AT_ONCE)
+        for start in range(0, len(served), _KEPT_UP_AT_ONCE):
+            if start:
+                await asyncio.sleep(pause_s)
+            for partition in served[start : start + _KEPT_UP_AT_ONCE]:
+                is_due = partition.upkeep_is_due(_QUIET_ROUNDS * interval_s)
+                if is_due or self.chores.has_failed("upkeep", partition.name):
+                    self._look_after(partition)
+
+    def _look_after(self, partition: Partition) -> None:
+        self.chores.begin("upkeep", partition.name, partition.maintain)
+        if partition.compaction_is_due:
+            self.chores.begin("compaction", partition.name, partition.compact)
+        if self.inactive.is_due(partition):
+            work = partial(self.inactive.look, partition)
+            self.chores.begin("inactive", partition.name.topic_name, work)
+        if self.streams.is_due(partition):
+            work = partial(self.streams.work, partition)
+            self.chores.begin("streams", partition.name.topic_name, work)
+        if self.inactive.expires(partition):
+            work = partial(self.inactive.expire, partition)
+            self.chores.begin("expiry", partition.name.topic_name, work)
 
     async def _sweep_bulk_loads(self) -> None:
         due = await self.bulk_loads.due()

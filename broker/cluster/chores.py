@@ -59,6 +59,10 @@ class Chores:
         if piece not in self._under_way and self._may_run(piece):
             self._under_way[piece] = self._spawn(self._do(piece, work))
 
+    def has_failed(self, chore: str, of: Hashable) -> bool:
+        """Whether it failed last time."""
+        return (chore, of) in self._failing
+
     def _may_run(self, piece: tuple[str, Hashable]) -> bool:
         failing = self._failing.get(piece)
         return failing is None or self._loop.time() >= failing.not_before_s

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import zlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -200,6 +201,8 @@ class Partition:
         self._gone: NotOwner | None = None
         self._used_s = self._loop.time()
         """When somebody asked for anything last; since it was opened at the longest."""
+        self._kept_up_s = -math.inf
+        """When `maintain` was due last."""
         self._retired_until_s = 0.0
         self._access = Access(opened.state.access)
         self._access_changed = asyncio.Event()
@@ -916,6 +919,14 @@ class Partition:
         await self._log.close(self._gone)
         await self._compacted.close(self._gone)
         await self._publisher.abandon()
+
+    def upkeep_is_due(self, quiet_s: float) -> bool:
+        """Whether it was used since the last time, or that was `quiet_s` ago. Counts as one."""
+        now_s = self._loop.time()
+        if self._used_s < self._kept_up_s and now_s - self._kept_up_s < quiet_s:
+            return False
+        self._kept_up_s = now_s
+        return True
 
     async def maintain(self) -> None:
         """Roll over by age, pass over what is too old, trim by retention; called now and then."""

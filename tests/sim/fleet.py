@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from octavo.broker import broker as broker_module
 from octavo.broker.cluster.preference import preferred_brokers
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import PartitionName, TopicName
@@ -281,7 +282,7 @@ class Fleet:
         return ""
 
     def _longest_upkeep_s(self) -> float:
-        return 2 * float(self._config["trim_interval_ms"]) / 1000
+        return (2 + broker_module._QUIET_ROUNDS) * float(self._config["trim_interval_ms"]) / 1000
 
     def neglected(self) -> str:
         """A partition that is served and not maintained, though nothing is wrong with it."""

@@ -84,6 +84,8 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "octavo.broker.cluster.registry:_RETRY_S": (0.01, 1.0),
     "octavo.broker.cluster.registry:_TAKEN_SESSIONS_MAX": (1,),
     "octavo.broker.partition.opening:_ATTEMPTS_MAX": (1, 2),
+    "octavo.broker.broker:_KEPT_UP_AT_ONCE": (1, 2),
+    "octavo.broker.broker:_QUIET_ROUNDS": (1, 2),
     "octavo.broker.cluster.ownership:_LOOKUPS_AT_ONCE": (1, 2),
     "octavo.broker.cluster.ownership:_OPENINGS_AT_ONCE": (1, 2),
     "octavo.ledger.read.open_batch:SMALL_BYTES": (0, 100),

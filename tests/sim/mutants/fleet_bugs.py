@@ -127,9 +127,9 @@ MUTANTS = (
         "an error that nobody expects in the upkeep of the first partition",
         (
             Edit(
-                "octavo.broker.broker:Broker._keep_up",
+                "octavo.broker.broker:Broker._look_after",
                 'self.chores.begin("upkeep", partition.name, partition.maintain)',
-                'self.chores.begin("upkeep", served[0].name, partition.maintain)',
+                'self.chores.begin("upkeep", "", partition.maintain)',
             ),
         ),
         PROFILE,
