@@ -91,7 +91,10 @@ class Standings:
         self._spawn = spawn
         self._registered = b""
         self._path = ""
-        self._told: Standing | None = None
+        self._told: Standing | None = Standing()
+        """What the others can read; None: nobody knows."""
+        self._is_there = False
+        """A record of this session stands."""
         self._turn = asyncio.Lock()
         self._others: dict[str, _Other] = {}
         self._drained: frozenset[str] = frozenset()
@@ -124,8 +127,9 @@ class Standings:
     async def tell_again(self) -> None:
         """What was told before, when the store may not have it: after the end of a session."""
         async with self._turn:
-            if self._told != self.own and (self._told is not None or self.own != Standing()):
-                await self._write(told := self.own)
+            if self._told != self.own:
+                self._told, told = None, self.own  # it may be there, whatever the answer is
+                await self._write(told)
                 self._told = told
 
     async def follow(self, registered: Mapping[str, bytes]) -> None:
@@ -184,19 +188,20 @@ class Standings:
     async def _write(self, standing: Standing) -> None:
         value = encode_standing(standing, self._registered)
         for _ in range(_TRIES):
-            if self._told is None:  # whatever stands there is not of this session
+            if not self._is_there:  # whatever stands there is not of this session
                 with contextlib.suppress(RecordNotFound, RecordExists):
                     with contextlib.suppress(RecordNotFound):
                         await self._store.delete(self._path)
                     await self._store.create(self._path, value, ephemeral=True)
+                    self._is_there = True
                     return
             else:
                 with contextlib.suppress(RecordNotFound, VersionConflict):
                     record = await self._store.get(self._path)
                     await self._store.put(self._path, value, record.version)
                     return
-                self._told = None
+                self._is_there = False
 
     def _session_changed(self, state: SessionState) -> None:
         if state is SessionState.EXPIRED:
-            self._told = None
+            self._told, self._is_there = Standing(), False

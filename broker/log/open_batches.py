@@ -27,7 +27,7 @@ OVERHEAD_BYTES = 1024
 """About what keeping a small batch costs beside its bytes."""
 RECORDS_A_TURN = 500
 """After so many records, of whichever call, the loop turns: two or three milliseconds."""
-_Key = tuple[int, int]
+_Key = tuple[int, int, int]
 
 
 class Turns:
@@ -71,7 +71,8 @@ class OpenBatches:
 
         Raises `InvalidBatch` when it cannot be opened, `UnsupportedCompression`.
         """
-        key = (batch.ledger_id, batch.entry_id)
+        # Of the entry in which a fork is made the fork has the first messages only.
+        key = (batch.ledger_id, batch.entry_id, batch.header.record_count)
         if not is_large(batch.header):
             yield await self._open(key, batch)
             return

@@ -17,6 +17,7 @@ import pytest
 
 from octavo.broker.broker import Broker
 from octavo.broker.errors import NotOwner, PartitionUnavailable
+from octavo.broker.http.api.durable_streams import end_of
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import MessageId, PartitionName, SubscriptionSettings
 from tests.support.cluster import TOPIC, Cluster, batch, make_topic, owned
@@ -69,7 +70,12 @@ async def look_up(partition: Partition) -> None:
     await partition.position(MessageId(SUCCESSORS_LEDGER, 0, 0))
 
 
-@pytest.mark.parametrize("work", [read, look_up])
+async def end_of_a_stream(partition: Partition) -> None:
+    """Seed 166 of profile `stream`: a fork was refused for where its source was said to end."""
+    assert await end_of(partition, 4) == 4
+
+
+@pytest.mark.parametrize("work", [read, look_up, end_of_a_stream])
 async def test_what_only_the_successor_has(
     cluster: Cluster, work: Callable[[Partition], Awaitable[None]]
 ) -> None:

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from octavo.broker.cluster.forks import Forks
 from octavo.broker.cluster.topics import Topics
-from octavo.broker.errors import TopicNotFound
+from octavo.broker.errors import TopicExists, TopicNotFound
 from octavo.broker.types import TopicInfo, TopicName
 from tests.support.cluster import Cluster, running_cluster
 
@@ -79,3 +80,22 @@ async def test_a_fork_that_another_broker_has_made(
         assert (await cluster.api.call("PUT", PATH + name, headers=again)).status == 200
         end = await cluster.api.call("GET", f"{PATH}{name}?offset={offset}")
         assert (end.status, end.json()) == (200, []), end
+
+
+async def test_while_another_broker_forks_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A 404 for a `PUT`, which nobody repeats: seed 42."""
+
+    async def is_there(*_: object) -> TopicInfo:
+        raise TopicExists("it is there")
+
+    async def is_not_made(*_: object) -> TopicInfo:
+        raise TopicNotFound("it is being forked; ask again in a moment")
+
+    await cluster.api.call("PUT", PATH + "source", headers=JSON)
+    monkeypatch.setattr(Forks, "make", is_there)
+    monkeypatch.setattr(Topics, "newest", is_not_made)
+    words = {**JSON, "Stream-Forked-From": PATH + "source"}
+    answer = await cluster.api.call("PUT", PATH + "fork", headers=words)
+    assert (answer.status, answer.json()["retryable"]) == (503, True), answer

@@ -151,21 +151,27 @@ def draw(seed: int, profile: str | None, rng: random.Random) -> SimOptions:
     if profile == "recreate":
         return _with_deletions(options, rng)
     if profile == "stream":
-        return replace(options, safety_s=rng.choice((1.5, 3.0)))
+        faults = _thinned(options.faults, rng)
+        return replace(options, safety_s=rng.choice((1.5, 3.0)), faults=faults)
     return _with_keepers(options, rng) if profile == "copies" else options
 
 
 def _with_deletions(options: SimOptions, rng: random.Random) -> SimOptions:
     """Time for some topics, and watches that come late by more than a deletion takes."""
     late = {**options.metadata, "watch_delay_ms": rng.choice((2.0, 100.0, 1_000.0))}
-    share = rng.choice((0.2, 0.6, 1.0))
-    faults = {kind: mean_s for kind, mean_s in options.faults.items() if rng.random() < share}
+    faults = _thinned(options.faults, rng)
     # Longer than any broker is away: by what bookies remember of deletions an owner that hears
     # nothing finds out that its ledger is no more (a week in production).
     bookie = {**options.bookie, "gc_deleted_keep_ms": 1_000_000}
     return replace(
         options, metadata=late, safety_s=rng.choice((1.5, 3.0)), faults=faults, bookie=bookie
     )
+
+
+def _thinned(faults: Mapping[str, float], rng: random.Random) -> dict[str, float]:
+    """Some of them: where all goes wrong at once, hardly anything is done."""
+    share = rng.choice((0.2, 0.6, 1.0))
+    return {kind: mean_s for kind, mean_s in faults.items() if rng.random() < share}
 
 
 def _with_keepers(options: SimOptions, rng: random.Random) -> SimOptions:

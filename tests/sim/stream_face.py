@@ -188,15 +188,17 @@ class Face:
     ) -> Reply:
         """A `HEAD` of a stream, or where a partition is forked."""
         if method == "HEAD":
+            path, _, offset = path.partition("?offset=")
             found = durable.source_of(path)
             assert found is not None, path
             topic, handler, partition = TopicName(*found), durable_reads.read, None
+            query = {"offset": offset}
         else:
             assert path.endswith("/fork-point"), path
             namespace, name, _, number = path.removeprefix(_PART).split("/")[:4]
             topic, handler = TopicName(namespace, name), forks.fork_point
-            partition = topic.partition(int(number))
-        asked = Request(method, topic, body=body or b"")
+            partition, query = topic.partition(int(number)), {}
+        asked = Request(method, topic, query=query, body=body or b"")
         there = partial(
             self._answer, self._brokers[owner.broker_id], handler, asked, owner.incarnation,
             partition,

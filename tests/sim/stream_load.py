@@ -81,8 +81,8 @@ class StreamLoad:
         self.settled = False
         self._numbers = 0
 
-    def clients(self) -> list[TopicClient]:
-        """Before anything begins."""
+    def start(self) -> None:
+        """Begin at once: nothing here waits for the topic."""
         options = self.options
         lives = [
             ("dm", self._make),
@@ -90,7 +90,10 @@ class StreamLoad:
             *((f"dw{n}", self._write) for n in range(options.writers)),
             *((f"dr{n}", self._read) for n in range(options.readers)),
         ]
-        return [TopicClient(self.load, name, life) for name, life in lives]
+        clients = [TopicClient(self.load, name, life) for name, life in lives]
+        self.load.clients += clients
+        for client in clients:
+            client.start()
 
     def settle(self) -> None:
         """Nothing goes wrong any more: all of every stream is there, and nothing else."""

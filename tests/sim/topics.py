@@ -184,7 +184,7 @@ class Topics:
             **drawn.config, **letters.config, "leftover_grace_ms": 20,
             **({} if own is None else own.config), "pending_messages_max": delays.pending_max,
         }  # fmt: skip
-        if recreates:
+        if alone:
             config.update(recreate_load.limits(loop.stream("recreate options")))
         for number in range(1, self.options.brokers + 1):
             broker_id = f"k{number}"
@@ -280,9 +280,7 @@ class Topics:
             self.options.settings, partitions=1, retention_ms=None, retention_bytes=None
         )
         face = Face(self.brokers, options.read_bytes)
-        streams = StreamLoad(self.load, options, face, settings)
-        self.load.others.append(streams.clients)
-        return streams
+        return StreamLoad(self.load, options, face, settings)
 
     def _compact(self, compaction: CompactionLoad, own: OwnCompaction | None) -> None:
         if own is not None:
@@ -317,6 +315,8 @@ class Topics:
         self.judge.prepare(self._begin)
         if self.again is not None:
             self.again.start()
+        if self.streams is not None:
+            self.streams.start()
         self.nemesis.start()
         self.fleet.start()
 

@@ -33,6 +33,7 @@ from octavo.broker.http import durable
 from octavo.broker.http.api.durable_streams import (
     bad,
     count_stored,
+    end_of,
     number,
     records_of,
     shown,
@@ -165,7 +166,10 @@ async def _topic(call: Call, asked: Asked, plan: Plan | None) -> tuple[TopicInfo
         plan = await planned(call, asked, asked.fork)
         return await forked(call, plan), plan
     except (SettingsConflict, TopicExists):  # it was made a moment ago, and we have not heard
-        return await topics.newest(topic), None
+        try:
+            return await topics.newest(topic), None
+        except TopicNotFound as error:  # or is being forked
+            raise ForkDisturbed(str(error)) from error
 
 
 async def _make(
@@ -253,7 +257,7 @@ async def planned(call: Call, asked: Asked, fork: ForkAsked, cut: int | None = N
     if info.settings.partitions != 1:
         raise StreamNotFound(f"topic {fork.source} is no durable stream: it has several partitions")
     async with _about(call, info):
-        like, end = await _source(call, info)
+        like, end = await _source(call, info, fork.offset or 0)
         wanted = asked.content_type
         if wanted and media_type(wanted) != like.media_type:
             raise StreamConflict(
@@ -273,18 +277,19 @@ async def planned(call: Call, asked: Asked, fork: ForkAsked, cut: int | None = N
     return Plan(info, config, base, part)
 
 
-async def _source(call: Call, info: TopicInfo) -> tuple[StreamConfig, int]:
-    """What the source is, and where it ends."""
+async def _source(call: Call, info: TopicInfo, least: int) -> tuple[StreamConfig, int]:
+    """What the source is, and where it ends; surely so when that is before `least`."""
     name = info.name.partition(0)
 
     async def here(partition: Partition) -> tuple[StreamConfig, int]:
         state = await standing(call, partition, used=False)
         kept = StreamConfig(*state.config[:4])
-        return kept, partition.stream.end
+        return kept, await end_of(partition, least)
 
     async def there(owner: Owner) -> tuple[StreamConfig, int]:
         reply = await call.services.peers.ask(
-            call.services.broker.broker_id, owner, "HEAD", f"{durable.PATH}{info.name}",
+            call.services.broker.broker_id, owner, "HEAD",
+            f"{durable.PATH}{info.name}?offset={durable.offset_text(least)}",
             identity=call.identity,
         )  # fmt: skip
         ttl, expires = reply.headers.get(durable.TTL_HEADER), reply.headers.get("Stream-Expires-At")

@@ -18,7 +18,7 @@ from aiohttp import hdrs, web
 
 from octavo.broker.errors import OffsetBeyondEnd
 from octavo.broker.http import durable
-from octavo.broker.http.api.durable_streams import shown, standing, stream_of
+from octavo.broker.http.api.durable_streams import end_of, shown, standing, stream_of
 from octavo.broker.http.call import Call, bad_parameter
 from octavo.broker.http.forwarding import at_owner
 from octavo.broker.http.pages import EVENTS
@@ -51,7 +51,9 @@ async def read(call: Call) -> web.StreamResponse:
     if call.request.method == "HEAD":
 
         async def shows(partition: Partition) -> web.StreamResponse:
-            return _head(await standing(call, partition, used=False), partition)
+            state = await standing(call, partition, used=False)
+            await end_of(partition, durable.offset_of(call.query.get("offset", "")) or 0)
+            return _head(state, partition)
 
         return await at_owner(call, name, shows)
     live = call.query.get("live")

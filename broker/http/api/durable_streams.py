@@ -137,6 +137,16 @@ async def standing(call: Call, partition: Partition, *, used: bool = True) -> St
         raise
 
 
+async def end_of(partition: Partition, least: int) -> int:
+    """Where the stream ends. An owner with less than `least` makes sure that it has no successor.
+
+    Raises as `Partition.prove`.
+    """
+    if partition.stream.end < least:
+        await partition.prove()
+    return partition.stream.end
+
+
 def shown(offset: int) -> str:
     """An offset as it is told. Raises a 422 for one that no text has."""
     if offset >= durable.FIRST_UNSHOWN:
