@@ -26,7 +26,7 @@ from octavo.spark.splits import Minimum
 from tests.support.published import seen_by_readers
 from tests.support.spark_place import ROWS, WHOLE, Place, running_place
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 MORE = str(2 * len(WHOLE))
 """A minimum that is not met."""
 

@@ -24,7 +24,7 @@ from octavo.spark.cluster import connected
 from tests.support.cluster import TOPIC
 from tests.support.spark_place import Place, running_place
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 NAME = ("public", "flights", 0)
 SOON = OffloadPolicy(grace_ms=0)
 LATER = OffloadPolicy(grace_ms=0, forget_ms=0)

@@ -27,7 +27,7 @@ from octavo.spark.source import OctavoStreamReader
 from octavo.spark.splits import DataLost
 from tests.support.spark_place import WHOLE, Place, running_place
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 END = len(WHOLE)
 SAID = rf"public/flights partition 0: .* offset {END + 1}, but it ends at {END}"
 

@@ -133,7 +133,7 @@ PAUSE_S_MAX = 1.5
 
 
 @pytest.mark.long
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("ends_by", [signal.SIGCONT, signal.SIGKILL], ids=lambda s: s.name)
 async def test_a_healthy_broker_keeps_its_partitions_and_acks(
     tmp_path: Path, ends_by: signal.Signals

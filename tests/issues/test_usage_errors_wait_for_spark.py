@@ -38,7 +38,7 @@ from octavo.pipeline.verify import verify
 from octavo.spark.options import InvalidOption, Selection
 from tests.support.spark_place import Place, running_place
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 NOBODY = Selection(topics=("public/nobody",))
 FLIGHTS = Selection(topics=("public/flights",))
 COLD = OffloadPolicy(age_ms=10**12)

@@ -101,7 +101,7 @@ async def add_until_killed(
     return acked
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 async def test_what_was_acked_survives_kill_9(tmp_path: Path) -> None:
     rng = random.Random(20261121)
     acked = -1
@@ -119,7 +119,7 @@ async def test_what_was_acked_survives_kill_9(tmp_path: Path) -> None:
         client.close()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 async def test_fence_and_key_survive_kill_9(tmp_path: Path) -> None:
     with bookie_process(tmp_path) as (process, port):
         client = await RawClient.connect_to(port)
@@ -135,7 +135,7 @@ async def test_fence_and_key_survive_kill_9(tmp_path: Path) -> None:
         process.kill()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 async def test_sigterm_ends_in_good_order(tmp_path: Path) -> None:
     with bookie_process(tmp_path) as (process, port):
         client = await RawClient.connect_to(port)

@@ -164,7 +164,7 @@ async def still_fenced(port: int, ledgers: Iterable[int]) -> None:
 @pytest.mark.parametrize(
     "cycles",
     [
-        pytest.param(SHORT_CYCLES, marks=[pytest.mark.long, pytest.mark.timeout(180)]),
+        pytest.param(SHORT_CYCLES, marks=[pytest.mark.long, pytest.mark.timeout(600)]),
         pytest.param(CYCLES, marks=[pytest.mark.long, pytest.mark.timeout(900)]),
     ],
 )

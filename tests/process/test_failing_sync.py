@@ -28,7 +28,7 @@ from tests.support.processes.kills import TINY_BOOKIE
 from tests.support.processes.users import Record
 from tests.support.processes.waiting import DEADLINE_S, more_acked, more_lines
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 SOURCE = Path(__file__).with_name("failing_sync.c")
 
 

@@ -41,7 +41,7 @@ def read_all(urls: list[str]) -> dict[tuple[int, int], str]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_nothing_acked_is_lost(tmp_path: Path) -> None:
     """Several times over, the supervisor and all its children at once, in the middle of it.
 

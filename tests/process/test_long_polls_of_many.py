@@ -72,7 +72,7 @@ async def until_all_are_free(port: int, count: int, lac: int) -> None:
 @pytest.mark.parametrize(
     "count",
     [
-        pytest.param(SHORT_POLLS, marks=pytest.mark.timeout(180)),
+        pytest.param(SHORT_POLLS, marks=pytest.mark.timeout(600)),
         pytest.param(POLLS, marks=[pytest.mark.long, pytest.mark.timeout(600)]),
     ],
 )

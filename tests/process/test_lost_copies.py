@@ -41,7 +41,7 @@ def said(running: Standalone, name: str, event: str) -> bool:
     return f'"event": "{event}"' in Path(member.log).read_text()
 
 
-@pytest.mark.timeout(420)
+@pytest.mark.timeout(600)
 def test_all_disks_are_replaced_in_turn(tmp_path: Path) -> None:
     """E = Qw = 3 on three bookies: there is no spare, each fetches its own copies back."""
     folder = tmp_path / "data"

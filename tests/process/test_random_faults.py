@@ -24,14 +24,14 @@ ROUND_IDS = [f"round-{number}" for number in range(ROUNDS)]
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(SEED, SEED + ROUNDS), ids=ROUND_IDS)
 async def test_promises_hold_under_random_faults(tmp_path: Path, seed: int) -> None:
     await check_round(tmp_path, seed)
 
 
 @pytest.mark.zookeeper
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(SEED, SEED + ROUNDS), ids=ROUND_IDS)
 async def test_they_hold_over_zookeeper_too(

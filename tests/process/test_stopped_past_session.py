@@ -21,7 +21,7 @@ from tests.support.processes.users import Record
 from tests.support.processes.waiting import DEADLINE_S, everybody_registered, more_acked, owners_of
 from tests.support.zookeeper_server import ZooKeeperServer
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
 async def check(folder: Path, metadata_url: str = "") -> None:

@@ -28,7 +28,7 @@ from tests.support.processes.users import TOPIC, Record
 from tests.support.processes.waiting import everybody_registered, more_acked, owners_of
 from tests.support.zookeeper_server import ZooKeeperRun, ZooKeeperServer
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(600)]
 METADATA_ANSWER_S = 20.0
 """A call that needs metadata says that there is none within it."""
 

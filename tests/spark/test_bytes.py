@@ -22,7 +22,7 @@ from tests.support.published import seen_by_readers
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(300)  # the first query of a session starts Python workers
+pytestmark = pytest.mark.timeout(600)  # the first query of a session starts Python workers
 
 Told = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 

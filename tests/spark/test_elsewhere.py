@@ -28,7 +28,7 @@ def read_by(kind: str, service: str) -> dict[str, object]:
         with client.producer(topic, batch_bytes=600) as producer:
             for number in range(200):
                 producer.send(b"%d" % number, key=f"k{number % 7}")
-        until(lambda: known_end(service, topic) == 200, "bookies know all", 60)
+        until(lambda: known_end(service, topic) == 200, "bookies know all", 400)
     done = subprocess.run(
         [sys.executable, "-m", "tests.spark.elsewhere", kind, service, topic],
         capture_output=True,

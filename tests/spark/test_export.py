@@ -23,7 +23,7 @@ from tests.support.published import seen_by_readers
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 SCHEMA = {
     "type": "object",
@@ -138,7 +138,7 @@ def test_interrupted_it_says_how_far_it_came_and_goes_on_there(
         env=environment(), start_new_session=True,
     )  # fmt: skip
     try:
-        until(lambda: len(list(out.glob("export_batch=*/_SUCCESS"))) > 2, "batches", 200)
+        until(lambda: len(list(out.glob("export_batch=*/_SUCCESS"))) > 2, "batches", 400)
         os.killpg(job.pid, signal.SIGINT)
         said, told = job.communicate(timeout=120)
     finally:

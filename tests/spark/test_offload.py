@@ -40,7 +40,7 @@ from tests.support.cluster import TOPIC, owned, until, values
 from tests.support.processes.standalone import environment
 from tests.support.spark_place import WHOLE, Place, running_place, values_of
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 COPY = OffloadPolicy(grace_ms=0, forget_ms=0)
 DROP = OffloadPolicy(grace_ms=0, forget_ms=0, drop_lag_ms=0)
 NAME = ("public", "flights", 0)
@@ -125,7 +125,7 @@ async def test_closed_ledgers_are_copied_and_everybody_reads_on(
         assert await rows_of(place, readFrom=read_from) == WHOLE, read_from
     # The owner writes its record over what the job wrote, and keeps it.
     await place.publish(100, 4)
-    await until(lambda: len(partition.stats().ledgers) == 8, "a new ledger", 60)
+    await until(lambda: len(partition.stats().ledgers) == 8, "a new ledger", 400)
     assert (await owned(place.broker, place.name)).epoch == epoch, "nobody lost the partition"
     assert all(link.offload for link in (await links(place))[: len(closed)])
     again = await offloaded(place, tmp_path / "out", COPY)

@@ -54,7 +54,7 @@ def test_offloaded_by_spark_and_read_over_http(
             subscription.ack(found)
             return len(got) >= 400
 
-        until(took_all, "all deliveries", 60)
+        until(took_all, "all deliveries", 400)
         assert got == stored
     rows = spark.read.format("octavo").options(service=service, subscribe="cold").load()
     assert sorted(row.value for row in rows.select("value").collect()) == stored

@@ -19,7 +19,7 @@ from tests.support.published import seen_by_readers
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 DAY_MS = 86_400_000
 START_MS = 19_700 * DAY_MS
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-pytestmark = pytest.mark.timeout(300)  # the first query of a session starts Python workers
+pytestmark = pytest.mark.timeout(600)  # the first query of a session starts Python workers
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +180,7 @@ def test_a_stream_counts_each_row_once_when_batches_are_run_again(
         for number in range(300):
             producer.send(str(number), key=f"k{number % 5}")
     query = stream(spark, service, tmp_path, origin, copied, commit=commit)
-    query.awaitTermination(120)
+    query.awaitTermination(500)
     assert query.exception() is None
     rows = read(spark, service, copied)
     assert Counter(int(row.value) for row in rows) == Counter(range(300))
@@ -190,7 +190,7 @@ def test_a_stream_counts_each_row_once_when_batches_are_run_again(
     for name in (str(newest), f".{newest}.crc"):
         (commits / name).unlink(missing_ok=True)
     query = stream(spark, service, tmp_path, origin, copied, commit=commit)
-    query.awaitTermination(120)
+    query.awaitTermination(500)
     assert query.exception() is None
     found = get(service, f"/v1/bulk-loads/{query.id}")
     assert (found["batch"], found["complete"]) == (newest, True)

@@ -15,7 +15,7 @@ from tests.support.published import seen_by_readers
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.timeout(300)  # the first query of a session starts Python workers
+pytestmark = pytest.mark.timeout(600)  # the first query of a session starts Python workers
 
 COUNT = 600
 START_MS = 1_700_000_000_000

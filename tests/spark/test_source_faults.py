@@ -39,7 +39,7 @@ from tests.spark.test_source import publish
 from tests.support.cluster import TOPIC, owned
 from tests.support.spark_place import ROWS, WHOLE, Place, reader_of, running_place, values_of
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

@@ -108,7 +108,7 @@ def test_a_zip_is_all_that_a_standalone_cluster_needs(service: str, tmp_path: Pa
         with client.producer("to-copy") as producer:
             for number in range(ROWS):
                 producer.send(b"%d" % number, key=f"k{number % 7}")
-        until(lambda: known_end(service, "to-copy") == ROWS, "bookies know all", 60)
+        until(lambda: known_end(service, "to-copy") == ROWS, "bookies know all", 400)
     without_rest = {"SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false"}
     with running(tmp_path, "Master", "--port", "0", **without_rest) as master:
         url = re.compile(r"Starting Spark master at (spark://\S+)")

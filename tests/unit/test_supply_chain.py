@@ -34,7 +34,7 @@ ADVISORY = {
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_list_names_every_package_with_its_version() -> None:
     """Of this environment, by the tool that makes the real one; nothing is fetched."""
     python = Path(sys.executable)

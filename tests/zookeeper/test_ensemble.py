@@ -13,7 +13,7 @@ from octavo.metadata.store import MetadataUnavailable, Record, SessionState
 from octavo.metadata.zookeeper import ZooKeeperStore
 from tests.support.zookeeper_ensemble import Ensemble
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(600)]
 LONG_SESSION_MS = 60_000
 """Longer than an election on a busy machine."""
 

@@ -26,7 +26,7 @@ from tests.support.processes.users import TOPIC, Record
 from tests.support.processes.waiting import DEADLINE_S, everybody_registered, more_acked, owners_of
 from tests.support.zookeeper_ensemble import Ensemble
 
-pytestmark = [pytest.mark.long, pytest.mark.zookeeper, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.long, pytest.mark.zookeeper, pytest.mark.timeout(600)]
 RATE = 8.0
 """Low: what waits for a dead broker's partition must not fill its producer meanwhile."""
 

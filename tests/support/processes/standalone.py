@@ -30,7 +30,7 @@ def environment() -> dict[str, str]:
 
 
 def octavo(
-    *arguments: str, stdin: str | None = None, timeout_s: float = 60
+    *arguments: str, stdin: str | None = None, timeout_s: float = 180
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     return subprocess.run(
@@ -45,7 +45,7 @@ def octavo(
     )
 
 
-def until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 120.0) -> None:
     """Poll until `condition` holds; fail naming `what`."""
     deadline = time.monotonic() + timeout_s
     while not condition():
