@@ -71,6 +71,8 @@ class ExclusiveLoad:
     async def _free(self, client: TopicClient) -> None:
         while not self.over():
             for name in self.load.partitions:
+                if self.over():
+                    return  # while it waited for an answer: there may be no broker any more
                 try:
                     state, _ = await client.ask(
                         name,

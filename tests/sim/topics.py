@@ -390,6 +390,8 @@ class Topics:
 
     def stop(self) -> None:
         """No brokers any more: their ledgers are left to whoever recovers them."""
+        if self.judge.exclusive is not None:
+            self.judge.exclusive.over = lambda: True
         for broker in self.brokers.values():
             broker.held_down = True
             broker.kill()
