@@ -346,7 +346,8 @@ async def fill(url: str, count: int, names: list[str]) -> None:
     async with session(url) as calls:
         await ok(calls, "PUT", "fan")
         for name in names:
-            await ok(calls, "PUT", f"fan/subscriptions/{name}", json={"start": "earliest"})
+            settings = {"start": "earliest", "ack_timeout": PATIENCE_S}
+            await ok(calls, "PUT", f"fan/subscriptions/{name}", json=settings)
 
         async def publish(_: int) -> None:
             await ok(calls, "POST", "fan/messages", data=batch, headers=RECORD_BATCH)

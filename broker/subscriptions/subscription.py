@@ -1001,13 +1001,16 @@ async def _batches(
     batches: list[StoredBatch] = []
     room = _GIVEN_BYTES_MAX
     until_s = _read_until_s(found, loop)
-    async with aclosing(_stored(log, runs)) as stored_batches:
-        async for batch in stored_batches:
-            look.at(batch)
-            room -= len(batch.data)
-            if batches and (room < 0 or loop.time() > until_s):
-                break
-            batches.append(batch)
+    async with aclosing(_stored(log, runs)) as reads:
+        async for read in reads:
+            for batch in read:
+                look.at(batch)
+                room -= len(batch.data)
+                if batches and room < 0:
+                    break
+                batches.append(batch)
+            if room < 0 or loop.time() > until_s:
+                break  # what has been read is given: else it would have to be read again
     stored = sum(batch.header.record_count for batch in batches)
     given = bisect_left(found.offsets, batches[-1].next_offset)
     entries = joined((one.ledger_id, one.entry_id) for one in batches)
@@ -1023,17 +1026,21 @@ def _read_until_s(found: DispatchedBatch, loop: asyncio.AbstractEventLoop) -> fl
     return math.inf if found.is_repeat else loop.time() + _READING_S_MAX
 
 
-async def _stored(log: SubscribedLog, runs: Sequence[Run]) -> AsyncGenerator[StoredBatch, None]:
-    """Each batch that holds some of these offsets, once."""
+async def _stored(
+    log: SubscribedLog, runs: Sequence[Run]
+) -> AsyncGenerator[list[StoredBatch], None]:
+    """Each batch that holds some of these offsets, once; those of one read together."""
     offset = 0
     for start, end, _ in runs:
         offset = max(offset, start)
         while offset < end:
+            found = []
             for batch in await log.read(offset, bytes_max=_READ_BYTES, count_max=end - offset):
-                yield batch
+                found.append(batch)
                 offset = batch.next_offset
                 if offset >= end:
                     break
+            yield found
 
 
 async def _open_and_take(

@@ -105,3 +105,33 @@ async def test_a_repeat_that_cannot_be_read_leaves_its_messages_where_they_are()
     other = await found.receive("b", messages_max=2)
     assert [one.offset for one in other] == [2, 3]
     assert await found.acknowledge([one.ack_id for one in first]) == len(first)
+
+
+class ReadAhead(SlowLog):
+    """The same, of which a read gives several batches."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    async def read(self, offset: int, *, bytes_max: int, count_max: int) -> list[StoredBatch]:
+        self.reads += 1
+        found: list[StoredBatch] = []
+        for one in range(offset, offset + 3):
+            found += await super().read(one, bytes_max=1, count_max=1)
+        return found
+
+
+async def test_what_was_read_is_given_though_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a read that took long only the first batch was given, and the others were read again by
+    the next receive, which took as long: a hundred subscriptions of one topic kept their broker
+    busy with that.
+    """
+    monkeypatch.setattr(subscription, "_READING_S_MAX", READ_S / 2)
+    log: Any = ReadAhead()
+    settings = SubscriptionSettings(type="shared", ack_timeout_ms=60_000)
+    found = Subscription(log, SubscriptionInfo("s", settings, 1), Cursor(), BrokerConfig())
+    for number in range(3):
+        given: Any = await found.receive_batches("a", messages_max=MESSAGES)
+        assert given.given == 3
+        assert given.leased.runs == [(3 * number, 3 * number + 3, 1)]
+    assert log.reads == 3
