@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from octavo.broker.cluster.handing import Handed
+from octavo.broker.cluster.openings import Openings
 from octavo.broker.cluster.registry import BrokerRegistry, decode_broker
 from octavo.broker.cluster.topics import Topics
 from octavo.broker.cluster.watched_record import WatchedRecord
@@ -288,7 +289,7 @@ class OwnershipManager:
         self._outstanding: dict[PartitionName, None] = {}
         """Claimed here at some time, of topics that may stand still."""
         self._lookups = Lookups(ownership, spawn, self._owner_changed)
-        self._openings = asyncio.Semaphore(_OPENINGS_AT_ONCE)
+        self._openings = Openings(_OPENINGS_AT_ONCE)
         self._leaving = False
         self._stopping = False
         self._reconciling = False
@@ -624,10 +625,10 @@ class OwnershipManager:
                     partition = await local.opening.open_as_left(
                         end, lambda: self._claim_given(path)
                     )
-                else:
-                    await self._claim_record(path)
                 if partition is None:
-                    async with self._openings:
+                    async with self._openings.turn(local):
+                        if end is None:
+                            await self._claim_record(path)
                         partition = await local.opening.open()
                 self._opened(name, local, partition)
                 return
@@ -682,6 +683,7 @@ class OwnershipManager:
 
     async def _wait_until_open(self, name: PartitionName, local: _Local) -> Owner:
         if not local.opened.is_set():  # else each call of a served partition would set a timer
+            self._openings.hurry(local)
             try:
                 async with asyncio.timeout(self._config.claim_wait_ms / 1000):
                     await local.opened.wait()
