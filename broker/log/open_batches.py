@@ -28,6 +28,7 @@ OVERHEAD_BYTES = 1024
 RECORDS_A_TURN = 500
 """After so many records, of whichever call, the loop turns: two or three milliseconds."""
 _Key = tuple[int, int, int]
+"""Ledger, entry and checksum: what a fork has of a batch that it was cut in is another batch."""
 
 
 class Turns:
@@ -71,8 +72,7 @@ class OpenBatches:
 
         Raises `InvalidBatch` when it cannot be opened, `UnsupportedCompression`.
         """
-        # Of the entry in which a fork is made the fork has the first messages only.
-        key = (batch.ledger_id, batch.entry_id, batch.header.record_count)
+        key = (batch.ledger_id, batch.entry_id, batch.header.crc)
         if not is_large(batch.header):
             yield await self._open(key, batch)
             return
