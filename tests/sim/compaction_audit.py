@@ -117,8 +117,7 @@ class CompactedHistory:
                 self._fail(f"{what}: offset {offset}, the newest of its key, is not in it")
 
     def _may_be_gone(self, offset: int) -> bool:
-        message = self._log.at[offset]
-        if self.own is None or not self.own.is_tombstone(message.value):
+        if self.own is None or not self.own.is_tombstone(self._log.at[offset].value):
             return False
         before = self._views[-1]
         if offset not in before.offsets and offset not in self._gone:
@@ -126,7 +125,8 @@ class CompactedHistory:
         self._gone.add(offset)
         self._trace.probe("compacted.tombstone_gone")
         delay_ms = self.own.settings["compaction_tombstones_ms"]
-        return message.stamp_ms is None or self.age_ms(message.stamp_ms) >= delay_ms
+        stamp_ms = self._log.time_at(offset)
+        return stamp_ms is None or self.age_ms(stamp_ms) >= delay_ms
 
     def published(self, record: CompactionRecord) -> None:
         """It stands in the partition's record now."""
@@ -222,10 +222,8 @@ class CompactedHistory:
         return ""
 
     def _is_as_new(self, offset: int, time_ms: int) -> bool | None:
-        message = self._log.at.get(offset)
-        if message is None or message.stamp_ms is None:
-            return None
-        return message.stamp_ms >= time_ms
+        stamp_ms = self._log.time_at(offset)
+        return None if stamp_ms is None else stamp_ms >= time_ms
 
     def passed(self, before: Kept, seen: set[int], end: int) -> None:
         """Somebody read from the beginning to `end`; `before` was the view when it began."""

@@ -38,6 +38,7 @@ from octavo.metadata.compactions import (
 from octavo.metadata.offloads import change_partition
 from octavo.metadata.store import RecordNotFound
 from octavo.metadata.topics import CompactedLedger
+from octavo.protocol.append_time import readable, shown
 from octavo.protocol.batch import read_header
 from octavo.protocol.compression import Compression
 from octavo.protocol.records import Record, build_gapped_batch, read_gapped_records
@@ -260,8 +261,9 @@ class CompactionLoad:
         for piece in [*old, *pieces(view, min(first, horizon), horizon)]:
             async for entries in cluster.entries(piece):
                 for entry in entries:
-                    records = list(read_gapped_records(entry.payload))
-                    base = piece.base + read_header(entry.payload).base_offset
+                    header = shown(read_header(entry.payload), piece.appended)
+                    records = list(read_gapped_records(readable(header, entry.payload)))
+                    base = piece.base + header.base_offset
                     for record in records:
                         offset = base + record.offset_delta
                         if piece.start <= offset < piece.end:
@@ -391,12 +393,14 @@ class CompactionLoad:
         page: CompactedPage = await client.ask(name, work)
         log, batches = self.load.audit.logs[name], []
         for batch in page.batches:
+            records = list(read_gapped_records(readable(batch.header, batch.data)))
             messages = [
                 (batch.base_offset + record.offset_delta, log.odd.name_of(record, client.name))
-                for record in read_gapped_records(batch.data)
+                for record in records
             ]
-            for offset, value in messages:
+            for (offset, value), record in zip(messages, records, strict=True):
                 log.stands([value], offset, f"compacted reader {client.name}")
+                log.viewed(offset, record.timestamp_ms, client.name)
             batches.append(Seen(batch.ledger_id, batch.base_offset, batch.next_offset, messages))
         return page.following, self.views[name].page(at, page.start, page.following, batches)
 

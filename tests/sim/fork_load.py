@@ -11,15 +11,15 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from octavo.broker.broker import Broker
 from octavo.broker.cluster.forks import OwnersPoint
 from octavo.broker.errors import TopicNotFound
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import PartitionName, TopicInfo, TopicName
+from octavo.protocol.append_time import readable
 from octavo.protocol.records import Record, build_batch, read_records
-from tests.sim.brokers import CALL_TIMEOUT_S, SimBroker
 from tests.sim.topic_client import EXPECTED, TopicClient
 
 if TYPE_CHECKING:
@@ -84,13 +84,6 @@ class ForkLoad:
 
     # Calls
 
-    async def _with_broker(self, client: TopicClient, work: Any) -> Any:
-        known = self.load.brokers.values()
-        at: SimBroker = client.rng.choice([b for b in known if not b.held_down])
-        assert client.process is not None
-        ask = partial(at.with_broker, work)
-        return await self.load.cluster.network.call(client.process, at.name, ask, CALL_TIMEOUT_S)
-
     def _standing(self) -> list[Fork]:
         return [fork for fork in self.forks if not fork.going]
 
@@ -110,7 +103,7 @@ class ForkLoad:
         self._numbers += 1
         name = TopicName("public", f"f{self._numbers}")
         try:
-            info: TopicInfo = await self._with_broker(client, lambda broker: broker.topics.get(of))
+            info: TopicInfo = await client.with_broker(lambda broker: broker.topics.get(of))
             if source is not None and info.incarnation != source.incarnation:
                 return
             points: dict[int, OwnersPoint] = {}
@@ -124,7 +117,7 @@ class ForkLoad:
             async def make(broker: Broker) -> TopicInfo:
                 return await broker.forks.make(info, name, points)
 
-            made: TopicInfo = await self._with_broker(client, make)
+            made: TopicInfo = await client.with_broker(make)
         except EXPECTED as error:
             self.load.cluster.trace.probe(f"fork.refused.{type(error).__name__}")
             return
@@ -139,8 +132,8 @@ class ForkLoad:
         fork.going = True
         while True:
             try:
-                await self._with_broker(
-                    client, lambda broker: broker.topics.delete(fork.name, fork.incarnation)
+                await client.with_broker(
+                    lambda broker: broker.topics.delete(fork.name, fork.incarnation)
                 )
             except TopicNotFound:
                 break
@@ -266,7 +259,7 @@ async def _values(partition: Partition) -> tuple[int, int, dict[int, Record]]:
     found: dict[int, Record] = {}
     while offset < end:
         for stored in await partition.read(offset, bytes_max=10_000, count_max=100):
-            for record in read_records(stored.data):
+            for record in read_records(readable(stored.header, stored.data)):
                 at = stored.base_offset + record.offset_delta
                 if earliest <= at < end:
                     found[at] = record

@@ -17,6 +17,7 @@ from octavo.pipeline.offload import OffloadOptions, _Offload, remove_orphans
 from octavo.pipeline.offload_copy import copy
 from octavo.pipeline.offload_rules import OffloadPolicy, waves
 from octavo.pipeline.outcome import Outcome
+from octavo.protocol.append_time import shown
 from octavo.protocol.batch import read_header, with_base_offset
 from octavo.spark.options import Selection
 from octavo.spark.splits import pieces
@@ -104,11 +105,11 @@ class OffloadLoad:
             at = piece.start
             async for entries in cluster.entries(piece):
                 for entry in entries:
-                    header = read_header(entry.payload)
+                    header = shown(read_header(entry.payload), piece.appended)
                     base = piece.base + header.base_offset
                     if base != at:
                         log.fails(f"ledger {piece.ledger_id} goes on at {base}, not at {at}")
-                    data = with_base_offset(entry.payload, base)
+                    data = with_base_offset(entry.payload, base, header.partition_leader_epoch)
                     served = header._replace(base_offset=base)
                     log.batch(
                         StoredBatch(base, piece.ledger_id, entry.entry_id, served, data),

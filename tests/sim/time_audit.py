@@ -72,15 +72,16 @@ class TimeAudit:
         dated = [link for link in links if _is_dated(link, now_ms)]
         for offset in range(first, end):
             message = log.at.get(offset)
-            if message is None or message.stamp_ms is None or not message.sent_ms:
+            stamp_ms = log.time_at(offset)
+            if message is None or stamp_ms is None or not message.sent_ms:
                 continue
-            by_stamp = 0 <= message.stamp_ms <= message.sent_ms
+            by_stamp = 0 <= stamp_ms <= message.sent_ms
             by_date = not by_stamp or any(
                 link.base_offset <= offset < end_offset(link) for link in dated
             )
             if by_date and not self._two_clocks:
                 continue  # dated by an owner with a wrong clock, trimmed by one with a right one
-            age_ms = now_ms - (message.stamp_ms if by_stamp else message.sent_ms)
+            age_ms = now_ms - (stamp_ms if by_stamp else message.sent_ms)
             self._trace.probe(f"time.trimmed_by_{'stamp' if by_stamp else 'arrival'}")
             if age_ms + self._slack_ms() < self._retention_ms:
                 self._fail(
@@ -92,18 +93,18 @@ class TimeAudit:
         """The answer to where `time_ms` begins, of somebody for whom the log ended at `end`."""
         self._trace.probe(f"time.looked_up_by_{who}")
         for offset in range(log.trimmed, found):
-            message = log.at.get(offset)
-            if message is not None and message.stamp_ms is not None and message.stamp_ms >= time_ms:
+            stamp_ms = log.time_at(offset)
+            if stamp_ms is not None and stamp_ms >= time_ms:
                 self._fail(
                     f"P61 {log.name}: {time_ms} ms begins at offset {offset}, which has "
-                    f"{message.stamp_ms} ms; {who} says {found}"
+                    f"{stamp_ms} ms; {who} says {found}"
                 )
                 return
-        message = log.at.get(found) if found < end else None
-        if message is not None and message.stamp_ms is not None and message.stamp_ms < time_ms:
+        stamp_ms = log.time_at(found) if found < end else None
+        if stamp_ms is not None and stamp_ms < time_ms:
             self._fail(
                 f"P61 {log.name}: {who} says that {time_ms} ms begins at offset {found}, which has "
-                f"{message.stamp_ms} ms"
+                f"{stamp_ms} ms"
             )
 
 

@@ -18,11 +18,11 @@ _ASKED_IN_THE_END = 6
 
 def telling_time(load: TopicLoad, rng: random.Random, name: PartitionName) -> int:
     """One that decides something: about as new as some message, or anything."""
-    at = load.audit.logs[name].at
-    message = at[rng.choice(list(at))] if at else None
-    if message is None or message.stamp_ms is None or rng.random() < 0.1:
+    log = load.audit.logs[name]
+    stamp_ms = log.time_at(rng.choice(list(log.at))) if log.at else None
+    if stamp_ms is None or rng.random() < 0.1:
         return load.cluster.loop.wall_ms() + rng.choice((-FAR_MS, 0, FAR_MS))
-    return message.stamp_ms + rng.randint(-1, 1)
+    return stamp_ms + rng.randint(-1, 1)
 
 
 class TimeLoad:
@@ -97,5 +97,6 @@ class TimeLoad:
         by_ms = rng.choice((8 * _DAY_MS, 3_600_000, -_DAY_MS, 0, 0))
         if broker.process is not None:
             broker.process.skew_ms = by_ms
+            load.cluster.clocks.was_set(by_ms)
             load.cluster.trace.fault("broker_clock_jumps")
         self.begin_jumps()

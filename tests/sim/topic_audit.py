@@ -15,7 +15,9 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from octavo.broker.types import PartitionName, StoredBatch
+from octavo.protocol.append_time import readable
 from octavo.protocol.records import read_records
+from tests.sim.append_audit import AppendAudit
 from tests.sim.events import Events
 from tests.sim.odd_values import OddValues
 from tests.sim.trace import Trace
@@ -42,6 +44,8 @@ class Message:
     """Its sender was told that it is certainly not stored."""
     stamp_ms: int | None = None
     """Its timestamp, as it was sent or read; None while nobody knows."""
+    acked_ms: int = 0
+    """When its sender was told first, where append times are looked at; else 0."""
     sent_ms: int = 0
     """When it was sent first, by the one true time; 0 when that is not known."""
     send: Operation | None = None
@@ -123,6 +127,10 @@ class LogHistory:
         self.order_of: Callable[[str, str], bytes | None] = lambda sub, value: b""
         """In which order a message stands: one for all, its key's, or (None) in none."""
         self.odd = OddValues(fail)
+        self.appends: AppendAudit | None = None
+        """Who looks at append times."""
+        self.appended: dict[int, int] = {}
+        """Offset → the append time that its message is shown with, −1 when that is none."""
         self.unordered: set[str] = set()
         """Subscriptions that hand messages out when they are due."""
         self.history = History(lambda: 0.0)
@@ -152,6 +160,8 @@ class LogHistory:
             if not message.acked and message.send is not None:
                 told = first_offset + number if first_offset >= 0 else None
                 self.history.ok(message.send, told)
+            if self.appends is not None and not message.acked:
+                message.acked_ms = self.appends.now_ms()
             message.acked = True
             if first_offset >= 0:
                 self._see(first_offset + number, value, "its publisher was told")
@@ -162,7 +172,9 @@ class LogHistory:
         for value, stamp_ms in zip(values, stamps_ms, strict=True):
             message = self.sent[value]
             if not message.sent_ms:
-                message.stamp_ms, message.sent_ms = stamp_ms, now_ms
+                message.sent_ms = now_ms
+                if self.appends is None or self.appends.how == "create":
+                    message.stamp_ms = stamp_ms  # else nobody knows yet which time it gets
 
     def refused(self, values: Sequence[str]) -> None:
         """Their sender was told that they are certainly not stored, and sends them no more."""
@@ -191,16 +203,40 @@ class LogHistory:
     def batch(self, batch: StoredBatch, who: str) -> list[tuple[int, str]]:
         """Somebody was given a whole batch."""
         found = []
-        for record in read_records(batch.data):
+        header = batch.header
+        appended_ms = header.max_timestamp if header.partition_leader_epoch > 0 else None
+        for record in read_records(readable(header, batch.data)):
             value = self.odd.name_of(record, who)
             offset = batch.base_offset + record.offset_delta
             self._see(offset, value, who)
             if (message := self.at.get(offset)) is not None:
-                message.stamp_ms = record.timestamp_ms
+                if appended_ms is None:
+                    message.stamp_ms = record.timestamp_ms
+                if self.appends is not None:
+                    self.appends.shown(self, offset, appended_ms, who)
             found.append((offset, value))
         if len(found) != batch.header.record_count:
             self._fail(f"S9 {self.name}: a batch of {len(found)}, told {batch.header.record_count}")
         return found
+
+    def time_at(self, offset: int) -> int | None:
+        """The time of the message there; None while nobody knows. One that was stored twice has
+        two append times."""
+        appended_ms = self.appended.get(offset)
+        if appended_ms is not None and appended_ms >= 0:
+            return appended_ms
+        if appended_ms is None and self.appends is not None and self.appends.how != "create":
+            return None
+        message = self.at.get(offset)
+        return None if message is None else message.stamp_ms
+
+    def viewed(self, offset: int, time_ms: int, who: str) -> None:
+        """Somebody was given a message of a compacted view, with this time."""
+        known = self.appended.get(offset, -1)
+        if known >= 0 and known != time_ms:
+            self._fail(
+                f"P66 {self.name} offset {offset}: {who} sees {time_ms} in a view; appended {known}"
+            )
 
     def polls(self, who: str, offset: int) -> Operation:
         """Somebody reads from `offset` on. Give what comes back to `polled`."""
@@ -261,6 +297,8 @@ class LogHistory:
         if self.seen_end > end:
             self._fail(f"S9 {self.name} ended at {self.seen_end} once, and ends at {end} now")
         self._check_producers(first)
+        if self.appends is not None:
+            self.appends.check(self)
 
     def _check_producers(self, first: int) -> None:
         latest: dict[str, Message] = {}

@@ -94,6 +94,14 @@ class TopicClient:
             load.audit.fail(f"broker answered {self.name} with {error!r}")
             raise TimeoutError from error
 
+    async def with_broker(self, work: Any) -> Any:
+        """Have `work` done at any broker. Raises `EXPECTED`."""
+        load = self.load
+        at = self.rng.choice([one for one in load.brokers.values() if not one.held_down])
+        assert self.process is not None
+        ask = partial(at.with_broker, work)
+        return await load.cluster.network.call(self.process, at.name, ask, CALL_TIMEOUT_S)
+
     async def ask_retrying(
         self, name: PartitionName, work: Callable[[Partition], Coroutine[Any, Any, Any]]
     ) -> Any:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 
 from octavo.broker.types import SubscriptionSettings, TopicName
 from tests.sim import (
+    append_audit,
     client_load,
     compaction_load,
     delay_options,
@@ -23,6 +25,7 @@ from tests.sim import (
     time_options,
     topic_options,
 )
+from tests.sim.append_audit import AppendAudit, AppendOptions, change_policy
 from tests.sim.atlas import Atlas
 from tests.sim.brokers import SimBroker
 from tests.sim.chain_audit import ChainAudit
@@ -48,6 +51,7 @@ from tests.sim.tool_judge import ToolJudge
 from tests.sim.tool_options import ToolOptions
 from tests.sim.tools import Tools
 from tests.sim.topic_audit import TopicAudit
+from tests.sim.topic_client import TopicClient
 from tests.sim.topic_faults import TopicNemesis
 from tests.sim.topic_load import TopicLoad
 from tests.sim.topic_settle import TopicJudge
@@ -110,6 +114,9 @@ class Topics:
         if not alone:
             said = policies.over(self.options.settings)
             self.options = replace(self.options, settings=said)
+        appends = append_audit.draw(loop.stream("append options"))
+        if not recreates:
+            self.options = replace(self.options, settings=appends.over(self.options.settings))
         compaction = compaction_load.draw(loop.stream("compaction options"))
         own = compaction_load.draw_own(loop.stream("own compaction options"))
         delays = delay_options.draw(loop.stream("delay options"))
@@ -163,6 +170,7 @@ class Topics:
         cluster.events.add("time options", times)
         cluster.events.add("policy options", policies)
         cluster.events.add("letter options", letters)
+        cluster.events.add("append options", appends)
         self.audit = TopicAudit(cluster.events, cluster.trace, cluster.audit.fail)
         self.chains = ChainAudit(self.audit, cluster.audit, cluster.trace, cluster.audit.fail)
         cluster.metadata.observers.append(self.chains.changed)
@@ -174,6 +182,8 @@ class Topics:
                 self.audit.logs[name].cursors[LOOP].releases = True
             for sub in given if letters.max_deliveries is not None else ():
                 self.audit.logs[name].cursors[sub].gives_up = True
+        if not recreates:
+            self._watch_append_times(appends)
         type_audit = TypeAudit(subscriptions, key_of, cluster.trace, cluster.audit.fail)
         for log in self.audit.logs.values():
             log.passes = type_audit.passes
@@ -210,6 +220,9 @@ class Topics:
             cluster, self.audit, self.chains.times, clocks_jump=times.jump_mean_s is not None
         )
         self.load.others.append(self.times.clients)
+        if appends.how == "changes" and not recreates:
+            life = partial(change_policy, self.load)
+            self.load.others.append(lambda: [TopicClient(self.load, "policy", life)])
         self.nemesis = TopicNemesis(cluster, self.brokers, self.load, self.options)
         self.judge = TopicJudge(
             cluster, self.brokers, self.load, self.options, self.audit, topic, self.times
@@ -243,6 +256,14 @@ class Topics:
         self._atlas = Atlas(cluster)
         self._ready = self._enough_bookies = False
         self._patience_s = float("inf")
+
+    def _watch_append_times(self, appends: AppendOptions) -> None:
+        cluster = self.cluster
+        audit = AppendAudit(
+            appends.how, cluster.clocks, cluster.loop.wall_ms, cluster.trace, cluster.audit.fail
+        )
+        for log in self.audit.logs.values():
+            log.appends = audit
 
     def _tools(self, options: ToolOptions, published: PublishedOptions) -> Tools | None:
         """Spark's side, in a share of the seeds."""

@@ -91,6 +91,22 @@ BUGS = (
         ),
     ),
     TestedBug(
+        "view-with-the-producers-time",
+        "a compacted view has the producers' timestamps where the log shows append times",
+        """A view's batches are built anew, from records as they are stored, and the append time
+        stands in the header alone. A message would have two times, by how it is read, and a
+        tombstone would go by a producer's clock.""",
+        "P66",
+        "cluster/test_append_time.py::test_a_view_and_a_fork_have_the_same_times",
+        (
+            Edit(
+                "octavo.broker.partition.compactor:Compactor._of_batch",
+                "readable(batch.header, batch.data)",
+                "batch.data",
+            ),
+        ),
+    ),
+    TestedBug(
         "trimmed-beyond-what-was-scanned",
         "a trim removes batches that no record of the producers covers",
         """The producers were made durable as of a moment; what was published since a take-over has

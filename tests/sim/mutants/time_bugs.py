@@ -97,4 +97,22 @@ MUTANTS = (
         ),
         profile="topic",
     ),
+    Mutant(
+        "append-time-goes-back-after-a-take-over",
+        0,
+        "issue 19",
+        "an owner's first append time is its clock's, whatever was appended before",
+        """In Kafka it is so: a leader whose clock is behind appends what is older than what stands
+        there, and a lookup by halving goes wrong. The edit leaves out the last owner's time.""",
+        "P66",
+        "append times, brokers whose clocks are off, take-overs",
+        (
+            Edit(
+                "octavo.broker.partition.opening:PartitionOpener._publish_record",
+                "appended_ms = max(self._clock(), ledger_list.newest_append_ms)",
+                "appended_ms = self._clock()",
+            ),
+        ),
+        profile="topic",
+    ),
 )
