@@ -69,6 +69,8 @@ class TopicClient:
         """Have `work`, which may take `wait_s`, done at a partition's owner. Raises `EXPECTED`."""
         load = self.load
         known = [one for one, broker in load.brokers.items() if not broker.held_down]
+        if not known:
+            raise ConnectionRefusedError("no broker is to run any more")
         broker = load.brokers[self._owners.get(name) or self.rng.choice(known)]
 
         async def noted(partition: Partition) -> Any:

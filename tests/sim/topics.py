@@ -20,6 +20,7 @@ from tests.sim import (
     policy_audit,
     published_load,
     recreate_load,
+    spread_audit,
     stream_load,
     subscription_types,
     time_options,
@@ -43,6 +44,7 @@ from tests.sim.policy_audit import PolicyAudit
 from tests.sim.published_audit import PublishedAudit
 from tests.sim.published_load import PublishedLoad, PublishedOptions
 from tests.sim.recreate_load import RecreateLoad
+from tests.sim.spread_audit import SpreadAudit
 from tests.sim.stream_face import Face
 from tests.sim.stream_load import StreamLoad
 from tests.sim.time_audit import TimeAudit
@@ -57,7 +59,7 @@ from tests.sim.topic_load import TopicLoad
 from tests.sim.topic_settle import TopicJudge
 from tests.sim.type_audit import TypeAudit
 
-_ALONE = ("recreate", "stream")
+_ALONE = ("recreate", "stream", "load")
 """Profiles whose own load has the seed's time, but for a topic's simplest."""
 _TOPICS_SHARE = 0.2
 _BOTH_SHARE = 0.05
@@ -162,6 +164,13 @@ class Topics:
             keys = loop.stream("subscription keys").choice((2, 4, 12))
             key_of = subscription_types.key_of(subscriptions, keys)
         drawn = fleet.draw(loop.stream("fleet options"))
+        spread = None
+        if cluster.options.profile == "load":
+            spread = spread_audit.draw(loop.stream("spread options"))
+            cluster.events.add("spread options", spread)
+            few = loop.stream("spread options").choice((3, 5, 7))
+            drawn = replace(drawn, partitions=few, by_hand_s=None)
+            self.options = replace(self.options, brokers=max(2, self.options.brokers))
         if drawn.partitions is not None:
             more = replace(self.options.settings, partitions=drawn.partitions)
             self.options = replace(self.options, settings=more)
@@ -193,6 +202,7 @@ class Topics:
             **self.options.config, **topic_options.draw_clocks(loop.stream("clock options")),
             **drawn.config, **letters.config, "leftover_grace_ms": 20,
             **({} if own is None else own.config), "pending_messages_max": delays.pending_max,
+            **({} if spread is None else spread.config),
         }  # fmt: skip
         if alone:
             config.update(recreate_load.limits(loop.stream("recreate options")))
@@ -229,7 +239,11 @@ class Topics:
         )
         self.judge.letters = LetterJudge(self.load, letters)
         self.fleet = Fleet(cluster, self.brokers, config, drawn, topic, len(partitions))
-        self.judge.fleet_is_well = lambda: self.fleet.check(self._hopeless)
+        self.spread: SpreadAudit | None = None
+        if spread is not None:
+            self.fleet.by_load = True
+            self.spread = SpreadAudit(cluster, self.brokers, spread, topic, len(partitions))
+        self.judge.fleet_is_well = self._is_well
         self.judge.left_over = lambda: left_over(cluster.audit.ledgers, self.chains.owned)
         published = published_load.draw(loop.stream("published options"))
         if alone:
@@ -322,8 +336,14 @@ class Topics:
             nullcontext() if not self.tools else self.tools.installed(),
             self.load.delays.installed(self.cluster.loop.wall_ms),
             self._cursors(),
+            nullcontext() if not self.spread else self.spread.installed(),
         ):
             yield
+
+    async def _is_well(self) -> None:
+        await self.fleet.check(self._hopeless)
+        if self.spread is not None:
+            await self.spread.check(self._hopeless)
 
     def _cursors(self) -> AbstractContextManager[None]:
         if self.streams is None:
@@ -338,6 +358,8 @@ class Topics:
             self.again.start()
         if self.streams is not None:
             self.streams.start()
+        if self.spread is not None:
+            self.spread.start()
         self.nemesis.start()
         self.fleet.start()
 
@@ -348,6 +370,8 @@ class Topics:
 
     def heal(self) -> None:
         self.fleet.over = True
+        if self.spread is not None:
+            self.spread.heal()
         self.nemesis.heal()
         if self.again is not None:
             self.again.nemesis.over = True

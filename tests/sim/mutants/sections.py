@@ -21,6 +21,7 @@ from tests.sim.mutants import (
     published_bugs,
     recovery_bugs,
     recreate_bugs,
+    spread_bugs,
     stream_bugs,
     survivor_bugs,
     tested_bookie_bugs,
@@ -130,6 +131,12 @@ SECTIONS = (
         """Planted in what says which append is new, and when a stream has ended; searched with
         seeds of profile `stream`.""",
         stream_bugs.MUTANTS,
+    ),
+    Section(
+        "Balance by load",
+        """Planted in what says who gives what to whom, and when; searched with seeds of profile
+        `load`.""",
+        spread_bugs.MUTANTS,
     ),
     Section(
         "Brokers that share the work",
