@@ -130,7 +130,7 @@ class SpreadAudit:
     def installed(self) -> Iterator[None]:
         """While this is entered, brokers measure what is played, and what they give is seen."""
         put, give, measure = setattr, Balance._give, Balance.measure
-        smoothed, measured = load.SMOOTHED_OVER_S, balance.MEASURED_EVERY_S
+        smoothed, measured = load.SMOOTHED_OVER_S, load.MEASURED_EVERY_S
         audit = self
 
         def measure_played(one: Balance) -> None:

@@ -1,0 +1,500 @@
+"""Consumer groups whose members join, leave and vanish: `python -m tests.sim.groups N`.
+
+A world of its own, without bookies and metadata: brokers' processes with the production `Groups`
+and handlers, each of which hears late who the live brokers are, so that two of them keep the group
+for a while; the production `Hold` of each partition at its owner, whose memory a take-over empties;
+and members that call any broker, on a way that loses calls and answers.
+
+The referee, X22: once a member has received from a partition, none with an older generation does,
+as long as the owner is the same. A keeper that all agree on for long gives nobody
+what another member holds that shows itself. And in the end, when nothing changes any more, each
+partition is received from by one member that wants it, none is forgotten, and of what all want
+nobody has two more than another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from octavo.broker.errors import StaleGeneration, SubscriptionBusy
+from octavo.broker.http.api import groups as handlers
+from octavo.broker.http.config import HttpConfig
+from octavo.broker.http.groups import Groups, now_ms
+from octavo.broker.subscriptions.hold import Hold
+from octavo.broker.types import BrokerInfo, Owner, PartitionName, TopicName, TopicSettings
+from octavo.protocol.codes import OctavoError
+from tests.sim.guard import forbid_real_world
+from tests.sim.loop import SimLoop, SimStuck
+from tests.sim.mutants.planting import Edit, planted_edits
+from tests.sim.process import Process
+from tests.sim.quiet import quiet
+from tests.sim.rights import Result
+from tests.sim.trace import Trace
+
+SAFETY_S = 30.0
+SETTLE_S = 15.0
+SESSION_S = 1.0
+WAIT_S = 0.4
+CALL_S = 0.9
+HOLD_MS = 300
+AGREED_S = 3 * SESSION_S
+"""So long all brokers have known the same keeper: then every member has come to it."""
+TOPICS = {"a": 4, "b": 3}
+"""With their partitions, at first."""
+PARTITIONS_MAX = 8
+_GROUP = {"namespace": "public", "group": "g"}
+
+
+class Keeper:
+    """A broker, as far as groups go."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.process: Process | None = None
+        self.groups: Groups | None = None
+        self.heard: tuple[BrokerInfo, ...] = ()
+        """The live brokers, as far as it knows."""
+
+    @property
+    def info(self) -> BrokerInfo:
+        return BrokerInfo(self.name, f"sim://{self.name}")
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process is not None and self.process.alive
+
+    def start(self) -> None:
+        """Start a process, which knows the brokers that there are."""
+        self.process = Process(self.world.loop, self.name)
+        self.groups = Groups(HttpConfig())
+        self.world.came_or_went(self)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.crash(power=False)
+        self.world.came_or_went(None)
+
+    async def at(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Have this process do it, by way of a call. Raises what that raises, `TimeoutError`."""
+        await self.world.way()
+        if self.process is None or not self.process.alive:
+            raise TimeoutError
+        task = self.process.spawn(_outcome(work), "call")
+        done, _ = await asyncio.wait({task}, timeout=CALL_S)
+        if not done:
+            raise TimeoutError
+        await self.world.way()
+        found, error = task.result()
+        if error is not None:
+            raise error
+        return found
+
+    async def answer(
+        self, handler: Any, member: str, body: Any, *, forwarded: bool = False
+    ) -> web.StreamResponse:
+        """What the production handler answers."""
+        handled: web.StreamResponse = await handler(self._call(handler, member, body, forwarded))
+        return handled
+
+    def _call(self, handler: Any, member: str, body: Any, forwarded: bool) -> Any:
+        world = self.world
+
+        async def read_json(_: Any) -> Any:
+            return body
+
+        async def forward(_: Any, owner: Owner) -> web.StreamResponse:
+            there = world.keepers[owner.broker_id]
+            answer: web.StreamResponse = await there.at(
+                lambda: there.answer(handler, member, body, forwarded=True)
+            )
+            return answer
+
+        async def get(name: TopicName) -> Any:
+            return SimpleNamespace(settings=TopicSettings(partitions=world.topics[name.topic]))
+
+        async def names_in(_: str) -> list[str]:
+            return sorted(world.topics)
+
+        return SimpleNamespace(
+            namespace="public",
+            variables={**_GROUP, "member": member},
+            identity=SimpleNamespace(name="user:ann"),
+            forwarded=forwarded,
+            owner_url="",
+            check=lambda *_: None,
+            duration_ms=lambda *_: round(WAIT_S * 1000),
+            read_json=read_json,
+            reply=lambda found: web.Response(body=msgspec.json.encode(found)),
+            services=SimpleNamespace(
+                config=HttpConfig(),
+                groups=self.groups,
+                gate=SimpleNamespace(secured=False),
+                stopping=asyncio.Event(),
+                peers=SimpleNamespace(forward=forward),
+                broker=SimpleNamespace(
+                    broker_id=self.name,
+                    registry=SimpleNamespace(brokers=lambda: self.heard),
+                    topics=SimpleNamespace(get=get, names_in=names_in),
+                ),
+            ),
+        )
+
+
+async def _outcome(work: Callable[[], Awaitable[Any]]) -> tuple[Any, Exception | None]:
+    """Who asked may not be there any more."""
+    try:
+        return await work(), None
+    except (OctavoError, TimeoutError) as error:
+        return None, error
+
+
+class Member:
+    """One consumer, as a client has it."""
+
+    def __init__(self, world: World, name: str, topics: list[str]) -> None:
+        self.world = world
+        self.name = name
+        self.topics = topics
+        self.process = Process(world.loop, name)
+        self.rng = self.process.rng
+        self.generation = 0
+        self.holds: frozenset[PartitionName] = frozenset()
+        """What it has, and has not let go."""
+        self.working: frozenset[PartitionName] = frozenset()
+        """What it receives from."""
+        self.shown_s = world.loop.time()
+        """When it showed itself last, and was answered."""
+        self.leaving = False
+        self.received: dict[PartitionName, float] = {}
+        """When it has received from each last."""
+
+    @property
+    def wants(self) -> list[PartitionName]:
+        names = sorted(self.world.topics) if "*" in self.topics else self.topics
+        return [
+            TopicName("public", name).partition(number)
+            for name in names
+            for number in range(self.world.topics[name])
+        ]
+
+    def start(self) -> None:
+        self.process.spawn(self._beat(), self.name)
+        self.process.spawn(self._receive(), self.name)
+
+    async def _ask(self, handler: Any) -> web.StreamResponse | None:
+        keeper = self.rng.choice(list(self.world.keepers.values()))
+        body = handlers.MemberBody(
+            self.topics, [str(one) for one in sorted(self.holds)], self.generation, SESSION_S
+        )
+        try:
+            answer: web.StreamResponse = await keeper.at(
+                lambda: keeper.answer(handler, self.name, body)
+            )
+            return answer
+        except (OctavoError, TimeoutError):
+            self.world.trace.probe("groups.unanswered")
+            return None
+
+    async def _beat(self) -> None:
+        while not self.leaving:
+            asked_s = self.world.loop.time()
+            answer = await self._ask(handlers.beat)
+            if answer is None:
+                if self.world.loop.time() - self.shown_s > SESSION_S:
+                    self.holds = self.working = frozenset()  # as a client that is alone
+                continue
+            assert isinstance(answer, web.Response)
+            assert isinstance(answer.body, bytes)
+            shown = msgspec.json.decode(answer.body, type=handlers.MemberShown)
+            given = frozenset(handlers._partition(one) for one in shown.partitions)
+            self.world.given(self, given - self.holds, asked_s)
+            self.generation, self.shown_s = max(self.generation, shown.generation), asked_s
+            self.working = given
+            kept = self.holds - given
+            self.holds |= given
+            if kept:  # what is in hand is finished first
+                await asyncio.sleep(self.rng.choice((0.0, 0.1)))
+                self.holds = given
+        self.holds = self.working = frozenset()
+        while await self._ask(handlers.leave) is None:
+            pass
+        self.world.members.pop(self.name, None)
+
+    async def _receive(self) -> None:
+        while True:
+            for name in sorted(self.working):
+                self.world.receives(self, name)
+            await asyncio.sleep(self.rng.choice((0.02, 0.1)))
+
+
+class World:
+    """One seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.trace = Trace()
+        self.loop = SimLoop(seed, trace=self.trace)
+        self.rng = self.loop.stream("groups")
+        self.failure: str | None = None
+        self.over = False
+        self.topics = dict(TOPICS)
+        self.lost_p = self.rng.choice((0.0, 0.02, 0.1))
+        self.late_s = self.rng.choice((0.01, 0.3, 1.5))
+        """How late brokers hear of each other."""
+        self.keepers = {name: Keeper(self, name) for name in ("k1", "k2", "k3")}
+        self.members: dict[str, Member] = {}
+        self.holds: dict[PartitionName, Hold] = {}
+        self.last: dict[PartitionName, tuple[int, str]] = {}
+        """Who received last from each, at its owner of now, and with which generation."""
+        self.heard_s = 0.0
+        """When some broker heard of another list of brokers last."""
+        self._numbers = 0
+
+    def run(self) -> Result:
+        """All of it, or as far as the first violation."""
+        try:
+            for keeper in self.keepers.values():
+                keeper.start()
+            for _ in range(self.rng.randint(1, 4)):
+                self._join()
+            self._later(self._happen, self._pause_s())
+            self._until(SAFETY_S)
+            self.over, self.lost_p = True, 0.0
+            for keeper in self.keepers.values():
+                if not keeper.is_alive:
+                    keeper.start()
+            if all(member.leaving for member in self.members.values()):
+                self._join()
+            self._until(SETTLE_S)
+            self._judge()
+            self.loop.look_for_unseen_errors()
+            if self.loop.errors and self.failure is None:
+                self.failure = f"unhandled: {self.loop.errors[0]}"
+        except SimStuck as stuck:
+            self.failure = self.failure or f"stuck: {stuck}"
+        finally:
+            self.loop.close()
+        return Result(self.failure, self._numbers, dict(self.trace.probes))
+
+    def _until(self, s: float) -> None:
+        passed: list[bool] = []
+        self.loop.world_later(s, passed.append, True)
+        self.loop.run_until(lambda: passed or self.failure, virtual_s_max=s + 1)
+
+    def _later(self, call: Callable[..., Any], s: float, *args: Any) -> None:
+        self.loop.world_later(s, call, *args)
+
+    def _wrong(self, what: str) -> None:
+        self.failure = self.failure or f"at {self.loop.time():.3f} s: X22 {what}"
+
+    async def way(self) -> None:
+        """A message's; it may be lost."""
+        await asyncio.sleep(self.rng.choice((0.001, 0.01, 0.05)))
+        if self.rng.random() < self.lost_p:
+            self.trace.fault("groups.lost")
+            raise TimeoutError
+
+    # What happens
+
+    def _pause_s(self) -> float:
+        return self.rng.random() * self.rng.choice((0.5, 2.0, 6.0))
+
+    def _join(self) -> None:
+        self._numbers += 1
+        topics = self.rng.choice((["*"], ["*"], ["a"], ["a", "b"]))
+        member = Member(self, f"m{self._numbers}", topics)
+        self.members[member.name] = member
+        member.start()
+
+    def _happen(self) -> None:
+        if self.over:
+            return
+        rng: random.Random = self.rng
+        kind = rng.choice(("join", "leave", "vanish", "pause", "kill", "take over", "grow"))
+        self.trace.fault(f"groups.{kind}")
+        member = rng.choice(list(self.members.values())) if self.members else None
+        keeper = rng.choice(list(self.keepers.values()))
+        if kind == "join" and len(self.members) < 6:
+            self._join()
+        elif kind == "leave" and member is not None:
+            member.leaving = True
+        elif kind == "vanish" and member is not None:
+            member.process.crash(power=False)
+            del self.members[member.name]
+        elif kind == "pause" and member is not None:
+            member.process.pause(rng.choice((0.3, 1.5, 4.0)))
+        elif kind == "kill" and keeper.is_alive:
+            keeper.kill()
+            self._later(self._restart, rng.choice((0.2, 1.0, 3.0)), keeper)
+        elif kind == "take over" and self.holds:
+            name = rng.choice(sorted(self.holds))
+            self.holds[name] = Hold()
+            self.last.pop(name, None)
+        elif kind == "grow":
+            topic = rng.choice(sorted(self.topics))
+            self.topics[topic] = min(self.topics[topic] + 1, PARTITIONS_MAX)
+        self._later(self._happen, self._pause_s())
+
+    def _restart(self, keeper: Keeper) -> None:
+        if not keeper.is_alive:
+            keeper.start()
+
+    def came_or_went(self, came: Keeper | None) -> None:
+        """Some broker did: each hears of it in its own time, whoever came knows at once."""
+        live = tuple(one.info for one in self.keepers.values() if one.is_alive)
+        self.heard_s = self.loop.time()
+        for keeper in self.keepers.values():
+            late_s = 0.0 if keeper is came else self.rng.random() * self.late_s
+            self._later(partial(self._hears, keeper, live), late_s)
+
+    def _hears(self, keeper: Keeper, live: tuple[BrokerInfo, ...]) -> None:
+        newest = tuple(one.info for one in self.keepers.values() if one.is_alive)
+        if live == newest or keeper.heard != newest:
+            keeper.heard, self.heard_s = live, self.loop.time()
+
+    # What may be
+
+    def given(self, to: Member, new: frozenset[PartitionName], asked_s: float) -> None:
+        """The group has given a member what it did not hold."""
+        self.trace.probe("groups.given")
+        now_s = self.loop.time()
+        # What comes to a member after a pause may be true no more: its generation is too low.
+        if now_s - self.heard_s < AGREED_S + CALL_S or now_s - asked_s > CALL_S:
+            return
+        self.trace.probe("groups.given_by_the_only_keeper")
+        for other in self.members.values():
+            silent_s = now_s - other.shown_s
+            if other is to or other.process.paused or silent_s > SESSION_S - CALL_S / 2:
+                continue
+            if twice := new & other.holds & other.working:
+                self._wrong(f"{to.name} is given {sorted(twice)}, which {other.name} holds")
+
+    def receives(self, member: Member, name: PartitionName) -> None:
+        """A member asks the partition's owner for messages."""
+        hold = self.holds.setdefault(name, Hold())
+        try:
+            hold.enter(member.name, member.generation, now_ms(), HOLD_MS)
+        except StaleGeneration as error:
+            member.generation = max(member.generation, error.generation)
+            member.working -= {name}
+            member.holds -= {name}
+            self.trace.probe("groups.stale")
+            return
+        except SubscriptionBusy:
+            self.trace.probe("groups.busy")
+            return
+        self.trace.probe("groups.received")
+        member.received[name] = self.loop.time()
+        generation, last = self.last.get(name, (0, member.name))
+        if member.generation < generation:
+            self._wrong(
+                f"{member.name} receives from {name} with generation {member.generation}, and "
+                f"{last} did with {generation}"
+            )
+        self.last[name] = member.generation, member.name
+
+    def _judge(self) -> None:
+        """Nothing has changed for long."""
+        if self.failure is not None:
+            return
+        now_s = self.loop.time()
+        wanted = {name for member in self.members.values() for name in member.wants}
+        has: dict[PartitionName, list[str]] = {name: [] for name in sorted(wanted)}
+        for member in self.members.values():
+            for name in sorted(member.holds):
+                has.setdefault(name, []).append(member.name)
+                if now_s - member.received.get(name, 0.0) > 1.0:
+                    self._wrong(f"{member.name} has {name} and cannot receive from it")
+                if name not in member.wants:
+                    self._wrong(f"{member.name} has {name}, and does not want it")
+        if wrong := {str(name): who for name, who in has.items() if len(who) != 1}:
+            self._wrong(f"in the end partitions are had by {wrong}")
+        if all(member.wants == sorted(wanted) for member in self.members.values()):
+            shares = Counter(who for names in has.values() for who in names)
+            counts = [shares[member] for member in self.members]
+            if max(counts) - min(counts) > 1:
+                self._wrong(f"in the end members have {dict(shares)}")
+        self.trace.probe("groups.judged")
+
+
+BUGS: dict[str, tuple[Edit, ...]] = {
+    "what another one holds is given": (
+        Edit(
+            "octavo.broker.subscriptions.group:Group.given",
+            "(is_settled and partition not in elsewhere)",
+            "is_settled",
+        ),
+    ),
+    "who is silent stays a member": (
+        Edit(
+            "octavo.broker.subscriptions.group:Group.expire",
+            "if one.until_ms <= now_ms",
+            "if one.until_ms <= 0",
+        ),
+    ),
+    "who goes takes its partitions along": (
+        Edit(
+            "octavo.broker.subscriptions.group:Group.leave",
+            "del self.members[name]\n    self._assign()",
+            "del self.members[name]",
+        ),
+    ),
+    "what a member has let go is still its own": (
+        Edit(
+            "octavo.broker.subscriptions.group:Group.beat",
+            "member.holds &= frozenset(holds)",
+            "member.holds |= frozenset(holds)",
+        ),
+    ),
+    "an older generation receives": (
+        Edit(
+            "octavo.broker.subscriptions.hold:Hold.enter",
+            "if generation < self.generation:",
+            "if generation < 0:",
+        ),
+    ),
+    "more partitions than before are not looked at": (
+        Edit(
+            "octavo.broker.subscriptions.group:Group.beat",
+            "changed = changed or wanted != member.wants or generation > self.generation",
+            "changed = changed or generation > self.generation",
+        ),
+    ),
+}
+"""Planted one at a time: each has to be found."""
+
+
+def run_seed(seed: int, edits: Sequence[Edit] = ()) -> Result:
+    """Run one seed, with a bug planted or without."""
+    with planted_edits(edits) if edits else nullcontext(), quiet(), forbid_real_world():
+        return World(seed).run()
+
+
+def main() -> int:
+    """The exit code."""
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+    probes, failed = dict[str, int](), 0
+    for seed in range(count):
+        result = run_seed(seed)
+        for name, times in result.probes.items():
+            probes[name] = probes.get(name, 0) + times
+        if result.failure is not None:
+            failed += 1
+            print(f"SEED {seed} FAILED {result.failure}")
+    print(f"{count} seeds, {failed} failed; probes {probes}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
