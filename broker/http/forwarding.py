@@ -11,7 +11,15 @@ and the caller decides.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Mapping,
+    Sequence,
+)
 from typing import Any, NamedTuple, TypeVar
 
 import aiohttp
@@ -308,7 +316,7 @@ class Peers:
         owner: Owner,
         method: str,
         path: str,
-        body: bytes | None = None,
+        body: bytes | AsyncIterable[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
         wait_s: float = 0.0,
         *,

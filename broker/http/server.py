@@ -12,8 +12,10 @@ import asyncio
 import errno
 import random
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import msgspec
 import structlog
@@ -22,6 +24,7 @@ from aiohttp import web
 from octavo.broker.audit.log import AuditLog
 from octavo.broker.broker import Broker
 from octavo.broker.cluster.handing import Handed
+from octavo.broker.cluster.letters import LargeLetter
 from octavo.broker.errors import BrokerError
 from octavo.broker.http.api.answers import LetGo, Unused
 from octavo.broker.http.api.moves import PrepareBody, TakeBody, end_body
@@ -49,6 +52,7 @@ from octavo.broker.types import BrokerInfo, Owner, PartitionName, TopicName
 from octavo.metadata.bookies import BookieRegistry
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.codes import Scope
+from octavo.protocol.records import build_batch
 from octavo.security.authority import Authority
 from octavo.security.principal import Authenticates
 from octavo.security.settings import SecurityConfig
@@ -152,6 +156,7 @@ class BrokerServer:
         broker.foretell_peer = self._foretell_peer
         broker.ask_peer = self._ask_peer
         broker.letters.pass_on = self._pass_letter_on
+        broker.letters.pass_large_on = self._pass_large_on
         broker.inactive.ask = self._ask_unused
         self._router = Router(FormerNames().routes(ROUTES))
         self._listener: asyncio.Server | TlsListener | None = None
@@ -283,7 +288,7 @@ class BrokerServer:
         owner: Owner,
         method: str,
         path: str,
-        body: bytes | None = None,
+        body: bytes | AsyncIterable[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
         """A call that this broker makes for itself."""
@@ -296,6 +301,20 @@ class BrokerServer:
         path = f"/v1/topics/{name.namespace}/{name.topic}/partitions/{name.partition}/messages"
         headers = {"Content-Type": RECORD_BATCH}
         await self._ask(owner, "POST", path, batch, headers)
+
+    async def _pass_large_on(self, owner: Owner, name: PartitionName, letter: LargeLetter) -> None:
+        path = f"/v1/topics/{name.namespace}/{name.topic}/partitions/{name.partition}/large-copy"
+        head = build_batch([letter.copy])
+        path += f"?upload={quote(letter.upload)}&head={len(head)}"
+
+        async def body() -> AsyncGenerator[bytes, None]:
+            # When the call ends early aiohttp is still in here: it is cancelled, and so closed.
+            yield head
+            async with aclosing(letter.body.pieces()) as pieces:
+                async for piece in pieces:
+                    yield piece
+
+        await self._ask(owner, "POST", path, body())
 
     async def _pass_audit_on(self, owner: Owner, batch: bytes) -> None:
         await self._ask(owner, "POST", "/v1/audit", batch)

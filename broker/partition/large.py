@@ -11,14 +11,15 @@ of its last record. Memory: one piece, and what the ledger's writer has on its w
 the slowest bookie. An upload that is broken off has its ledger thrown away; when the owner dies
 before step 3, the sweep of leftovers finds it (log/leftover.py): no record names it, and offsets
 were not used. What was inserted and not answered is found by the name that its publisher gave the
-upload, as long as the message is kept.
+upload, as long as the message is kept. A copy in another topic, a dead letter or one that is
+retried, is an upload as well: of what is read of the original meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from contextlib import AbstractAsyncContextManager
 
 from octavo.broker.bulkload import rules
@@ -45,7 +46,16 @@ from octavo.metadata.bulk_loads import PrivateLedger
 from octavo.metadata.topics import PartitionLedger
 from octavo.protocol.batch import read_header, with_base_offset
 from octavo.protocol.codes import OctavoError
-from octavo.protocol.large import Assembler, LargeBody, large_body_of, piece_of, piece_record
+from octavo.protocol.large import (
+    LARGE_HEADER,
+    Assembler,
+    BrokenBody,
+    Cutter,
+    LargeBody,
+    large_body_of,
+    piece_of,
+    piece_record,
+)
 from octavo.protocol.records import Record, build_batch, read_records
 
 PIECES_UNDER_WAY_MAX = 4
@@ -214,6 +224,30 @@ class LargeUpload:
         )
 
 
+async def take_copy(begun: LargeUpload, copy: Record, parts: AsyncIterable[bytes]) -> Published:
+    """Store a copy whose body comes in parts. `copy` says, as the original does, what has to come.
+
+    Raises `BrokenBody` when it is something else (nothing is stored), and as `begun` does.
+    """
+    large = large_body_of(copy.headers)
+    if large is None:
+        raise BrokenBody("it does not say how long its body is")
+    cutter = Cutter(begun.upload, large.size)
+    async for part in parts:
+        for piece in cutter.feed(part):
+            await begun.add(piece)
+    if rest := cutter.rest():
+        await begun.add(rest)
+    body = cutter.body()
+    if (body.size, body.crc32c) != (large.size, large.crc32c):
+        raise BrokenBody(
+            f"of a copy {body.size} bytes with checksum {body.crc32c} have come, and its message "
+            f"says {large.size} with {large.crc32c}"
+        )
+    headers = [header for header in copy.headers if header[0] != LARGE_HEADER]
+    return await begun.finish(copy._replace(headers=headers), body)
+
+
 class BodyReader:
     """The body of one message. `large` says what there is to come; None: it is no large one."""
 
@@ -267,10 +301,11 @@ async def open_body(
         if not records.holds(index):
             await records.turn_to(index)
         message = records[index]
-    if not segment.pieces and not message.value and large_body_of(message.headers) is not None:
+    large = None if segment.pieces or message.value else large_body_of(message.headers)
+    if large is not None and large.size:
         raise MessageNotFound(
             f"the message at offset {offset} is a copy of a large one, without its body: read that "
-            "where the copy was made (the headers of a dead letter name topic and offset)"
+            "where the copy was made"
         )
     return BodyReader(log, segment, offset, message)
 

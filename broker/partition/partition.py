@@ -20,7 +20,7 @@ import asyncio
 import contextlib
 import math
 import zlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
@@ -55,7 +55,14 @@ from octavo.broker.partition.compactor import Compactor
 from octavo.broker.partition.context import PartitionContext
 from octavo.broker.partition.ending import STATE_BYTES_MAX, Foretold, PartitionEnd
 from octavo.broker.partition.gathering import Gathering, Joined, Placed
-from octavo.broker.partition.large import BodyReader, LargeUpload, check_taken, open_body, placed
+from octavo.broker.partition.large import (
+    BodyReader,
+    LargeUpload,
+    check_taken,
+    open_body,
+    placed,
+    take_copy,
+)
 from octavo.broker.partition.log import PartitionLog
 from octavo.broker.partition.maintenance import Maintenance
 from octavo.broker.partition.opening import Opened, PartitionOpener
@@ -525,6 +532,19 @@ class Partition:
             partial(self._check_access, access),
         )  # fmt: skip
 
+    async def copy_large(self, upload: str, copy: Record, parts: AsyncIterable[bytes]) -> Published:
+        """Store a copy of a large message, unless one of this `upload` is here; where it is.
+
+        Raises as `begin_large` and `take_copy` do.
+        """
+        begun = await self.begin_large(upload)
+        if isinstance(begun, Published):
+            return begun
+        try:
+            return await take_copy(begun, copy, parts)
+        finally:
+            begun.discard()
+
     def _check_access(self, access: int | None) -> None:
         if self._publisher.stored_stream is not None:
             raise TopicIsStream(
@@ -539,6 +559,13 @@ class Partition:
         """
         self._check_open()
         return await open_body(self._log, self._record, self.readable, offset)
+
+    async def large_body(self, offset: int) -> BodyReader | None:
+        """Of the large message at this offset; None: it is none, or a copy without its body.
+
+        Raises as `body` does.
+        """
+        return await self.body(offset) if self._record.ledgers.find(offset).pieces else None
 
     async def prove(self) -> None:
         """Return when it is certain that the partition was ours when this was called.

@@ -10,7 +10,7 @@ owner sends the copy again, as the same producer's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Protocol
 
 import structlog
@@ -25,11 +25,23 @@ from octavo.broker.subscriptions.dead_letters import (
 )
 from octavo.broker.types import DeadLetters, Delivery, PartitionName, SubscriptionInfo, TopicName
 from octavo.protocol.codes import OctavoError
+from octavo.protocol.large import large_body_of
 from octavo.protocol.records import Record
 
 _AT_ONCE = 32
 """Copies under way of one subscription and partition."""
 _log = structlog.get_logger()
+
+
+class LargeSource(Protocol):
+    """The body of a large message."""
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+
+    def pieces(self) -> AsyncGenerator[bytes, None]:
+        """All of it, in order. Raises what reading does."""
 
 
 class LetterOffice(Protocol):
@@ -38,10 +50,18 @@ class LetterOffice(Protocol):
     turn: asyncio.Semaphore
     """Of those who have messages in memory to be sent."""
 
-    async def send(self, topic: TopicName, number: int, record: Record, producer_id: int) -> None:
+    async def send(
+        self,
+        topic: TopicName,
+        number: int,
+        record: Record,
+        producer_id: int,
+        body: LargeSource | None = None,
+    ) -> None:
         """Return when the message is durable. Raises why it is not, or may not be.
 
-        `number`: of the partition for a message without a key, of as many as the topic has.
+        `number`: of the partition for a message without a key, of as many as the topic has. `body`:
+        of a large message.
         """
 
 
@@ -58,9 +78,11 @@ class Burying:
         office: LetterOffice,
         read: Callable[[Sequence[int]], Awaitable[list[Delivery]]],
         ack: Callable[[Sequence[int]], Awaitable[None]],
+        body: Callable[[int], Awaitable[LargeSource | None]],
     ) -> None:
         """`word`: tells the topic from its namesakes, and letters before a seek from those after.
-        `read`: the first of these, with their counts. `ack`: durably."""
+        `read`: the first of these, with their counts. `ack`: durably. `body`: of the large
+        message at an offset, None for a copy that never had one."""
         self._name = name
         self._word = word
         self._info = info
@@ -69,6 +91,7 @@ class Burying:
         self._office = office
         self._read = read
         self._ack = ack
+        self._body = body
         self._retries = bool(info.settings.retry_topic)
         self._target = TopicName.parse(info.settings.retry_topic or info.settings.dead_letter_topic)
         self._task: asyncio.Task[None] | None = None
@@ -132,7 +155,13 @@ class Burying:
         else:
             record = dead_letter_of(self._name, self._info.name, letter)
         producer = producer_of(self._word(), self._name, self._info, letter.offset)
-        await self._office.send(self._target, self._name.partition, record, producer)
+        body = await self._body_of(letter)
+        await self._office.send(self._target, self._name.partition, record, producer, body)
+
+    async def _body_of(self, letter: Delivery) -> LargeSource | None:
+        if letter.record.value or large_body_of(letter.record.headers) is None:
+            return None
+        return await self._body(letter.offset)
 
     def _tell(self, error: Exception) -> None:
         reason = f"{self._target}: {error or type(error).__name__}"

@@ -32,7 +32,7 @@ from octavo.broker.errors import (
 from octavo.broker.log.open_batches import ReadableBatch
 from octavo.broker.state.cursor import Cursor, Range, ranges_of
 from octavo.broker.state.format import CursorState, Op, ack_op, cursor_op, deliveries_op, sought_op
-from octavo.broker.subscriptions.burying import Burying, LetterOffice
+from octavo.broker.subscriptions.burying import Burying, LargeSource, LetterOffice
 from octavo.broker.subscriptions.dead_letters import SpentMessages
 from octavo.broker.subscriptions.dispatch import DispatchedBatch, Dispatcher
 from octavo.broker.subscriptions.filters import Filter
@@ -96,6 +96,9 @@ class SubscribedLog(Protocol):
 
     def readable(self, batch: StoredBatch) -> AbstractAsyncContextManager[ReadableBatch]:
         """The batch, opened, for as long as the block lasts."""
+
+    async def large_body(self, offset: int) -> LargeSource | None:
+        """Of the large message at this offset; None for any other."""
 
     @property
     def earliest_offset(self) -> int:
@@ -194,7 +197,7 @@ class Subscription:
         if office is not None and spent.limits:
             self._burying = Burying(
                 log.name, self._letter_word, info, config, spent, office, self._read_spent,
-                self._ack_spent,
+                self._ack_spent, log.large_body,
             )  # fmt: skip
         self._hold = Hold()
         self._waiters: dict[asyncio.Future[None], None] = {}

@@ -332,30 +332,6 @@ async def test_a_filter_looks_at_the_message_and_not_at_its_pieces(cluster: Clus
     assert [one["offset"] for one in given] == [found["offset"]]
 
 
-async def test_a_dead_letter_says_where_the_body_is(cluster: Cluster) -> None:
-    body = {
-        "type": "shared", "start": "earliest", "max_deliveries": 1,
-        "dead_letter_topic": "public/dead",
-    }  # fmt: skip
-    answer = await cluster.api.put(SUB, json=body)
-    assert answer.status == 201, answer
-    found = await uploaded(cluster, Octavo_Key="k")
-    (given,) = await received(cluster)
-    nack = {"nack": [given["ack_id"]]}
-    assert (await cluster.api.post(SUB + "/ack", json=nack)).status == 200
-    dead = "/v1/topics/public/dead"
-    async with asyncio.timeout(30):
-        while (answer := await cluster.api.get(dead + "/messages")).status != 200:
-            await received(cluster)
-    (letter,) = answer.json()["messages"]
-    assert (letter["key"], letter["large"]["size"]) == ("k", len(BODY))
-    assert str(found["offset"]) in letter["headers"].values()
-    answer = await cluster.api.get(f"{dead}/messages/{letter['offset']}/body")
-    assert answer.status == 404
-    assert "a copy of a large one" in answer.json()["detail"]
-    assert await body_at(cluster, found["offset"]) == BODY
-
-
 async def test_compaction_that_comes_later_takes_no_body_away(cluster: Cluster) -> None:
     found = await uploaded(cluster, Octavo_Key="k")
     for number in range(3):

@@ -42,6 +42,9 @@ class SlowLog:
         await asyncio.sleep(3 * ACK_TIMEOUT_MS / 1000)
         return [StoredBatch(0, 7, 0, read_header(self.data), self.data)]
 
+    async def large_body(self, offset: int) -> None:
+        return None
+
     def readable(self, batch: StoredBatch) -> AbstractAsyncContextManager[ReadableBatch]:
         return OpenBatches(0).readable(batch)
 

@@ -41,6 +41,9 @@ class SlowLog:
         data = build_batch([Record(None, b"%d" % offset)])
         return [StoredBatch(offset, 7, offset, read_header(data), data)]
 
+    async def large_body(self, offset: int) -> None:
+        return None
+
     def readable(self, batch: StoredBatch) -> AbstractAsyncContextManager[ReadableBatch]:
         return OpenBatches(0).readable(batch)
 

@@ -168,6 +168,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "octavo.broker.subscriptions.subscription:_RUNS_MAX": (1, 2),
     "octavo.client.handing:FIRST_MAX": (1, 2, 3),
     "octavo.client.handing:AHEAD_S": (0.05, 10.0),
+    "octavo.broker.cluster.letters:LARGE_AT_ONCE": (1, 3),
     "octavo.broker.cluster.letters:SENDERS_MAX": (1, 2),
     "octavo.broker.subscriptions.burying:_AT_ONCE": (1, 3),
     "octavo.broker.state.format:COUNTS_OF_ONE_OP": (1, 2),

@@ -69,7 +69,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.http.api.topic_body:BACKOFF_MOST_MS
     """,
     "longer than what it waits for may take; the simulated network has deadlines of its own": """
-        octavo.broker.cluster.letters:ATTEMPT_S
+        octavo.broker.cluster.letters:ATTEMPT_S octavo.broker.cluster.letters:SLOWEST_BYTES_S
     """,
     "against seven days stand requests that are minutes on their way, and a seed lasts one: "
     "unit/broker/test_bulk_loads_kept goes to the end of them": """

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from urllib.parse import quote
 
 import structlog
@@ -23,14 +24,14 @@ from octavo.broker.http.api.payloads import raw_record
 from octavo.broker.http.api.publish import access_of, partition_of_single
 from octavo.broker.http.api.read import one_partition, position_of, resolve
 from octavo.broker.http.call import Call, too_long
-from octavo.broker.http.forwarding import prefers_redirect, with_owner
+from octavo.broker.http.forwarding import at_owner, prefers_redirect, with_owner
 from octavo.broker.http.problems import Problem
 from octavo.broker.http.stream import write_head
 from octavo.broker.partition.large import id_of
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import MessageId, Owner, Published, checked_name
 from octavo.protocol.large import PIECE_BYTES, BodyTooLong, Cutter, LargeBody
-from octavo.protocol.records import Record, build_batch
+from octavo.protocol.records import Record, build_batch, read_records
 
 UPLOAD_HEADER = "Octavo-Upload"
 CRC_HEADER = "Octavo-Crc32c"
@@ -38,6 +39,8 @@ UPLOAD_HELD_BYTES = 8 * PIECE_BYTES
 """What an upload counts as while it lasts: a piece that gathers, and those on their way."""
 BODY_HELD_BYTES = 2 * PIECE_BYTES
 """What the answer with a body counts as."""
+COPY_HEAD_BYTES_MAX = 1024 * 1024
+"""Key and headers of a message that another broker copies."""
 _REFUSED = ("Producer-Id", "Producer-Epoch", "Producer-Seq", "If-Match")
 
 log = structlog.get_logger()
@@ -173,6 +176,50 @@ class _Upload:
         if published.duplicate:
             found.duplicate = True
         return found
+
+
+async def copy_large(call: Call) -> web.StreamResponse:
+    """`POST …/partitions/{partition}/large-copy`: from the broker that has the original.
+
+    Its body is a record batch of the message alone, `head` bytes, and behind it the copied body.
+    """
+    name, upload = call.partition, call.text("upload")
+    assert name is not None
+    head = call.integer("head", 0, 1, COPY_HEAD_BYTES_MAX)
+
+    async def here(partition: Partition) -> web.StreamResponse:
+        await call.hold(UPLOAD_HELD_BYTES)
+        parts = call.stream_body()
+        copy, first = await _copy_head(parts, head)
+        stored = await partition.copy_large(upload, copy, _behind(first, parts))
+        async for _ in parts:
+            pass  # it was here already: who sends it hears so when it has sent all
+        call.messages = 1
+        if not stored.duplicate:
+            call.services.metrics.messages_published.inc(1)
+        return web.Response(status=204)
+
+    return await at_owner(call, name, here)
+
+
+async def _copy_head(parts: AsyncIterator[bytes], size: int) -> tuple[Record, bytes]:
+    """The message, and what has come of its body. Raises a `Problem`."""
+    found = bytearray()
+    while len(found) < size:
+        try:
+            found += await anext(parts)
+        except StopAsyncIteration:
+            raise Problem(400, "bad-body", f"it ends after {len(found)} bytes") from None
+    records = [*read_records(bytes(found[:size]))]
+    if len(records) != 1:
+        raise Problem(400, "bad-body", f"{len(records)} messages are said to have one body")
+    return records[0], bytes(found[size:])
+
+
+async def _behind(first: bytes, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for part in parts:
+        yield part
 
 
 async def body(call: Call) -> web.StreamResponse:

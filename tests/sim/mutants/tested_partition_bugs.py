@@ -420,9 +420,10 @@ BUGS = (
         (
             Edit(
                 "octavo.broker.subscriptions.burying:Burying._send",
-                "await self._office.send(self._target, self._name.partition, record, producer)",
-                "asyncio.ensure_future(\n"
-                "        self._office.send(self._target, self._name.partition, record, producer))",
+                "await self._office.send("
+                "self._target, self._name.partition, record, producer, body)",
+                "asyncio.ensure_future(self._office.send(\n"
+                "        self._target, self._name.partition, record, producer, body))",
             ),
         ),
     ),

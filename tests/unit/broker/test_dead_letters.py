@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import InvalidSettings, TopicNotFound
 from octavo.broker.state.cursor import Cursor
-from octavo.broker.subscriptions.burying import Burying
+from octavo.broker.subscriptions.burying import Burying, LargeSource
 from octavo.broker.subscriptions.dead_letters import (
     SpentMessages,
     dead_letter_of,
@@ -209,7 +209,14 @@ class Office:
         self.letters: list[tuple[TopicName, int, bytes]] = []
         self.producers: list[int] = []
 
-    async def send(self, topic: TopicName, number: int, record: Record, producer_id: int) -> None:
+    async def send(
+        self,
+        topic: TopicName,
+        number: int,
+        record: Record,
+        producer_id: int,
+        body: LargeSource | None = None,
+    ) -> None:
         offset = int(dict(record.headers)["Octavo-Origin-Offset"] or b"")
         if error := self.broken.get(offset):
             raise error
@@ -229,7 +236,7 @@ class Desk:
             self.spent.take(offset, 1)
         config = BrokerConfig(dead_letter_retry_ms=1, dead_letter_retry_ms_max=2)
         self.burying = Burying(
-            NAME, lambda: 1, INFO, config, self.spent, office, self.read, self.ack
+            NAME, lambda: 1, INFO, config, self.spent, office, self.read, self.ack, self.body
         )
 
     async def read(self, offsets: Sequence[int]) -> list[Delivery]:
@@ -237,6 +244,9 @@ class Desk:
             Delivery("", one, MessageId(0, one, 0), Record(None, b"%d" % one), 3)
             for one in offsets[: self.read_at_once]
         ]
+
+    async def body(self, offset: int) -> None:
+        return None
 
     async def ack(self, offsets: Sequence[int]) -> None:
         self.acked += offsets

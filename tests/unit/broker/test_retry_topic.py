@@ -10,7 +10,7 @@ import pytest
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import InvalidSettings, PartitionUnavailable
 from octavo.broker.state.cursor import Cursor
-from octavo.broker.subscriptions.burying import Burying
+from octavo.broker.subscriptions.burying import Burying, LargeSource
 from octavo.broker.subscriptions.dead_letters import (
     SpentMessages,
     dead_letter_of,
@@ -136,7 +136,14 @@ class Office:
         self.broken = False
         self.stored: list[tuple[TopicName, Record]] = []
 
-    async def send(self, topic: TopicName, number: int, record: Record, producer_id: int) -> None:
+    async def send(
+        self,
+        topic: TopicName,
+        number: int,
+        record: Record,
+        producer_id: int,
+        body: LargeSource | None = None,
+    ) -> None:
         self.asked.set()
         await self.open.wait()
         if self.broken:
@@ -153,11 +160,14 @@ class Desk:
         self.acked: list[int] = []
         config = BrokerConfig(dead_letter_retry_ms=1, dead_letter_retry_ms_max=2)
         self.burying = Burying(
-            NAME, lambda: 1, INFO, config, self.spent, office, self.read, self.ack
+            NAME, lambda: 1, INFO, config, self.spent, office, self.read, self.ack, self.body
         )
 
     async def read(self, offsets: Sequence[int]) -> list[Delivery]:
         return [Delivery("", one, MessageId(0, one, 0), Record(None, b"v"), 2) for one in offsets]
+
+    async def body(self, offset: int) -> None:
+        return None
 
     async def ack(self, offsets: Sequence[int]) -> None:
         self.acked += offsets

@@ -51,6 +51,9 @@ class Log:
         data = with_base_offset(data, offset)
         return [StoredBatch(offset, 1, offset, read_header(data), bytes(data))]
 
+    async def large_body(self, offset: int) -> None:
+        return None
+
     def readable(self, batch: StoredBatch) -> AbstractAsyncContextManager[ReadableBatch]:
         return OpenBatches(0).readable(batch)
 
