@@ -600,6 +600,8 @@ class PartitionStats:
     """Why retention leaves the oldest ledger."""
     compacted: tuple[int, int, int] | None = None
     """Of its compacted view, if it has one: horizon, messages, bytes."""
+    stream: bool = False
+    """Whether it is a durable stream."""
 
 
 class PartitionState(enum.Enum):

@@ -55,8 +55,14 @@ is taken for new."""
 
 LoadPart = Callable[[PartitionName, str, int], Awaitable[int | None]]
 """Ask a partition's owner for `Partition.load_part`. Raises `TopicNotFound` when it is deleted."""
+CheckTaken = Callable[[PartitionName], Awaitable[None]]
+"""Ask a partition's owner whether it takes bulk loads. Raises `TopicIsStream`."""
 ANYBODY = Caller()
 _LOST_RACE = (VersionConflict, RecordExists, RecordNotFound)
+
+
+async def takes_all(_: PartitionName) -> None:
+    """For those who know that no partition is a stream."""
 
 
 class TakesPart(Protocol):
@@ -127,13 +133,14 @@ class BulkLoads:
         *,
         published: bool = False,
         caller: Caller = ANYBODY,
+        check_taken: CheckTaken = takes_all,
     ) -> Committed:
         """Make a batch part of its partitions, all or nothing; returns when all is visible.
 
         `published`: the writer began this batch and has published it by itself, without ledgers.
         Raises `InvalidBulkLoad`, `TopicNotFound`, `PartitionNotFound`, `TooManyLedgers`,
-        `BulkLoadAborted`, `BatchBegun`, `BatchOutOfOrder`, `ForeignBulkLoad`: nothing is
-        committed; and `BulkLoadUnfinished`: it is, ask again.
+        `BulkLoadAborted`, `BatchBegun`, `BatchOutOfOrder`, `ForeignBulkLoad`, and what
+        `check_taken` does: nothing is committed; and `BulkLoadUnfinished`: it is, ask again.
         """
         parts: tuple[BulkLoadPart, ...] | None = None
         for _ in range(_CHANGES_TRIED_MAX):
@@ -142,6 +149,7 @@ class BulkLoads:
                 return Committed(record, True, offsets)
             if parts is None:
                 parts = await self._checks.parts(bulk_load, batch, offers, _AT_ONCE)
+                await _check_streams((offer.name for offer in offers), check_taken)
             wanted = rules.committing(
                 record, batch, parts, self._clock(), published=published, digest=caller.digest
             )
@@ -160,11 +168,12 @@ class BulkLoads:
         content: Mapping[PartitionName, str],
         load_part: LoadPart,
         caller: Caller = ANYBODY,
+        check_taken: CheckTaken = takes_all,
     ) -> bool:
         """Note that the caller publishes this batch, and what; False when it is committed already.
 
         Raises `BatchBegun`, `BatchOutOfOrder`, `ForeignBulkLoad`, `TopicNotFound`,
-        `PartitionNotFound`, `BulkLoadUnfinished`.
+        `PartitionNotFound`, `BulkLoadUnfinished`, and what `check_taken` does.
         """
         words = {str(name): said for name, said in content.items()}
         for _ in range(_CHANGES_TRIED_MAX):
@@ -176,6 +185,7 @@ class BulkLoads:
                 if wanted is not None:
                     # What cannot be published is never finished, and blocks the id.
                     await self._checks.exist(content)
+                    await _check_streams(content, check_taken)
                     await self._store.write(bulk_load, wanted, version)
             except _LOST_RACE:
                 continue
@@ -422,3 +432,10 @@ def _name(part: BulkLoadPart) -> PartitionName:
 
 def _crowded(bulk_load: str) -> BulkLoadUnfinished:
     return BulkLoadUnfinished(f"bulk load {bulk_load} is being changed by others; try again")
+
+
+async def _check_streams(names: Iterable[PartitionName], check: CheckTaken) -> None:
+    """A durable stream is a topic of one partition: only the first of each need be asked."""
+    for name in names:
+        if name.partition == 0:
+            await check(name)

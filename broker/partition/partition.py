@@ -338,6 +338,7 @@ class Partition:
             subscriptions=self._subscriptions.stats(),
             kept_because=self._why_kept(),
             compacted=compacted_figures(self._record.value.compaction),
+            stream=publisher.stored_stream is not None,
         )
 
     def _why_kept(self) -> str:

@@ -13,7 +13,9 @@ import pytest
 
 from octavo.broker.http.api.durable_streams import WORD_BYTES_MAX
 from octavo.broker.state.stream import Append, StreamConfig
+from octavo.broker.types import PartitionName
 from octavo.protocol.records import Record
+from tests.cluster.test_broker_bulk_loads import private
 from tests.support.cluster import Cluster, make_topic, owned, running_cluster
 
 S = "/v1/durable-streams/public/s"
@@ -495,3 +497,36 @@ async def test_a_fork_lives_as_its_source_unless_it_says_so(cluster: Cluster) ->
     own = await put(cluster, path=FORK + "2", Stream_Forked_From=S, Stream_TTL="7")
     assert own.status == 201
     assert (await cluster.api.call("HEAD", FORK + "2")).headers["Stream-TTL"] == "7"
+
+
+async def test_a_bulk_load_into_a_stream_is_refused_before_anything_is_committed(
+    tmp_path: Path,
+) -> None:
+    """It would go around what holds for appends; also asked of a broker that is not the owner."""
+    async with running_cluster(tmp_path, brokers=2) as cluster:
+        assert (await put(cluster, JSON)).status == 201
+        plain = "/v1/topics/public/plain"
+        assert (await cluster.api.put(plain)).status == 201
+        running = cluster.brokers[await cluster.owner_of(PARTITION)]
+        parts = []
+        for topic in ("plain", "s"):
+            name = PartitionName("public", topic, 0)
+            one = await private(running, name, "q", 0, [1])
+            ledger = {
+                "id": one.ledger_id, "messages": one.count, "bytes": one.bytes,
+                "first_ms": one.first_ms, "last_ms": one.last_ms,
+            }  # fmt: skip
+            parts.append({"topic": f"public/{topic}", "partition": 0, "ledgers": [ledger]})
+        shares = [{"topic": "public/s", "partition": 0, "content": "x"}]
+        for api in cluster.apis.values():
+            for step, body in (("commit", {"parts": parts}), ("begin", {"parts": shares})):
+                answer = await api.post(f"/v1/bulk-loads/q/batches/0/{step}", json=body)
+                assert (answer.status, answer.json()["code"]) == (409, "topic-is-stream"), answer
+        assert (await cluster.api.get("/v1/bulk-loads/q")).status == 404
+        assert (await get(cluster)).json() == []
+        answer = await cluster.api.post(
+            "/v1/bulk-loads/q/batches/0/commit", json={"parts": parts[:1]}
+        )
+        assert answer.status == 200, "the id is not blocked"
+        assert (await cluster.api.get(PARTITION)).json()["stream"] is True
+        assert "stream" not in (await cluster.api.get(plain + "/partitions/0")).json()

@@ -20,7 +20,7 @@ import aiohttp
 from octavo.broker import errors
 from octavo.broker.audit import log as audit_log
 from octavo.broker.bulkload.checks import Offer
-from octavo.broker.bulkload.driver import ANYBODY, Committed, LoadPart
+from octavo.broker.bulkload.driver import ANYBODY, CheckTaken, Committed, LoadPart, takes_all
 from octavo.broker.bulkload.rules import Caller
 from octavo.broker.clock.deletion_clock import DeletionTime
 from octavo.broker.cluster.balance import Place
@@ -243,6 +243,7 @@ class FakeBulkLoads:
         content: Mapping[PartitionName, str],
         load_part: LoadPart,
         caller: Caller = ANYBODY,
+        check_taken: CheckTaken = takes_all,
     ) -> bool:
         self.callers.append(caller)
         self.begun.append((bulk_load, batch, {str(name): said for name, said in content.items()}))
@@ -257,6 +258,7 @@ class FakeBulkLoads:
         *,
         published: bool = False,
         caller: Caller = ANYBODY,
+        check_taken: CheckTaken = takes_all,
     ) -> Committed:
         self.callers.append(caller)
         self.asked.append((bulk_load, batch, offers))

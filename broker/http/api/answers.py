@@ -211,6 +211,9 @@ class PartitionFigures(msgspec.Struct):
         Annotated[str, Meta(description="why retention leaves the oldest ledger")] | UnsetType
     ) = UNSET
     compacted: CompactedFigures | UnsetType = UNSET
+    stream: (
+        Annotated[bool, Meta(description="it is a durable stream; left away otherwise")] | UnsetType
+    ) = UNSET
 
 
 class ExplainedPublishing(msgspec.Struct):

@@ -13,9 +13,14 @@ from aiohttp import web
 
 from octavo.broker.audit.topic import check_not_audit
 from octavo.broker.bulkload.checks import Offer
-from octavo.broker.bulkload.driver import Committed, LoadPart
+from octavo.broker.bulkload.driver import CheckTaken, Committed, LoadPart
 from octavo.broker.bulkload.rules import Caller, digest_of
-from octavo.broker.errors import BulkLoadNotFound, PartitionNotFound, TopicNotFound
+from octavo.broker.errors import (
+    BulkLoadNotFound,
+    PartitionNotFound,
+    TopicIsStream,
+    TopicNotFound,
+)
 from octavo.broker.http import former_names
 from octavo.broker.http.api.answers import (
     BulkLoad,
@@ -24,6 +29,7 @@ from octavo.broker.http.api.answers import (
     Name,
     PartLoaded,
 )
+from octavo.broker.http.api.topics import show_partition
 from octavo.broker.http.call import OFFSET_MAX, Call, bad_parameter
 from octavo.broker.http.forwarding import ask_partition, at_owner
 from octavo.broker.http.problems import Problem
@@ -171,6 +177,7 @@ async def commit(call: Call) -> web.StreamResponse:
         _loading(call),
         published=body.published,
         caller=_caller(call, batch, body.after),
+        check_taken=_checking(call),
     )
     return call.reply(committed(name, done))
 
@@ -184,7 +191,7 @@ async def begin(call: Call) -> web.StreamResponse:
         raise Problem(422, "invalid-body", "a partition stands twice in the batch")
     _check(call, content)
     is_new = await call.services.broker.bulk_loads.begin(
-        name, batch, content, _loading(call), _caller(call, batch, body.after)
+        name, batch, content, _loading(call), _caller(call, batch, body.after), _checking(call)
     )
     return call.reply(BulkLoadTurn(name, batch, repeated=not is_new))
 
@@ -193,6 +200,20 @@ def _check(call: Call, names: Iterable[PartitionName]) -> None:
     """May the caller publish to each topic of the body? Raises `Forbidden`, `Unauthenticated`."""
     for topic in dict.fromkeys(str(name.topic_name) for name in names):
         call.check(Operation.PRODUCE, Resource(Kind.TOPIC, topic))
+
+
+def _checking(call: Call) -> CheckTaken:
+    async def check(partition: PartitionName) -> None:
+        found: dict[str, Any] = await ask_partition(
+            call, partition, show_partition, "GET", "", identity=call.services.own_identity
+        )
+        if found.get("stream"):
+            raise TopicIsStream(
+                f"{partition.topic_name} is a durable stream, which takes nothing but appends: "
+                "load into another topic; nothing of the batch is committed"
+            )
+
+    return check
 
 
 def _loading(call: Call) -> LoadPart:

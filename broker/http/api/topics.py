@@ -326,6 +326,8 @@ def show_stats(stats: PartitionStats) -> dict[str, Any]:
     )
     if stats.compacted is not None:
         shown.compacted = answers.CompactedFigures(*stats.compacted)
+    if stats.stream:
+        shown.stream = True
     found: dict[str, Any] = msgspec.to_builtins(shown)
     return found
 
