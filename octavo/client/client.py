@@ -26,6 +26,7 @@ from octavo.client.consumer import (
     patterns_of,
 )
 from octavo.client.deliveries import DeliveryLoop
+from octavo.client.durable import AsyncStream
 from octavo.client.encoding import BatchEncoding, NdjsonEncoding
 from octavo.client.errors import ApiError, ClientError, InvalidCall, NotFound, TopicReplaced
 from octavo.client.following import pages
@@ -849,6 +850,17 @@ class AsyncClient:
     ) -> Subscription:
         """A consumer of a subscription that exists: its first call raises `NotFound` if not."""
         return self._consumer(topic, name, consumer, Incarnation(), priority)
+
+    def stream(self, name: str) -> AsyncStream:
+        """A durable stream, to be made, appended to, read and followed: see `AsyncStream`.
+
+            events = client.stream("public/events")
+            await events.create()
+            await events.append({"order": 1})
+
+        `name`: `namespace/topic`; without a slash the namespace is `public`. Nothing is sent yet.
+        """
+        return AsyncStream(self.transport, TopicName.of(name), self._rng)
 
     def consume(
         self,

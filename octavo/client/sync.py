@@ -17,6 +17,7 @@ from octavo.client.client import DEFAULT_URL, AsyncClient
 from octavo.client.consumer import REFRESH_S, SESSION_S
 from octavo.client.consumer import TopicsConsumer as AsyncTopicsConsumer
 from octavo.client.deliveries import hands
+from octavo.client.durable import BEGINNING, AsyncStream, StreamPart
 from octavo.client.partition_queue import Batch
 from octavo.client.producer import Producer as AsyncProducer
 from octavo.client.settings import ProducerSettings, SubscriptionSettings
@@ -188,6 +189,41 @@ class TopicsConsumer(OnLoopThread[AsyncTopicsConsumer]):
         with self._thread.entered(opened) as merged:
             for hand in self._thread.iterate(merged.hands(idle_s)):
                 yield from hand
+
+
+class Stream(OnLoopThread[AsyncStream]):
+    """A durable stream, by its name: see `AsyncStream`, whose calls these are.
+
+    events = client.stream("public/events")
+    events.create()
+    events.append({"order": 1})
+    for part in events.follow():
+        print(part.values)
+    """
+
+    @property
+    def name(self) -> str:
+        """`namespace/topic`."""
+        return self._inner.name
+
+    create = blocking(AsyncStream.create)
+    append = blocking(AsyncStream.append)
+    append_many = blocking(AsyncStream.append_many)
+    close = blocking(AsyncStream.close)
+    read = blocking(AsyncStream.read)
+    head = blocking(AsyncStream.head)
+    delete = blocking(AsyncStream.delete)
+
+    def follow(self, offset: str = BEGINNING) -> Iterator[StreamPart]:
+        """What is there from an offset on, and what comes, until the stream is closed.
+
+        Leaving the loop, also by Ctrl-C, ends it. See `AsyncStream.follow`.
+        """
+        return self._thread.iterate(self._inner.follow(offset))
+
+    def fork(self, name: str, offset: str | None = None) -> Stream:
+        """A new stream that begins with what is in this one: see `AsyncStream.fork`."""
+        return Stream(self._thread.call(self._inner.fork(name, offset)), self._thread)
 
 
 class Subscription(OnLoopThread[AsyncSubscription]):
@@ -498,3 +534,7 @@ class Client(OnLoopThread[AsyncClient]):
         """A consumer of a subscription that exists."""
         inner = self._inner.subscription(topic, name, consumer=consumer, priority=priority)
         return Subscription(inner, self._thread)
+
+    def stream(self, name: str) -> Stream:
+        """A durable stream: see `Stream`. Nothing is sent yet."""
+        return Stream(self._inner.stream(name), self._thread)

@@ -1,4 +1,4 @@
-"""The README's lines, and those of docs/topics.md, work when pasted, against a real cluster.
+"""The README's lines, and those of pages in docs/, work when pasted, against a real cluster.
 
 Only the address is replaced, for tests take any free port.
 """
@@ -20,6 +20,7 @@ from tests.support.processes.standalone import Standalone, environment, standalo
 
 README = Path(__file__).parents[2] / "README.md"
 TOPICS = README.parent / "docs" / "topics.md"
+STREAMS = README.parent / "docs" / "durable_streams.md"
 SECTION = "## A cluster on one machine"
 
 
@@ -78,6 +79,15 @@ def test_python_lines(running: Standalone) -> None:
     said = run([sys.executable, "-c", here(block, running)], running).splitlines()
     assert len(said) == 10_000
     assert len(set(said)) == 10_000
+
+
+def test_python_lines_of_durable_streams(running: Standalone) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", STREAMS.read_text(), re.DOTALL)
+    assert run([sys.executable, "-c", here(block, running)], running).splitlines() == [
+        "Once upon a time.",
+        "Once upon a time. There was a log.",
+        "[{'step': 2}, {'step': 3}] False",
+    ]
 
 
 @pytest.mark.long

@@ -1,0 +1,324 @@
+"""`AsyncStream`: a durable stream, appended to and read as the Durable Streams protocol says.
+
+Every append carries this object's name as a producer, and a number, so one whose answer was lost is
+sent again and stored once. When nobody knows what became of one, the next begins a new epoch of the
+producer, which shuts the door on it: it is there by then, or never. Appends of one object go one
+after the other; give many messages to one of them (`append_many`), or use several objects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from octavo.client.errors import ApiError, InvalidCall
+from octavo.client.incarnation import Incarnation
+from octavo.client.transport import JSON_TYPE, Answer, Transport
+from octavo.client.types import TopicName
+
+BEGINNING = "-1"
+"""The offset of the first message that is left."""
+NOW = "now"
+"""The offset of the end: only what comes from now on."""
+POLL_S = 60.0
+"""Brokers answer a long poll at the latest after `http.stream_poll_ms`, half of this by default."""
+_NAME_BYTES = 8
+_OFFSET, _CLOSED = "Stream-Next-Offset", "Stream-Closed"
+
+
+class StreamInfo(NamedTuple):
+    """What a stream is."""
+
+    content_type: str
+    next_offset: str
+    """Its end: what is appended next stands there."""
+    closed: bool
+    """Whether nothing will ever follow."""
+    ttl_s: int | None
+    """It goes when nobody has used it for so many seconds."""
+    expires_at: datetime | None
+
+
+class Appended(NamedTuple):
+    """An append that is durable."""
+
+    next_offset: str
+    """Where the next one will stand: to read what follows this append, begin there."""
+    duplicate: bool
+    """An earlier try had stored it."""
+
+
+class StreamPart(NamedTuple):
+    """What a read gives."""
+
+    data: bytes
+    """As it was appended; of a JSON stream an array of messages. Empty: nothing is there yet."""
+    next_offset: str
+    """To go on from."""
+    up_to_date: bool
+    """There was no more at that moment."""
+    closed: bool
+    """There never will be more."""
+    is_json: bool
+
+    @property
+    def values(self) -> list[Any]:
+        """The messages of a JSON stream. Raises `InvalidCall` for any other."""
+        if not self.is_json:
+            raise InvalidCall("the stream is no JSON: its data are bytes, in `data`")
+        found: list[Any] = json.loads(self.data or b"[]")
+        return found
+
+
+class AsyncStream:
+    """One durable stream, by its name; it need not be there yet. Holds nothing that is to be freed.
+
+        events = client.stream("public/events")
+        await events.create()                           # of JSON
+        await events.append({"order": 1})
+        async for part in events.follow():              # from the beginning, and as it grows
+            print(part.values)
+
+    Every call raises what `AsyncClient`'s do, and: `NotFound` where there is no such stream,
+    `Conflict` for what does not fit it (`stream-closed`, another content type, a topic that is
+    none), `Trimmed` where retention has removed an offset, or where it was deleted while it has
+    forks, `TopicReplaced` when it was deleted and made anew since this object has used it.
+    """
+
+    def __init__(self, transport: Transport, name: TopicName, rng: random.Random) -> None:
+        self.name = str(name)
+        self._transport = transport
+        self._rng = rng
+        self._path = f"/v1/durable-streams/{name}"
+        self._producer_id = f"py-{rng.getrandbits(8 * _NAME_BYTES):016x}"
+        self._epoch = self._sequence = 0
+        self._turn = asyncio.Lock()
+        self._content_type = ""
+        self._of = Incarnation()
+
+    async def create(
+        self,
+        content_type: str = JSON_TYPE,
+        *,
+        ttl_s: int | None = None,
+        expires_at: datetime | None = None,
+    ) -> bool:
+        """Make the stream; False when it is there already, of the same kind.
+
+        Of a topic with one partition that is there it makes a stream, of JSON only if it is empty.
+
+        Arguments:
+            content_type: of all its data. `application/json`: its messages are values; anything
+                else: it is bytes.
+            ttl_s: seconds without a read or an append after which it goes.
+            expires_at: when it goes in any case, a time with a zone. One of the two at most.
+
+        Raises `Conflict` when it is there with other settings.
+        """
+        headers = {"Content-Type": content_type}
+        if ttl_s is not None:
+            headers["Stream-TTL"] = str(ttl_s)
+        if expires_at is not None:
+            headers["Stream-Expires-At"] = _time_text(expires_at)
+        return await self._put(headers)
+
+    async def append(self, value: Any, *, seq: str | None = None) -> Appended:
+        """Append one message; returns when it is durable.
+
+            await events.append({"order": 1})           # of JSON: any value, also a list
+            await story.append("Once upon a time")      # of anything else: bytes, or text (UTF-8)
+
+        `seq`: the append is refused (`Conflict`) unless this text sorts behind that of the last
+        append which had one, whoever made it. Raises `Unreachable` and `ApiError` with `can_retry`
+        when it may or may not be stored; a later append of this object stands behind it then, or
+        instead of it.
+        """
+        if await self._is_json():
+            return await self._append(_json_body([value]), seq)
+        if isinstance(value, str):
+            value = value.encode()
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise InvalidCall(
+                f"{self.name} is of {self._content_type}: append bytes or text, "
+                f"not {type(value).__name__}"
+            )
+        return await self._append(bytes(value), seq)
+
+    async def append_many(self, values: Iterable[Any], *, seq: str | None = None) -> Appended:
+        """Append several messages of a JSON stream at once: all of them, or none.
+
+        Otherwise as `append`. Raises `InvalidCall` when there are none, or it is no JSON stream.
+        """
+        if not await self._is_json():
+            raise InvalidCall(f"{self.name} is of {self._content_type}: append one after the other")
+        found = [*values]
+        if not found:
+            raise InvalidCall("there is nothing to append")
+        return await self._append(_json_body(found), seq)
+
+    async def close(self, value: Any = None) -> str:
+        """End the stream for good, with a last message if one is given; its last offset.
+
+        Readers are told. May be made again. Raises `Conflict` when it was closed and a message is
+        given.
+        """
+        if value is not None:
+            body = _json_body([value]) if await self._is_json() else _bytes_of(value)
+            return (await self._append(body, None, closes=True)).next_offset
+        answer = await self._call("POST", headers={_CLOSED: "true"})
+        return answer.headers[_OFFSET]
+
+    async def read(self, offset: str = BEGINNING) -> StreamPart:
+        """What is there from an offset on, as much as fits an answer (some 4 MiB).
+
+            part = await events.read()
+            while not part.up_to_date:
+                part = await events.read(part.next_offset)
+
+        `offset`: a `next_offset`, `"-1"` (the beginning) or `"now"` (the end).
+        """
+        return await self._read(offset, {}, 0.0)
+
+    async def follow(self, offset: str = BEGINNING) -> AsyncGenerator[StreamPart, None]:
+        """What is there from an offset on, and what comes, until the stream is closed.
+
+            async for part in events.follow(last_offset):
+                for value in part.values:
+                    work(value)
+                last_offset = part.next_offset          # keep it, to go on after a restart
+
+        A part has data, or it is the last and says `closed`. While the owner of the stream is away
+        there is a pause, no gap and no repeat; `Unreachable` when no broker answers for `retry_s`.
+        """
+        cursor: dict[str, str] = {}
+        while True:
+            part = await self._read(offset, {"live": "long-poll", **cursor}, POLL_S, cursor)
+            offset = part.next_offset
+            if part.data or part.closed:
+                yield part
+            if part.closed:
+                return
+
+    async def head(self) -> StreamInfo:
+        """What the stream is, and where it ends; that is no use of it which its `ttl_s` counts."""
+        answer = await self._call("HEAD")
+        said = answer.headers
+        self._content_type = said.get("Content-Type", "")
+        ttl, expires = said.get("Stream-TTL"), said.get("Stream-Expires-At")
+        return StreamInfo(
+            self._content_type,
+            said[_OFFSET],
+            said.get(_CLOSED) == "true",
+            None if ttl is None else int(ttl),
+            None if expires is None else datetime.fromisoformat(expires),
+        )
+
+    async def fork(self, name: str, offset: str | None = None) -> AsyncStream:
+        """A new stream of the same namespace that begins with what is in this one, uncopied.
+
+        `offset`: before which it is cut, a `next_offset`; all there is if left away. Its kind and
+        its times to live are those of this one. Raises `Conflict` when it is there as another one.
+        """
+        target = TopicName.of(name)
+        made = AsyncStream(self._transport, target, self._rng)
+        await self._is_json()
+        headers = {"Content-Type": self._content_type, "Stream-Forked-From": self._path}
+        if offset is not None:
+            headers["Stream-Fork-Offset"] = offset
+        await made._put(headers)
+        return made
+
+    async def delete(self) -> None:
+        """Delete it. Its name stays taken, and answers `410`, as long as it has forks."""
+        await self._call("DELETE")
+
+    # ---- how
+
+    async def _put(self, headers: Mapping[str, str]) -> bool:
+        before, self._of = self._of.seen, Incarnation()
+        answer = await self._call("PUT", headers=headers)
+        if self._of.seen != before:
+            self._sequence = 0  # another one: it has not heard of this producer
+        self._content_type = answer.headers.get("Content-Type", "")
+        return answer.status == 201
+
+    async def _is_json(self) -> bool:
+        if not self._content_type:
+            await self.head()
+        return self._content_type.partition(";")[0].strip().lower() == JSON_TYPE
+
+    async def _append(self, body: bytes, seq: str | None, *, closes: bool = False) -> Appended:
+        headers = {"Content-Type": self._content_type, "Producer-Id": self._producer_id}
+        if seq is not None:
+            headers["Stream-Seq"] = seq
+        if closes:
+            headers[_CLOSED] = "true"
+        async with self._turn:
+            headers["Producer-Epoch"] = str(self._epoch)
+            headers["Producer-Seq"] = str(self._sequence)
+            try:
+                answer = await self._call("POST", headers=headers, body=body)
+            except BaseException as error:
+                if not isinstance(error, ApiError) or error.can_retry:
+                    # Stored or not: under a new epoch it cannot come any more, nor hide the next.
+                    self._epoch, self._sequence = self._epoch + 1, 0
+                raise
+            self._sequence += 1
+        return Appended(answer.headers[_OFFSET], answer.status == 204)
+
+    async def _read(
+        self,
+        offset: str,
+        query: Mapping[str, str],
+        wait_s: float,
+        cursor: dict[str, str] | None = None,
+    ) -> StreamPart:
+        answer = await self._call("GET", query={"offset": offset, **query}, wait_s=wait_s)
+        said = answer.headers
+        if cursor is not None and "Stream-Cursor" in said:
+            cursor["cursor"] = said["Stream-Cursor"]
+        if answer.body:
+            self._content_type = said.get("Content-Type", self._content_type)
+        return StreamPart(
+            answer.body,
+            said[_OFFSET],
+            said.get("Stream-Up-To-Date") == "true",
+            said.get(_CLOSED) == "true",
+            await self._is_json(),
+        )
+
+    async def _call(
+        self,
+        method: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        wait_s: float = 0.0,
+    ) -> Answer:
+        return await self._transport.call(
+            method, self._path, query=query, body=body, headers=headers,
+            partition=(self.name, 0), wait_s=wait_s, of=self._of,
+        )  # fmt: skip
+
+
+def _json_body(values: list[Any]) -> bytes:
+    # In an array, so that a list is one message and not as many as it has elements.
+    try:
+        return json.dumps(values).encode()
+    except (TypeError, ValueError) as error:
+        raise InvalidCall(f"a message of a JSON stream is a JSON value: {error}") from None
+
+
+def _bytes_of(value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def _time_text(time: datetime) -> str:
+    if time.tzinfo is None:
+        raise InvalidCall(f"expires_at is {time}, of no zone: datetime.now(UTC) + …, for example")
+    return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
