@@ -74,6 +74,7 @@ _EXAMPLES: dict[str, Any] = {
     "bulk_load": "nightly-copy",
     "batch": 0,
     "subject": "user:alice",
+    "user": "alice",
     "broker": "b0",
     "group": "billing",
     "member": "worker-1",
@@ -90,6 +91,7 @@ _NAMED: dict[str, dict[str, Any]] = {
     "partition": {"type": "integer", "minimum": 0},
     "ledger": OFFSET,
     "subject": {"type": "string"},
+    "user": NAME,
     "entry": OFFSET,
     "broker": {"type": "string"},
     "group": NAME,
@@ -1057,6 +1059,13 @@ _CLUSTER = (
     _get(
         "/v1/policy", api_policy.get_policy, "get_policy", "Who may do what: all rules and roles",
         "PolicyShown", "cluster", of_cluster(Operation.ADMIN),
+    ),
+    Route(
+        method="GET", path="/v1/policy/groups/{user}", handler=api_policy.get_user_groups,
+        name="get_user_groups", tag="cluster", summary="The groups in a user's record",
+        description="Of a user without a record there are none; a token may name others.",
+        needs=of_cluster(Operation.ADMIN), parameters=_in_path("user"),
+        answers=(_ok("As principals", "UserGroups"),), problems=(422,),
     ),
     Route(
         method="PUT", path="/v1/policy", handler=api_policy.put_policy, name="put_policy",

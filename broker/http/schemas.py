@@ -29,7 +29,7 @@ from octavo.broker.http.api.forks import ForkBody, ForkPlace
 from octavo.broker.http.api.groups import GroupShown, MemberBody, MemberShown
 from octavo.broker.http.api.moves import EndBody, PrepareBody, TakeBody
 from octavo.broker.http.api.payloads import MessageIn, MessageOut, MessagesIn
-from octavo.broker.http.api.policy import PolicyBody, PolicyShown
+from octavo.broker.http.api.policy import PolicyBody, PolicyShown, UserGroups
 from octavo.broker.http.api.quotas import QuotaBody, Quotas, QuotaShown
 from octavo.broker.http.api.schemas import (
     CompatibilityBody,
@@ -98,6 +98,7 @@ _KINDS: dict[str, type[msgspec.Struct]] = {
     "ProducerAccessShown": AccessShown,
     "Policy": PolicyBody,
     "PolicyShown": PolicyShown,
+    "UserGroups": UserGroups,
     "Drained": answers.Drained,
     "Unloaded": answers.Unloaded,
     "UnloadedTopic": answers.UnloadedAll,

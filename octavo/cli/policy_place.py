@@ -1,4 +1,4 @@
-"""Where commands find the policy: in the metadata store, or at a broker, as its administrator.
+"""Where commands find policy and quotas: in the metadata store, or at a broker, as who administers.
 
 Whoever reaches the metadata may do everything, before a cluster is secured too. At a broker one
 needs a right (`admin` on `cluster`) and shows a token, as for any other call.
@@ -10,7 +10,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 import typer
 
@@ -19,10 +19,13 @@ from octavo.cli.store import with_store
 
 if TYPE_CHECKING:
     from octavo.client.client import AsyncClient
+    from octavo.client.settings import Quota
     from octavo.metadata.store import MetadataStore
     from octavo.security.policy import PolicyRecord
+    from octavo.security.quotas import QuotasRecord
 
     Change = Callable[[PolicyRecord], PolicyRecord]
+    QuotaChange = Callable[[QuotasRecord], QuotasRecord]
 
 ATTEMPTS = 20
 """So often others may be faster, each time another one."""
@@ -38,7 +41,7 @@ BrokerUrl = Annotated[
 
 
 class PolicyPlace(Protocol):
-    """Reads and changes the policy."""
+    """Reads and changes the policy, and the quotas."""
 
     def read(self) -> PolicyRecord:
         """As it stands."""
@@ -48,6 +51,12 @@ class PolicyPlace(Protocol):
 
     def groups(self, user: str) -> frozenset[str] | None:
         """The groups of a user's record; None where they cannot be known."""
+
+    def quotas(self) -> QuotasRecord:
+        """All quotas, as they are set."""
+
+    def change_quota(self, subject: str, make: QuotaChange) -> QuotasRecord:
+        """Set them to `make(what is set)`, which is another one for `subject` alone."""
 
 
 class InMetadata:
@@ -85,9 +94,27 @@ class InMetadata:
 
         return with_store(self._url, work)
 
+    def quotas(self) -> QuotasRecord:
+        """Of the record."""
+        from octavo.security.quotas import quota_store
+
+        async def work(store: MetadataStore) -> QuotasRecord:
+            return (await quota_store(store).read())[0]
+
+        return with_store(self._url, work)
+
+    def change_quota(self, subject: str, make: QuotaChange) -> QuotasRecord:  # noqa: ARG002
+        """`make` may be called again, when somebody was faster."""
+        from octavo.security.quotas import quota_store
+
+        async def work(store: MetadataStore) -> QuotasRecord:
+            return (await quota_store(store).change(make))[0]
+
+        return with_store(self._url, work)
+
 
 class AtBroker:
-    """By a broker's `/v1/policy`."""
+    """By a broker's `/v1/policy` and `/v1/quotas`."""
 
     def __init__(self, urls: list[str]) -> None:
         self._urls = urls
@@ -127,9 +154,53 @@ class AtBroker:
 
         return ask(self._urls, work)
 
-    def groups(self, user: str) -> frozenset[str] | None:  # noqa: ARG002
-        """Brokers tell nobody of users."""
-        return None
+    def groups(self, user: str) -> frozenset[str] | None:
+        """A broker of before cannot tell."""
+        from octavo.cli.topic import ask
+        from octavo.client.errors import ApiError
+
+        async def work(client: AsyncClient) -> frozenset[str] | None:
+            try:
+                return frozenset(await client.user_groups(user))
+            except ApiError as error:
+                if error.code != "no-such-call":
+                    raise
+                return None
+
+        return ask(self._urls, work)
+
+    def quotas(self) -> QuotasRecord:
+        """Raises `ApiError`, `Unreachable`; so does `change_quota`."""
+        from octavo.cli.topic import ask
+
+        async def work(client: AsyncClient) -> QuotasRecord:
+            return quotas_record_of(await client.quotas())
+
+        return ask(self._urls, work)
+
+    def change_quota(self, subject: str, make: QuotaChange) -> QuotasRecord:
+        """Who changes the same subject at the same moment and is later has the last word."""
+        from octavo.cli.topic import ask
+
+        async def work(client: AsyncClient) -> QuotasRecord:
+            made = make(quotas_record_of(await client.quotas()))
+            wanted = made.of(subject)
+            if wanted is None:
+                await client.delete_quota(subject)
+            else:
+                await client.set_quota(subject, **cast("Quota", wanted.said))
+            return made
+
+        return ask(self._urls, work)
+
+
+def quotas_record_of(found: Mapping[str, Mapping[str, Any]]) -> QuotasRecord:
+    """What a broker says of the quotas."""
+    from octavo.security.quotas import QuotaRecord, QuotasRecord
+
+    return QuotasRecord(
+        tuple(QuotaRecord(subject=subject, **said) for subject, said in found.items())
+    )
 
 
 def record_of(found: Mapping[str, Any]) -> PolicyRecord:

@@ -1,25 +1,22 @@
-"""`octavo quota`: how much users and namespaces may do; in the metadata store, no broker is needed.
+"""`octavo quota`: how much users and namespaces may do; in the metadata store, or at a broker.
 
-Brokers follow it: a change holds everywhere within seconds, without a restart.
+Brokers follow it: a change holds everywhere within seconds, without a restart. By the metadata
+store no broker is needed; at one (`--url`) a right.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from octavo.cli.options import AsJson, Data, Metadata, metadata_url, named_values
+from octavo.cli.options import AsJson, named_values
 from octavo.cli.output import emit_fields, emit_json, emit_table, say
-from octavo.cli.store import with_store
+from octavo.cli.policy_place import PolicyPlace, with_place
 
 if TYPE_CHECKING:
-    from octavo.metadata.store import MetadataStore
-    from octavo.security.quotas import QuotaRecord, QuotasRecord
+    from octavo.security.quotas import QuotaRecord
 
-T = TypeVar("T")
 app = typer.Typer(
     help="Set, list, show and remove what users and namespaces may do a second, and at once.",
     no_args_is_help=True,
@@ -43,9 +40,8 @@ Amounts = Annotated[
 
 
 @app.command("set")
-def set_quota(
-    subject: Subject, amounts: Amounts, metadata: Metadata = None, data: Data = None
-) -> None:
+@with_place
+def set_quota(place: PolicyPlace, subject: Subject, amounts: Amounts) -> None:
     """Set what one may do; what is set for it already and not named stays.
 
     Rates of a user hold at each broker for itself. What a user's own quota leaves open is that of
@@ -56,24 +52,25 @@ def set_quota(
       octavo quota set user:alice publish_bytes=10MB requests=100 --data ./octavo-data
       octavo quota set 'user:*' connections=50 read_bytes=50MB
       octavo quota set namespace:payments topics=100 publish_bytes=unlimited
+      octavo quota set user:alice requests=100 --url https://broker-1:8080
     """
     from octavo.security.quotas import parse_amount, with_quota
 
     named = named_values("quota", amounts)
     found = {name: parse_amount(amount) for name, amount in named.items()}
-    record = _changed(metadata, data, lambda before: with_quota(before, subject, found))
+    record = place.change_quota(subject, lambda before: with_quota(before, subject, found))
     made = record.of(subject)
     say(f"{subject}: {'nothing' if made is None else _in_words(made)}")
 
 
 @app.command("remove")
+@with_place
 def remove(
+    place: PolicyPlace,
     subject: Subject,
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME…]", help="Only these. Default: all.")
     ] = None,
-    metadata: Metadata = None,
-    data: Data = None,
 ) -> None:
     """Remove a quota, or some of its names: from then on the default holds, if there is one.
 
@@ -84,13 +81,14 @@ def remove(
     """
     from octavo.security.quotas import without_quota
 
-    record = _changed(metadata, data, lambda before: without_quota(before, subject, names or ()))
+    record = place.change_quota(subject, lambda before: without_quota(before, subject, names or ()))
     left = record.of(subject)
     say(f"{subject}: {'no quota' if left is None else _in_words(left)}")
 
 
 @app.command("list")
-def list_quotas(metadata: Metadata = None, data: Data = None, as_json: AsJson = False) -> None:
+@with_place
+def list_quotas(place: PolicyPlace, as_json: AsJson = False) -> None:
     """List all quotas, as they are set.
 
     \b
@@ -98,7 +96,7 @@ def list_quotas(metadata: Metadata = None, data: Data = None, as_json: AsJson = 
       octavo quota list --data ./octavo-data
       octavo quota list --metadata zk://127.0.0.1:2181/octavo --json
     """
-    record = _read(metadata, data)
+    record = place.quotas()
     if as_json:
         emit_json([{"subject": one.subject, **one.said} for one in record.quotas])
         return
@@ -106,9 +104,8 @@ def list_quotas(metadata: Metadata = None, data: Data = None, as_json: AsJson = 
 
 
 @app.command("show")
-def show(
-    subject: Subject, metadata: Metadata = None, data: Data = None, as_json: AsJson = False
-) -> None:
+@with_place
+def show(place: PolicyPlace, subject: Subject, as_json: AsJson = False) -> None:
     """Show what holds for a user or namespace, defaults included.
 
     \b
@@ -119,7 +116,7 @@ def show(
     from octavo.security.limits import NAMES
     from octavo.security.quotas import checked_subject, quotas_of, shown_amount
 
-    holds = quotas_of(_read(metadata, data)).of(checked_subject(subject))
+    holds = quotas_of(place.quotas()).of(checked_subject(subject))
     if as_json:
         emit_json({"subject": subject} | {name: getattr(holds, name) for name in NAMES})
         return
@@ -133,23 +130,3 @@ def _in_words(one: QuotaRecord) -> str:
     from octavo.security.quotas import shown_amount
 
     return " ".join(f"{name}={shown_amount(amount)}" for name, amount in one.said.items())
-
-
-def _read(metadata: str | None, data: Path | None) -> QuotasRecord:
-    from octavo.security.quotas import quota_store
-
-    async def work(store: MetadataStore) -> QuotasRecord:
-        return (await quota_store(store).read())[0]
-
-    return with_store(metadata_url(metadata, data), work)
-
-
-def _changed(
-    metadata: str | None, data: Path | None, make: Callable[[QuotasRecord], QuotasRecord]
-) -> QuotasRecord:
-    from octavo.security.quotas import quota_store
-
-    async def work(store: MetadataStore) -> QuotasRecord:
-        return (await quota_store(store).change(make))[0]
-
-    return with_store(metadata_url(metadata, data), work)

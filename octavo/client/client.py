@@ -506,6 +506,15 @@ class AsyncClient:
         and the policy's `version`."""
         return _with_version(await self.transport.call("GET", _POLICY))
 
+    async def user_groups(self, user: str) -> list[str]:
+        """The groups in a user's record, as `group:NAME`; none of one that has no record.
+
+        `user`: the name without `user:`. It takes the right to administer the cluster. Raises
+        `ApiError` (422: it can be no name).
+        """
+        found: list[str] = (await self._get(f"{_POLICY}/groups/{quote(user, safe='')}"))["groups"]
+        return found
+
     async def set_policy(
         self, rules: Iterable[Rule], roles: Iterable[Role], *, version: str
     ) -> Mapping[str, Any]:

@@ -327,6 +327,7 @@ class Client(OnLoopThread[AsyncClient]):
     set_quota = blocking(AsyncClient.set_quota)
     delete_quota = blocking(AsyncClient.delete_quota)
     policy = blocking(AsyncClient.policy)
+    user_groups = blocking(AsyncClient.user_groups)
     set_policy = blocking(AsyncClient.set_policy)
     publish = blocking(AsyncClient.publish)
     publish_many = blocking(AsyncClient.publish_many)

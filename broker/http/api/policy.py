@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from octavo.broker.http.call import Call
 from octavo.broker.http.problems import Problem
+from octavo.security.identity.users import UserStore, groups_of
 from octavo.security.policy import (
     PolicyRecord,
     PolicyStore,
@@ -23,6 +24,7 @@ from octavo.security.policy import (
     with_role,
     with_rule,
 )
+from octavo.security.principal import checked_principal
 from octavo.security.rules import CLUSTER, Operation
 
 RULES_MAX = 10_000
@@ -61,6 +63,21 @@ class PolicyShown(PolicyBody):
 async def get_policy(call: Call) -> web.StreamResponse:
     """`GET /v1/policy`."""
     return _answer(call, *await PolicyStore(call.services.store).read_record())
+
+
+class UserGroups(msgspec.Struct):
+    """What the record of a user names; a token may name others."""
+
+    groups: list[str]
+
+
+async def get_user_groups(call: Call) -> web.StreamResponse:
+    """`GET /v1/policy/groups/{user}`: of a user without a record there are none."""
+    name = call.variables["user"]
+    checked_principal(f"user:{name}", "user")
+    record = await UserStore(call.services.store).read(name)
+    found = frozenset() if record is None else groups_of(record.groups)
+    return call.reply(UserGroups(sorted(found)))
 
 
 async def put_policy(call: Call) -> web.StreamResponse:

@@ -22,7 +22,7 @@ PARTS = {
     "namespace": "vault", "topic": "secret", "partition": "0", "subscription": "s",
     "bulk_load": "night", "batch": "0", "entry": "0", "subject": "anonymous", "broker": "broker-0",
     "group": "g", "member": "m", "schema_subject": "secret", "version": "latest",
-    "message": "0",
+    "message": "0", "user": "bob",
 }  # fmt: skip
 LISTS = frozenset({("list_namespaces", "alice"), ("list_namespaces", "mallory"),
                    ("list_topics", "alice")})  # fmt: skip

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from octavo import ApiError, AsyncClient, NotFound
 from octavo.cli import policy_place
 from octavo.cli.main import run
 from octavo.security.authority import Authority
+from octavo.security.identity.users import UserStore
 from octavo.security.policy import PolicyStore, make_rule, with_rule
 from tests.support.fake_broker import Running, running
 from tests.support.fake_security import FakeAuthenticator
@@ -72,17 +74,70 @@ async def test_rules_and_roles_come_and_go(one: Running, capsys: Any) -> None:
     assert "there is no rule of user:bob" in " ".join(capsys.readouterr().err.split())
 
 
-async def test_why_and_that_groups_have_to_be_named(one: Running, capsys: Any) -> None:
+async def test_why_with_the_groups_of_a_record_and_of_a_token(one: Running, capsys: Any) -> None:
     await acl(one, "allow", "group:billing", "consume", ORDERS)
     capsys.readouterr()
+    assert await acl(one, "explain", "user:bob", "consume", ORDERS, "--json") == 0
+    assert not told(capsys)["allowed"], "there is no record of bob's"
+    assert await acl(one, "explain", "user:bob", "consume", ORDERS, "--group", "billing") == 0
+    assert "\nyes: " in "\n" + capsys.readouterr().out
+    users = UserStore(one.cluster.store)  # type: ignore[arg-type]
+    await users.create("bob", groups=("billing", "staff"))
+    assert await acl(one, "explain", "user:bob", "consume", ORDERS, "--json") == 0
+    assert told(capsys)["allowed"]
+    async with AsyncClient(one.api.url, token="ann") as client:
+        assert await client.user_groups("bob") == ["group:billing", "group:staff"]
+        assert await client.user_groups("nobody") == []
+        with pytest.raises(ApiError, match="name"):
+            await client.user_groups("no name")
+    async with AsyncClient(one.api.url, token="bob") as client:
+        with pytest.raises(ApiError) as refused:
+            await client.user_groups("bob")
+        assert refused.value.code == "forbidden"
+    assert await acl(one, "explain", "anonymous", "consume", ORDERS, "--json") == 0
+    assert "through a broker" not in told(capsys)["why"][-1]
+
+
+async def test_a_broker_of_before_cannot_tell_groups(
+    one: Running, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    async def unknown(self: AsyncClient, user: str) -> list[str]:
+        raise NotFound(404, {"code": "no-such-call"}, "GET")
+
+    monkeypatch.setattr(AsyncClient, "user_groups", unknown)
     assert await acl(one, "explain", "user:bob", "consume", ORDERS, "--json") == 0
     found = told(capsys)
     assert not found["allowed"]
     assert "groups of the record of user:bob are not known through a broker" in found["why"][-1]
-    assert await acl(one, "explain", "user:bob", "consume", ORDERS, "--group", "billing") == 0
-    assert "\nyes: " in "\n" + capsys.readouterr().out
-    assert await acl(one, "explain", "anonymous", "consume", ORDERS, "--json") == 0
-    assert "through a broker" not in told(capsys)["why"][-1]
+
+
+async def test_quotas_through_a_broker(
+    one: Running, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    async def quota(*arguments: str) -> int:
+        return await asyncio.to_thread(run, ["quota", *arguments, "--url", one.api.url])
+
+    assert await quota("set", "user:*", "requests=50", "streams=unlimited") == 0
+    assert await quota("set", "user:alice", "publish_bytes=10MB") == 0
+    assert await quota("set", "user:alice", "requests=100") == 0
+    capsys.readouterr()
+    assert await quota("list", "--json") == 0
+    assert told(capsys) == [
+        {"subject": "user:*", "requests": 50, "streams": -1},
+        {"subject": "user:alice", "requests": 100, "publish_bytes": 10_000_000},
+    ]
+    assert await quota("show", "user:alice", "--json") == 0
+    shown = told(capsys)
+    assert (shown["requests"], shown["streams"], shown["read_bytes"]) == (100, -1, None)
+    assert await quota("remove", "user:alice", "requests") == 0
+    assert await quota("remove", "user:*") == 0
+    capsys.readouterr()
+    assert await quota("list", "--json") == 0
+    assert told(capsys) == [{"subject": "user:alice", "publish_bytes": 10_000_000}]
+    assert await quota("set", "user:alice", "speed=1") == 2
+    monkeypatch.setenv("OCTAVO_TOKEN", "bob")
+    assert await quota("remove", "user:alice") != 0
+    assert "user:bob may not" in " ".join(capsys.readouterr().err.split())
 
 
 async def test_who_may_not_administer_is_refused(

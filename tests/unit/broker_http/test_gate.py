@@ -28,7 +28,7 @@ PARTS = {
     "namespace": "public", "topic": "one", "partition": "0", "subscription": "s",
     "bulk_load": "t", "batch": "0", "ledger": "7", "entry": "0", "subject": "anonymous",
     "broker": "b0", "group": "g", "member": "m", "schema_subject": "flights", "version": "1",
-    "message": "0",
+    "message": "0", "user": "bob",
 }  # fmt: skip
 STEPS = {
     Kind.CLUSTER: 0, Kind.NAMESPACE: 1, Kind.TOPIC: 2, Kind.SUBSCRIPTION: 3, Kind.TRANSACTION: 1,
