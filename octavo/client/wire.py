@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 import aiohttp
 
+from octavo.client.errors import InvalidCall
 from octavo.tls.words import CUT_OFF, tls_error, why
 
 CONNECT_TIMEOUT_S = 3.0
@@ -75,6 +76,7 @@ class HttpWire:
         self._tls = tls
         self._proof = dict(proof or {})
         self._session: aiohttp.ClientSession | None = None
+        self._closed = False
 
     async def send(
         self,
@@ -115,12 +117,15 @@ class HttpWire:
             yield Streamed(reply, response.content.iter_any())
 
     async def close(self) -> None:
-        """See `Wire`."""
+        """See `Wire`. What still calls then, a producer that nobody closed, is refused."""
+        self._closed = True
         if self._session is not None:
             await self._session.close()
             self._session = None
 
     def _opened(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise InvalidCall("this client is closed: make a new one")
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 headers=self._proof,

@@ -139,7 +139,8 @@ async def measure(options: argparse.Namespace, folder: Path, ensemble: Ensemble)
         registrations = Registrations(store)
         async with AsyncClient(supervisor.cluster.urls) as client:
             await client.create_topic(TOPIC, partitions=PARTITIONS)
-            publisher = Publisher(await client.producer(TOPIC))
+            producer = await client.producer(TOPIC)
+            publisher = Publisher(producer)
             publishing = asyncio.create_task(publisher.run())
             try:
                 found = []
@@ -150,6 +151,7 @@ async def measure(options: argparse.Namespace, folder: Path, ensemble: Ensemble)
             finally:
                 publishing.cancel()
                 await asyncio.gather(publishing, return_exceptions=True)
+                await producer.close(flush=False)
     finally:
         await store.close()
         await supervisor.stop()
