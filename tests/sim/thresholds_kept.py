@@ -184,7 +184,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.http.router:* octavo.broker.http.server:* octavo.broker.http.services:*
         octavo.broker.http.status_page:* octavo.client.following:* octavo.client.sync:*
         octavo.client.wire:* octavo.broker.http.api.access:* octavo.broker.http.api.groups:*
-        octavo.client.consumer:* octavo.client.large:*
+        octavo.client.consumer:* octavo.client.large:* octavo.client.durable:*
         octavo.broker.cluster.schema_registry:* octavo.broker.schemas.kinds:*
         octavo.bookie.wire.server:_KEEPALIVE_PROBES octavo.bookie.wire.listener:_BACKLOG
         octavo.broker.http.problems:RETRY_AFTER_S
