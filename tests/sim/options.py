@@ -20,10 +20,10 @@ QUORUMS: Mapping[int, tuple[tuple[int, int, int], ...]] = {
 }
 """(E, Qw, Qa) by the number of bookies: with and without spares, with E > Qw, with Qa = Qw."""
 
-PROFILES = ("ledger", "topic", "both", "beyond", "copies", "recreate", "stream", "load")
+PROFILES = ("ledger", "topic", "both", "beyond", "copies", "recreate", "stream", "load", "large")
 """Ledgers alone, topics alone, both; more lost than promised; bookies that keep their copies; a
 topic that is deleted and made again; durable streams; brokers that
-balance by load."""
+balance by load; large messages."""
 
 FAULTS: Mapping[str, float] = {
     # kind of fault → mean seconds between two of them, for the most eager seeds
@@ -151,7 +151,7 @@ def draw(seed: int, profile: str | None, rng: random.Random) -> SimOptions:
     )
     if profile == "recreate":
         return _with_deletions(options, rng)
-    if profile in ("stream", "load"):
+    if profile in ("stream", "load", "large"):
         faults = _thinned(options.faults, rng)
         return replace(options, safety_s=rng.choice((1.5, 3.0)), faults=faults)
     return _with_keepers(options, rng) if profile == "copies" else options

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 
-from octavo.broker.types import SubscriptionSettings, TopicName
+from octavo.broker.types import SubscriptionSettings, TopicName, TopicSettings
 from tests.sim import (
     append_audit,
     client_load,
@@ -16,6 +16,7 @@ from tests.sim import (
     exclusive_load,
     fleet,
     fork_load,
+    large_load,
     letter_load,
     policy_audit,
     published_load,
@@ -37,6 +38,7 @@ from tests.sim.delay_options import HEEDING, DelayOptions
 from tests.sim.exclusive_load import ExclusiveLoad, ExclusiveOptions
 from tests.sim.fleet import Fleet
 from tests.sim.fork_load import ForkLoad
+from tests.sim.large_load import LargeLoad
 from tests.sim.leftover_audit import left_over
 from tests.sim.letter_load import LetterJudge, LetterOptions
 from tests.sim.options import SimOptions
@@ -59,7 +61,7 @@ from tests.sim.topic_load import TopicLoad
 from tests.sim.topic_settle import TopicJudge
 from tests.sim.type_audit import TypeAudit
 
-_ALONE = ("recreate", "stream", "load")
+_ALONE = ("recreate", "stream", "load", "large")
 """Profiles whose own load has the seed's time, but for a topic's simplest."""
 _TOPICS_SHARE = 0.2
 _BOTH_SHARE = 0.05
@@ -267,6 +269,7 @@ class Topics:
             self.forks = ForkLoad(self.load, drawn_forks)
             self.load.others.append(self.forks.clients)
         self.streams = self._stream() if cluster.options.profile == "stream" else None
+        self.large = self._large() if cluster.options.profile == "large" else None
         self._atlas = Atlas(cluster)
         self._ready = self._enough_bookies = False
         self._patience_s = float("inf")
@@ -311,11 +314,17 @@ class Topics:
     def _stream(self) -> StreamLoad:
         options = stream_load.draw(self.cluster.loop.stream("stream options"))
         self.cluster.events.add("stream options", options)
-        settings = replace(
-            self.options.settings, partitions=1, retention_ms=None, retention_bytes=None
-        )
         face = Face(self.brokers, options.read_bytes)
-        return StreamLoad(self.load, options, face, settings)
+        return StreamLoad(self.load, options, face, self._kept_whole())
+
+    def _large(self) -> LargeLoad:
+        options = large_load.draw(self.cluster.loop.stream("large options"))
+        self.cluster.events.add("large options", options)
+        return LargeLoad(self.load, options, self._kept_whole())
+
+    def _kept_whole(self) -> TopicSettings:
+        """Of a topic with one partition, of which nothing goes."""
+        return replace(self.options.settings, partitions=1, retention_ms=None, retention_bytes=None)
 
     def _compact(self, compaction: CompactionLoad, own: OwnCompaction | None) -> None:
         if own is not None:
@@ -337,6 +346,7 @@ class Topics:
             self.load.delays.installed(self.cluster.loop.wall_ms),
             self._cursors(),
             nullcontext() if not self.spread else self.spread.installed(),
+            nullcontext() if not self.large else self.large.installed(),
         ):
             yield
 
@@ -360,6 +370,8 @@ class Topics:
             self.streams.start()
         if self.spread is not None:
             self.spread.start()
+        if self.large is not None:
+            self.large.start()
         self.nemesis.start()
         self.fleet.start()
 
@@ -398,6 +410,8 @@ class Topics:
                 self.forks.settle()
             if self.streams is not None:
                 self.streams.settle()
+            if self.large is not None:
+                self.large.settle()
         else:
             self.cluster.loop.world_later(0.05, self.settle)
 
@@ -413,8 +427,8 @@ class Topics:
     @property
     def settled(self) -> bool:
         """Whether all has been looked at, or cannot be: more bookies refused than may."""
-        beside = [one for one in (self.again, self.forks, self.streams) if one is not None]
-        if self.judge.settled and all(one.settled for one in beside):
+        beside = [self.again, self.forks, self.streams, self.large]
+        if self.judge.settled and all(one is None or one.settled for one in beside):
             return True
         if self.cluster.loop.now < self._patience_s or not self._hopeless():
             return False

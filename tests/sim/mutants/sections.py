@@ -14,6 +14,7 @@ from tests.sim.mutants import (
     deferred_bugs,
     fleet_bugs,
     garbage_bugs,
+    large_bugs,
     letter_bugs,
     overlooked_bugs,
     own_compaction_bugs,
@@ -131,6 +132,11 @@ SECTIONS = (
         """Planted in what says which append is new, and when a stream has ended; searched with
         seeds of profile `stream`.""",
         stream_bugs.MUTANTS,
+    ),
+    Section(
+        "Large messages",
+        "Planted in what makes them whole, and once; searched with seeds of profile `large`.",
+        large_bugs.MUTANTS,
     ),
     Section(
         "Balance by load",

@@ -1,0 +1,306 @@
+"""Large messages of a seed: uploaded in pieces to a topic of their own, while owners die, and X23.
+
+Profile `large`. `LargeUpload` and `Cutter` are production's, in the hands of what the HTTP handler
+does with them; pieces have a few bytes. Who names an upload repeats it until it is answered, who
+does not sends it once, and some break off in the midst. Ordinary messages come between them.
+
+The referee: what is shown of a topic is whole, byte for byte what was sent, at one offset for good;
+what was acked is there, what is named once; of what was broken off nothing is ever seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, NamedTuple
+
+from octavo.broker.partition import large
+from octavo.broker.partition.partition import Partition
+from octavo.broker.types import Published, TopicName, TopicSettings
+from octavo.protocol.large import Cutter
+from octavo.protocol.records import Record, build_batch, read_records
+from tests.sim.brokers import CALL_TIMEOUT_S
+from tests.sim.topic_client import EXPECTED, RETRY_S, TopicClient
+
+if TYPE_CHECKING:
+    from tests.sim.topic_load import TopicLoad
+
+_TOPIC = TopicName("public", "large")
+_NAME = TopicName("public", "large").partition(0)
+_PIECE_BYTES, _BYTES_MAX = 16, 10_000
+_PAUSE_S = 0.05
+_READ_WITHIN_S = 15.0
+_MESSAGES_MAX = 60
+_HEADER = "octavo-sim"
+"""What the referee calls a message."""
+
+
+class LargeOptions(NamedTuple):
+    """One seed's."""
+
+    uploaders: int
+    pieces_max: int
+    breaks_off_p: float
+    named_p: float
+    pause_s: float
+    """Between two parts of a body, at most."""
+
+
+def draw(rng: random.Random) -> LargeOptions:
+    """The options of one seed. All draws come from `rng`, in one order."""
+    return LargeOptions(
+        uploaders=rng.choice((1, 2, 3)),
+        pieces_max=rng.choice((2, 6, 12)),
+        breaks_off_p=rng.choice((0.0, 0.2)),
+        named_p=rng.choice((0.3, 0.9)),
+        pause_s=rng.choice((0.0, 0.02, 0.1)),
+    )
+
+
+@dataclass(eq=False)
+class Sent:
+    """A message, and what came of it."""
+
+    name: str
+    value: bytes
+    named: bool
+    plain: bool = False
+    broken: bool = False
+    """Its sender has not sent all of it."""
+    at: int | None = None
+    """Where it was acked."""
+
+
+class LargeHistory:
+    """What is known of the topic."""
+
+    def __init__(self, fail: object, *, repeats: bool) -> None:
+        self._fail = fail
+        self._repeats = repeats
+        self.sent: dict[str, Sent] = {}
+        self.seen: dict[int, str] = {}
+
+    def acked(self, sent: Sent, offset: int) -> None:
+        """Its sender was told where it is."""
+        if sent.broken:
+            self._wrong(f"{sent.name} was broken off, and is acked at {offset}")
+        if sent.named and sent.at not in (None, offset):
+            self._wrong(f"{sent.name} is at {offset}, and was acked at {sent.at}")
+        sent.at = offset
+        self._see(offset, sent.name)
+
+    def shows(self, offset: int, name: str, value: bytes) -> None:
+        """A reader has this."""
+        sent = self.sent.get(name)
+        if sent is None or sent.broken:
+            self._wrong(f"{name!r} at {offset} was never sent as a whole")
+        elif sent.value != value:
+            self._wrong(f"{name} at {offset} has {value!r}, and was {sent.value!r}")
+        self._see(offset, name)
+
+    def check_whole(self, found: dict[int, str]) -> None:
+        """All of it was read, when nothing comes any more."""
+        times = Counter(found.values())
+        for sent in self.sent.values():
+            if sent.at is not None and found.get(sent.at) != sent.name:
+                self._wrong(f"{sent.name} was acked at {sent.at}, where {found.get(sent.at)} is")
+            if times[sent.name] > 1 and (sent.named or not self._repeats):
+                self._wrong(f"{sent.name} is stored {times[sent.name]} times")
+
+    def _see(self, offset: int, name: str) -> None:
+        before = self.seen.setdefault(offset, name)
+        if before != name:
+            self._wrong(f"at {offset} is {name}, and was {before}")
+
+    def _wrong(self, what: str) -> None:
+        assert callable(self._fail)
+        self._fail(f"X23 {what}")
+
+
+class LargeLoad:
+    """All of it, for one seed."""
+
+    def __init__(self, load: TopicLoad, options: LargeOptions, settings: TopicSettings) -> None:
+        self.load = load
+        self.options = options
+        self.settings = settings
+        self.history = LargeHistory(load.audit.fail, repeats=not load.options.definite)
+        self.settled = False
+        self._is_made = False
+
+    def start(self) -> None:
+        """Begin at once: nothing here waits for the other topic."""
+        lives = [
+            ("lm", self._make),
+            ("lp", self._publish),
+            ("lr", self._read),
+            *((f"lu{n}", self._upload) for n in range(self.options.uploaders)),
+        ]
+        clients = [TopicClient(self.load, name, life) for name, life in lives]
+        self.load.clients += clients
+        for client in clients:
+            client.start()
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """While this is entered, uploads without a name are given one by the seed."""
+        put, kept = setattr, vars(large)["secrets"]
+        chance = self.load.cluster.loop.stream("upload names")
+        drawn = SimpleNamespace(token_hex=lambda n: f"{chance.getrandbits(8 * n):x}")
+        put(large, "secrets", drawn)
+        try:
+            yield
+        finally:
+            put(large, "secrets", kept)
+
+    def settle(self) -> None:
+        """Nothing goes wrong any more: all is there, and nothing else."""
+        TopicClient(self.load, "ls", self._finish).start()
+
+    def _probe(self, what: str) -> None:
+        self.load.cluster.trace.probe(f"large.{what}")
+
+    def _new(self, client: TopicClient, value: bytes, *, named: bool, plain: bool) -> Sent:
+        name = f"{client.name}.{client.run}-{len(self.history.sent)}"
+        self.history.sent[name] = sent = Sent(name, value, named, plain)
+        return sent
+
+    @property
+    def _is_full(self) -> bool:
+        return self.load.over or len(self.history.sent) >= _MESSAGES_MAX
+
+    # Lives
+
+    async def _make(self, client: TopicClient) -> None:
+        assert client.process is not None
+        while not self._is_made:
+            at = client.rng.choice([b for b in self.load.brokers.values() if not b.held_down])
+            work = partial(at.with_broker, lambda b: b.topics.create(_TOPIC, self.settings))
+            try:
+                await self.load.cluster.network.call(client.process, at.name, work, CALL_TIMEOUT_S)
+                self._is_made = True
+            except EXPECTED:
+                await client.pause(RETRY_S)
+
+    async def _publish(self, client: TopicClient) -> None:
+        while not self._is_full:
+            await client.pause(2 * _PAUSE_S)
+            sent = self._new(client, b"plain", named=False, plain=True)
+            batch = build_batch([_record(sent, sent.value)])
+            try:
+                published = await client.ask(_NAME, lambda p, b=batch: p.publish(b))
+            except EXPECTED:
+                continue
+            self.history.acked(sent, published.first_offset)
+
+    async def _upload(self, client: TopicClient) -> None:
+        rng, options = client.rng, self.options
+        while not self._is_full:
+            await client.pause(_PAUSE_S)
+            size = rng.randint(1, options.pieces_max * _PIECE_BYTES)
+            value = bytes(rng.randrange(256) for _ in range(size))
+            sent = self._new(client, value, named=rng.random() < options.named_p, plain=False)
+            sent.broken = rng.random() < options.breaks_off_p
+            while True:
+                stream = random.Random(rng.random())
+                try:
+                    published: Published = await client.ask(
+                        _NAME, partial(self._store, sent, stream), wait_s=1.0
+                    )
+                except EXPECTED as error:
+                    self._probe(f"not_stored.{type(error).__name__}")
+                    if sent.broken or not sent.named or self._is_full:
+                        break
+                    await client.pause(RETRY_S)
+                else:
+                    self._probe("repeated" if published.duplicate else "stored")
+                    self.history.acked(sent, published.first_offset)
+                    break
+
+    async def _store(self, sent: Sent, rng: random.Random, partition: Partition) -> Published:
+        """What the handler does at the owner, as the body comes."""
+        begun = await partition.begin_large(sent.name if sent.named else "")
+        if isinstance(begun, Published):
+            return begun
+        cutter = Cutter(begun.upload, _BYTES_MAX, _PIECE_BYTES)
+        try:
+            for part in _parts(sent.value, rng):
+                await asyncio.sleep(self.options.pause_s * rng.random())
+                for piece in cutter.feed(part):
+                    await begun.add(piece)
+            if sent.broken:
+                raise ConnectionResetError("its sender is gone")
+            rest, body = cutter.rest(), cutter.body()
+            if rest:
+                await begun.add(rest)
+            return await begun.finish(_record(sent, b""), body)
+        finally:
+            begun.discard()
+
+    async def _read(self, client: TopicClient) -> None:
+        while not self.load.over:
+            await client.pause(_PAUSE_S)
+            await self._read_all(client)
+
+    async def _read_all(self, client: TopicClient) -> dict[int, str] | None:
+        """The names of all that there is; None when it could not be read."""
+        try:
+            found: dict[int, tuple[str, bytes]] = await client.ask(_NAME, _whole, wait_s=1.0)
+        except EXPECTED as error:
+            self._probe(f"unread.{type(error).__name__}")
+            return None
+        for offset, (name, value) in found.items():
+            self.history.shows(offset, name, value)
+        self._probe("read")
+        return {offset: name for offset, (name, _) in found.items()}
+
+    async def _finish(self, client: TopicClient) -> None:
+        while not self.load.is_done:  # noqa: ASYNC110
+            await asyncio.sleep(_PAUSE_S)
+        loop = self.load.cluster.loop
+        until_s = loop.time() + _READ_WITHIN_S
+        while self._is_made and loop.time() < until_s:
+            found = await self._read_all(client)
+            if found is not None:
+                self.history.check_whole(found)
+                self._probe("checked")
+                break
+            await client.pause(RETRY_S)
+        else:
+            if self._is_made:
+                self.load.audit.fail(f"X23 {_NAME} cannot be read in the end")
+        self.settled = True
+
+
+def _record(sent: Sent, value: bytes) -> Record:
+    return Record(None, value, [(_HEADER, sent.name.encode())], 0)
+
+
+def _parts(value: bytes, rng: random.Random) -> Iterator[bytes]:
+    at = 0
+    while at < len(value):
+        size = rng.randint(1, 3 * _PIECE_BYTES)
+        yield value[at : at + size]
+        at += size
+
+
+async def _whole(partition: Partition) -> dict[int, tuple[str, bytes]]:
+    """By offset the name and the body of each message."""
+    offset, end = partition.earliest_offset, partition.next_offset
+    found: dict[int, tuple[str, bytes]] = {}
+    while offset < end:
+        for stored in await partition.read(offset, bytes_max=10_000, count_max=100):
+            for record in read_records(stored.data):
+                at = stored.base_offset + record.offset_delta
+                name = dict(record.headers).get(_HEADER) or b""
+                reader = await partition.body(at)
+                body = b"".join([piece async for piece in reader.pieces()])
+                found[at] = name.decode(), body
+            offset = stored.next_offset
+    return found
