@@ -29,8 +29,8 @@ from tests.sim.cluster import Cluster
 
 _SMOOTHED_S, _MEASURED_S = 0.1, 0.02
 _CALM_S, _CALM_WITHIN_S = 2.5, 25.0
-_SURE_AFTER_S = 1.5
-"""So long after a change all have heard of it."""
+_SURE_AFTER_S = 4.0
+"""So long after a change all have heard of it, and partitions are spread evenly again."""
 _FAR = 1.6
 """So many times the mean is far too much …"""
 _WORTH = 3 * GAIN
@@ -170,7 +170,9 @@ class SpreadAudit:
                 self._wrong(f"{what}, {who} was to rest for {least_s} s, since {last_s:.3f} s")
         self._given[name], self._gave[own] = began_s, began_s
         self._moved_s = self.cluster.loop.time()
-        if began_s > self._healed_s + _SURE_AFTER_S:
+        living = [one.broker for one in self.brokers.values() if one.broker is not None]
+        changed_s = max((one.registry.changed_s for one in living), default=0.0)
+        if began_s > max(self._healed_s, changed_s) + _SURE_AFTER_S:
             been = self._been.setdefault(name, set())
             been.add(own)
             if giving.to in been:

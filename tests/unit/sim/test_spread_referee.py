@@ -40,11 +40,12 @@ class Place:
         brokers: dict[str, Any] = {
             name: SimpleNamespace(
                 broker=SimpleNamespace(
+                    registry=SimpleNamespace(changed_s=0.0),
                     ownership=SimpleNamespace(
                         open_partitions=lambda n=numbers: [
                             SimpleNamespace(name=TOPIC.partition(one)) for one in n
                         ]
-                    )
+                    ),
                 )
             )
             for name, numbers in served.items()
