@@ -16,6 +16,7 @@ from octavo.broker.errors import PartitionUnavailable
 from octavo.broker.log.record import OwnershipLost
 from octavo.broker.partition.opening import PartitionOpener
 from octavo.broker.state.dedup import ProducerTable
+from octavo.broker.types import TopicSettings
 from octavo.ledger.client import LedgerClient
 from octavo.metadata.frozen import FrozenStore
 from octavo.metadata.store import MetadataUnavailable
@@ -47,7 +48,7 @@ async def test_what_another_has_taken_over_is_not_opened_anew(
         SimpleNamespace(spawn=asyncio.ensure_future),  # type: ignore[arg-type]
         keeper,
         unused,
-        lambda: unused,
+        TopicSettings,
         lambda: 0,
         lambda work: work.close(),
     )
@@ -87,7 +88,7 @@ async def test_a_ledger_whose_making_fails_when_nobody_waits_any_more(
         LedgerClient(FrozenStore({}, "none"), rng=random.Random(1)),
         await opened(FakeTopics()),
         unused,
-        lambda: unused,
+        TopicSettings,
         lambda: 0,
         lambda work: work.close(),
     )
