@@ -82,8 +82,8 @@ class AppendAudit:
         least_ms, most_ms = self._clocks.least_ms - slack_ms, self._clocks.most_ms + slack_ms
         last_ms = -1
         for offset, time_ms in sorted(log.appended.items()):
-            message = log.at[offset]
-            if time_ms < 0:
+            message = log.at.get(offset)
+            if message is None or time_ms < 0:
                 continue
             if time_ms < last_ms:
                 self._fail(

@@ -377,6 +377,9 @@ class TopicLoad:
                 continue
             cursor.answered += 1
             self._delivered(log, sub, given, asked)
+            if log.appends is not None and log.appends.how == "append":
+                for one in given:  # a delivery does not say whose word its time is
+                    log.appends.shown(log, one.offset, one.record.timestamp_ms, "consumer")
             return given
         return []
 

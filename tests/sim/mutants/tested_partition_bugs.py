@@ -91,6 +91,22 @@ BUGS = (
         ),
     ),
     TestedBug(
+        "append-time-goes-back-after-a-take-over",
+        "an owner's first append time is its clock's, whatever was appended before",
+        """In Kafka it is so: a leader whose clock is behind appends what is older than what stands
+        there, and a lookup by halving goes wrong. The edit leaves out the last owner's time.""",
+        "P66",
+        "cluster/test_append_time.py::"
+        "test_a_batch_has_the_time_at_which_it_is_stored_through_a_take_over",
+        (
+            Edit(
+                "octavo.broker.partition.opening:PartitionOpener._publish_record",
+                "appended_ms = max(self._clock(), ledger_list.newest_append_ms)",
+                "appended_ms = self._clock()",
+            ),
+        ),
+    ),
+    TestedBug(
         "view-with-the-producers-time",
         "a compacted view has the producers' timestamps where the log shows append times",
         """A view's batches are built anew, from records as they are stored, and the append time

@@ -98,19 +98,19 @@ MUTANTS = (
         profile="topic",
     ),
     Mutant(
-        "append-time-goes-back-after-a-take-over",
+        "cold-reads-with-the-producers-time",
         0,
         "issue 19",
-        "an owner's first append time is its clock's, whatever was appended before",
-        """In Kafka it is so: a leader whose clock is behind appends what is older than what stands
-        there, and a lookup by halving goes wrong. The edit leaves out the last owner's time.""",
+        "what is read from ledgers has its producer's time, what is in memory the append time",
+        """The time stands in the batch, and every way to a reader has to look for it there. The edit
+        leaves it out on one of them: a time that depends on who has read the message before.""",
         "P66",
-        "append times, brokers whose clocks are off, take-overs",
+        "append times, reads of what is no more in the tail cache",
         (
             Edit(
-                "octavo.broker.partition.opening:PartitionOpener._publish_record",
-                "appended_ms = max(self._clock(), ledger_list.newest_append_ms)",
-                "appended_ms = self._clock()",
+                "octavo.broker.log.reader:LogReader._entries",
+                "shown(header._replace(base_offset=base), segment.appended)",
+                "shown(header._replace(base_offset=base), None)",
             ),
         ),
         profile="topic",
