@@ -19,6 +19,7 @@ Once what is not acked was given back for hours, with the broker's bounds of lea
 (`not_due`). Then the broker is killed, and the next one must know each hole.
 subscriptions: one drains a topic by `receive` and `ack`, batches as they are stored; then so many
 at once, by the same client process. What each gets, and all together, is compared with the one.
+Then messages are published at a rate, and all follow at the tail: do they keep up?
 
 RSS is what the process has resident, PSS counts shared pages by their share. Prints lines for
 people, and last one JSON document with the goals.
@@ -50,7 +51,7 @@ from bench.b8_growth import RECORD_BATCH, each, ok
 from bench.program import arguments, end
 from bench.standalone import Typed, as_typed
 from octavo.protocol.ack_ids import shown
-from octavo.protocol.leased import Leased
+from octavo.protocol.leased import LEASE_HEADER, Leased
 from octavo.protocol.records import Record, build_batch
 from octavo.standalone.cluster_file import read_cluster
 
@@ -68,6 +69,7 @@ RETRY_S = 0.05
 READ_AGAIN = 200
 BATCH_MESSAGES = 500
 HOLES_A_CALL = 1000
+PACED_BATCH = 100
 LATER = "12h"
 BOUND = "broker.{}_messages_max={}"
 """Of what is leased and of what is delayed."""
@@ -128,9 +130,11 @@ async def patient(work: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def session(url: str) -> aiohttp.ClientSession:
-    """For calls on topics."""
+    """For calls on topics, as many at a time as there are."""
     return aiohttp.ClientSession(
-        f"{url}/v1/topics/public/", timeout=aiohttp.ClientTimeout(total=PATIENCE_S)
+        f"{url}/v1/topics/public/",
+        timeout=aiohttp.ClientTimeout(total=PATIENCE_S),
+        connector=aiohttp.TCPConnector(limit=0),
     )
 
 
@@ -356,32 +360,29 @@ async def fill(url: str, count: int, names: list[str]) -> None:
 
 
 async def drain(job: dict[str, Any]) -> dict[str, Any]:
-    """All subscriptions at once, until each has acked all; thousand messages a second."""
-    accept = {"Accept": "application/vnd.kafka.recordbatch.v2, application/json"}
+    """All subscriptions at once, until each has acked all; thousand messages a second.
+
+    With a `rate` the messages are published meanwhile, so many a second.
+    """
     rates: list[float] = []
     async with session(job["url"]) as calls:
 
         async def one(name: str) -> None:
-            path = f"fan/partitions/0/subscriptions/{name}/"
-            done, acking = 0, None
+            path, done, acking = f"fan/partitions/0/subscriptions/{name}/", 0, None
             while done < job["messages"]:
-                asked = calls.post(path + "receive?max=10000&consumer=c&wait=30", headers=accept)
-                async with asked as answer:
-                    await answer.read()
-                    leased = Leased.of(answer.headers)
-                runs = leased.runs
-                ids = [shown(leased.partition, start, e, leased.lease) for start, e, _ in runs]
+                ids, count = await some(calls, path)
                 if acking is not None:
                     await acking
                 said = ok(calls, "POST", path + "ack", json={"ack_ids": ids})
                 acking = asyncio.ensure_future(said)
-                done += sum(e - start for start, e, _ in runs)
+                done += count
             if acking is not None:
                 await acking
             rates.append(done / (time.perf_counter() - began) / 1000)
 
         began, used_s = time.perf_counter(), time.process_time()
-        await asyncio.gather(*(one(name) for name in job["names"]))
+        publishing = asyncio.ensure_future(publish_at(calls, job))
+        await asyncio.gather(publishing, *(one(name) for name in job["names"]))
         took_s = time.perf_counter() - began
         used_s = time.process_time() - used_s
     rates.sort()
@@ -394,6 +395,34 @@ async def drain(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+async def some(calls: aiohttp.ClientSession, path: str) -> tuple[list[str], int]:
+    """Ack ids of what one receive gives, and of how many messages."""
+    accept = {"Accept": "application/vnd.kafka.recordbatch.v2, application/json"}
+    asked = calls.post(path + "receive?max=10000&consumer=c&wait=30", headers=accept)
+    async with asked as answer:
+        body = await answer.read()
+        answer.raise_for_status()
+        if LEASE_HEADER not in answer.headers:
+            ids = [one["ack_id"] for one in json.loads(body)["messages"]]
+            return ids, len(ids)
+        leased = Leased.of(answer.headers)
+    runs = leased.runs
+    ids = [shown(leased.partition, start, stop, leased.lease) for start, stop, _ in runs]
+    return ids, sum(stop - start for start, stop, _ in runs)
+
+
+async def publish_at(calls: aiohttp.ClientSession, job: dict[str, Any]) -> None:
+    """Record batches of so many messages when they are due."""
+    if not job["rate"]:
+        return
+    batch = build_batch([Record(None, b"x" * 100, (), 1) for _ in range(PACED_BATCH)])
+    began = time.perf_counter()
+    for number in range(job["messages"] // PACED_BATCH):
+        due = began + number * PACED_BATCH / job["rate"]
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        await ok(calls, "POST", "fan/messages", data=batch, headers=RECORD_BATCH)
+
+
 def subscriptions(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """One subscription of a topic, and then many."""
     messages = -(-options.messages // BATCH_MESSAGES) * BATCH_MESSAGES
@@ -403,18 +432,28 @@ def subscriptions(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         watched = Watched(cluster, folder)
         asyncio.run(fill(cluster.url, messages, ["alone", *names]))
         for what, which in (("one", ["alone"]), ("many", names)):
-            job = {"url": cluster.url, "messages": messages, "names": which}
-            before_s = _used_s(watched.of_kind("broker"))
-            command = [sys.executable, "-m", "bench.b15_scale", "--job", json.dumps(job)]
-            done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-            spent_s = _used_s(watched.of_kind("broker")) - before_s
-            found[what] = json.loads(done.stdout)
-            found[what]["broker_us"] = round(spent_s / messages / len(which) * 1e6, 2)
-            found[what]["broker_cores"] = round(spent_s / found[what]["took_s"], 2)
+            found[what] = _drained(watched, which, messages, 0)
             say("subscriptions", what, found[what])
+        if options.rate:
+            batches = max(1, round(options.rate * options.seconds / PACED_BATCH))
+            found["paced"] = _drained(watched, names, batches * PACED_BATCH, options.rate)
+            say("subscriptions", f"paced, {options.rate:,}/s published", found["paced"])
     one, many = found["one"]["median_k_per_s"], found["many"]
     found["each_of_one"] = round(many["median_k_per_s"] / one, 3)
     found["all_of_one"] = round(many["all_k_per_s"] / one, 3)
+    return found
+
+
+def _drained(watched: Watched, names: list[str], messages: int, rate: int) -> dict[str, Any]:
+    """What `drain` finds in a process of its own, and what that takes of the broker."""
+    job = {"url": watched.url, "messages": messages, "names": names, "rate": rate}
+    before_s = _used_s(watched.of_kind("broker"))
+    command = [sys.executable, "-m", "bench.b15_scale", "--job", json.dumps(job)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    spent_s = _used_s(watched.of_kind("broker")) - before_s
+    found: dict[str, Any] = json.loads(done.stdout)
+    found["broker_us"] = round(spent_s / messages / len(names) * 1e6, 2)
+    found["broker_cores"] = round(spent_s / found["took_s"], 2)
     return found
 
 
@@ -427,7 +466,8 @@ def main() -> None:
     parser.add_argument("--ledgers", type=int, default=100_000)
     parser.add_argument("--holes", type=int, default=1_000_000)
     parser.add_argument("--subscriptions", type=int, default=100)
-    parser.add_argument("--messages", type=int, default=200_000, help="for each subscription")
+    parser.add_argument("--messages", type=int, default=50_000, help="for each subscription")
+    parser.add_argument("--rate", type=int, default=1_000, help="published a second for all; or 0")
     parser.add_argument("--seconds", type=float, default=30.0, help="of idleness, each time")
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
