@@ -102,8 +102,8 @@ MUTANTS = (
         0,
         "issue 19",
         "what is read from ledgers has its producer's time, what is in memory the append time",
-        """The time stands in the batch, and every way to a reader has to look for it there. The edit
-        leaves it out on one of them: a time that depends on who has read the message before.""",
+        """It stands in the batch, and every way to a reader has to look for it there. The edit
+        leaves it out on one: a time that depends on who has read the message before.""",
         "P66",
         "append times, reads of what is no more in the tail cache",
         (
