@@ -175,7 +175,9 @@ class LogReader:
 
         Raises `OffsetTrimmed` when retention removes the ledger meanwhile.
         """
-        assert self._record.ledgers.earliest_offset <= offset < end
+        assert offset < end
+        if offset < self._record.ledgers.earliest_offset:
+            raise self._trimmed(offset)
         chunk = await self._chunk(offset, max(bytes_max, CHUNK_BYTES))
         taken: list[StoredBatch] = []
         size = count = 0

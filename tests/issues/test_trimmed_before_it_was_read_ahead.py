@@ -2,7 +2,8 @@
 
 It is a task of its own, which begins a moment after the read that asked for it; a trim came in
 between. Who read on from there at once was told of an error of the broker, not that the offset was
-trimmed. Found by the simulator, once it looked at what tasks end with (seed 103, both).
+trimmed. Found by the simulator, once it looked at what tasks end with (seed 103, both). So did a
+compaction that reads the log page by page, when a trim came between two pages (seed 101, topic).
 """
 
 from __future__ import annotations
@@ -37,3 +38,5 @@ async def test_a_read_of_what_is_trimmed_by_then_says_so() -> None:
     with pytest.raises(OffsetTrimmed) as caught:
         await reader._chunk(5, 100)
     assert caught.value.earliest == 10
+    with pytest.raises(OffsetTrimmed):
+        await reader.read(5, 30, 100, 100)
