@@ -24,6 +24,8 @@ SHORT_SEEDS = 30
 """Of these in `make test`, and of each profile one shard."""
 _SHARD = 30
 _OF_PROFILE = 6
+_SHORT_OF = {"stream": 3, "load": 3, "large": 3}
+"""Of these fewer in the first shard: a seed of them takes a second."""
 _HASHED = 30
 _HERE = Path(__file__).parent
 
@@ -53,11 +55,20 @@ def test_no_seed_fails(first: int) -> None:
         assert result.failure is None, explain(result)
 
 
+def profile_shards() -> Iterator[Any]:
+    """Some seeds of each profile; all but the first of them are for `make test-all`."""
+    for profile in PROFILES:
+        short = _SHORT_OF.get(profile, _OF_PROFILE)
+        yield pytest.param(profile, range(short), id=f"{profile}-0")
+        for first in range(short, PROFILE_SEEDS, _OF_PROFILE):
+            seeds = range(first, min(first + _OF_PROFILE, PROFILE_SEEDS))
+            yield pytest.param(profile, seeds, id=f"{profile}-{first}", marks=pytest.mark.long)
+
+
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("first", shards(PROFILE_SEEDS, _OF_PROFILE, _OF_PROFILE))
-def test_no_seed_of_a_profile_fails(first: int, profile: str) -> None:
-    for seed in range(first, min(first + _OF_PROFILE, PROFILE_SEEDS)):
+@pytest.mark.parametrize(("profile", "seeds"), list(profile_shards()))
+def test_no_seed_of_a_profile_fails(profile: str, seeds: range) -> None:
+    for seed in seeds:
         result = run_seed(seed, profile=profile)
         assert result.failure is None, explain(result)
 
