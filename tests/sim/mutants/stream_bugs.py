@@ -10,18 +10,18 @@ MUTANTS = (
     Mutant(
         "take-over-forgets-appends",
         0,
-        "broker/partition/opening.py",
+        "broker/state/stream.py",
         "who takes a stream over knows of its writers what the state ledger says, and no more",
         """What an append says of its producer lies in the batch that it stores, and the state
-        ledger has it as of some offset. The edit looks at no batch behind that, so a repeat
-        of what the owner before had acked is stored again, or refused as a gap.""",
+        ledger has it as of some offset. The edit passes over producers behind that, so
+        a repeat of what the owner before had acked is stored again, or refused as a gap.""",
         "X20",
         "producers that repeat, and a take-over",
         (
             Edit(
-                "octavo.broker.partition.opening:PartitionOpener._open",
-                "await self._appends(state.stream, ledger_list)",
-                "pass",
+                "octavo.broker.state.stream:StreamState.replay",
+                "if end > self.upto:",
+                "if end > self.upto and append.producer is None:",
             ),
         ),
         PROFILE,
