@@ -81,13 +81,15 @@ class KeyOrder:
         self._free: list[int] = []
         self._offers: dict[str, list[tuple[int, int]]] = {}
         self._asleep: dict[int, None] = {}
+        self._asleep_free: dict[int, None] = {}
+        """Those without a key: until they wake they are not in `_free`."""
         self._returned: dict[int, None] = {}
         self._waiting = 0
 
     @property
     def ready(self) -> int:
         """Messages that came back and may go out again, as far as their keys are free."""
-        return len(self._returned) - len(self._asleep)
+        return len(self._returned) - len(self._asleep) - len(self._asleep_free)
 
     @property
     def slots(self) -> Slots:
@@ -103,7 +105,7 @@ class KeyOrder:
         """Whether there are messages that nobody has and that are not asleep."""
         if self._cursor.next_unacked(self.front) < end or self._spilled:
             return True
-        return self._waiting + len(self._free) > len(self._asleep)
+        return bool(self._free) or self._waiting > len(self._asleep)
 
     def held_back(self, consumer: str, end: int) -> str | None:
         """Why there is nothing for this consumer though messages wait; None: none do."""
@@ -265,9 +267,9 @@ class KeyOrder:
         Gives the later ones of its key that were out: they wait behind it, and their leases end.
         """
         key = self._known[offset]
-        self._return(key, offset)
         if asleep:
-            self._asleep[offset] = None
+            (self._asleep_free if key is None else self._asleep)[offset] = None
+        self._return(key, offset)
         if key is None:
             return []
         later = sorted(one for one in key.out if one > offset)
@@ -278,12 +280,11 @@ class KeyOrder:
 
     def wake(self, offset: int) -> None:
         """Its delay is over."""
-        if self._asleep.pop(offset, self) is self:
-            return
-        key = self._known[offset]
-        if key is None:
+        if self._asleep_free.pop(offset, self) is None:
             heapq.heappush(self._free, offset)
-        else:
+        elif self._asleep.pop(offset, self) is None:
+            key = self._known[offset]
+            assert key is not None
             self._offer(key)
 
     def acked(self, offset: int) -> None:
@@ -306,12 +307,12 @@ class KeyOrder:
 
     def _return(self, key: _Key | None, offset: int) -> None:
         self._returned[offset] = None
-        if key is None:
-            heapq.heappush(self._free, offset)
-        else:
+        if key is not None:
             del key.out[offset]
             self._waiting += 1
             heapq.heappush(key.waiting, offset)
+        elif offset not in self._asleep_free:
+            heapq.heappush(self._free, offset)
 
     def _forget(self, offset: int) -> None:
         """One that waits is acked."""
@@ -319,6 +320,7 @@ class KeyOrder:
             self._waiting -= 1
         self._returned.pop(offset, None)
         self._asleep.pop(offset, None)
+        self._asleep_free.pop(offset, None)
 
     def _head(self, key: _Key) -> int | None:
         """The first that waits."""
@@ -333,7 +335,7 @@ class KeyOrder:
     def _first_free(self) -> int | None:
         while self._free:
             offset = self._free[0]
-            if offset not in self._known or offset in self._asleep:
+            if offset not in self._known:
                 heapq.heappop(self._free)
             elif self._cursor.is_acked(offset):
                 heapq.heappop(self._free)

@@ -148,6 +148,17 @@ def test_a_message_that_comes_back_takes_the_later_ones_of_its_key_along() -> No
     assert (again.offsets, again.counts) == ([1, 2], {1: 2}), "the third was not given back"
 
 
+def test_one_without_a_key_that_sleeps_comes_once() -> None:
+    """Nobody asked while it slept."""
+    topic = Topic(keys=[None, None])
+    assert topic.take("a", 0, 1) == [0]
+    topic.dispatcher.nack(0, 0, 30)
+    assert topic.order.ready == 0
+    assert topic.take("a", 30, 1) == [0]
+    assert topic.take("a", 30) == [1]
+    assert not topic.order.is_left(2)
+
+
 def test_a_key_drains_to_its_new_consumer() -> None:
     mine, other = owned_by("b", "a", "b")[0], owned_by("a", "a", "b")[0]
     topic = Topic(keys=[mine, mine, other, mine, other])
