@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import resource
@@ -24,7 +25,6 @@ import structlog
 import uvloop
 
 from octavo.logs import configure_logging
-from octavo.process.garbage import SetAside
 from octavo.process.loop_watch import LoopWatch
 from octavo.process.spec import ProcessSpec
 from octavo.protocol.codes import OctavoError
@@ -40,7 +40,6 @@ class Life:
 
     def __init__(self, control: socket.socket | None = None) -> None:
         self.is_ready = False
-        self.aside = SetAside()
         self._control = control
         loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = loop.create_future()
@@ -53,7 +52,8 @@ class Life:
     def ready(self, **facts: Any) -> None:
         """Tell the supervisor, if there is one, that work can begin; `facts` go along."""
         self.is_ready = True
-        self.aside.begin()
+        gc.collect()
+        gc.freeze()
         self._tell({"event": "ready", "pid": os.getpid(), **facts})
 
     def stop(self, reason: str) -> None:
@@ -159,7 +159,6 @@ async def _live(main: Main, spec: ProcessSpec, control: socket.socket | None) ->
         return 1
     finally:
         watch.stop()
-        life.aside.end()
         ended.cancel()
         await asyncio.gather(ended, return_exceptions=True)
     log.info("stopped")

@@ -370,6 +370,7 @@ UNREACHABLE = {
     "X9 a compacted view is taken back": "test_compaction_referee has its story",
     ", of its view, was deleted": "the same",
     "is trimmed to": "the same",
+    "in a view; appended": "test_append_referee has its story",
 }
 """Checks that another check stands before, and those of which another file tells."""
 
