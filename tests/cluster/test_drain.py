@@ -87,8 +87,10 @@ async def test_a_drain_outlives_the_end_of_a_session(cluster: Cluster) -> None:
     one, two = await spread(cluster)
     await one.broker.drain()
     await until(lambda: share(two.broker) == 6, "B has all")
+    told = two.broker.registry.standings
+    await until(lambda: told.of("A") == one.broker.standing(), "it has told that none is left")
     path = "/octavo/standings/A"
-    assert (await two.store.get(path)).version > 0, "it has told how many are left"
+    assert (await two.store.get(path)).version > 0
     await one.expire()
     async with asyncio.timeout(15):
         while True:  # until its new session has made the record again
