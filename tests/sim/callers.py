@@ -17,8 +17,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,14 +53,12 @@ from octavo.security.principal import Forbidden, Identity, Unauthenticated
 from octavo.security.quotas import quota_store, with_quota
 from octavo.security.rules import Operation, Rule
 from octavo.security.settings import SecurityConfig
-from tests.sim import rights
-from tests.sim.guard import forbid_real_world
+from tests.sim import rights, small_worlds
 from tests.sim.metadata import Cut
 from tests.sim.metadata_tree import Change
-from tests.sim.mutants.planting import Edit, planted_edits
+from tests.sim.mutants.planting import Edit
 from tests.sim.process import Process
-from tests.sim.quiet import quiet
-from tests.sim.rights import EFFECTIVE_S, TOPIC, USERS, Make, Result, SimRights
+from tests.sim.rights import EFFECTIVE_S, TOPIC, USERS, Make, SimRights
 
 PATIENCE_S = 150.0
 """Nobody owes more than a minute's worth (`DEBT_S_MAX`)."""
@@ -538,26 +536,8 @@ BUGS: dict[str, tuple[Edit, ...]] = {
 """Planted one at a time: each has to be found."""
 
 
-def run_seed(seed: int, edits: Sequence[Edit] = ()) -> Result:
-    """Run one seed, with a bug planted or without."""
-    with planted_edits(edits) if edits else nullcontext(), quiet(), forbid_real_world():
-        return World(seed).run()
-
-
-def main() -> int:
-    """The exit code."""
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100
-    probes, failed = dict[str, int](), 0
-    for seed in range(count):
-        result = run_seed(seed)
-        for name, times in result.probes.items():
-            probes[name] = probes.get(name, 0) + times
-        if result.failure is not None:
-            failed += 1
-            print(f"SEED {seed} FAILED {result.failure}")
-    print(f"{count} seeds, {failed} failed; probes {probes}")
-    return 1 if failed else 0
+run_seed = partial(small_worlds.run_seed, World)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(small_worlds.main(World))

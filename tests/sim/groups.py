@@ -18,8 +18,7 @@ import asyncio
 import random
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Awaitable, Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -34,12 +33,11 @@ from octavo.broker.http.groups import Groups, now_ms
 from octavo.broker.subscriptions.hold import Hold
 from octavo.broker.types import BrokerInfo, Owner, PartitionName, TopicName, TopicSettings
 from octavo.protocol.codes import OctavoError
-from tests.sim.guard import forbid_real_world
+from tests.sim import small_worlds
 from tests.sim.loop import SimLoop, SimStuck
-from tests.sim.mutants.planting import Edit, planted_edits
+from tests.sim.mutants.planting import Edit
 from tests.sim.process import Process
-from tests.sim.quiet import quiet
-from tests.sim.rights import Result
+from tests.sim.small_worlds import Result
 from tests.sim.trace import Trace
 
 SAFETY_S = 30.0
@@ -475,26 +473,8 @@ BUGS: dict[str, tuple[Edit, ...]] = {
 """Planted one at a time: each has to be found."""
 
 
-def run_seed(seed: int, edits: Sequence[Edit] = ()) -> Result:
-    """Run one seed, with a bug planted or without."""
-    with planted_edits(edits) if edits else nullcontext(), quiet(), forbid_real_world():
-        return World(seed).run()
-
-
-def main() -> int:
-    """The exit code."""
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100
-    probes, failed = dict[str, int](), 0
-    for seed in range(count):
-        result = run_seed(seed)
-        for name, times in result.probes.items():
-            probes[name] = probes.get(name, 0) + times
-        if result.failure is not None:
-            failed += 1
-            print(f"SEED {seed} FAILED {result.failure}")
-    print(f"{count} seeds, {failed} failed; probes {probes}")
-    return 1 if failed else 0
+run_seed = partial(small_worlds.run_seed, World)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(small_worlds.main(World))

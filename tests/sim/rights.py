@@ -14,8 +14,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from octavo.metadata.store import MetadataError, SessionState
@@ -33,14 +32,14 @@ from octavo.security.policy import (
 )
 from octavo.security.principal import Identity
 from octavo.security.rules import Operation, Rule, parse_resource
-from tests.sim.guard import forbid_real_world
+from tests.sim import small_worlds
 from tests.sim.loop import SimLoop, SimStuck
 from tests.sim.metadata import Cut, SimMetadata
 from tests.sim.metadata_store import SimMetadataStore
 from tests.sim.metadata_tree import Change
-from tests.sim.mutants.planting import Edit, planted_edits
+from tests.sim.mutants.planting import Edit
 from tests.sim.process import Process
-from tests.sim.quiet import quiet
+from tests.sim.small_worlds import Result
 from tests.sim.trace import Trace
 
 EFFECTIVE_S = 5.0
@@ -108,15 +107,6 @@ class SimRights:
             and metadata.is_heard(self.name)
             and not metadata.slow_s(self.name)
         )
-
-
-@dataclass
-class Result:
-    """What came of one seed."""
-
-    failure: str | None
-    changes: int
-    probes: dict[str, int]
 
 
 class World:
@@ -329,27 +319,8 @@ BUGS: dict[str, tuple[Edit, ...]] = {
 """Planted one at a time: each has to be found."""
 
 
-def run_seed(seed: int, edits: Sequence[Edit] = ()) -> Result:
-    """Run one seed, with a bug planted or without."""
-    with planted_edits(edits) if edits else nullcontext(), quiet(), forbid_real_world():
-        return World(seed).run()
-
-
-def main() -> int:
-    """The exit code."""
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100
-    changes, probes, failed = 0, dict[str, int](), 0
-    for seed in range(count):
-        result = run_seed(seed)
-        changes += result.changes
-        for name, times in result.probes.items():
-            probes[name] = probes.get(name, 0) + times
-        if result.failure is not None:
-            failed += 1
-            print(f"SEED {seed} FAILED {result.failure}")
-    print(f"{count} seeds, {changes} changes of the policy, {failed} failed; probes {probes}")
-    return 1 if failed else 0
+run_seed = partial(small_worlds.run_seed, World)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(small_worlds.main(World))
