@@ -277,10 +277,8 @@ class BrokerServer:
     async def _ask_unused(
         self, owner: Owner, name: PartitionName, for_ms: int, retire_s: float, subscription: str
     ) -> bool:
-        path = (
-            f"/v1/topics/{name.namespace}/{name.topic}/partitions/{name.partition}/unused"
-            f"?for={for_ms}ms&retire={round(retire_s * 1000)}ms"
-        ) + (f"&subscription={subscription}" if subscription else "")
+        path = f"{_path(name)}/unused?for={for_ms}ms&retire={round(retire_s * 1000)}ms"
+        path += f"&subscription={subscription}" if subscription else ""
         return msgspec.json.decode((await self._ask(owner, "POST", path)).body, type=Unused).unused
 
     async def _ask(
@@ -298,14 +296,13 @@ class BrokerServer:
         )  # fmt: skip
 
     async def _pass_letter_on(self, owner: Owner, name: PartitionName, batch: bytes) -> None:
-        path = f"/v1/topics/{name.namespace}/{name.topic}/partitions/{name.partition}/messages"
+        path = f"{_path(name)}/messages"
         headers = {"Content-Type": RECORD_BATCH}
         await self._ask(owner, "POST", path, batch, headers)
 
     async def _pass_large_on(self, owner: Owner, name: PartitionName, letter: LargeLetter) -> None:
-        path = f"/v1/topics/{name.namespace}/{name.topic}/partitions/{name.partition}/large-copy"
         head = build_batch([letter.copy])
-        path += f"?upload={quote(letter.upload)}&head={len(head)}"
+        path = f"{_path(name)}/large-copy?upload={quote(letter.upload)}&head={len(head)}"
 
         async def body() -> AsyncGenerator[bytes, None]:
             # When the call ends early aiohttp is still in here: it is cancelled, and so closed.

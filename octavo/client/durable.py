@@ -137,16 +137,7 @@ class AsyncStream:
         when it may or may not be stored; a later append of this object stands behind it then, or
         instead of it.
         """
-        if await self._is_json():
-            return await self._append(_json_body([value]), seq)
-        if isinstance(value, str):
-            value = value.encode()
-        if not isinstance(value, bytes | bytearray | memoryview):
-            raise InvalidCall(
-                f"{self.name} is of {self._content_type}: append bytes or text, "
-                f"not {type(value).__name__}"
-            )
-        return await self._append(bytes(value), seq)
+        return await self._append(await self._body(value), seq)
 
     async def append_many(self, values: Iterable[Any], *, seq: str | None = None) -> Appended:
         """Append several messages of a JSON stream at once: all of them, or none.
@@ -167,8 +158,7 @@ class AsyncStream:
         given.
         """
         if value is not None:
-            body = _json_body([value]) if await self._is_json() else _bytes_of(value)
-            return (await self._append(body, None, closes=True)).next_offset
+            return (await self._append(await self._body(value), None, closes=True)).next_offset
         answer = await self._call("POST", headers={_CLOSED: "true"})
         return answer.headers[_OFFSET]
 
@@ -251,6 +241,19 @@ class AsyncStream:
             await self.head()
         return self._content_type.partition(";")[0].strip().lower() == JSON_TYPE
 
+    async def _body(self, value: Any) -> bytes:
+        """Of one message, as this stream has them. Raises `InvalidCall`."""
+        if await self._is_json():
+            return _json_body([value])
+        if isinstance(value, str):
+            value = value.encode()
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise InvalidCall(
+                f"{self.name} is of {self._content_type}: append bytes or text, "
+                f"not {type(value).__name__}"
+            )
+        return bytes(value)
+
     async def _append(self, body: bytes, seq: str | None, *, closes: bool = False) -> Appended:
         headers = {"Content-Type": self._content_type, "Producer-Id": self._producer_id}
         if seq is not None:
@@ -312,10 +315,6 @@ def _json_body(values: list[Any]) -> bytes:
         return json.dumps(values).encode()
     except (TypeError, ValueError) as error:
         raise InvalidCall(f"a message of a JSON stream is a JSON value: {error}") from None
-
-
-def _bytes_of(value: Any) -> bytes:
-    return value.encode() if isinstance(value, str) else bytes(value)
 
 
 def _time_text(time: datetime) -> str:

@@ -69,6 +69,8 @@ async def test_bytes_are_joined_and_may_be_of_any_kind(client: AsyncClient) -> N
         assert found.values
     with pytest.raises(InvalidCall, match="bytes or text"):
         await story.append({"a": 1})
+    with pytest.raises(InvalidCall, match="bytes or text"):
+        await story.close(5)
     with pytest.raises(InvalidCall, match="one after the other"):
         await story.append_many([b"x"])
     said = await story.head()
