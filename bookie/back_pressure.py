@@ -13,6 +13,8 @@ bound per connection bounds nothing when there are ten thousand of them:
 - `FrameRoom`: frames of which a part has come
 - `Turns`: requests that one turn of the loop takes
 
+`AddCrowd` pauses nobody who adds: it has reads of what is on disk make room for them.
+
 So memory is bounded however many there are, and who sends little goes on while others flood. A peer
 that takes no answer for long, or leaves half a frame here while others wait for the room, is cut
 off. Used on the loop only; nothing of it outlives the connections.
@@ -53,6 +55,11 @@ REQUESTS_PER_CHUNK = 250
 """What one socket may bring at once, as far as that can be known before it is read."""
 _READ_PER_TURN = 16
 """Sockets that waited for their turn, and are read in the next one."""
+CROWD_BYTES = 128 * 1024
+"""Adds that come within a millisecond, or in one chunk: the loop is behind those who add."""
+_AT_ONCE_S = 0.001
+CROWD_S = 0.02
+"""How long a crowd counts as one after that."""
 _HELD_BYTES_MIN = 4096
 """Who holds less of a frame is no burden."""
 
@@ -300,6 +307,35 @@ class AddPressure:
             self.level = level
             for listener in tuple(self._listeners):
                 listener(level)
+
+
+class AddCrowd:
+    """Whether adds come as fast as the loop takes them, so that whatever else it does costs them.
+
+    A loop that keeps up finds little on a socket, however much there is in a second; one that does
+    not finds much at once.
+    """
+
+    __slots__ = ("_bytes", "_loop", "_since", "_there_until")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._since = self._there_until = float("-inf")
+        self._bytes = 0
+
+    def came(self, size: int) -> None:
+        """So many bytes of adds have come."""
+        now = self._loop.time()
+        if now - self._since > _AT_ONCE_S:
+            self._since, self._bytes = now, 0
+        self._bytes += size
+        if self._bytes >= CROWD_BYTES:
+            self._there_until = now + CROWD_S
+
+    @property
+    def is_there(self) -> bool:
+        """Whether so much came at once a moment ago."""
+        return self._loop.time() < self._there_until
 
 
 class Counted(Protocol):

@@ -28,7 +28,7 @@ from functools import partial
 import structlog
 
 from octavo.bookie.adds import AddBatch
-from octavo.bookie.back_pressure import AddPressure, Budget
+from octavo.bookie.back_pressure import AddCrowd, AddPressure, Budget
 from octavo.bookie.check.consistency import check_at_start
 from octavo.bookie.check.scrub import Scrubber
 from octavo.bookie.config import BookieConfig
@@ -150,6 +150,7 @@ class Storage:
             restored.unsure_deletions,
         )
         """Fences, LACs, and what is known of each ledger."""
+        self._crowd = AddCrowd()
         self._cold = self._new_cold_reads()
         caches, lookups = (self._cache, self._read_cache), self.read_stats.lookups
         self.reads = ReadPath(self.control, *caches, self._cold, self.answers, lookups)
@@ -224,6 +225,7 @@ class Storage:
             cache=self._read_cache,
             damages=self.damages,
             stats=self.read_stats,
+            crowd=self._crowd,
         )
 
     def _new_compactor(self) -> Compactor:
@@ -352,7 +354,9 @@ class Storage:
         buffers = [batch.frames for batch, code in results if code is _OK]
         if buffers:
             added = partial(self._added, journal, results, done)
-            journal.append(buffers, sum(map(len, buffers)), added, lane, deferred=deferred)
+            size = sum(map(len, buffers))
+            self._crowd.came(size)
+            journal.append(buffers, size, added, lane, deferred=deferred)
             self._update_pressure()
         else:
             done(results)

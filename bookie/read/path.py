@@ -19,7 +19,7 @@ from octavo.bookie.ledgers.control import LedgerControl
 from octavo.bookie.read.cache import CachedExtent, ReadCache, cut_alike
 from octavo.bookie.read.scheduler import ColdReads, joined
 from octavo.bookie.write.cache import Piece, WriteCache
-from octavo.protocol.codes import BookieError, NoSuchEntry, TooManyRequests
+from octavo.protocol.codes import BookieError, NoSuchEntry, TooManyRequests, UnknownState
 from octavo.protocol.entry import INVALID_ENTRY_ID
 from octavo.protocol.frames import ADD_PREFIX_BYTES, LENGTH
 
@@ -110,17 +110,17 @@ class ReadPath:
             return sought.entries
         return None
 
-    async def read(self, ledger_id: int, entry_id: int) -> bytes:
+    async def read(self, ledger_id: int, entry_id: int, *, urgent: bool = False) -> bytes:
         """The whole entry; −1 asks for the last one.
 
         Raises `NoSuchLedger`, `NoSuchEntry`; `BookieIOError`, `UnknownState` when it is uncertain.
         """
         if entry_id == INVALID_ENTRY_ID:
             entry_id = self._control.last_entry(ledger_id)
-        return (await self.read_many(ledger_id, entry_id, 1, 0))[0]
+        return (await self.read_many(ledger_id, entry_id, 1, 0, urgent=urgent))[0]
 
     async def read_many(
-        self, ledger_id: int, first: int, count_max: int, bytes_max: int
+        self, ledger_id: int, first: int, count_max: int, bytes_max: int, *, urgent: bool = False
     ) -> list[bytes]:
         """Consecutive entries from `first` on: at least one, then while both bounds hold.
 
@@ -139,7 +139,7 @@ class ReadPath:
             self._answers.change(held)
             try:
                 run = await self._cold.run_with(
-                    ledger_id, sought.next_entry, max(0, bytes_max - held)
+                    ledger_id, sought.next_entry, max(0, bytes_max - held), urgent=urgent
                 )
             except BookieError:
                 if sought.entries:
@@ -165,7 +165,7 @@ class ReadPath:
         return sought.entries
 
     def _gather(self, sought: _Sought) -> bool:
-        """Take what the caches hold; whether a bound was met before something was in neither."""
+        """Take what the caches hold; whether that is all: a bound was met, or the last entry."""
         ledger_id = sought.ledger_id
         while sought.next_entry >= 0:
             where = "write_cache"
@@ -175,11 +175,21 @@ class ReadPath:
                 where = "read_cache"
                 source = self._read_cache.find(ledger_id, sought.next_entry)
             if source is None:
-                return False
+                return bool(sought.entries) and self._is_behind(ledger_id, sought.next_entry)
             self._lookups[where] += 1
             if self._take(sought, source, last):
                 return True
         return False
+
+    def _is_behind(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether the entry would come after the last one that is held, which surely is the last.
+
+        So who follows a ledger at its end, from memory, never asks the index.
+        """
+        try:
+            return entry_id > self._control.last_entry(ledger_id)
+        except UnknownState:
+            return False
 
     def _take(self, sought: _Sought, source: Piece | CachedExtent, last: int) -> bool:
         bound_met = sought.take(source, min(last, source.last))

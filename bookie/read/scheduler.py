@@ -11,9 +11,12 @@ comes when too many wait already, is told TOO_MANY_REQUESTS.
 threads of its own, so that reads never wait for writes. When all threads are busy, ledgers take
 turns, so a ledger that is read by many does not starve another. What several want at once is read
 once: who asks for what is being read waits for it, and what somebody brought meanwhile is taken
-from the cache. How far to read ahead is read_ahead.py's. Damage that a read meets is reported to
-the bookie's registry (disk/damage.py), unless the index names another place by then: compaction
-moves entries and removes the log that held them.
+from the cache. How far to read ahead is read_ahead.py's. While adds crowd in (`AddCrowd`), one
+thread reads, and rests `_REST_RATIO` times as long as it has read: readers that catch up share
+processors, memory and the interpreter with the adds, and have time. Nobody waits for that longer
+than half of what he may wait, and urgent reads (recovery's, those of adds) not at all. Damage that
+a read meets is reported to the bookie's registry (disk/damage.py), unless the index names another
+place by then: compaction moves entries and removes the log that held them.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import struct
 from concurrent.futures import Executor
 from typing import Protocol
 
-from octavo.bookie.back_pressure import Budget
+from octavo.bookie.back_pressure import AddCrowd, Budget
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.damage import Damage, DamagedRead, DamageKind, DamageRegistry
 from octavo.bookie.entrylog.log import EntryLogs
@@ -36,6 +39,10 @@ from octavo.protocol.fair_queue import FairQueue
 
 _READS_PER_TURN = 64
 _BYTES_PER_TURN = 1024 * 1024
+_REST_RATIO = 4
+"""So adds keep four fifths of what they have without readers."""
+_REST_S_MAX = 0.1
+"""A read that a disk kept waiting has not kept adds from anything."""
 
 
 class Member(Protocol):
@@ -177,15 +184,18 @@ class _Wanted:
 class _Flight:
     """One read on a thread, and who waits for what it may bring."""
 
-    __slots__ = ("ahead_bytes", "epoch", "first", "last", "ledger_id", "wanted")
+    __slots__ = ("ahead_bytes", "began", "epoch", "first", "last", "ledger_id", "wanted")
 
-    def __init__(self, ledger_id: int, first: int, last: int, ahead: int, epoch: int) -> None:
+    def __init__(
+        self, ledger_id: int, first: int, last: int, ahead: int, epoch: int, began: float
+    ) -> None:
         self.ledger_id = ledger_id
         self.first = first
         self.last = last
         """A guess: what its reader got last time."""
         self.ahead_bytes = ahead
         self.epoch = epoch
+        self.began = began
         self.wanted: list[_Wanted] = []
 
     def may_bring(self, entry_id: int, epoch: int) -> bool:
@@ -205,6 +215,7 @@ class ColdReads:
         cache: ReadCache,
         damages: DamageRegistry,
         stats: ReadStats,
+        crowd: AddCrowd,
     ) -> None:
         self._executor = executor
         self._threads = config.read_threads
@@ -216,11 +227,14 @@ class ColdReads:
         self.wait_s_max = config.read_wait_ms_max / 1000
         self._damages = damages
         self._stats = stats
+        self._crowd = crowd
         self._ahead = ReadAhead(config.read_ahead_bytes_max, cache.bytes_max)
         self._loop = asyncio.get_running_loop()
         self._queue: FairQueue[int, _Wanted] = FairQueue()
         """By ledger."""
         self._flights: list[_Flight] = []
+        self._rest_until = 0.0
+        self._rest: asyncio.TimerHandle | None = None
         self._epoch = 0
 
     def index_changed(self) -> None:
@@ -228,13 +242,13 @@ class ColdReads:
         self._epoch += 1
 
     async def run_with(
-        self, ledger_id: int, entry_id: int, bytes_wanted: int = 0
+        self, ledger_id: int, entry_id: int, bytes_wanted: int = 0, *, urgent: bool = False
     ) -> CachedExtent | None:
         """The run that holds the entry, or None when the index has none.
 
         So many bytes from there on are wanted; they are in the cache then as far as they lie next
-        to one another. Raises `BookieIOError`, and `TooManyRequests` when too many wait already or
-        its turn does not come in time.
+        to one another. What is urgent makes no room for adds. Raises `BookieIOError`, and
+        `TooManyRequests` when too many wait already or its turn does not come in time.
         """
         if len(self._queue) >= self._waiting_max:
             raise TooManyRequests(f"{len(self._queue)} reads wait for the disk, that is the limit")
@@ -243,8 +257,11 @@ class ColdReads:
             if flight.ledger_id == ledger_id and flight.may_bring(entry_id, self._epoch):
                 flight.wanted.append(wanted)
                 return await wanted.future
-        self._queue.push(ledger_id, wanted)
-        self._start()
+        if urgent and len(self._flights) < self._threads:
+            self._fly(ledger_id, wanted)
+        else:
+            self._queue.push(ledger_id, wanted)
+            self._start()
         return await wanted.future
 
     def _start(self) -> None:
@@ -254,6 +271,9 @@ class ColdReads:
             if wanted.future.done():
                 continue
             waited_s = self._loop.time() - wanted.since
+            if self._makes_room(waited_s):
+                self._queue.push_back(ledger_id, wanted)
+                return
             self._stats.on_cold_wait(waited_s)
             if waited_s > self.wait_s_max:
                 reason = f"a read waited {waited_s:.1f} s for the disk"
@@ -264,11 +284,27 @@ class ColdReads:
             else:
                 self._fly(ledger_id, wanted)
 
+    def _makes_room(self, waited_s: float) -> bool:
+        """Whether adds go before this read, which has waited so long. It is looked at again."""
+        if not self._crowd.is_there or waited_s > self.wait_s_max / 2:
+            return False
+        if self._flights:
+            return True
+        rests = self._loop.time() < self._rest_until
+        if rests and self._rest is None:
+            self._rest = self._loop.call_at(self._rest_until, self._rested)
+        return rests
+
+    def _rested(self) -> None:
+        self._rest = None
+        self._start()
+
     def _fly(self, ledger_id: int, wanted: _Wanted) -> None:
-        window, entries = self._ahead.window(ledger_id, wanted.entry_id, self._loop.time())
+        now = self._loop.time()
+        window, entries = self._ahead.window(ledger_id, wanted.entry_id, now)
         ahead = max(window, min(wanted.bytes_wanted, self._ahead_bytes_max))
         flight = _Flight(
-            ledger_id, wanted.entry_id, wanted.entry_id + entries - 1, ahead, self._epoch
+            ledger_id, wanted.entry_id, wanted.entry_id + entries - 1, ahead, self._epoch, now
         )
         flight.wanted.append(wanted)
         flight.wanted += self._queue.take(
@@ -282,6 +318,8 @@ class ColdReads:
 
     def _landed(self, flight: _Flight, done: asyncio.Future[list[CachedExtent]]) -> None:
         self._flights.remove(flight)
+        now = self._loop.time()
+        self._rest_until = now + min(_REST_RATIO * (now - flight.began), _REST_S_MAX)
         error = None if done.cancelled() else done.exception()
         found = [] if error is not None or done.cancelled() else done.result()
         if flight.epoch == self._epoch:
@@ -293,7 +331,7 @@ class ColdReads:
                 flight.first,
                 found[-1].last,
                 flight.ahead_bytes,
-                self._loop.time(),
+                now,
             )
         for number, wanted in enumerate(flight.wanted):
             brought = [run for run in found if run.first <= wanted.entry_id <= run.last]

@@ -13,11 +13,12 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from octavo.bookie.wire.requests import AT_ONCE
 from octavo.protocol import v3
 from octavo.protocol.codes import ProtocolError
 from octavo.protocol.extension import Op, Request
 from octavo.protocol.fair_queue import FairQueue
-from octavo.protocol.frames import BatchReadRequest, Flag, ReadRequest
+from octavo.protocol.frames import BatchReadRequest, ReadRequest
 
 if TYPE_CHECKING:
     from octavo.bookie.read.scheduler import ReadScheduler
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 _RUNNING_MAX = 32
 """Reads of one connection that wait for the disk at once."""
-_AT_ONCE = int(Flag.FENCE | Flag.HIGH_PRIORITY)
 _AT_ONCE_MAX = 64
 """Requests that may run out of turn; the next ones wait for theirs like others."""
 
@@ -75,7 +75,7 @@ class InFlight:
         if isinstance(request, v3.Read) and request.waits:
             self._wait(request)
         else:
-            self._take(request, request.ledger_id, at_once=bool(request.flags & _AT_ONCE))
+            self._take(request, request.ledger_id, at_once=bool(request.flags & AT_ONCE))
 
     def call(self, request: v3.Call) -> None:
         """Answer a v3 request that is neither read nor add."""

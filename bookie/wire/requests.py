@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 _FENCE = int(Flag.FENCE)
+AT_ONCE = int(Flag.FENCE | Flag.HIGH_PRIORITY)
+"""Reads that wait for no others: recovery's."""
 _UNKNOWN_STATE = int(Flag.UNKNOWN_STATE)
 Read = ReadRequest | BatchReadRequest | v3.Read
 """What waits for its turn, and is answered with entries."""
@@ -137,7 +139,9 @@ class Requests:
         code = Code.OK
         try:
             await self._fence_if_asked(request)
-            entries = [await self._storage.reads.read(request.ledger_id, request.entry_id)]
+            urgent = bool(request.flags & AT_ONCE)
+            reads = self._storage.reads
+            entries = [await reads.read(request.ledger_id, request.entry_id, urgent=urgent)]
         except Exception as error:
             code = self._code_of(error, request, request.entry_id)
         return self._answer(request, code, entries, since)
@@ -157,7 +161,10 @@ class Requests:
         try:
             await self._fence_if_asked(request)
             entries = await self._storage.reads.read_many(
-                request.ledger_id, request.start_entry, *self._batch_bounds(request)
+                request.ledger_id,
+                request.start_entry,
+                *self._batch_bounds(request),
+                urgent=bool(request.flags & AT_ONCE),
             )
         except Exception as error:
             code = self._code_of(error, request, request.start_entry)

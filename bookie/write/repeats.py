@@ -50,7 +50,7 @@ class Held(Protocol):
     """What is here of a ledger (read/path.py)."""
 
     async def read_many(
-        self, ledger_id: int, first: int, count_max: int, bytes_max: int
+        self, ledger_id: int, first: int, count_max: int, bytes_max: int, *, urgent: bool = False
     ) -> list[bytes]:
         """Consecutive entries, one at least."""
 
@@ -166,7 +166,7 @@ class Repeats:
         while entry_id <= last:
             try:
                 here = await self._reading.read_many(
-                    batch.ledger_id, entry_id, last - entry_id + 1, _READ_BYTES
+                    batch.ledger_id, entry_id, last - entry_id + 1, _READ_BYTES, urgent=True
                 )
             except (NoSuchEntry, UnknownState):
                 if held is None:

@@ -6,6 +6,7 @@ import asyncio
 import random
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,13 +114,13 @@ async def test_20_recovery_gets_through_a_busy_bookie(cluster: Cluster) -> None:
                 else:
                     add([run], done, lane, deferred=deferred)
 
-        async def moody_read(ledger_id: int, entry_id: int, read=read) -> bytes:  # type: ignore[no-untyped-def]
+        async def moody_read(*where: int, read: Any = read, **how: bool) -> bytes:
             if busy.random() < 0.5:
                 raise TooManyRequests("busy")
-            return await read(ledger_id, entry_id)  # type: ignore[no-any-return]
+            return await read(*where, **how)  # type: ignore[no-any-return]
 
         node.storage.add = moody_add  # type: ignore[method-assign, assignment]
-        node.storage.reads.read = moody_read  # type: ignore[method-assign]
+        node.storage.reads.read = moody_read  # type: ignore[method-assign, assignment]
         node.storage.reads.read_now = lambda *_: None  # type: ignore[method-assign]
     assert (await other.recover(writer.ledger_id)).last_entry == 29
     reader = await other.open(writer.ledger_id)

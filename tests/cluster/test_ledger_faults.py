@@ -423,14 +423,14 @@ async def test_a_damaged_replica_is_reported_and_another_serves(cluster: Cluster
     def flip(data: bytes) -> bytes:
         return data[:-1] + bytes([data[-1] ^ 1])
 
-    async def damaged_read(ledger_id: int, entry_id: int) -> bytes:
-        return flip(await read(ledger_id, entry_id))
+    async def damaged_read(*where: int, **how: bool) -> bytes:
+        return flip(await read(*where, **how))
 
-    async def damaged_read_many(*args: int) -> list[bytes]:
-        entries = await read_many(*args)
+    async def damaged_read_many(*where: int, **how: bool) -> list[bytes]:
+        entries = await read_many(*where, **how)
         return [*entries[:3], *map(flip, entries[3:])]
 
-    storage.reads.read = damaged_read  # type: ignore[method-assign]
+    storage.reads.read = damaged_read  # type: ignore[method-assign, assignment]
     storage.reads.read_many = damaged_read_many  # type: ignore[method-assign, assignment]
     storage.reads.read_now = lambda *_: None  # type: ignore[method-assign]
     damaged = 0

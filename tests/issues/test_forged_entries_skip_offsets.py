@@ -45,8 +45,8 @@ def forged(
         put = pack_entry(CRC32C, ledger_id, entry_id, entry_id - 1, entry.length, payload)
         return [*found[:at], put, *found[at + 1 :]]
 
-    async def many(ledger: int, first: int, *bounds: int) -> list[bytes]:
-        return changed(ledger, first, await read_many(ledger, first, *bounds))
+    async def many(ledger: int, first: int, *bounds: int, **how: bool) -> list[bytes]:
+        return changed(ledger, first, await read_many(ledger, first, *bounds, **how))
 
     def now(ledger: int, first: int, *bounds: int) -> list[bytes] | None:
         found = read_now(ledger, first, *bounds)

@@ -70,7 +70,7 @@ class _Cold:
         self._answers = answers
         self.brought: list[weakref.ref[_Run]] = []
 
-    async def run_with(self, ledger_id: int, entry_id: int, _: int) -> _Run:
+    async def run_with(self, ledger_id: int, entry_id: int, *_: int, **__: bool) -> _Run:
         self._answers.change(10)
         frame = add_of(ledger_id, entry_id)
         run = _Run(ledger_id, entry_id, entry_id, frame)

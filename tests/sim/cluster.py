@@ -317,14 +317,16 @@ class SimBookie:
             self.cluster.trace.probe("bookie.forced", len(written))
 
         async def watched_read_many(
-            ledger_id: int, first: int, count_max: int, bytes_max: int
+            ledger_id: int, first: int, count_max: int, bytes_max: int, *, urgent: bool = False
         ) -> list[bytes]:
             if self.busy and self.rng.random() < self.busy:
                 self.cluster.trace.fault("busy.read")
                 raise TooManyRequests("busy")
             held = audit.holds(name, ledger_id, first)
             try:
-                return await storage_reads.read_many(ledger_id, first, count_max, bytes_max)
+                return await storage_reads.read_many(
+                    ledger_id, first, count_max, bytes_max, urgent=urgent
+                )
             except (NoSuchEntry, NoSuchLedger) as error:
                 if held and audit.holds(name, ledger_id, first):
                     audit.fail(f"P41 bookie {name} denies what it held: {error}")

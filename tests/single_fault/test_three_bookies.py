@@ -41,9 +41,9 @@ async def test_a_bookie_that_denies_what_it_cannot_read_is_found(
     # BookKeeper #2908, as it was.
     real = ReadPath.read_many
 
-    async def read_many(self: ReadPath, *args: int) -> list[bytes]:
+    async def read_many(self: ReadPath, *where: int, **how: bool) -> list[bytes]:
         try:
-            return await real(self, *args)
+            return await real(self, *where, **how)
         except BookieIOError as error:
             raise NoSuchEntry(str(error)) from error
 

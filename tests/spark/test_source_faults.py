@@ -159,11 +159,11 @@ def flips_bits(node: Any) -> None:
     def flip(data: bytes) -> bytes:
         return data[:-1] + bytes([data[-1] ^ 1])
 
-    async def damaged_read(ledger_id: int, entry_id: int) -> bytes:
-        return flip(await read(ledger_id, entry_id))
+    async def damaged_read(*where: int, **how: bool) -> bytes:
+        return flip(await read(*where, **how))
 
-    async def damaged_read_many(*args: int) -> list[bytes]:
-        return [flip(data) for data in await read_many(*args)]
+    async def damaged_read_many(*where: int, **how: bool) -> list[bytes]:
+        return [flip(data) for data in await read_many(*where, **how)]
 
     storage.reads.read, storage.reads.read_many = damaged_read, damaged_read_many
     storage.reads.read_now = lambda *_: None

@@ -14,7 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.bookie.back_pressure import RUN_BYTES, AddPressure, Budget, Pressure
+from octavo.bookie.back_pressure import (
+    CROWD_BYTES,
+    CROWD_S,
+    RUN_BYTES,
+    AddCrowd,
+    AddPressure,
+    Budget,
+    Pressure,
+)
 from octavo.bookie.journal.journal import JournalQueue
 from octavo.bookie.read.cache import ReadCache
 from octavo.bookie.read.scheduler import ColdReads, ReadScheduler
@@ -218,8 +226,10 @@ class _OneByOne(Executor):
         return self.under_way[-1]
 
 
-def cold_reads(executor: Executor, **how: int) -> ColdReads:
-    config = config_in(Path("/nowhere"), read_threads=1, **how)
+def cold_reads(
+    executor: Executor, crowd: AddCrowd | None = None, *, read_threads: int = 1, **how: int
+) -> ColdReads:
+    config = config_in(Path("/nowhere"), read_threads=read_threads, **how)
     nothing: Any = None
     stats = ReadStats()
     return ColdReads(
@@ -230,6 +240,7 @@ def cold_reads(executor: Executor, **how: int) -> ColdReads:
         cache=ReadCache(1 << 20, stats),
         damages=nothing,
         stats=stats,
+        crowd=crowd or AddCrowd(),
     )
 
 
@@ -255,6 +266,78 @@ async def test_one_cold_read_too_many_is_refused_while_the_disk_still_hangs() ->
         await cold.run_with(2, 0)
     for task in tasks:
         task.cancel()
+
+
+async def crowding(crowd: AddCrowd) -> None:
+    """Adds that come as fast as they are taken, for as long as the test goes on."""
+    while True:
+        crowd.came(CROWD_BYTES)
+        await asyncio.sleep(CROWD_S / 10)
+
+
+async def test_reads_make_room_for_adds_that_crowd_in() -> None:
+    """One thread reads, and rests four times as long as it has read; without a crowd both do."""
+    executor, crowd = _OneByOne(), AddCrowd()
+    cold = cold_reads(executor, crowd, read_threads=2, read_wait_ms_max=60_000)
+    tasks = [asyncio.create_task(cold.run_with(n, 0)) for n in range(6)]
+    await until(lambda: len(executor.under_way) == 2)
+    adding = asyncio.create_task(crowding(crowd))
+    loop = asyncio.get_running_loop()
+    await asyncio.sleep(0)
+    executor.under_way[0].set_result([])
+    await asyncio.sleep(0.01)
+    assert len(executor.under_way) == 2, "a second thread begins nothing more"
+    executor.under_way[1].set_result([])
+    await asyncio.sleep(0.01)
+    assert len(executor.under_way) == 2, "and the first one rests"
+    await until(lambda: len(executor.under_way) == 3)
+    began = loop.time()
+    await asyncio.sleep(0.02)
+    executor.under_way[2].set_result([])
+    await until(lambda: len(executor.under_way) == 4)
+    assert loop.time() - began >= 0.08
+    adding.cancel()
+    await until(lambda: not crowd.is_there)
+    executor.under_way[3].set_result([])
+    await until(lambda: len(executor.under_way) == 6)  # nobody adds: both threads read
+    for task in tasks:
+        task.cancel()
+
+
+async def test_urgent_reads_make_no_room_and_nobody_does_for_ever() -> None:
+    executor, crowd = _OneByOne(), AddCrowd()
+    cold = cold_reads(executor, crowd, read_threads=2, read_wait_ms_max=400)
+    adding = asyncio.create_task(crowding(crowd))
+    await asyncio.sleep(0)
+    tasks = [asyncio.create_task(cold.run_with(n, 0)) for n in range(2)]
+    await asyncio.sleep(0.01)
+    assert executor.ledgers == [0]
+    tasks.append(asyncio.create_task(cold.run_with(7, 0, urgent=True)))
+    await asyncio.sleep(0)
+    assert executor.ledgers == [0, 7]
+    executor.under_way[1].set_result([])
+    await asyncio.sleep(0.25)  # more than half of what it may wait
+    executor.under_way[0].set_result([])
+    await until(lambda: executor.ledgers == [0, 7, 1])
+    assert crowd.is_there
+    adding.cancel()
+    for task in tasks:
+        task.cancel()
+
+
+async def test_a_crowd_is_much_at_once_and_not_much_in_a_second() -> None:
+    crowd = AddCrowd()
+    for _ in range(20):
+        crowd.came(CROWD_BYTES // 2 - 1)
+        await asyncio.sleep(0.002)
+    assert not crowd.is_there
+    crowd.came(CROWD_BYTES)
+    assert crowd.is_there
+    await asyncio.sleep(CROWD_S * 1.5)
+    assert not crowd.is_there
+    for _ in range(64):  # of many sockets, in one turn of the loop
+        crowd.came(CROWD_BYTES // 64)
+    assert crowd.is_there
 
 
 # -- the level of pressure

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from octavo.bookie.back_pressure import Budget
+from octavo.bookie.back_pressure import AddCrowd, Budget
 from octavo.bookie.read.cache import CachedExtent, ReadCache
 from octavo.bookie.read.path import ReadPath
 from octavo.bookie.read.scheduler import ColdReads
 from octavo.bookie.stats import ReadStats
 from octavo.bookie.write.cache import WriteCache
-from octavo.protocol.codes import BookieIOError
+from octavo.protocol.codes import BookieIOError, UnknownState
 from tests.support.raw_bookie import adds_of, config_in, entry_of
 from tests.support.storage_support import make_run
 
@@ -55,6 +55,7 @@ async def test_a_flush_ends_what_older_reads_may_answer() -> None:
         cache=cache,
         damages=unused,  # type: ignore[arg-type]
         stats=ReadStats(),
+        crowd=AddCrowd(),
     )
     before = asyncio.create_task(cold.run_with(LEDGER, 0))
     joined = asyncio.create_task(cold.run_with(LEDGER, 0))
@@ -85,12 +86,14 @@ async def test_what_cannot_be_read_ends_a_batch_that_has_something() -> None:
     class Damaged:
         wait_s_max = 1.0
 
-        async def run_with(self, *_: object) -> None:
+        async def run_with(self, *_: object, **__: object) -> None:
             raise BookieIOError("entry log /l/1.log at byte 5: checksum does not match")
 
     cache = WriteCache(1 << 20)
     cache.active.put(make_run(LEDGER, 0, [b"a", b"b"]))
-    control: Any = SimpleNamespace(known=lambda _: None, deny=lambda *_: None)
+    control: Any = SimpleNamespace(
+        known=lambda _: None, deny=lambda *_: None, last_entry=lambda _: 9
+    )
     damaged: Any = Damaged()
     lookups = ReadStats().lookups
     reads = ReadPath(control, cache, ReadCache(1 << 20), damaged, Budget(1 << 20), lookups)
@@ -98,3 +101,34 @@ async def test_what_cannot_be_read_ends_a_batch_that_has_something() -> None:
     with pytest.raises(BookieIOError):
         await reads.read_many(LEDGER, 2, 9, 1 << 20)
     assert reads._answers.used == 0
+
+
+async def test_who_has_the_last_entry_from_memory_does_not_ask_the_disk() -> None:
+    """Unless the bookie may have lost later ones: then what the disk says counts."""
+
+    class Asked:
+        wait_s_max = 1.0
+        times = 0
+
+        async def run_with(self, *_: object, **__: object) -> None:
+            self.times += 1
+
+    def unsure(_: int) -> int:
+        raise UnknownState("this bookie may have lost some of it")
+
+    cache = WriteCache(1 << 20)
+    cache.active.put(make_run(LEDGER, 0, [b"a", b"b"]))
+    control: Any = SimpleNamespace(
+        known=lambda _: None, deny=lambda *_: None, last_entry=lambda _: 1
+    )
+    disk: Any = Asked()
+    lookups = ReadStats().lookups
+    reads = ReadPath(control, cache, ReadCache(1 << 20), disk, Budget(1 << 20), lookups)
+    assert len(await reads.read_many(LEDGER, 0, 9, 1 << 20)) == 2
+    assert len(reads.read_now(LEDGER, 1, 9, 1 << 20) or ()) == 1
+    assert disk.times == 0
+    control.last_entry = lambda _: 2
+    assert len(await reads.read_many(LEDGER, 0, 9, 1 << 20)) == 2
+    control.last_entry = unsure
+    assert len(await reads.read_many(LEDGER, 0, 9, 1 << 20)) == 2
+    assert disk.times == 2
