@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import zlib
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
@@ -414,7 +415,7 @@ class Subscription:
         if not offsets:
             return []
         found = DispatchedBatch(0, offsets, {})
-        delivered = await _delivered(self._log, found, self._loop, _Look(heeds=False))
+        delivered = await _delivered(self._log, found, "", self._loop, _Look(heeds=False))
         times = self._dispatcher.deliveries_of
         return [one._replace(ack_id="", delivery_count=times(one.offset)) for one in delivered]
 
@@ -559,7 +560,7 @@ class Subscription:
     async def _read_spent(self, offsets: Sequence[int]) -> list[Delivery]:
         counts = {offset: self._dispatcher.deliveries_of(offset) for offset in offsets}
         found = DispatchedBatch(0, list(offsets), counts)
-        return await _delivered(self._log, found, self._loop, _Look(heeds=False))
+        return await _delivered(self._log, found, "", self._loop, _Look(heeds=False))
 
     async def _ack_spent(self, offsets: Sequence[int]) -> None:
         ranges, _ = self._ack(list(offsets), None)
@@ -714,9 +715,23 @@ class Subscription:
             timer.cancel()
             self._waiters.pop(waiter, None)
 
+    @property
+    def _lease_epoch(self) -> int:
+        """The partition's, elsewhere in each subscription: an ack id is good for one alone, and
+        for no later one of its name.
+        """
+        topic, epoch = divmod(self._log.lease_epoch, 1 << 32)
+        word = f"{self.info.name} {self.info.created_ms}"
+        return (zlib.crc32(word.encode(), topic) << 32) + epoch
+
+    def _lease_of(self, found: DispatchedBatch) -> str:
+        """How its ack ids end."""
+        return f"{self._lease_epoch}-{found.number}"
+
     async def _deliver(self, found: DispatchedBatch) -> list[Delivery] | None:
         async def one_by_one(found: DispatchedBatch, look: _Look) -> tuple[list[Delivery], int]:
-            deliveries = await _delivered(self._log, found, self._loop, look)
+            lease = self._lease_of(found)
+            deliveries = await _delivered(self._log, found, lease, self._loop, look)
             return _in_due_order(found, deliveries), len(deliveries)
 
         return await self._hand_out(found, one_by_one)
@@ -729,14 +744,15 @@ class Subscription:
         ) -> tuple[LeasedBatches | list[Delivery], int]:
             # What was pending goes in the order of due times, and batches know only one order.
             pending = found.was_pending
+            lease = self._lease_of(found)
             batches = None if pending else await _batches(self._log, found, self._loop, look)
             if batches is None:
-                deliveries = await _delivered(self._log, found, self._loop, look)
+                deliveries = await _delivered(self._log, found, lease, self._loop, look)
                 return _in_due_order(found, deliveries), len(deliveries)
             count = bisect_left(found.offsets, batches[-1].next_offset)
             leased = Leased(
                 self._log.name.partition,
-                f"{self._log.lease_epoch}-{found.number}",
+                lease,
                 runs_of(found.offsets[:count], found.counts),
                 [(one.ledger_id, one.entry_id) for one in batches],
                 Times().tell(one.header for one in batches),
@@ -869,8 +885,9 @@ class Subscription:
         self, ack_ids: Iterable[str], stale: list[str], *, or_acked: bool = False
     ) -> list[int]:
         """The offsets of ack ids whose lease is alive; those without one go to `stale`."""
-        here = (str(self._log.name.partition), str(self._log.lease_epoch))
-        topic = self._log.lease_epoch >> 32
+        lease_epoch = self._lease_epoch
+        here = (str(self._log.name.partition), str(lease_epoch))
+        ours = lease_epoch >> 32
         holds, is_acked = self._dispatcher.holds, self._cursor.is_acked
         offsets = []
         for text in ack_ids:
@@ -883,11 +900,12 @@ class Subscription:
                 raise AckId.invalid(text) from None
             if partition != here[0]:
                 raise InvalidAckId(f"ack id {text} belongs to partition {partition}, not {here[0]}")
-            is_ours, may_be_acked = (partition, epoch) == here, or_acked and of == topic
+            is_ours, may_be_acked = (partition, epoch) == here, or_acked and of == ours
             gone = []
             for offset in range(start, end):
                 # An ack that is repeated because its answer was lost is not stale, it is done; one
-                # of an earlier topic of the name is of another message, whatever its offset.
+                # of another subscription, or an earlier topic of the name, is of another message,
+                # whatever its offset.
                 if (is_ours and holds(offset, lease)) or (may_be_acked and is_acked(offset)):
                     offsets.append(offset)
                 else:
@@ -964,7 +982,11 @@ def _in_due_order(found: DispatchedBatch, deliveries: list[Delivery]) -> list[De
 
 
 async def _delivered(
-    log: SubscribedLog, found: DispatchedBatch, loop: asyncio.AbstractEventLoop, look: _Look
+    log: SubscribedLog,
+    found: DispatchedBatch,
+    lease: str,
+    loop: asyncio.AbstractEventLoop,
+    look: _Look,
 ) -> list[Delivery]:
     """The dispatched messages in order: at least one, and as many as there is room and time for.
 
@@ -985,7 +1007,7 @@ async def _delivered(
             if offsets[len(deliveries)] >= batch.next_offset:
                 continue  # redeliveries lie far apart: only what is wanted is opened
             look.at(batch)
-            room = await _open_and_take(log, found, batch, deliveries, room)
+            room = await _open_and_take(log, found, lease, batch, deliveries, room)
             if len(deliveries) == len(offsets) or room < 0:
                 break
     return deliveries
@@ -1049,12 +1071,13 @@ async def _stored(
 async def _open_and_take(
     log: SubscribedLog,
     found: DispatchedBatch,
+    lease: str,
     batch: StoredBatch,
     deliveries: list[Delivery],
     room: int,
 ) -> int:
     """Add the messages that are of this batch; the room that is left."""
-    front, back = f"{log.name.partition}-", f"-{log.lease_epoch}-{found.number}"
+    front, back = f"{log.name.partition}-", f"-{lease}"
     base, ledger_id, entry_id = batch.base_offset, batch.ledger_id, batch.entry_id
     offsets, counts, end = found.offsets, found.counts, batch.next_offset
     async with log.readable(batch) as records:
