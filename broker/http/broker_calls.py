@@ -87,7 +87,7 @@ class BrokerProof:
         """`run`: hexadecimal digits that no other run of any broker has."""
         assert _NONCE.fullmatch(f"{run}-0"), run
         self._key = key
-        self._run = run
+        self.run = run
         self._numbers = itertools.count()
         self._secured = secured
 
@@ -107,7 +107,7 @@ class BrokerProof:
         """
         headers[FORWARDED_HEADER], headers[TARGET_HEADER] = caller, target
         headers[IDENTITY_HEADER] = _written(identity)
-        headers[NONCE_HEADER] = f"{self._run}-{next(self._numbers)}"
+        headers[NONCE_HEADER] = f"{self.run}-{next(self._numbers)}"
         headers[SEAL_HEADER] = self._proof(_SEALED, headers, method, path)
         if not self._secured():
             headers[PROOF_HEADER] = self._proof(_COVERED, headers, method, path)

@@ -48,8 +48,8 @@ class Connection(web.RequestHandler):
     """
 
     __slots__ = (
-        "_certificate", "_edges", "_later", "_lost", "_short_way", "_taken", "counted_as", "head",
-        "peer", "reserved", "verdict",
+        "_certificate", "_edges", "_end", "_later", "_lost", "_short_way", "_taken", "counted_as",
+        "head", "peer", "reserved", "verdict",
     )  # fmt: skip
 
     def __init__(self, manager: web.Server, short_way: TakeShortWay, **options: Any) -> None:
@@ -65,6 +65,7 @@ class Connection(web.RequestHandler):
         self.verdict: BaseException | None = None
         """What has become of that request already."""
         self._lost: Callable[[], None] | None = None
+        self._end: asyncio.Future[None] | None = None
         self._certificate: bytes | None = None
         self._short_way = short_way
         self._edges = RequestEdges()
@@ -96,9 +97,20 @@ class Connection(web.RequestHandler):
         """Have this called when it ends."""
         self._lost = call
 
+    @property
+    def end(self) -> asyncio.Future[None]:
+        """Done when it has ended."""
+        if self._end is None:
+            self._end = asyncio.get_running_loop().create_future()
+            if self.transport is None:
+                self._end.set_result(None)
+        return self._end
+
     def connection_lost(self, exc: BaseException | None) -> None:
         """Nobody is there any more."""
         super().connection_lost(exc)
+        if self._end is not None and not self._end.done():
+            self._end.set_result(None)
         if self._lost is not None:
             self._lost()
             self._lost = None

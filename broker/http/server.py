@@ -419,9 +419,9 @@ class BrokerServer:
         self._services.quotas.admit(call, connection)
         if not call.route.waits:
             return await call.route.handler(call)
-        return await self._run_while_wanted(call)
+        return await self._run_while_wanted(call, connection)
 
-    async def _run_while_wanted(self, call: Call) -> web.StreamResponse:
+    async def _run_while_wanted(self, call: Call, connection: Connection) -> web.StreamResponse:
         """A call that may wait long ends when its client goes away, this broker stops, or its
         caller may make it no more."""
         services = self._services
@@ -429,7 +429,7 @@ class BrokerServer:
         try:
             while not task.done():
                 with self._gate.wakes.next() as woken:
-                    either: set[asyncio.Future[Any]] = {task, woken}
+                    either: set[asyncio.Future[Any]] = {task, woken, connection.end}
                     await asyncio.wait(
                         either, timeout=GONE_CHECK_S, return_when=asyncio.FIRST_COMPLETED
                     )

@@ -135,6 +135,17 @@ class _Asked(NamedTuple):
     priority: int = 0
 
 
+class _Answer(NamedTuple):
+    """What a numbered call was given."""
+
+    request: str
+    found: DispatchedBatch | None
+    was_repeated: bool = False
+
+
+_NO_ANSWER = _Answer("", None)
+
+
 class LeasedBatches(NamedTuple):
     """Batches as they are stored, and which of their messages go to a consumer: `given` of them."""
 
@@ -202,7 +213,7 @@ class Subscription:
             )  # fmt: skip
         self._hold = Hold()
         self._waiters: dict[asyncio.Future[None], None] = {}
-        self._answered: OrderedDict[str, tuple[str, DispatchedBatch]] = OrderedDict()
+        self._answered: OrderedDict[str, _Answer] = OrderedDict()
         """By consumer the last numbered request, and what it was given."""
         self._newest: tuple[str, int] | None = None
         """Of an exclusive subscription: the highest numbered call of its consumer."""
@@ -386,6 +397,20 @@ class Subscription:
                 "else of the call took effect"
             )
         return new
+
+    async def take_back(self, ack_ids: Sequence[str]) -> None:
+        """An answer that nobody reads: others may have its messages at once.
+
+        Unless the same call was made again and was given them: then they are its caller's.
+        """
+        kept = {
+            str(answer.found.number)
+            for answer in self._answered.values()
+            if answer.was_repeated and answer.found is not None
+        }
+        await self.acknowledge(
+            release=[one for one in ack_ids if one.rpartition("-")[2] not in kept]
+        )
 
     def held_back(self, consumer: str = "") -> str | None:
         """Why `receive` hands nothing out though there are messages; None when that is not so.
@@ -578,10 +603,11 @@ class Subscription:
         self._enter_group(asked, now_ms)
         self._dispatcher.enter(consumer, now_ms, asked.priority)
         self._skip_trimmed()
-        last_request, last_found = self._answered.get(consumer, ("", None))
-        if request and request == last_request and last_found is not None:
-            again = self._dispatcher.again(last_found, now_ms)
+        last = self._answered.get(consumer, _NO_ANSWER)
+        if request and request == last.request and last.found is not None:
+            again = self._dispatcher.again(last.found, now_ms)
             if again is not None:
+                self._answered[consumer] = last._replace(was_repeated=True)
                 return again
         end = self._log.next_offset
         most = min(asked.messages_max, _MESSAGES_MAX)
@@ -662,15 +688,15 @@ class Subscription:
 
     def _is_spent(self, consumer: str, request: str) -> bool:
         """Whether the newest call was answered, and what it was given is acked: a copy is late."""
-        last_request, found = self._answered.get(consumer, ("", None))
-        if request == last_request and found is not None:
-            return all(map(self._cursor.is_acked, found.offsets))
+        last = self._answered.get(consumer, _NO_ANSWER)
+        if request == last.request and last.found is not None:
+            return all(map(self._cursor.is_acked, last.found.offsets))
         return self._newest_got_none
 
     def _note_answer(self, consumer: str, request: str, found: DispatchedBatch) -> None:
         self._answered.pop(consumer, None)
         if request:
-            self._answered[consumer] = (request, found)
+            self._answered[consumer] = _Answer(request, found)
             if len(self._answered) > _ANSWERS_REMEMBERED:
                 self._answered.popitem(last=False)
 
@@ -826,9 +852,9 @@ class Subscription:
         return shorter
 
     def _answer_is(self, found: DispatchedBatch) -> None:
-        for consumer, (request, answered) in self._answered.items():
-            if answered.number == found.number:
-                self._answered[consumer] = (request, found)
+        for consumer, answer in self._answered.items():
+            if answer.found is not None and answer.found.number == found.number:
+                self._answered[consumer] = answer._replace(found=found)
 
     async def _without_early(
         self, found: DispatchedBatch, look: _Look, batch: StoredBatch

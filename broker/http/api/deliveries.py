@@ -44,6 +44,8 @@ RECEIVE_PARTITIONS_MAX = 128
 """One receive looks at so many partitions of a topic at most, beginning elsewhere each time."""
 GRACE_S = 0.005
 """When one partition has messages, others that have some too get this long to join in."""
+ASK_AGAIN_S = 1.0
+"""So long a receive that has something waits for what another broker may have leased to it."""
 
 
 # ---- receive
@@ -223,7 +225,7 @@ async def _give_back(partition: Partition, name: str, ack_ids: list[str]) -> Non
     """Nobody will ack these: somebody else gets them now, not after the ack timeout."""
     subscription = await partition.subscription(name)
     with contextlib.suppress(StaleLease):  # those whose lease is over are given back
-        await subscription.acknowledge(release=ack_ids)
+        await subscription.take_back(ack_ids)
 
 
 async def _rendered(call: Call, number: int, deliveries: list[Delivery]) -> list[Raw]:
@@ -289,7 +291,10 @@ class _Gathering:
         self._topic = topic
         self._asked = asked._replace(request="", wait_s=0.0)
         self._wait_s = asked.wait_s
-        turn = next(call.services.turn) % partitions
+        turn = next(call.services.turn)
+        self._request = f"{call.services.proof.run}.{turn}"
+        """Of the waits of this call, at each partition: no other call of any broker has it."""
+        turn %= partitions
         self._order = [*range(turn, partitions), *range(turn)][:RECEIVE_PARTITIONS_MAX]
         self._partitions = partitions
         self._held_back: str | None = None
@@ -352,7 +357,10 @@ class _Gathering:
     async def _first(self, most: int, wait_s: float) -> list[Raw]:
         """Wait at all partitions at once; the first that has something ends the wait."""
         share = max(1, most // len(self._order))
-        tasks = [asyncio.ensure_future(self._ask(n, share, wait_s)) for n in self._order]
+        tasks = [
+            asyncio.ensure_future(self._ask(number, share, wait_s, self._request))
+            for number in self._order
+        ]
         try:
             waiting = set(tasks)
             while waiting:
@@ -366,11 +374,31 @@ class _Gathering:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         found = _results(tasks)
+        if found:
+            found += await self._ask_again([task.cancelled() for task in tasks], share)
         if not found and all(not task.cancelled() and task.exception() for task in tasks):
             tasks[0].result()
         if len(found) > most:
             await self._give_back(found[most:])
         return found[:most]
+
+    async def _ask_again(self, cut_off: list[bool], share: int) -> list[Raw]:
+        """What the waits that were broken off have got: other brokers may have answered them.
+
+        Asked for under the same request, so they give what they gave, or what is there now.
+        """
+        asks = [
+            asyncio.ensure_future(self._ask(number, share, 0, self._request))
+            for number, is_cut in zip(self._order, cut_off, strict=True)
+            if is_cut
+        ]
+        if not asks:
+            return []
+        await asyncio.wait(asks, timeout=ASK_AGAIN_S)
+        for ask in asks:
+            ask.cancel()
+        await asyncio.gather(*asks, return_exceptions=True)
+        return _results(asks)
 
     async def _give_back(self, surplus: list[Raw]) -> None:
         """More came at once than was asked for: others may have it without waiting."""
@@ -378,8 +406,8 @@ class _Gathering:
         for number, share in by_partition(body, self._partitions).items():
             await give_back(self._call, self._topic, number, self._asked.subscription, share)
 
-    async def _ask(self, number: int, most: int, wait_s: float) -> list[Raw]:
-        asked = self._asked._replace(most=most, wait_s=wait_s)
+    async def _ask(self, number: int, most: int, wait_s: float, request: str = "") -> list[Raw]:
+        asked = self._asked._replace(most=most, wait_s=wait_s, request=request)
         found: Received = await ask_partition(
             self._call,
             self._topic.partition(number),
