@@ -122,9 +122,14 @@ class SubscriptionNotFound(BrokerError):
 
 
 class SettingsConflict(BrokerError):
-    """It exists with other settings (409)."""
+    """It exists with other settings (409): those `found`, and not those `wanted`."""
 
     name = "settings-conflict"
+
+    def __init__(self, message: str, found: object = None, wanted: object = None) -> None:
+        super().__init__(message)
+        self.found = found
+        self.wanted = wanted
 
 
 class StaleProducerEpoch(BrokerError):

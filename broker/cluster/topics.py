@@ -243,7 +243,7 @@ class Topics:
                 # Of a topic made before its namespace said so the word may not have come yet.
                 if replace(found.settings, encrypted=settings.encrypted) != settings:
                     raise SettingsConflict(
-                        f"topic {name} exists with other settings: {_differences(found, settings)}"
+                        f"topic {name} exists with other settings", found.settings, settings
                     ) from None
                 return found, False
             self.forget(name)
@@ -460,7 +460,9 @@ class Topics:
             found = await self._read_subscription(topic, name)
             if found.settings != settings:
                 raise SettingsConflict(
-                    f"subscription {name!r} of {topic} exists with other settings: {found.settings}"
+                    f"subscription {name!r} of {topic} exists with other settings",
+                    found.settings,
+                    settings,
                 ) from None
             return found, False
         return await self._read_subscription(topic, name), True
@@ -696,12 +698,3 @@ def _info_of(name: TopicName, record: TopicRecord) -> TopicInfo:
 
 def _settings_of(stored: StoredSettings) -> TopicSettings:
     return TopicSettings(**{name: getattr(stored, name) for name in _SETTINGS})
-
-
-def _differences(found: TopicInfo, wanted: TopicSettings) -> str:
-    """Of two topics, in words."""
-    return ", ".join(
-        f"{name} is {getattr(found.settings, name)}, not {getattr(wanted, name)}"
-        for name in _SETTINGS
-        if getattr(found.settings, name) != getattr(wanted, name)
-    )

@@ -39,6 +39,11 @@ OWNER_HEADER = "Octavo-Owner"
 NEXT_OFFSET_HEADER = "Next-Offset"
 
 _DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)?")
+_UNKNOWN_FIELD = re.compile(
+    r"Object contains unknown field `.*?`(?: - at `\$(?P<path>.*)`)?", re.DOTALL
+)
+_STEP = re.compile(r"\.(\w+)|\[[^]]*\]")
+"""One of the way to it: a field, or an element of a list."""
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _TIME = re.compile(
     r"(?P<day>\d{4}-\d\d-\d\d)[Tt ](?P<minute>\d\d:\d\d)"
@@ -459,11 +464,35 @@ def decode_json(body: bytes, kind: type[Body]) -> Body:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
-        raise Problem(422, "invalid-body", f"the JSON body does not fit: {error}") from None
+        hint = _known_fields(kind, str(error))
+        raise Problem(422, "invalid-body", f"the JSON body does not fit: {error}{hint}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Problem(400, "invalid-json", f"the body is not JSON: {error}") from None
     except RecursionError:
         raise Problem(400, "invalid-json", "the JSON body is nested too deeply") from None
+
+
+def _known_fields(kind: type, error: str) -> str:
+    """Of a field that nobody knows: those that may stand where it stood."""
+    found = _UNKNOWN_FIELD.fullmatch(error)
+    if found is None:
+        return ""
+    at = [msgspec.inspect.type_info(kind)]
+    for name in _STEP.findall(found["path"] or ""):
+        inside = []
+        for one in at:
+            if isinstance(one, msgspec.inspect.StructType):
+                inside += [of.type for of in one.fields if of.encode_name == name]
+            elif not name and isinstance(one, msgspec.inspect.ListType):
+                inside.append(one.item_type)
+        at = [part for one in inside for part in getattr(one, "types", (one,))]
+    names = [
+        of.encode_name
+        for one in at
+        if isinstance(one, msgspec.inspect.StructType)
+        for of in one.fields
+    ]
+    return f"; known here: {', '.join(names)}" if names else ""
 
 
 def parse_duration_ms(text: str) -> int | None:

@@ -23,6 +23,7 @@ from octavo.broker.http.api.topic_body import (
     SubscriptionBody,
     show_subscription_settings,
     subscription_settings,
+    telling_differences,
 )
 from octavo.broker.http.api.topics import each_partition, subscription_figures
 from octavo.broker.http.call import Call, time_hint
@@ -59,7 +60,8 @@ async def put_subscription(call: Call) -> web.StreamResponse:
     await topic_of(call)
     settings = with_dead_letters(topic, name, subscription_settings(body))
     await _check_dead_letters(call, settings)
-    info, created = await broker.topics.create_subscription(topic, name, settings)
+    with telling_differences():
+        info, created = await broker.topics.create_subscription(topic, name, settings)
     partitions = (await topic_of(call)).settings.partitions
     asked = [
         ask_partition(

@@ -8,13 +8,15 @@ that is accepted is one that works.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from octavo.broker.errors import SettingsConflict
 from octavo.broker.http.call import parse_duration_ms
 from octavo.broker.http.problems import Problem
 from octavo.broker.policies.rules import OFF, WORDS, check_policies, effective
@@ -623,3 +625,37 @@ def show_subscription_settings(settings: SubscriptionSettings) -> SubscriptionBo
         filter=FilterBody(headers, settings.filter_key_prefix) if has_filter else None,
         durable=settings.durable,
     )
+
+
+@contextmanager
+def telling_differences() -> Iterator[None]:
+    """Has a conflict of settings say which, in the form in which they are given."""
+    try:
+        yield
+    except SettingsConflict as error:
+        found, wanted = _as_given(error.found), _as_given(error.wanted)
+        told = ", ".join(
+            f"{name} is {found.get(name, 'null')}, not {wanted.get(name, 'null')}"
+            for name in {**found, **wanted}
+            if found.get(name) != wanted.get(name)
+        )
+        how = (
+            "PATCH changes them"
+            if isinstance(error.found, TopicSettings)
+            else "a subscription keeps those that it was made with: use it as it is, or another "
+            "name, or delete it"
+        )
+        raise SettingsConflict(f"{error}: {told}; {how}" if told else str(error)) from None
+
+
+def _as_given(settings: object) -> dict[str, str]:
+    """Each setting as JSON, by its name."""
+    shown: TopicBody | SubscriptionBody
+    if isinstance(settings, TopicSettings):
+        shown = show_topic_settings(settings)
+    elif isinstance(settings, SubscriptionSettings):
+        shown = show_subscription_settings(settings)
+    else:
+        return {}
+    fields = msgspec.to_builtins(shown)
+    return {name: msgspec.json.encode(value).decode() for name, value in fields.items()}

@@ -27,6 +27,7 @@ from octavo.broker.http.api.topic_body import (
     show_effective,
     show_namespace,
     show_topic_settings,
+    telling_differences,
     topic_settings,
 )
 from octavo.broker.http.call import Call
@@ -140,7 +141,8 @@ async def put_topic(call: Call) -> web.StreamResponse:
         except TopicNotFound:
             raise problem from None
     await call.services.quotas.check_topics(name)
-    info, created = await broker.topics.create(name, settings)
+    with telling_differences():
+        info, created = await broker.topics.create(name, settings)
     shown = show_topic(info)
     if problem is not None:
         shown.warning = problem.detail
