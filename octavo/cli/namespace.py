@@ -87,14 +87,10 @@ def show(namespace: Namespace, url: Url = None, data: Data = None, as_json: AsJs
     if as_json:
         emit_json(found)
     else:
-        policies = {name: _shown(value) for name, value in found["policies"].items()}
+        policies = {
+            name: "off" if value is None else value for name, value in found["policies"].items()
+        }
         emit_fields({"namespace": namespace, "topics": found["topics"], **policies})
-
-
-def _shown(value: Any) -> object:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {one}" for name, one in value.items() if one is not None)
-    return "off" if value is None else value
 
 
 @app.command()

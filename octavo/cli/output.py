@@ -94,6 +94,10 @@ def _cell(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
+    if isinstance(value, Mapping):  # of settings: what is not said is nothing to be shown
+        return ", ".join(f"{name} {_cell(one)}" for name, one in value.items() if one is not None)
+    if isinstance(value, list):
+        return ", ".join(map(_cell, value))
     return "" if value is None else str(value)
 
 

@@ -10,7 +10,7 @@ import typer
 from octavo.cli.consume import plain_message
 from octavo.cli.options import AsJson, BadOption, Data, TopicArgument, Url, Yes, broker_urls
 from octavo.cli.output import emit_fields, emit_json, emit_table, say
-from octavo.cli.topic import ask
+from octavo.cli.topic import Settings, ask, values_of
 
 if TYPE_CHECKING:
     from octavo.client.client import AsyncClient
@@ -73,6 +73,7 @@ def create(
         str | None,
         typer.Option(metavar="FIRST[,MOST[,FACTOR]]", help="Wait between deliveries, e.g. 1s,5m."),
     ] = None,
+    others: Settings = None,
     url: Url = None,
     data: Data = None,
     as_json: AsJson = False,
@@ -84,6 +85,8 @@ def create(
       octavo subscription create flights reports --type shared
       octavo subscription create flights audit --from latest --ack-timeout 2m
       octavo subscription create flights billing --type shared --max-deliveries 5 --backoff 1s,5m
+      octavo subscription create flights eu --type shared --set 'filter={"key_prefix": "eu-"}'
+      octavo subscription create flights slow --type key_shared --set max_unacked_per_consumer=10
     """
     settings: dict[str, Any] = {"type": type, "start": start}
     chosen = {
@@ -97,6 +100,7 @@ def create(
         settings["ack_timeout"] = ack_timeout
     if backoff is not None:
         settings["retry_backoff"] = _backoff(backoff)
+    settings |= values_of(others)
 
     async def make(client: AsyncClient) -> Mapping[str, Any]:
         return await (await client.subscribe(topic, name, **settings)).stats()

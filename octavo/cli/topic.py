@@ -31,7 +31,7 @@ app = typer.Typer(help="Create, list, describe, change and delete topics.", no_a
 
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A setting of the topic; may be repeated."),
+    typer.Option("--set", metavar="NAME=VALUE", help="Any other setting; may be repeated."),
 ]
 RETRY_S = 20.0
 
@@ -81,7 +81,7 @@ def create(
             write_quorum=write_quorum,
             ack_quorum=ack_quorum,
             force=force,
-            **merged(policies, _values(settings)),
+            **merged(policies, values_of(settings)),
         ),
     )
     if warning := made.stats.get("warning"):
@@ -149,7 +149,7 @@ def update(
       octavo topic update flights --set 'retention={"time": "7d"}'
       octavo topic update flights --ttl 1h --retention-size default
     """
-    values = merged(policies, _values(settings))
+    values = merged(policies, values_of(settings))
     if not values:
         raise BadOption("nothing to change: give an option, or --set name=value")
     changed = ask(broker_urls(url, data), lambda client: client.update_topic(topic, **values))
@@ -309,7 +309,7 @@ def unload(
     emit_table(("partition", "from", "to"), rows)
 
 
-def _values(settings: list[str] | None) -> dict[str, Any]:
+def values_of(settings: list[str] | None) -> dict[str, Any]:
     """`--set` values: JSON where they are JSON, text otherwise."""
     import json
 
@@ -330,7 +330,7 @@ def _show(topic: Topic, as_json: bool) -> None:
     settings = {
         name: value
         for name, value in topic.settings.items()
-        if value is not None and not isinstance(value, list | Mapping)
+        if value is not None and not (isinstance(value, Mapping) and not any(value.values()))
     }
     emit_fields({"topic": topic.name, **settings})
     if isinstance(parts, list):

@@ -47,8 +47,10 @@ async def test_creating_twice(cluster: Cluster) -> None:
     info, new = await a.topics.create(NAME, TopicSettings(partitions=2))
     assert (new, info.settings.partitions) == (True, 2)
     assert await b.topics.create(NAME, TopicSettings(partitions=2)) == (info, False)
-    with pytest.raises(SettingsConflict, match="partitions is 2, not 3"):
+    with pytest.raises(SettingsConflict, match="exists with other settings") as conflict:
         await b.topics.create(NAME, TopicSettings(partitions=3))
+    assert conflict.value.found == TopicSettings(partitions=2)
+    assert conflict.value.wanted == TopicSettings(partitions=3)
     assert await b.topics.get(NAME) == info
     assert await a.topics.names_in("public") == ["flights"]
     with pytest.raises(TopicNotFound, match="no topic public/none"):
