@@ -474,9 +474,11 @@ class Partition:
         """`producer` alone may publish from now on, with the epoch that is returned.
 
         Beside it the next offset: all that others have published lies before it, and is durable.
-        Waits up to `wait_s` for a holder to go. Raises `ProducerBusy`; `AckOutcomeUnknown` and
-        `PublishOutcomeUnknown` (call again: it gets another epoch), `NotOwner`.
+        Waits up to `wait_s` for a holder to go. Raises `TopicIsStream`, `ProducerBusy`;
+        `AckOutcomeUnknown` and `PublishOutcomeUnknown` (call again: it gets another epoch),
+        `NotOwner`.
         """
+        self._check_is_no_stream()
         until_s = self._loop.time() + wait_s
         while True:
             self._check_open()
@@ -546,11 +548,14 @@ class Partition:
         finally:
             begun.discard()
 
-    def _check_access(self, access: int | None) -> None:
+    def _check_is_no_stream(self) -> None:
         if self._publisher.stored_stream is not None:
             raise TopicIsStream(
                 f"{self.name} is a durable stream: append to it as one, at /v1/durable-streams"
             )
+
+    def _check_access(self, access: int | None) -> None:
+        self._check_is_no_stream()
         self._access.check(access, int(self._loop.time() * 1000))
 
     async def body(self, offset: int) -> BodyReader:

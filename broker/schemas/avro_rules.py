@@ -6,7 +6,7 @@ ones. What is found wrong is said with the path at which it was found.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 Avro = Any
@@ -20,6 +20,40 @@ PROMOTIONS: Mapping[str, tuple[str, ...]] = {
 }
 """By what was written: as what else it is read."""
 _NAMED = ("record", "error", "enum", "fixed")
+
+
+def mistake(given: Avro) -> str | None:
+    """What is no Avro in a schema as it was given, of what the library takes all the same: a record
+    without fields, two fields of a name, two types of a kind in a union. None: nothing of it.
+    """
+    if isinstance(given, list):
+        kinds = [one.get("type") if isinstance(one, Mapping) else one for one in given]
+        names = [
+            one.get("name", kind) if isinstance(one, Mapping) and kind in _NAMED else kind
+            for one, kind in zip(given, kinds, strict=True)
+        ]
+        return _twice("a union has the type", names) or _first(map(mistake, given))
+    if not isinstance(given, Mapping):
+        return None
+    kind = given.get("type")
+    if kind in ("record", "error"):
+        fields = given.get("fields")
+        if not isinstance(fields, list):
+            return f"record {given.get('name')!r} has no fields: a list, which may be empty"
+        parts = [one for one in fields if isinstance(one, Mapping)]
+        twice = _twice(
+            f"record {given.get('name')!r} has the field", [one.get("name") for one in parts]
+        )
+        return twice or _first(mistake(one.get("type")) for one in parts)
+    return _first(mistake(given[part]) for part in ("type", "items", "values") if part in given)
+
+
+def _twice(what: str, names: Sequence[object]) -> str | None:
+    return _first(f"{what} {one!r} twice" for one in names if names.count(one) > 1)
+
+
+def _first(found: Iterable[str | None]) -> str | None:
+    return next((one for one in found if one is not None), None)
 
 
 def unreadable(reader: Avro, writer: Avro) -> list[str]:

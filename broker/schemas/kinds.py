@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from octavo.broker.errors import InvalidSchema
+from octavo.broker.schemas.avro_rules import mistake as avro_mistake
 from octavo.broker.schemas.avro_rules import unreadable as avro_unreadable
 
 TYPES = ("json", "avro")
@@ -118,7 +119,10 @@ class _AvroSchema:
         try:
             self._schema = fastavro.parse_schema(given)
         except Exception as error:  # whatever it says of what is no schema
-            raise InvalidSchema(f"no Avro schema: {_short(error)}") from None
+            what = f"{error} is missing" if isinstance(error, KeyError) else _short(error)
+            raise InvalidSchema(f"no Avro schema: {what}") from None
+        if (wrong := avro_mistake(given)) is not None:
+            raise InvalidSchema(f"no Avro schema: {wrong}")
 
     def misfit(self, value: bytes) -> str | None:
         stream = io.BytesIO(value)

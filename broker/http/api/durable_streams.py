@@ -17,6 +17,7 @@ from octavo.broker.errors import (
     StreamConflict,
     StreamGone,
     StreamNotFound,
+    TopicNotFound,
 )
 from octavo.broker.http import durable
 from octavo.broker.http.call import Call
@@ -112,8 +113,13 @@ async def delete_stream(call: Call) -> web.StreamResponse:
 
 
 async def stream_of(call: Call) -> PartitionName:
-    """The partition of the stream in the path. Raises `TopicNotFound`, `StreamNotFound`."""
-    info: TopicInfo = await topic_of(call)
+    """The partition of the stream in the path. Raises `StreamNotFound`."""
+    try:
+        info: TopicInfo = await topic_of(call)
+    except TopicNotFound:
+        raise StreamNotFound(
+            f"there is no stream {call.topic}; PUT /v1/durable-streams/{call.topic} makes it"
+        ) from None
     if info.settings.partitions != 1:
         raise StreamNotFound(
             f"topic {info.name} has {info.settings.partitions} partitions: it is no durable stream"
