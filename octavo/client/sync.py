@@ -273,7 +273,8 @@ class Client(OnLoopThread[AsyncClient]):
                 print(delivery.offset, delivery.json())
 
     Arguments:
-        urls: any of the brokers, `http://host:port`; more than one for when one is away.
+        urls: any of the brokers, `http://host:port`; more than one, as a list or with commas, for
+            when one is away.
         ca_file: PEM file of the CAs that are believed, for `https://`; by default those of the
             machine. The environment may name it: `OCTAVO_TLS_CA`.
         certificate, key: PEM files of what this client shows where brokers ask for it

@@ -15,6 +15,7 @@ import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from octavo.client.doubt import Doubts, PartitionKey
 from octavo.client.errors import (
@@ -74,8 +75,8 @@ class Transport:
         on_retry: Callable[[ClientError], None] | None = None,
         wire: Wire | None = None,
     ) -> None:
-        given = [urls] if isinstance(urls, str) else list(urls)
-        self._urls = [_checked_url(url) for url in given]
+        given = urls.split(",") if isinstance(urls, str) else list(urls)
+        self._urls = [_checked_url(url) for url in given if url.strip()]
         if not self._urls:
             raise InvalidCall("no broker URL given; for example http://127.0.0.1:8080")
         self._attempt_s = attempt_s
@@ -307,7 +308,12 @@ def _problem(reply: Reply) -> dict[str, Any]:
 
 def _checked_url(url: str) -> str:
     trimmed = url.strip().rstrip("/")
-    if not trimmed.startswith(("http://", "https://")) or len(trimmed.split("//", 1)[1]) == 0:
+    try:
+        found = urlsplit(trimmed)
+        is_one = found.scheme in ("http", "https") and found.hostname and found.port != 0
+    except ValueError:  # a port that is none
+        is_one = False
+    if not is_one or found.query or found.fragment or any(map(str.isspace, trimmed)):
         raise InvalidCall(
             f"broker URL {url!r} is not one: write http://host:port, "
             "for example http://127.0.0.1:8080"
