@@ -167,24 +167,26 @@ class LargeUpload:
                 (ledger,), pieces=body.pieces or None, upload=self._known_as, check=self._check
             )
 
+        # From now on the record may name it, also when whoever waits here is cut off, which
+        # does not end an insertion: it is not for us to delete it, unless it was left out.
+        self._writer = None
         try:
             await self._rollover.insert(plan)
         except _REFUSALS:
+            self._writer = writer
             raise
         except OctavoError as error:
-            # The record may name it: it is not for us to delete it.
-            self._writer = None
             raise PublishOutcomeUnknown(
                 f"{self.name}: the large message may or may not be stored: {error.name}: {error}; "
                 "with an Octavo-Upload it may be repeated"
             ) from error
         inserted = self._record.ledgers.segment_of(ledger.ledger_id)
         if inserted is not None:
-            self._writer = None
             return placed(inserted, duplicate=False)
         found = self._known_as and self._record.ledgers.uploaded(self._known_as)
         if not found:  # retention was quicker than this answer
             raise PublishOutcomeUnknown(f"{self.name}: the large message is gone already")
+        self._writer = writer
         return placed(found, duplicate=True)
 
     def discard(self) -> None:

@@ -2,7 +2,9 @@
 
 Profile `large`. `LargeUpload` and `Cutter` are production's, in the hands of what the HTTP handler
 does with them; pieces have a few bytes. Who names an upload repeats it until it is answered, who
-does not sends it once, and some break off in the midst. Ordinary messages come between them.
+does not sends it once, and some break off in the midst. Ordinary messages come between them, and
+copies of what is there, as dead letters are made: they are given up when they take long, and made
+again.
 
 The referee: what is shown of a topic is whole, byte for byte what was sent, at one offset for good;
 what was acked is there, what is named once; of what was broken off nothing is ever seen.
@@ -14,7 +16,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from octavo.broker.partition import large
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import Published, TopicName, TopicSettings
-from octavo.protocol.large import Cutter
+from octavo.protocol.large import LARGE_HEADER, Cutter
 from octavo.protocol.records import Record, build_batch, read_records
 from tests.sim.brokers import CALL_TIMEOUT_S
 from tests.sim.topic_client import EXPECTED, RETRY_S, TopicClient
@@ -50,6 +52,9 @@ class LargeOptions(NamedTuple):
     named_p: float
     pause_s: float
     """Between two parts of a body, at most."""
+    copiers: int
+    copy_s: float
+    """How long one of their attempts may take, at most."""
 
 
 def draw(rng: random.Random) -> LargeOptions:
@@ -60,6 +65,8 @@ def draw(rng: random.Random) -> LargeOptions:
         breaks_off_p=rng.choice((0.0, 0.2)),
         named_p=rng.choice((0.3, 0.9)),
         pause_s=rng.choice((0.0, 0.02, 0.1)),
+        copiers=rng.choice((0, 1, 2)),
+        copy_s=rng.choice((0.02, 0.1, 0.5)),
     )
 
 
@@ -141,6 +148,7 @@ class LargeLoad:
             ("lp", self._publish),
             ("lr", self._read),
             *((f"lu{n}", self._upload) for n in range(self.options.uploaders)),
+            *((f"lc{n}", self._copy) for n in range(self.options.copiers)),
         ]
         clients = [TopicClient(self.load, name, life) for name, life in lives]
         self.load.clients += clients
@@ -242,6 +250,41 @@ class LargeLoad:
             return await begun.finish(_record(sent, b""), body)
         finally:
             begun.discard()
+
+    async def _copy(self, client: TopicClient) -> None:
+        rng = client.rng
+        while not self._is_full:
+            await client.pause(_PAUSE_S)
+            known = self.history.sent.values()
+            large = [(one.at, one) for one in known if one.at is not None and not one.plain]
+            if not large:
+                continue
+            at, of = rng.choice(large)
+            sent = self._new(client, of.value, named=True, plain=False)
+            while not self._is_full:
+                limit_s = self.options.copy_s * rng.random()
+                try:
+                    published: Published = await client.ask(
+                        _NAME, partial(self._store_copy, sent, at, limit_s), wait_s=limit_s
+                    )
+                except EXPECTED as error:
+                    self._probe(f"not_copied.{type(error).__name__}")
+                    await client.pause(RETRY_S)
+                else:
+                    self._probe("copied_before" if published.duplicate else "copied")
+                    self.history.acked(sent, published.first_offset)
+                    break
+
+    async def _store_copy(
+        self, sent: Sent, of: int, limit_s: float, partition: Partition
+    ) -> Published:
+        """What the owner of both does with a dead letter."""
+        reader = await partition.body(of)
+        said = [header for header in reader.record.headers if header[0] == LARGE_HEADER]
+        copy = _record(sent, b"")
+        copy = copy._replace(headers=[*copy.headers, *said])
+        async with asyncio.timeout(limit_s), aclosing(reader.pieces()) as parts:
+            return await partition.copy_large(sent.name, copy, parts)
 
     async def _read(self, client: TopicClient) -> None:
         while not self.load.over:

@@ -35,7 +35,7 @@ def kept_seeds() -> Iterator[Any]:
     for line in (_HERE / "seeds.txt").read_text().splitlines():
         if line.strip() and not line.startswith("#"):
             seed, profile = line.split()[:2]
-            slow = [pytest.mark.long] if profile in ("topic", "both", "stream") else []
+            slow = [pytest.mark.long] if profile in ("topic", "both", "stream", "large") else []
             yield pytest.param(int(seed), profile, marks=slow)
 
 

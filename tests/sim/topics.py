@@ -63,6 +63,8 @@ from tests.sim.type_audit import TypeAudit
 
 _ALONE = ("recreate", "stream", "load", "large")
 """Profiles whose own load has the seed's time, but for a topic's simplest."""
+_ANY_CALLS = ("stream", "large")
+"""Of these, those whose referee knows that calls get lost, come late or twice."""
 _TOPICS_SHARE = 0.2
 _BOTH_SHARE = 0.05
 _PATIENCE_S = 20.0
@@ -129,7 +131,9 @@ class Topics:
             client = ClientOptions()
         if alone:
             faults = recreate_load.spared(self.options.faults, loop.stream("topic faults spared"))
-            self.options = replace(self.options, calls={}, messages_max=20, faults=faults)
+            heeds = cluster.options.profile in _ANY_CALLS
+            calls = self.options.calls if heeds else {}
+            self.options = replace(self.options, calls=calls, messages_max=20, faults=faults)
             compaction, client = CompactionOptions(), ClientOptions()
             tool_options, delays = ToolOptions(), DelayOptions()
         types: dict[str, SubscriptionSettings] = {}

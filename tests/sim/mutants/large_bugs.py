@@ -25,4 +25,75 @@ MUTANTS = (
         ),
         PROFILE,
     ),
+    Mutant(
+        "upload-sent-again-is-another",
+        0,
+        _FILE,
+        "an upload is not looked for by its name before it is inserted",
+        """The same call may come again while the first one is under way; both have asked when the
+        message was not there. The edit asks only at the beginning.""",
+        "X23",
+        "uploads that are named, and answers that are lost",
+        (
+            Edit(
+                "octavo.broker.partition.large:LargeUpload.finish",
+                "if self._known_as and self._record.ledgers.uploaded(self._known_as):",
+                "if False:",
+            ),
+        ),
+        PROFILE,
+    ),
+    Mutant(
+        "upload-is-not-known-by-its-name",
+        0,
+        _FILE,
+        "the record does not say what its publisher calls a large message",
+        """Whoever repeats it, for the answer was lost, stores it twice.""",
+        "X23",
+        "uploads that are named, and answers that are lost",
+        (
+            Edit(
+                "octavo.broker.partition.large:LargeUpload.finish",
+                "upload=self._known_as",
+                "upload=None",
+            ),
+        ),
+        PROFILE,
+    ),
+    Mutant(
+        "unknown-upload-is-thrown-away",
+        0,
+        _FILE,
+        "an upload whose insertion had no answer is discarded",
+        """The record may name its ledger by then. The edit deletes it all the same.""",
+        "P46, X23",
+        "an insertion whose answer is lost",
+        (
+            Edit(
+                "octavo.broker.partition.large:LargeUpload.finish",
+                "except OctavoError as error:\n        raise PublishOutcomeUnknown(",
+                "except OctavoError as error:\n        self._writer = writer\n"
+                "        raise PublishOutcomeUnknown(",
+            ),
+        ),
+        PROFILE,
+    ),
+    Mutant(
+        "given-up-amid-its-insertion",
+        0,
+        _FILE,
+        "who is cut off while a large message is being inserted throws it away",
+        """An insertion goes on when nobody waits for it. A dead letter that took too long was cut
+        off then, and its ledger deleted, which the record came to name: so it was once.""",
+        "P46, X23",
+        "copies that are given up when they take long",
+        (
+            Edit(
+                "octavo.broker.partition.large:LargeUpload.finish",
+                "except _REFUSALS:",
+                "except (*_REFUSALS, asyncio.CancelledError):",
+            ),
+        ),
+        PROFILE,
+    ),
 )
