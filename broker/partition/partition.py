@@ -524,7 +524,10 @@ class Partition:
         self._check_open()
         if upload and (found := self._record.ledgers.uploaded(upload)) is not None:
             await self.prove()
-            return placed(found, duplicate=True)
+            stored = placed(found, duplicate=True)
+            if stored.last_offset >= self.next_offset:
+                raise PartitionUnavailable(f"{self.name} is being opened anew; ask again")
+            return stored
         settings = self._settings()
         check_taken(self.name, settings, len(self._record.ledgers.segments))
         self._check_access(access)

@@ -22,9 +22,12 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
 
+from octavo.broker.errors import TooManyLedgers, TopicNotFound
+from octavo.broker.http.problems import problem_of
 from octavo.broker.partition import large
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import Published, TopicName, TopicSettings
+from octavo.protocol.codes import OctavoError
 from octavo.protocol.large import LARGE_HEADER, Cutter
 from octavo.protocol.records import Record, build_batch, read_records
 from tests.sim.brokers import CALL_TIMEOUT_S
@@ -39,6 +42,8 @@ _PIECE_BYTES, _BYTES_MAX = 16, 10_000
 _PAUSE_S = 0.05
 _READ_WITHIN_S = 15.0
 _MESSAGES_MAX = 60
+_FOR_GOOD = (TopicNotFound, TooManyLedgers)
+"""What may be answered that is not to be asked again: it is not made yet; that much is stored."""
 _HEADER = "octavo-sim"
 """What the referee calls a message."""
 
@@ -223,6 +228,7 @@ class LargeLoad:
                     )
                 except EXPECTED as error:
                     self._probe(f"not_stored.{type(error).__name__}")
+                    self._refused(sent, error)
                     if sent.broken or not sent.named or self._is_full:
                         break
                     await client.pause(RETRY_S)
@@ -231,10 +237,17 @@ class LargeLoad:
                     self.history.acked(sent, published.first_offset)
                     break
 
+    def _refused(self, sent: Sent, error: Exception) -> None:
+        """Nothing is wrong with any message: whoever has to come again must not be told not to."""
+        known = isinstance(error, OctavoError) and not isinstance(error, _FOR_GOOD)
+        if known and not problem_of(error).can_retry:
+            self.load.audit.fail(f"X23 {sent.name} is refused for good: {error!r}")
+
     async def _store(self, sent: Sent, rng: random.Random, partition: Partition) -> Published:
         """What the handler does at the owner, as the body comes."""
         begun = await partition.begin_large(sent.name if sent.named else "")
         if isinstance(begun, Published):
+            await partition.body(begun.first_offset)  # how long it is
             return begun
         cutter = Cutter(begun.upload, _BYTES_MAX, _PIECE_BYTES)
         try:
@@ -269,6 +282,7 @@ class LargeLoad:
                     )
                 except EXPECTED as error:
                     self._probe(f"not_copied.{type(error).__name__}")
+                    self._refused(sent, error)
                     await client.pause(RETRY_S)
                 else:
                     self._probe("copied_before" if published.duplicate else "copied")

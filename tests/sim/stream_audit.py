@@ -98,11 +98,13 @@ class StreamHistory:
         if before != value:
             self._wrong(f"at {offset} stands {value!r}, and stood {before!r}")
 
-    def check_whole(self, end: int) -> None:
-        """All up to `end`, where it ends, was shown."""
+    def check_whole(self, end: int, *, closed: bool) -> None:
+        """All up to `end`, where it ends, was shown, when nothing comes any more."""
         own = [self.at[offset] for offset in range(self.base, end)]
         if self.closed_at not in (None, end):
             self._wrong(f"it was closed at {self.closed_at}, and ends at {end}")
+        if self.closed_at is not None and not closed:
+            self._wrong(f"it was closed at {self.closed_at}, and is open in the end")
         if end < self.seen_end:
             self._wrong(f"somebody was told {self.seen_end}, and it ends at {end}")
         found = Counter(own)

@@ -2,7 +2,8 @@
 
 Profile `stream`, beside a topic's load. What clients send and are told goes to the referee
 (stream_audit.py) at once. A producer repeats an append under its sequence until it is answered, and
-sends it again when it was; who counts nothing sends once.
+sends it again when it was; a writer with `Stream-Seq`, and who closes, mostly repeats, too; who
+counts nothing sends once.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from tests.sim.topic_load import TopicLoad
 
 _PAUSE_S = 0.05
-_STREAMS_MAX = 5
 _GAPS_MAX = 200
 _READ_WITHIN_S = 15.0
 _PASSING = (429, 503, 504)
@@ -50,6 +50,12 @@ class StreamOptions(NamedTuple):
     messages_max: int
     """Of one append of JSON."""
     read_bytes: int
+    streams_max: int
+    """That stand at a time: with few of them, all meet at the same ones."""
+    pause_s: float
+    """Between two calls of a client, on the average."""
+    insists_p: float
+    """Of writers and closers, when there is no answer."""
 
 
 def draw(rng: random.Random) -> StreamOptions:
@@ -64,6 +70,9 @@ def draw(rng: random.Random) -> StreamOptions:
         pipeline=rng.choice((1, 2, 4)),
         messages_max=rng.choice((1, 3)),
         read_bytes=rng.choice((1, 300, 100_000)),
+        streams_max=rng.choice((1, 2, 5)),
+        pause_s=rng.choice((0.005, 0.02, 0.05)),
+        insists_p=rng.choice((0.5, 0.9)),
     )
 
 
@@ -118,6 +127,15 @@ class StreamLoad:
             self.load.audit.fail(f"unforeseen answer to {asked}: {_text(answer)}")
         return answer
 
+    async def _answer(
+        self, client: TopicClient, asked: Request, *, insists: bool
+    ) -> web.Response | None:
+        """One that lasts, if there is one at once, or by and by for who `insists`."""
+        if insists:
+            return await self._insist(client, asked)
+        answer = await self._call(client, asked)
+        return None if answer is None or answer.status in _PASSING else answer
+
     async def _insist(self, client: TopicClient, asked: Request) -> web.Response:
         """The same until there is an answer that lasts; for what may be done twice."""
         while True:
@@ -155,7 +173,7 @@ class StreamLoad:
         while not self.load.over:
             await client.pause(_PAUSE_S)
             standing = self._standing()
-            crowded = len(standing) >= _STREAMS_MAX
+            crowded = len(standing) >= self.options.streams_max
             if standing and (crowded or client.rng.random() < self.options.deletes_p):
                 await self._delete(client, client.rng.choice(standing))
             else:
@@ -174,7 +192,7 @@ class StreamLoad:
             await self._create(client, name)
         else:
             headers[durable.FORKED_FROM_HEADER] = f"{durable.PATH}{source.name}"
-            if rng.random() < 0.8:
+            if rng.random() < 0.5:
                 at = rng.randint(0, source.seen_end)
                 headers[durable.FORK_OFFSET_HEADER] = durable.offset_text(at)
         if rng.random() < 0.05:
@@ -207,7 +225,7 @@ class StreamLoad:
     async def _produce(self, client: TopicClient) -> None:
         rng, options = client.rng, self.options
         while not self.load.over:
-            await client.pause(_PAUSE_S)
+            await client.pause(options.pause_s)
             standing = [one for one in self._standing() if one.closed_at is None]
             if not standing:
                 continue
@@ -248,7 +266,10 @@ class StreamLoad:
         while True:
             may_follow = all(one.acked for one in before if one is not sent)
             was_acked = sent.acked
-            answer = await self._insist(client, asked)
+            answer = await self._call(client, asked)
+            if answer is None or answer.status in _PASSING:
+                await client.pause(RETRY_S)
+                continue
             if answer.status in (200, 204):
                 new = answer.status == 200
                 if new and was_acked:
@@ -279,23 +300,23 @@ class StreamLoad:
     async def _write(self, client: TopicClient) -> None:
         rng = client.rng
         while not self.load.over:
-            await client.pause(_PAUSE_S)
+            await client.pause(self.options.pause_s)
             standing = self._standing()
             if not standing:
                 continue
             stream = rng.choice(standing)
+            insists = rng.random() < self.options.insists_p
             if rng.random() < self.options.closes_p:
-                await self._close(client, stream)
+                await self._close(client, stream, insists=insists)
                 continue
             stream.sequences += 1
             seq = f"{stream.sequences:06}" if rng.random() < 0.5 else None
             closes = rng.random() < self.options.closes_p
             sent = stream.sends(self._values(client, stream), Append(stream_seq=seq, closes=closes))
             headers = _headers(stream, sent.append)
-            answer = await self._call(
-                client, Request("POST", stream.name, headers, body=_body(stream, sent.values))
-            )
-            if answer is None or answer.status in _PASSING or self._has_come(answer, stream, seq):
+            asked = Request("POST", stream.name, headers, body=_body(stream, sent.values))
+            answer = await self._answer(client, asked, insists=insists and seq is not None)
+            if answer is None or self._has_come(answer, stream, seq):
                 continue
             if answer.status == 204:
                 stream.acked(sent, _end(answer), new=True, closed=_closed(answer))
@@ -307,9 +328,13 @@ class StreamLoad:
         """Whether another writer's `Stream-Seq` came before, or this one has, twice."""
         return seq is not None and answer.status == 409 and not _closed(answer)
 
-    async def _close(self, client: TopicClient, stream: StreamHistory) -> None:
+    async def _close(
+        self, client: TopicClient, stream: StreamHistory, *, insists: bool = True
+    ) -> None:
         asked = Request("POST", stream.name, {durable.CLOSED_HEADER: "true"})
-        answer = await self._insist(client, asked)
+        answer = await self._answer(client, asked, insists=insists)
+        if answer is None:
+            return
         if answer.status == 204:
             stream.ends(_end(answer), closed=_closed(answer))
             if not _closed(answer):
@@ -322,27 +347,29 @@ class StreamLoad:
         rng = client.rng
         stream, offset = None, 0
         while not self.load.over:
-            await client.pause(_PAUSE_S)
+            await client.pause(self.options.pause_s)
             if (stream is None or stream.going or rng.random() < 0.2) and (
                 standing := self._standing()
             ):
                 stream = rng.choice(standing)
                 offset = rng.randint(0, stream.seen_end)
             if stream is not None:
-                offset = await self._read_once(client, stream, offset, live=rng.random() < 0.5)
+                live = rng.random() < 0.5
+                found = await self._read_once(client, stream, offset, live=live)
+                offset = offset if found is None else found[0]
 
     async def _read_once(
         self, client: TopicClient, stream: StreamHistory, offset: int, *, live: bool = False
-    ) -> int:
-        """Where to go on."""
+    ) -> tuple[int, bool] | None:
+        """Where to go on, and whether nothing will follow; None when nobody has said so."""
         query = {"offset": durable.offset_text(offset), **({"live": "long-poll"} if live else {})}
         answer = await self._call(client, Request("GET", stream.name, query=query))
         if answer is None or answer.status in _PASSING:
-            return offset
+            return None
         if answer.status not in (200, 204):
             if not (stream.going and answer.status in (404, 410)):
                 self._unexpected(stream, f"GET {offset}", answer)
-            return offset
+            return None
         following = _end(answer)
         stream.shows(offset, _shown(stream, answer), following)
         stream.ends(following, closed=_closed(answer))
@@ -352,7 +379,7 @@ class StreamLoad:
                 self._unexpected(stream, f"GET {offset}", answer)
         elif _closed(answer):
             self._probe("read_closed")
-        return following
+        return following, _closed(answer)
 
     def _unexpected(self, stream: StreamHistory, what: str, answer: web.Response) -> None:
         told = dict(answer.headers)
@@ -377,16 +404,17 @@ class StreamLoad:
     async def _check(self, client: TopicClient, stream: StreamHistory) -> None:
         """Read all of it, as far as it goes, and some more that comes late."""
         loop = self.load.cluster.loop
-        until_s, offset, at_end = loop.time() + _READ_WITHIN_S, 0, 0
+        until_s, offset, closed, at_end = loop.time() + _READ_WITHIN_S, 0, False, 0
         while at_end < 2:
-            following = await self._read_once(client, stream, offset)
-            at_end = at_end + 1 if following == offset >= stream.seen_end else 0
-            offset = following
+            found = await self._read_once(client, stream, offset)
+            if found is not None:
+                at_end = at_end + 1 if found[0] == offset >= stream.seen_end else 0
+                offset, closed = found
             if loop.time() > until_s:
                 self.load.audit.fail(f"X20 stream {stream.name} cannot be read beyond {offset}")
                 return
             await client.pause(RETRY_S / 4)
-        stream.check_whole(offset)
+        stream.check_whole(offset, closed=closed)
         self._probe("checked")
 
 

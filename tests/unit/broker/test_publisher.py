@@ -19,8 +19,10 @@ from octavo.broker.errors import (
 from octavo.broker.log.cache import TailCache
 from octavo.broker.log.entry_index import EntryIndex
 from octavo.broker.partition.publisher import OpenSegment, Publisher
+from octavo.broker.partition.stream import Appended, PartitionStream
 from octavo.broker.state.access import Access, AccessState
 from octavo.broker.state.dedup import ProducerTable
+from octavo.broker.state.stream import Append, StreamConfig, StreamState, stream_told
 from octavo.broker.types import PartitionName, Published
 from octavo.ledger.actions import Closed, Ended
 from octavo.ledger.errors import LedgerFenced, NotEnoughBookies, OutcomeUnknown, WriterBusy
@@ -337,3 +339,63 @@ async def test_only_confirmed_batches_are_in_what_a_snapshot_may_hold() -> None:
     assert [b.first_offset for b in state.batches] == [100, 101]
     bench.publisher.fail(LedgerFenced("end of test"))
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class StreamBench(Bench):
+    """The log is a durable stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[Any] = []
+        self.publisher.begin_stream(StreamState(StreamConfig(), upto=100, base=100))
+        self.stream = PartitionStream(
+            NAME, lambda: self.publisher, self.store, self.persist, self.prove, lambda: None, 10
+        )
+
+    async def store(self, batch: bytes, append: Append, expected: int | None) -> int | None:
+        published = await self.publisher.publish(batch, read_header(batch), expected, append=append)
+        return None if published.duplicate else published.last_offset + 1
+
+    async def persist(self, op: Any) -> None:
+        self.told.append(op)
+
+    async def prove(self) -> None: ...
+
+    def append(self, sequence: int) -> asyncio.Task[Appended]:
+        said = Append("p", 0, sequence)
+        return asyncio.create_task(self.stream.append([Record(None, b"x")], said))
+
+
+async def test_a_repeat_of_what_is_under_way_waits_for_it() -> None:
+    bench = StreamBench()
+    before = bench.append(0)
+    await turns()
+    bench.writer.confirm()
+    await before
+    first, again = bench.append(1), bench.append(1)
+    await turns()
+    assert not again.done(), "nobody knows yet whether it is stored"
+    bench.writer.confirm()
+    assert not (await first).repeated
+    assert (await again).repeated
+    lost, again = bench.append(2), bench.append(2)
+    await turns()
+    bench.publisher.fail(LedgerFenced("somebody else"))
+    for one in (lost, again):
+        with pytest.raises(PublishOutcomeUnknown):
+            await one
+
+
+async def test_a_close_waits_for_what_was_let_in_before_it() -> None:
+    bench = StreamBench()
+    append = bench.append(0)
+    await turns()
+    closing = asyncio.create_task(bench.stream.close(Append(closes=True)))
+    await turns()
+    assert not bench.told, "how long it is nobody knows yet"
+    assert not bench.stream.is_closed
+    bench.writer.confirm()
+    assert (await closing).end == (await append).end == 101
+    assert bench.stream.is_closed
+    (op,) = bench.told
+    assert stream_told(None, op).upto == 101

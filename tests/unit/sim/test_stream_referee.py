@@ -27,12 +27,12 @@ def _one_and_two(log: StreamHistory) -> None:
 def _lost(log: StreamHistory) -> None:
     _stored(log, "one")
     log.seen_end = 0
-    log.check_whole(0)
+    log.check_whole(0, closed=False)
 
 
 def _shorter(log: StreamHistory) -> None:
     _one_and_two(log)
-    log.check_whole(1)
+    log.check_whole(1, closed=False)
 
 
 def _changed(log: StreamHistory) -> None:
@@ -52,7 +52,7 @@ def _miscounted(log: StreamHistory) -> None:
 def _twice(log: StreamHistory) -> None:
     _stored(log, "one", producer="p")
     log.shows(0, ["one", "one"], 2)
-    log.check_whole(2)
+    log.check_whole(2, closed=False)
 
 
 def _new_twice(log: StreamHistory) -> None:
@@ -65,27 +65,27 @@ def _gap(log: StreamHistory) -> None:
     _stored(log, "one", producer="p")
     _stored(log, "three", producer="p", sequence=2)
     log.shows(0, ["one", "three"], 2)
-    log.check_whole(2)
+    log.check_whole(2, closed=False)
 
 
 def _old_epoch(log: StreamHistory) -> None:
     _stored(log, "one", producer="p", epoch=2)
     _stored(log, "two", producer="p", epoch=1)
     log.shows(0, ["one", "two"], 2)
-    log.check_whole(2)
+    log.check_whole(2, closed=False)
 
 
 def _seq_back(log: StreamHistory) -> None:
     _stored(log, "one", stream_seq="b")
     _stored(log, "two", stream_seq="b")
     log.shows(0, ["one", "two"], 2)
-    log.check_whole(2)
+    log.check_whole(2, closed=False)
 
 
 def _torn(log: StreamHistory) -> None:
     log.sends(["one", "two"], Append())
     log.shows(0, ["one"], 1)
-    log.check_whole(1)
+    log.check_whole(1, closed=False)
 
 
 def _longer_than_its_end(log: StreamHistory) -> None:
@@ -111,7 +111,7 @@ def _behind_the_last(log: StreamHistory) -> None:
     log.sends(["last"], Append(closes=True))
     log.sends(["more"], Append())
     log.shows(0, ["last", "more"], 2)
-    log.check_whole(2)
+    log.check_whole(2, closed=False)
 
 
 def _open_again(log: StreamHistory) -> None:
@@ -119,7 +119,13 @@ def _open_again(log: StreamHistory) -> None:
     log.sends(["late"], Append())
     log.shows(0, ["late"], 1)
     log.closed_at = 1
-    log.check_whole(1)
+    log.check_whole(1, closed=True)
+
+
+def _open_in_the_end(log: StreamHistory) -> None:
+    _one_and_two(log)
+    log.ends(2, closed=True)
+    log.check_whole(2, closed=False)
 
 
 STORIES = [one for name, one in globals().items() if name.startswith("_") and callable(one)]
@@ -151,7 +157,7 @@ def test_a_fork_begins_with_what_its_source_has() -> None:
     )
     _stored(fork, "own")
     fork.shows(0, ["one", "own"], 2)
-    fork.check_whole(2)
+    fork.check_whole(2, closed=False)
     assert not failures
     fork.shows(0, ["two"], 1)
     assert failures
@@ -163,5 +169,5 @@ def test_a_story_in_which_all_is_well() -> None:
     _one_and_two(log)
     _stored(log, "three", "four", closed=True, producer="p", epoch=1, closes=True)
     log.shows(1, ["two", "three", "four"], 4)
-    log.check_whole(4)
+    log.check_whole(4, closed=True)
     assert not failures
