@@ -33,6 +33,7 @@ from octavo.cli import (
     schema,
     security,
     standalone,
+    stream,
     subscription,
     token,
     topic,
@@ -77,6 +78,7 @@ app.add_typer(topic.app, name="topic")
 app.add_typer(subscription.app, name="subscription")
 app.command("publish")(publish.publish)
 app.command("consume")(consume.consume)
+app.add_typer(stream.app, name="stream")
 app.add_typer(ledger.app, name="ledger")
 app.command("bookies")(bookies.bookies)
 app.command("certs")(certs.certs)

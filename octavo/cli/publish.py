@@ -237,7 +237,7 @@ def _arguments(messages: list[str], reading: _Reading) -> list[Line]:
 
 
 def _lines(file: Path | None, reading: _Reading) -> Iterator[Line]:
-    with _opened(file) as source:
+    with opened(file) as source:
         for number, raw in enumerate(source, 1):
             text = raw.removesuffix(b"\n").removesuffix(b"\r")
             if text:
@@ -245,7 +245,8 @@ def _lines(file: Path | None, reading: _Reading) -> Iterator[Line]:
 
 
 @contextmanager
-def _opened(file: Path | None) -> Iterator[Any]:
+def opened(file: Path | None) -> Iterator[Any]:
+    """The file's bytes, or those of standard input."""
     if file is None or str(file) == "-":
         yield sys.stdin.buffer
         return

@@ -15,6 +15,8 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+import msgspec
+
 from octavo.client.errors import ApiError, InvalidCall
 from octavo.client.incarnation import Incarnation
 from octavo.client.transport import JSON_TYPE, Answer, Transport
@@ -41,6 +43,11 @@ class StreamInfo(NamedTuple):
     ttl_s: int | None
     """It goes when nobody has used it for so many seconds."""
     expires_at: datetime | None
+
+    @property
+    def is_json(self) -> bool:
+        """Whether its messages are values; otherwise it is bytes."""
+        return _is_json(self.content_type)
 
 
 class Appended(NamedTuple):
@@ -130,6 +137,7 @@ class AsyncStream:
         """Append one message; returns when it is durable.
 
             await events.append({"order": 1})           # of JSON: any value, also a list
+            await events.append(msgspec.Raw(b"1.50"))   # JSON that goes as it is written
             await story.append("Once upon a time")      # of anything else: bytes, or text (UTF-8)
 
         `seq`: the append is refused (`Conflict`) unless this text sorts behind that of the last
@@ -195,7 +203,11 @@ class AsyncStream:
 
     async def head(self) -> StreamInfo:
         """What the stream is, and where it ends; that is no use of it which its `ttl_s` counts."""
-        answer = await self._call("HEAD")
+        try:
+            answer = await self._call("HEAD")
+        except ApiError:
+            await self._call("GET", query={"offset": NOW})  # which says why not: a HEAD has no body
+            raise
         said = answer.headers
         self._content_type = said.get("Content-Type", "")
         ttl, expires = said.get("Stream-TTL"), said.get("Stream-Expires-At")
@@ -239,7 +251,7 @@ class AsyncStream:
     async def _is_json(self) -> bool:
         if not self._content_type:
             await self.head()
-        return self._content_type.partition(";")[0].strip().lower() == JSON_TYPE
+        return _is_json(self._content_type)
 
     async def _body(self, value: Any) -> bytes:
         """Of one message, as this stream has them. Raises `InvalidCall`."""
@@ -309,12 +321,20 @@ class AsyncStream:
         )  # fmt: skip
 
 
+def _is_json(content_type: str) -> bool:
+    return content_type.partition(";")[0].strip().lower() == JSON_TYPE
+
+
 def _json_body(values: list[Any]) -> bytes:
     # In an array, so that a list is one message and not as many as it has elements.
     try:
-        return json.dumps(values).encode()
+        return b"[%b]" % b",".join(map(_json_text, values))
     except (TypeError, ValueError) as error:
         raise InvalidCall(f"a message of a JSON stream is a JSON value: {error}") from None
+
+
+def _json_text(value: Any) -> bytes:
+    return bytes(value) if isinstance(value, msgspec.Raw) else json.dumps(value).encode()
 
 
 def _time_text(time: datetime) -> str:

@@ -33,6 +33,12 @@ def _plain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["publish", "t", "hello", "--producer-id", "x"], "--producer-id needs keys"),
         (["consume", "t", "-s", "x", "--partition", "1"], "--partition goes with a plain read"),
         (["consume", "t", "-s", "x", "--compacted"], "--compacted goes with a plain read"),
+        (["stream", "show", "s", "--url", NOBODY], "no answer from"),
+        (["stream", "show", "a/b/c", "--url", NOBODY], "write topic or namespace/topic"),
+        (["stream", "append", "s", "x", "--file", "x"], "choose one"),
+        (["stream", "append", "s", "--file", "x", "--seq", "1"], "--seq is of one append"),
+        (["stream", "create", "s", "--expires-at", "2026-01-01"], "write a time with its zone"),
+        (["stream", "create", "s", "--ttl-s", "1", "--expires-at", "x"], "choose one"),
         (["ledger", "list"], "which cluster?"),
         (["ledger", "list", "--data", "none"], "holds no standalone cluster"),
         (["ledger", "show", "1", "--metadata", "redis://x"], "names no metadata store"),
@@ -78,7 +84,8 @@ def test_bad_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFi
         "ledger delete", "bookie check", "bookie rebuild-index", "bookie sizes", "bookie gc",
         "bookie damage", "bookie scrub", "bookie forget", "inspect journal", "inspect entrylog",
         "inspect index", "inspect state", "inspect mark", "inspect cookie", "inspect limbo",
-        "broker list", "broker drain", "topic unload",
+        "broker list", "broker drain", "topic unload", "stream create", "stream append",
+        "stream read", "stream close", "stream fork", "stream show", "stream delete",
     ],
 )  # fmt: skip
 def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
