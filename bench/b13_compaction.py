@@ -5,9 +5,9 @@
 
 `octavo standalone` is started in a fresh folder. One topic gets record batches of 100 B messages
 with keys drawn by chance, as fast as they are taken; another one gets single messages at a steady
-rate, before and meanwhile. Then it is waited until nothing more is compacted, and the view is read
-as a whole: it has to have the newest message of each key. Prints lines for people, and last one
-JSON document.
+rate, before and meanwhile. Then it is waited until no run is due and what the view has is gone from
+the topic, ten minutes at most, and the view is read as a whole: it has to have the newest message
+of each key. Prints lines for people, and last one JSON document.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BATCH_MESSAGES = 600
 AT_ONCE = 4
 SINGLE_EVERY_S = 0.02
 LOOK_EVERY_S = 1.0
-QUIET_S = 15.0
+QUIET_S_MAX = 600.0
 MIB = 1 << 20
 
 
@@ -103,16 +103,18 @@ async def written(
 
 
 async def until_quiet(session: aiohttp.ClientSession) -> dict[str, Any]:
-    """Wait until the view stays as it is; the figures then."""
-    last, since = await figures(session), time.monotonic()
-    while time.monotonic() - since < QUIET_S:
-        await asyncio.sleep(LOOK_EVERY_S)
+    """Wait until no run is due and what the view has is gone; the figures then."""
+    began = time.monotonic()
+    while time.monotonic() - began < QUIET_S_MAX:
         now = await figures(session)
-        if (now.get("compacted"), now["stored_bytes"]) != (
-            last.get("compacted"), last["stored_bytes"],
-        ):  # fmt: skip
-            last, since = now, time.monotonic()
-    return last
+        uncompacted = now.get("uncompacted")  # none of a topic without compaction
+        if uncompacted is None:
+            return now
+        horizon = now.get("compacted", {}).get("horizon", 0)
+        if not uncompacted["due"] and now["earliest_offset"] >= horizon:
+            return now
+        await asyncio.sleep(LOOK_EVERY_S)
+    raise SystemExit(f"after {QUIET_S_MAX:g} s a run is due, or its messages are still kept: {now}")
 
 
 async def check(session: aiohttp.ClientSession, newest: dict[bytes, int]) -> int:
@@ -152,7 +154,10 @@ async def measure(cluster: Any, options: argparse.Namespace) -> dict[str, Any]:
         newest: dict[bytes, int] = {}
         found["written_s"], found["most_bytes"] = await written(session, options, newest)
         found["singles_while_written"] = singles.take()
+        began = time.monotonic()
         after = await until_quiet(session)
+        found["quiet_after_s"] = time.monotonic() - began
+        await asyncio.sleep(5)
         found["singles_afterwards"] = singles.take()
         going.cancel()
         found["stored_bytes"], found["compacted"] = after["stored_bytes"], after.get("compacted")
@@ -177,7 +182,8 @@ def main() -> None:
     most, stored = found["most_bytes"] / MIB, found["stored_bytes"] / MIB
     print(
         f"{options.messages:,} messages of {options.keys:,} keys in {found['written_s']:.1f} s; at "
-        f"most {most:.0f} MiB were kept, {stored:.1f} MiB beside the view {found['compacted']}"
+        f"most {most:.0f} MiB were kept; {found['quiet_after_s']:.1f} s later {stored:.1f} MiB "
+        f"beside the view {found['compacted']}"
     )
     for when in ("alone", "while_written", "afterwards"):
         print(f"single messages {when}: {found[f'singles_{when}']}")

@@ -63,6 +63,9 @@ from octavo.metadata.topics import TopicStore
 from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
+_RUN_REST_S = 2.0
+"""From one run of a partition's compaction to the next: each leaves a ledger or more that stays
+for `compaction_grace_ms`, and a line in the partition's record."""
 _KEPT_UP_AT_ONCE = 64
 """Partitions that are looked after in one turn of the loop."""
 _QUIET_ROUNDS = 6
@@ -402,7 +405,7 @@ class Broker:
     def _look_after(self, partition: Partition) -> None:
         self.chores.begin("upkeep", partition.name, partition.maintain)
         if partition.compaction_is_due:
-            self.chores.begin("compaction", partition.name, partition.compact)
+            self.chores.begin("compaction", partition.name, partial(_compact, partition))
         if self.inactive.is_due(partition):
             work = partial(self.inactive.look, partition)
             self.chores.begin("inactive", partition.name.topic_name, work)
@@ -461,3 +464,10 @@ class Broker:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("broker_task_failed", task=task.get_name(), reason=repr(error))
+
+
+async def _compact(partition: Partition) -> None:
+    """Run after run while one is due: where much is written, upkeep comes too seldom."""
+    while partition.compaction_is_due:
+        await partition.compact()
+        await asyncio.sleep(_RUN_REST_S)

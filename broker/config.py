@@ -148,7 +148,10 @@ class BrokerConfig:
     """Keys of which one run knows the newest offset, some 150 bytes each; it ends with the batch
     that has the last of them, and the next goes on there."""
     compaction_bytes_per_s: int = 16 * MIB
-    """How fast a broker reads what it compacts, one partition after the other."""
+    """How fast a broker reads what it compacts, one partition after the other, when a run is just
+    due; with more to compact in proportion."""
+    compaction_load_percent: int = 50
+    """Of its time a broker's loop works on compaction so much at most."""
     compaction_grace_ms: int = 3_600_000
     """Ledgers of a compacted view stay so long after a newer one took its place."""
     compaction_yield_ms: int = 6 * 3_600_000
@@ -186,6 +189,11 @@ class BrokerConfig:
             raise BrokerConfigError(
                 f"balance_load_percent is {self.balance_load_percent}; it must be above 100, which "
                 "is what all brokers have in the mean"
+            )
+        if self.compaction_load_percent > 100:
+            raise BrokerConfigError(
+                f"compaction_load_percent is {self.compaction_load_percent}; it must be between 1 "
+                "and 100"
             )
         if self.audit_log_level not in AUDIT_LEVELS:
             raise BrokerConfigError(
@@ -238,6 +246,7 @@ _POSITIVE = (
     "leftover_grace_ms",
     "compaction_keys_max",
     "compaction_bytes_per_s",
+    "compaction_load_percent",
     "compaction_grace_ms",
     "compaction_yield_ms",
     "ledger_shares_max",

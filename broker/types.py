@@ -600,6 +600,9 @@ class PartitionStats:
     """Why retention leaves the oldest ledger."""
     compacted: tuple[int, int, int] | None = None
     """Of its compacted view, if it has one: horizon, messages, bytes."""
+    uncompacted: tuple[int, bool] | None = None
+    """Of a topic that brokers compact: bytes of closed ledgers that are in no view yet; whether a
+    run is due."""
     stream: bool = False
     """Whether it is a durable stream."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import compress
 from operator import attrgetter
 
 from aiokafka.errors import CorruptRecordException
@@ -118,8 +119,7 @@ class BatchWindows:
 
     def span(self, index: int) -> range:
         """The numbers of the records in the window that holds the record `index`."""
-        at = bisect_right(self._firsts, index) - 1
-        return range(self._firsts[at], self._last(at))
+        return self.numbers(bisect_right(self._firsts, index) - 1)
 
     def window(self, index: int) -> tuple[int, list[Record]]:
         """The records of the window that holds the record `index`, and the number of the first.
@@ -134,16 +134,43 @@ class BatchWindows:
                 for number, one in enumerate(self._opened(at), first)
             ]
         except _DAMAGED as error:
-            raise self._damaged(first, f"it, or one soon behind it: {error}") from error
+            raise self._damaged_soon(first, error) from error
         return first, found
 
     def gapped_window(self, index: int) -> tuple[int, list[Record]]:
         """The same of a batch of a compacted view: `offset_delta` is what each record says."""
-        first, found = self.window(index)
-        deltas = self._deltas(bisect_right(self._firsts, index) - 1)
-        return first, [
-            one._replace(offset_delta=delta) for one, delta in zip(found, deltas, strict=True)
-        ]
+        at = bisect_right(self._firsts, index) - 1
+        first = self._firsts[at]
+        try:
+            found = [
+                Record(one.key, one.value, one.headers, one.timestamp, one.offset)
+                for one in self._opened(at)
+            ]
+        except _DAMAGED as error:
+            raise self._damaged_soon(first, error) from error
+        return first, found
+
+    def keys(self, number: int) -> list[bytes | None]:
+        """The keys of window `number`, as `numbers` has them. Raises `InvalidBatch`."""
+        try:
+            return [one.key for one in self._opened(number)]
+        except _DAMAGED as error:
+            raise self._damaged_soon(self._firsts[number], error) from error
+
+    def chosen(self, number: int, marks: bytes) -> list[Record]:
+        """Of window `number` the records whose mark is not 0: a byte for each. See `window`."""
+        first = self._firsts[number]
+        try:
+            return [
+                Record(one.key, one.value, one.headers, one.timestamp, at)
+                for at, one in compress(enumerate(self._opened(number), first), marks)
+            ]
+        except _DAMAGED as error:
+            raise self._damaged_soon(first, error) from error
+
+    def numbers(self, number: int) -> range:
+        """Those of the records in window `number`."""
+        return range(self._firsts[number], self._last(number))
 
     def following(self, index: int, *, gaps: bool = False) -> Iterator[tuple[int, list[Record]]]:
         """Window by window, from the one that holds the record `index` on: see `window`.
@@ -193,7 +220,7 @@ class BatchWindows:
         try:
             deltas = self._deltas(number)
         except _DAMAGED as error:
-            raise self._damaged(first, f"it, or one soon behind it: {error}") from error
+            raise self._damaged_soon(first, error) from error
         if deltas != list(range(first, after)):
             raise self._damaged(first, "offset deltas do not count up by one")
         return after - first
@@ -237,6 +264,9 @@ class BatchWindows:
             raise self._damaged(index, "the batch ends within it") from None
         if count > RECORD_HEADERS_MAX:
             raise self._damaged(index, f"it has {count} headers; the most is {RECORD_HEADERS_MAX}")
+
+    def _damaged_soon(self, first: int, why: Exception) -> InvalidBatch:
+        return self._damaged(first, f"it, or one soon behind it: {why}")
 
     def _damaged(self, index: int, why: str) -> InvalidBatch:
         return InvalidBatch(f"record {index} of {self.header.record_count}: {why}")

@@ -5,10 +5,14 @@
     second pass    the view before without keys that have a newer message, then the new part with
                    each key's newest; all in the order of offsets
 
-Keys are told apart by 128 bits of their BLAKE2b, so a key of a megabyte costs as much memory as one
-of a byte. Where more keys come than may be known, the run ends with the batch that filled the
-bound, and the next run goes on from there (so does Kafka's cleaner): passes over ranges of keys
-would read everything once more for each range, and have to merge what they give into one order.
+The first pass looks at keys alone, and the second one takes apart what stays and nothing else: of a
+topic that has much to compact nearly everything goes. Keys are told apart by 128 bits of their
+BLAKE2b, or are shorter than that, so a key of a megabyte costs as much memory as one of sixteen
+bytes. Where more keys come than may be known, the run ends with the batch that filled the bound,
+and the next run goes on from there (so does Kafka's cleaner): passes over ranges of keys would read
+everything once more for each range, and have to merge what they give into one order. It ends as
+well after a few times as many messages as the view has, for only its end frees anything: longer
+runs would save little of the work on the view, and let the topic grow.
 
 Of a key its newest message stays. A tombstone, a key without a value, stays too, in one view at
 least and until its timestamp is older than the topic's delay. A message without a key has no newer
@@ -17,6 +21,7 @@ one, and stays.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -31,6 +36,12 @@ _RETIRED_MAX = 5_000
 _LEDGERS_MAX = 1_000
 """Of a view, about: each takes some 130 bytes of the partition's record."""
 _KEY_BYTES = 16
+_SETTLED_AT_ONCE = 5_000
+_RUN_MESSAGES_MIN = 1_000_000
+_RUN_MESSAGES_MAX = 16_000_000
+"""A run takes a byte of memory for each new message."""
+_RUN_TIMES_VIEW = 4
+"""So many times the messages of the view before are enough for one run."""
 
 
 class CompactionPolicy(NamedTuple):
@@ -69,6 +80,20 @@ def dirt_of(ledgers: LedgerList, view: CompactionRecord | None) -> Dirt:
         size += segment.bytes * new // segment.count
         end = end_offset(segment)
     return Dirt(start, end, size, 0 if view is None else sum(one.count for one in view.ledgers))
+
+
+def run_messages_max(dirt: Dirt) -> int:
+    """After how many new messages a run ends: it publishes what it has, and the next goes on."""
+    return min(max(_RUN_MESSAGES_MIN, _RUN_TIMES_VIEW * dirt.kept), _RUN_MESSAGES_MAX)
+
+
+def urgency(dirt: Dirt, policy: CompactionPolicy) -> float:
+    """How many times what makes a run due there is; at least 1."""
+    times = dirt.bytes / policy.after_bytes
+    if policy.dirty_ratio and dirt.kept and policy.dirty_ratio < 1:
+        enough = dirt.kept * policy.dirty_ratio / (1 - policy.dirty_ratio)
+        times = min(times, (dirt.end - dirt.start) / enough)
+    return max(1.0, times)
 
 
 def is_due(
@@ -115,11 +140,18 @@ def covered_to(record: PartitionRecord) -> int:
 
 
 class NewestOffsets:
-    """Of each key the newest offset that was noted; `is_full` with `keys_max` keys."""
+    """What a first pass finds out of the messages from offset `start` on: which are to be kept.
 
-    def __init__(self, keys_max: int) -> None:
+    Of each key the newest offset, and a byte for each message that says whether it stays; filled
+    by `note`, then by `settling`. `is_full` with `keys_max` keys or `messages_max` messages.
+    """
+
+    def __init__(self, start: int, keys_max: int, messages_max: int) -> None:
+        self._start = start
         self._keys_max = keys_max
+        self._messages_max = messages_max
         self._newest: dict[bytes, int] = {}
+        self._stays = bytearray()
 
     def __len__(self) -> int:
         return len(self._newest)
@@ -127,41 +159,60 @@ class NewestOffsets:
     @property
     def is_full(self) -> bool:
         """No other batch may be begun: a horizon stands between batches, as readers expect."""
-        return len(self._newest) >= self._keys_max
+        return len(self._newest) >= self._keys_max or len(self._stays) >= self._messages_max
 
-    def note(self, key: bytes, offset: int) -> None:
-        """A later message of this key."""
-        self._newest[_short(key)] = offset
+    def note(self, first: int, keys: Sequence[bytes | None]) -> None:
+        """The keys of messages from offset `first` on, behind all that were noted."""
+        before = max(0, self._start - first)
+        first, keys = first + before, keys[before:]
+        at = first - self._start
+        assert at >= len(self._stays), f"offset {first} was noted already"
+        self._stays.extend(bytes(at + len(keys) - len(self._stays)))
+        offsets: Iterable[int] = range(first, first + len(keys))
+        if None in keys:
+            for offset, key in zip(offsets, keys, strict=True):
+                self._stays[offset - self._start] = key is None
+            offsets = [offset for offset, key in zip(offsets, keys, strict=True) if key is not None]
+        named = [_short(key) for key in keys if key is not None]
+        self._newest.update(zip(named, offsets, strict=True))
 
-    def of(self, key: bytes) -> int | None:
-        """The newest offset of a key; None when none was noted."""
-        return self._newest.get(_short(key))
+    def settling(self) -> Iterator[None]:
+        """After the last `note`: mark the newest of each key, some at a time."""
+        for number, offset in enumerate(self._newest.values(), 1):
+            self._stays[offset - self._start] = 1
+            if not number % _SETTLED_AT_ONCE:
+                yield
+
+    def has(self, key: bytes) -> bool:
+        """Whether a message of this key was noted."""
+        return _short(key) in self._newest
+
+    def staying(self, first: int, count: int) -> bytes:
+        """For each of `count` messages from offset `first` on: 1, it stays; 0, it does not."""
+        at = first - self._start
+        return bytes(min(count, max(0, -at))) + self._stays[max(0, at) : max(0, at + count)]
 
 
 def _short(key: bytes) -> bytes:
-    return blake2b(key, digest_size=_KEY_BYTES).digest()
+    # What is shorter than a digest is none.
+    return key if len(key) < _KEY_BYTES else blake2b(key, digest_size=_KEY_BYTES).digest()
 
 
 class Choice:
-    """Which messages a run keeps: `horizon` is that of the view before."""
+    """Which messages of the view before a run keeps; of newer ones `NewestOffsets` knows."""
 
-    def __init__(
-        self, newest: NewestOffsets, horizon: int, tombstones_ms: int, now_ms: int | None
-    ) -> None:
+    def __init__(self, newest: NewestOffsets, tombstones_ms: int, now_ms: int | None) -> None:
         self._newest = newest
-        self._horizon = horizon
         self._gone_before_ms = None if now_ms is None else now_ms - tombstones_ms
 
-    def keeps(self, offset: int, record: Record) -> bool:
-        """Whether this message is of the new view."""
+    def keeps(self, record: Record) -> bool:
+        """Of the view before each key is once. Whether this message is of the new view."""
         if record.key is None:
             return True
-        newest = self._newest.of(record.key)
-        if newest is not None:
-            return newest == offset
-        # Of the view before, where each key is once, and without a newer message. Only what was
-        # in a view already may go: whoever reads the view has had the chance to learn of it.
-        assert offset < self._horizon, f"offset {offset} was not there in the first pass"
+        if self._newest.has(record.key):
+            return False
+        # Only what was in a view already may go: whoever reads the view has had the chance to
+        # learn of it.
         if record.value is not None or self._gone_before_ms is None:
             return True
         return record.timestamp_ms > self._gone_before_ms

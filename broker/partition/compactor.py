@@ -9,16 +9,16 @@ A run reads closed ledgers alone, which never change, and the view that its own 
 while it may publish, nobody else may. So it does not matter for safety who owns the partition; the
 owner does it, for it knows when. A crash leaves the view before, and ledgers that no record names
 and none ever will, for a run is in the record no more once the next one begins (log/leftover.py).
-Memory: the newest offsets of some keys, one batch that is read, one that is written. It reads no
-faster than it is told, and works in steps of less than a millisecond, so publishers do not feel it.
+Memory: the newest offsets of some keys, a byte for each message, one batch that is read, one that
+is written. How fast it goes, and that publishers do not feel it: pace.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, aclosing
 from functools import partial
 
 import structlog
@@ -34,12 +34,15 @@ from octavo.broker.log.compaction import (
     is_due,
     is_ours_to_begin,
     ledger_bytes,
+    run_messages_max,
+    urgency,
 )
 from octavo.broker.log.leftover import compaction_custom_of
 from octavo.broker.log.reader import LogReader
 from octavo.broker.log.record import PartitionRecordKeeper
 from octavo.broker.partition.compacted import CompactedReader
 from octavo.broker.partition.context import PartitionContext
+from octavo.broker.partition.pace import Pace
 from octavo.broker.state.log import delete_quietly
 from octavo.broker.types import PartitionName, StoredBatch, TopicSettings
 from octavo.ledger.encryption import plain_length
@@ -63,6 +66,7 @@ from octavo.protocol.records import (
     build_gapped_batch,
     record_bytes,
 )
+from octavo.protocol.windows import BatchWindows
 
 _log = structlog.get_logger()
 _READ_BYTES = 1024 * 1024
@@ -97,17 +101,24 @@ class Compactor:
         self._loop = asyncio.get_running_loop()
 
     @property
+    def uncompacted(self) -> tuple[int, bool] | None:
+        """Bytes that a run would add to the view, and whether one is due; None: not asked for."""
+        view, policy = self._record.value.compaction, self._policy()
+        if policy is None:
+            return None
+        dirt = dirt_of(self._record.ledgers, view)
+        return dirt.bytes, is_due(dirt, view, policy, self._now())
+
+    @property
     def is_due(self) -> bool:
         """Whether there is something to do, as far as this owner knows."""
-        record, policy = self._record.value, self._policy()
-        if policy is not None and is_due(
-            dirt_of(self._record.ledgers, record.compaction), record.compaction, policy, self._now()
-        ):
+        record, uncompacted = self._record.value, self.uncompacted
+        if uncompacted is not None and uncompacted[1]:
             config = self._context.config
             return is_ours_to_begin(
                 record.compaction, self._context.clock(), config.compaction_yield_ms
             )
-        return policy is not None and bool(self._retired(record))
+        return uncompacted is not None and bool(self._retired(record))
 
     async def work(self) -> None:
         """One run, if it is due, and what is left of earlier views; one partition at a time.
@@ -152,18 +163,21 @@ class Compactor:
         if before is None or before.run != run:
             raise CompactionLost(f"run {run} was replaced before it began")
         dirt = dirt_of(self._record.ledgers, before)
-        pace = _Pace(self._loop, self._context.config.compaction_bytes_per_s)
-        newest = NewestOffsets(self._context.config.compaction_keys_max)
+        config = self._context.config
+        share = config.compaction_load_percent / 100
+        pace = Pace(self._loop, config.compaction_bytes_per_s, share)
+        newest = NewestOffsets(dirt.start, config.compaction_keys_max, run_messages_max(dirt))
         end = await self._first_pass(dirt, newest, pace)
-        choice = Choice(newest, before.horizon, policy.tombstones_ms, self._now())
+        choice = Choice(newest, policy.tombstones_ms, self._now())
         size = ledger_bytes(dirt, before, self._settings().rollover_bytes)
-        target = _Target(self._context, self._new_ledger(run), size)
+        target = _Target(self._context, self._new_ledger(run), size, pace)
         try:
-            async with aclosing(self._messages(before, dirt.start, end, pace)) as messages:
-                async for window in messages:
-                    for offset, record in window:
-                        if choice.keeps(offset, record):
-                            await target.add(offset, record)
+            async with aclosing(self._kept_before(before, choice, pace)) as kept:
+                async for window in kept:
+                    await target.add(window)
+            async with aclosing(self._kept_of_new(dirt.start, end, newest, pace)) as kept:
+                async for window in kept:
+                    await target.add(window)
             made = await target.close()
         except BaseException:
             target.discard()
@@ -185,69 +199,86 @@ class Compactor:
             duration_ms=round((self._loop.time() - started_s) * 1000),
         )  # fmt: skip
 
-    async def _first_pass(self, dirt: Dirt, newest: NewestOffsets, pace: _Pace) -> int:
+    async def _first_pass(self, dirt: Dirt, newest: NewestOffsets, pace: Pace) -> int:
         """Note each key's newest offset; where the run ends: before a batch, when it is full."""
+        end = dirt.end
         async with aclosing(self._batches(dirt.start, dirt.end, pace)) as batches:
             async for batch in batches:
                 if newest.is_full:
-                    return batch.base_offset
-                windows = self._of_batch(batch, dirt.start, dirt.end, gaps=False)
-                async with aclosing(windows):
-                    async for window in windows:
-                        for offset, record in window:
-                            if record.key is not None:
-                                newest.note(record.key, offset)
-        return dirt.end
+                    end = batch.base_offset
+                    break
+                async with self._opening(batch) as windows:
+                    for number, first, count in _windows(windows, batch.base_offset, dirt.end):
+                        newest.note(first, windows.keys(number)[:count])
+                        await pace.step()
+        for _ in newest.settling():
+            await pace.step()
+        return end
 
-    async def _messages(
-        self, before: CompactionRecord, start: int, end: int, pace: _Pace
+    async def _kept_before(
+        self, before: CompactionRecord, choice: Choice, pace: Pace
     ) -> AsyncGenerator[_Window]:
-        """All of the view before, then all of the log from `start` to `end`."""
+        """What stays of the view before."""
         at = 0
         while before.ledgers and at < before.horizon:
             batches, following, horizon = await self._view.read(at, Room(_READ_BYTES, _READ_COUNT))
             if horizon != before.horizon:
                 raise CompactionLost("another run has published meanwhile")
+            pace.resume()
             for one in batches:
-                async with aclosing(self._of_batch(one, at, horizon, gaps=True)) as windows:
-                    async for window in windows:
-                        yield window
-                await pace.after(len(one.data))
+                async with self._opening(one) as windows:
+                    for _, records in windows.following(0, gaps=True):
+                        found = [
+                            (one.base_offset + record.offset_delta, record) for record in records
+                        ]
+                        yield [
+                            (offset, record)
+                            for offset, record in found
+                            if at <= offset < horizon and choice.keeps(record)
+                        ]
+                        await pace.step()
+                await pace.step(len(one.data))
             at = following
-        async with aclosing(self._batches(start, end, pace)) as stored:
-            async for batch in stored:
-                async with aclosing(self._of_batch(batch, start, end, gaps=False)) as windows:
-                    async for window in windows:
-                        yield window
 
-    async def _batches(self, start: int, end: int, pace: _Pace) -> AsyncGenerator[StoredBatch]:
+    async def _kept_of_new(
+        self, start: int, end: int, newest: NewestOffsets, pace: Pace
+    ) -> AsyncGenerator[_Window]:
+        """What stays of the log from `start` to `end`. What goes as a whole is not opened."""
+        async with aclosing(self._batches(start, end, pace)) as batches:
+            async for batch in batches:
+                base, count = batch.base_offset, batch.header.record_count
+                if not any(newest.staying(base, min(count, end - base))):
+                    continue
+                async with self._opening(batch) as windows:
+                    for number, first, count in _windows(windows, base, end):
+                        marks = newest.staying(first, count)
+                        if any(marks):
+                            records = windows.chosen(number, marks)
+                            yield [(base + record.offset_delta, record) for record in records]
+                            await pace.step()
+
+    def _opening(self, batch: StoredBatch) -> AbstractAsyncContextManager[BatchWindows]:
+        # A batch is built anew for the view: its records have the times that they are shown with.
+        return self._context.open_batches.opening(readable(batch.header, batch.data))
+
+    async def _batches(self, start: int, end: int, pace: Pace) -> AsyncGenerator[StoredBatch]:
         """The batches of the log from the one with offset `start` on."""
         # Pieces of large messages are in no view; their ledgers stay beside it.
         at = self._record.ledgers.shown_from(start)
         while at < end:
-            for batch in await self._log.read(at, end, _READ_BYTES, _READ_COUNT):
+            read = await self._log.read(at, end, _READ_BYTES, _READ_COUNT)
+            policy = self._policy()
+            if policy is not None:  # it may have been taken back meanwhile
+                dirt = dirt_of(self._record.ledgers, self._record.value.compaction)
+                pace.urgency = urgency(dirt, policy)
+            pace.resume()
+            for batch in read:
                 yield batch
-                await pace.after(len(batch.data))
+                await pace.step(len(batch.data))
                 at = batch.next_offset
                 if at >= end:
                     break
             at = self._record.ledgers.shown_from(at)
-
-    async def _of_batch(
-        self, batch: StoredBatch, start: int, end: int, *, gaps: bool
-    ) -> AsyncGenerator[_Window]:
-        """Its messages from offset `start` to `end`, some at a time."""
-        base = batch.base_offset
-        # A batch is built anew for the view: its records have the times that they are shown with.
-        data = readable(batch.header, batch.data)
-        async with self._context.open_batches.opening(data) as windows:
-            for _, records in windows.following(0, gaps=gaps):
-                yield [
-                    (base + record.offset_delta, record)
-                    for record in records
-                    if start <= base + record.offset_delta < end
-                ]
-                await asyncio.sleep(0)
 
     def _labels(self, run: str) -> dict[str, bytes]:
         return compaction_custom_of(self._name, self._incarnation, run)
@@ -308,19 +339,13 @@ def begun_by_broker(
     return begun(record, run, now_ms)
 
 
-class _Pace:
-    """Reads no faster than so many bytes a second, in the long run."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, bytes_per_s: int) -> None:
-        self._loop = loop
-        self._bytes_per_s = bytes_per_s
-        self._free_s = loop.time()
-
-    async def after(self, read: int) -> None:
-        """So many bytes were read."""
-        now_s = self._loop.time()
-        self._free_s = max(self._free_s, now_s) + read / self._bytes_per_s
-        await asyncio.sleep(self._free_s - now_s)
+def _windows(windows: BatchWindows, base: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Of each window before offset `end`: its number, its first offset, how many messages."""
+    for number in range(windows.windows):
+        numbers = windows.numbers(number)
+        count = min(len(numbers), end - base - numbers.start)
+        if count > 0:
+            yield number, base + numbers.start, count
 
 
 class _Target:
@@ -331,8 +356,10 @@ class _Target:
         context: PartitionContext,
         new_ledger: Callable[[], asyncio.Future[LedgerWriter]],
         ledger_bytes: int,
+        pace: Pace,
     ) -> None:
         self._context = context
+        self._pace = pace
         self._new_ledger = new_ledger
         self._ledger_bytes = ledger_bytes
         self._making: asyncio.Future[LedgerWriter] | None = None
@@ -345,8 +372,12 @@ class _Target:
         self._tombstones, self._tombstone_ms = 0, -1
         self._error: OctavoError | None = None
 
-    async def add(self, offset: int, record: Record) -> None:
-        """The next message, of a higher offset than any before."""
+    async def add(self, messages: _Window) -> None:
+        """The next ones, of higher offsets than any before."""
+        for offset, record in messages:
+            await self._add(offset, record)
+
+    async def _add(self, offset: int, record: Record) -> None:
         size = RECORD_OVERHEAD_BYTES + record_bytes(record.key, record.value, record.headers)
         far = offset - self._rows_from > _DELTA_MAX
         if self._rows and (self._rows_bytes + size > _BATCH_BYTES or far):
@@ -387,11 +418,14 @@ class _Target:
         if self._writer is None:
             self._making = self._new_ledger()
             self._writer = await asyncio.shield(self._making)
+            self._pace.resume()
         base = self._rows_from - self._first
         batch = build_gapped_batch(self._rows, base, compression=Compression.ZSTD)
         if len(batch) > self._context.config.batch_bytes_max:
             batch = build_gapped_batch(self._rows, base)  # one message that cannot be packed
+        await self._pace.step()
         await self._writer.drain()
+        self._pace.resume()
         self._writer.add(batch, self._added)
         self._entries += 1
         self._bytes += len(batch)
@@ -418,6 +452,7 @@ class _Target:
                 self._tombstones, self._tombstone_ms,
             )
         )  # fmt: skip
+        self._pace.resume()
         self._writer = self._making = None
         self._count = self._bytes = self._entries = 0
         self._tombstones, self._tombstone_ms = 0, -1

@@ -52,6 +52,7 @@ class Maintenance:
         self._unscanned_bytes = self._unscanned_entries = 0
         self._checkpoint: asyncio.Task[None] | None = None
         self._measuring: asyncio.Task[None] | None = None
+        self._trimming = asyncio.Lock()
 
     def close(self) -> None:
         """The partition is no longer served here."""
@@ -96,10 +97,11 @@ class Maintenance:
 
         Raises what the metadata store does: begin again later.
         """
-        try:
-            await self._trim(publisher)
-        except OwnershipLost as error:
-            self._on_lost(error)
+        async with self._trimming:  # upkeep and a compaction ask for it
+            try:
+                await self._trim(publisher)
+            except OwnershipLost as error:
+                self._on_lost(error)
 
     async def truncate(self, publisher: Publisher, before: int) -> int:
         """Have the partition begin at `before`, whoever still needs what is there; the beginning.

@@ -338,6 +338,7 @@ class Partition:
             subscriptions=self._subscriptions.stats(),
             kept_because=self._why_kept(),
             compacted=compacted_figures(self._record.value.compaction),
+            uncompacted=self._compactor.uncompacted,
             stream=publisher.stored_stream is not None,
         )
 
@@ -981,5 +982,9 @@ class Partition:
         return self.state is PartitionState.OPEN and self._compactor.is_due
 
     async def compact(self) -> None:
-        """Make the compacted view that the topic's settings ask for, and remove earlier ones."""
+        """Make the compacted view that the topic's settings ask for, and remove earlier ones, and
+        what goes once a view has it: one run.
+        """
         await self._compactor.work()
+        if self.state is PartitionState.OPEN:
+            await self._maintenance.trim(self._publisher)

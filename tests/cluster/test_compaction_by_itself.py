@@ -7,7 +7,11 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from octavo.broker import broker as broker_module
 from octavo.broker.clock.deletion_clock import DeletionTime
+from octavo.broker.log import compaction
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import PartitionName, TopicName, TopicSettings
 from octavo.metadata.compactions import begun, compacted_ledgers
@@ -151,7 +155,6 @@ async def test_raw_ledgers_go_when_the_view_covers_them_and_nobody_needs_them(
         assert partition.earliest_offset == 0, "nothing is in a view yet, so nothing goes"
         sub = await subscription(one.broker, partition)
         await partition.compact()
-        await partition.maintain()
         assert partition.earliest_offset == 0, "the subscription has not read it"
         second = partition._record.ledgers.segments[1].base_offset
         await sub.acknowledge(up_to=second)
@@ -161,6 +164,30 @@ async def test_raw_ledgers_go_when_the_view_covers_them_and_nobody_needs_them(
         await partition.maintain()
         assert partition.earliest_offset == 18
         assert await read_view(partition) == written.newest(18)
+
+
+async def test_run_follows_run_and_what_each_has_goes_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Upkeep begins one chore: it goes on until no run is due, without upkeep in between."""
+    monkeypatch.setattr(compaction, "_RUN_MESSAGES_MIN", 5)
+    monkeypatch.setattr(broker_module, "_RUN_REST_S", 0.01)
+    async with running_cluster(tmp_path) as cluster:
+        one = await cluster.start("A", trim_interval_ms=3_600_000)
+        partition = await made(one, compaction_delete_raw=True, retention_bytes=0)
+        written = Written()
+        for _ in range(4):
+            await written.publish(partition, "abcab", batch=5)
+            await until(
+                lambda: horizon_of_closed(partition) == len(written.all), "a ledger is closed"
+            )
+        stats = partition.stats()
+        assert stats.uncompacted == (stats.stored_bytes, True)
+        one.broker._look_after(partition)
+        await until(lambda: partition.earliest_offset == 20, "everything is in the view and gone")
+        assert await read_view(partition) == written.newest(20)
+        stats = partition.stats()
+        assert stats.uncompacted == (0, False)
 
 
 async def subscription(broker: Any, partition: Partition) -> Any:

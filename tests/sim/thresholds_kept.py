@@ -57,7 +57,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.subscriptions.dispatch:CONSUMERS_MAX
         octavo.broker.http.api.payloads:HEADERS_MAX octavo.broker.http.api.payloads:DELAY_MS_MAX
         octavo.broker.http.api.topic_body:COMPACTION_AFTER_BYTES
-        octavo.broker.log.compaction:_RETIRED_MAX
+        octavo.broker.log.compaction:_RETIRED_MAX octavo.broker.log.compaction:_RUN_MESSAGES_MAX
         octavo.broker.subscriptions.subscription:_ANSWERS_REMEMBERED
         octavo.broker.bulkload.rules:REFUSED_MAX octavo.broker.types:PARTITIONS_MAX
         octavo.broker.types:BOOKIES_MAX octavo.broker.types:ACK_TIMEOUT_MS_MAX
@@ -120,6 +120,9 @@ KEPT: Mapping[str, str] = {
     "issues/test_a_turn_of_the_loop_without_end does": """
         octavo.bookie.back_pressure:REQUESTS_PER_TURN octavo.bookie.back_pressure:_READ_PER_TURN
         octavo.bookie.back_pressure:REQUESTS_PER_CHUNK
+    """,
+    "of time that work takes, and on the simulated clock none does; unit/broker/test_pace": """
+        octavo.broker.partition.pace:_TURN_S octavo.broker.partition.pace:_LATE_S_MAX
     """,
     "attempts that follow each other at once, and are begun again by a round": """
         octavo.broker.cluster.standing:_TRIES

@@ -191,6 +191,13 @@ class CompactedFigures(msgspec.Struct):
     bytes: Count
 
 
+class UncompactedFigures(msgspec.Struct):
+    """Of a partition of a topic with `compaction`: what is in no compacted view yet."""
+
+    bytes: Annotated[int, Meta(ge=0, description="of closed ledgers")]
+    due: Annotated[bool, Meta(description="the broker compacts it, or is going to")]
+
+
 class PartitionFigures(msgspec.Struct):
     """One partition, as its owner says; or the `problem` of asking it."""
 
@@ -211,6 +218,7 @@ class PartitionFigures(msgspec.Struct):
         Annotated[str, Meta(description="why retention leaves the oldest ledger")] | UnsetType
     ) = UNSET
     compacted: CompactedFigures | UnsetType = UNSET
+    uncompacted: UncompactedFigures | UnsetType = UNSET
     stream: (
         Annotated[bool, Meta(description="it is a durable stream; left away otherwise")] | UnsetType
     ) = UNSET

@@ -328,6 +328,8 @@ def show_stats(stats: PartitionStats) -> dict[str, Any]:
     )
     if stats.compacted is not None:
         shown.compacted = answers.CompactedFigures(*stats.compacted)
+    if stats.uncompacted is not None:
+        shown.uncompacted = answers.UncompactedFigures(*stats.uncompacted)
     if stats.stream:
         shown.stream = True
     found: dict[str, Any] = msgspec.to_builtins(shown)

@@ -38,8 +38,8 @@ MUTANTS = (
         (
             Edit(
                 "octavo.broker.log.compaction:Choice.keeps",
-                "return newest == offset",
-                "return newest == offset or offset < self._horizon",
+                "return False",
+                "return True",
             ),
         ),
         PROFILE,
@@ -129,10 +129,10 @@ BUGS = (
         _TESTS + "test_tombstones_go_after_their_delay_and_one_view",
         (
             Edit(
-                "octavo.broker.log.compaction:Choice.keeps",
-                "return newest == offset",
-                "return newest == offset and (record.value is not None or not self._gone_before_ms "
-                "or record.timestamp_ms > self._gone_before_ms)",
+                "octavo.broker.partition.compactor:Compactor._run",
+                "await target.add(window)\n        made",
+                "await target.add([one for one in window if one[1].value is not None or "
+                "one[1].timestamp_ms > (choice._gone_before_ms or 0)])\n        made",
             ),
         ),
     ),

@@ -116,7 +116,7 @@ BUGS = (
         "cluster/test_append_time.py::test_a_view_and_a_fork_have_the_same_times",
         (
             Edit(
-                "octavo.broker.partition.compactor:Compactor._of_batch",
+                "octavo.broker.partition.compactor:Compactor._opening",
                 "readable(batch.header, batch.data)",
                 "batch.data",
             ),
