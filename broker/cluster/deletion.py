@@ -143,8 +143,9 @@ class Deletions:
 
             yield check
         finally:
-            # A task of its own: cancelling us must not leave the claim standing.
-            await asyncio.shield(self._spawn(self._release(path, lock)))
+            # A task of its own: cancelling us must not leave the claim standing, and nobody has to
+            # wait for it. Who wants the topic next waits for the lock; another broker asks again.
+            self._spawn(self._release(path, lock))
 
     async def _release(self, path: str, lock: asyncio.Lock) -> None:
         try:

@@ -34,6 +34,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from multidict import CIMultiDict
 
+from octavo.broker.types import PartitionName
 from octavo.security.principal import ANONYMOUS, Identity
 
 FORWARDED_HEADER = "Octavo-Forwarded-By"
@@ -158,6 +159,11 @@ def _read(text: str) -> Identity | None:
         return Identity(str(name), frozenset(map(str, groups)), str(source), end)
     except (ValueError, TypeError):  # of a version that says it otherwise
         return None
+
+
+def partition_path(name: PartitionName) -> str:
+    """Where a partition is called; what is asked of it stands behind that."""
+    return f"/v1/topics/{name.namespace}/{name.topic}/partitions/{name.partition}"
 
 
 def escaped(headers: CIMultiDict[str]) -> CIMultiDict[str]:

@@ -37,7 +37,13 @@ from octavo.broker.errors import (
     TopicChanged,
     TopicReplaced,
 )
-from octavo.broker.http.broker_calls import INCARNATION_HEADER, INNER_HEADERS, BrokerProof, escaped
+from octavo.broker.http.broker_calls import (
+    INCARNATION_HEADER,
+    INNER_HEADERS,
+    BrokerProof,
+    escaped,
+    partition_path,
+)
 from octavo.broker.http.call import OWNER_HEADER, Call
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.pages import EVENTS
@@ -220,7 +226,7 @@ async def ask_partition(
     """
 
     async def there(owner: Owner) -> Any:
-        path = f"/v1/topics/{name.namespace}/{name.topic}/partitions/{name.partition}{suffix}"
+        path = partition_path(name) + suffix
         content = None if body is None else msgspec.json.encode(body)
         headers = {} if body is None else {"Content-Type": "application/json"}
         reply = await call.services.peers.ask(

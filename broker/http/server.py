@@ -29,7 +29,7 @@ from octavo.broker.errors import BrokerError
 from octavo.broker.http.api.answers import LetGo, Unused
 from octavo.broker.http.api.moves import PrepareBody, TakeBody, end_body
 from octavo.broker.http.api.short_way import ShortWay
-from octavo.broker.http.broker_calls import INCARNATION_HEADER, BrokerProof
+from octavo.broker.http.broker_calls import INCARNATION_HEADER, BrokerProof, partition_path
 from octavo.broker.http.browsers import check_browser, preflight, protect
 from octavo.broker.http.call import JSON, OWNER_HEADER, RECORD_BATCH, Call
 from octavo.broker.http.config import HttpConfig
@@ -255,7 +255,9 @@ class BrokerServer:
         owner = Owner(peer.broker_id, peer.url, False, foretold.incarnation)
         body = msgspec.json.encode(PrepareBody(*foretold))
         try:
-            await self._ask(owner, "POST", f"{_path(name)}/prepare", body, {"Content-Type": JSON})
+            await self._ask(
+                owner, "POST", f"{partition_path(name)}/prepare", body, {"Content-Type": JSON}
+            )
         except Problem as problem:
             if problem.code != NO_SUCH_CALL:  # a broker of before 0.2 makes ready for nothing
                 raise
@@ -265,19 +267,19 @@ class BrokerServer:
         body = TakeBody(handed.incarnation, handed.placed, end_body(handed.end))
         try:
             await self._ask(
-                owner, "POST", f"{_path(name)}/take", msgspec.json.encode(body),
+                owner, "POST", f"{partition_path(name)}/take", msgspec.json.encode(body),
                 {"Content-Type": JSON},
             )  # fmt: skip
         except Problem as problem:
             if problem.code != NO_SUCH_CALL:
                 raise
             # It claims what nobody serves at any call that is passed on.
-            await self._ask(owner, "GET", _path(name))
+            await self._ask(owner, "GET", partition_path(name))
 
     async def _ask_unused(
         self, owner: Owner, name: PartitionName, for_ms: int, retire_s: float, subscription: str
     ) -> bool:
-        path = f"{_path(name)}/unused?for={for_ms}ms&retire={round(retire_s * 1000)}ms"
+        path = f"{partition_path(name)}/unused?for={for_ms}ms&retire={round(retire_s * 1000)}ms"
         path += f"&subscription={subscription}" if subscription else ""
         return msgspec.json.decode((await self._ask(owner, "POST", path)).body, type=Unused).unused
 
@@ -296,13 +298,13 @@ class BrokerServer:
         )  # fmt: skip
 
     async def _pass_letter_on(self, owner: Owner, name: PartitionName, batch: bytes) -> None:
-        path = f"{_path(name)}/messages"
+        path = f"{partition_path(name)}/messages"
         headers = {"Content-Type": RECORD_BATCH}
         await self._ask(owner, "POST", path, batch, headers)
 
     async def _pass_large_on(self, owner: Owner, name: PartitionName, letter: LargeLetter) -> None:
         head = build_batch([letter.copy])
-        path = f"{_path(name)}/large-copy?upload={quote(letter.upload)}&head={len(head)}"
+        path = f"{partition_path(name)}/large-copy?upload={quote(letter.upload)}&head={len(head)}"
 
         async def body() -> AsyncGenerator[bytes, None]:
             # When the call ends early aiohttp is still in here: it is cancelled, and so closed.
@@ -460,10 +462,6 @@ async def _denied(call: Call) -> Problem | None:
     except Problem as problem:
         return problem
     return None
-
-
-def _path(name: PartitionName) -> str:
-    return f"/v1/topics/{name.namespace}/{name.topic}/partitions/{name.partition}"
 
 
 def _cut(request: web.BaseRequest) -> web.Response:

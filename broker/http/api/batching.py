@@ -22,6 +22,7 @@ import msgspec
 from octavo.broker.errors import NotOwner, OwnerUnreachable, PartitionMoving
 from octavo.broker.http.api.answers import Place, StoredBatchAt
 from octavo.broker.http.batch_proofs import message_too_long
+from octavo.broker.http.broker_calls import partition_path
 from octavo.broker.http.call import RECORD_BATCH, Call
 from octavo.broker.http.forwarding import with_owner
 from octavo.broker.http.problems import Problem, problem_of
@@ -357,8 +358,7 @@ class Publishing:
                 services.broker.broker_id,
                 owner,
                 "POST",
-                f"/v1/topics/{name.namespace}/{name.topic}/partitions/{name.partition}"
-                "/messages?results=batches",
+                f"{partition_path(name)}/messages?results=batches",
                 b"".join(piece.batch for piece in flight),
                 headers,
                 identity=self._call.identity,

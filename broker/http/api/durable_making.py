@@ -41,6 +41,7 @@ from octavo.broker.http.api.durable_streams import (
     word,
 )
 from octavo.broker.http.api.forks import points_of
+from octavo.broker.http.broker_calls import partition_path
 from octavo.broker.http.call import RECORD_BATCH, Call
 from octavo.broker.http.forwarding import at_owner, with_owner
 from octavo.broker.http.problems import Problem
@@ -345,7 +346,8 @@ async def _batch_at(call: Call, info: TopicInfo, offset: int) -> bytes:
         return (await partition.read(offset, bytes_max=1, count_max=1))[0].data
 
     async def there(owner: Owner) -> bytes:
-        path = f"/v1/topics/{info.name}/partitions/0/messages?from={offset}&limit=1&max_bytes=1"
+        messages = f"{partition_path(info.name.partition(0))}/messages"
+        path = f"{messages}?from={offset}&limit=1&max_bytes=1"
         reply = await call.services.peers.ask(
             call.services.broker.broker_id, owner, "GET", path, None, {"Accept": RECORD_BATCH},
             identity=call.identity,

@@ -31,6 +31,7 @@ from octavo.broker.http.api.deliveries import (
     receive_as_stored,
     receive_here,
 )
+from octavo.broker.http.broker_calls import partition_path
 from octavo.broker.http.call import JSON, RECORD_BATCH, Call
 from octavo.broker.http.forwarding import with_owner
 from octavo.broker.http.stream import LIVES_S, through_moves
@@ -238,8 +239,7 @@ class Feed:
                 call.services.broker.broker_id,
                 owner,
                 "POST",
-                f"/v1/topics/{name.namespace}/{name.topic}/partitions/{name.partition}"
-                f"{asked.path()}",
+                partition_path(name) + asked.path(),
                 headers={"Accept": accepted},
                 wait_s=asked.wait_s,
                 identity=call.identity,

@@ -22,6 +22,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Raw
 
+from octavo.broker.http.broker_calls import partition_path
 from octavo.broker.http.call import JSON, NEXT_OFFSET_HEADER, OFFSET_MAX, RECORD_BATCH, Call
 from octavo.broker.http.forwarding import with_owner
 from octavo.broker.http.pages import EVENTS, Page
@@ -126,7 +127,7 @@ class _Following:
                 call.services.broker.broker_id,
                 owner,
                 "GET",
-                f"/v1/topics/{name.namespace}/{name.topic}/partitions/{name.partition}/messages"
+                f"{partition_path(name)}/messages"
                 f"?from={start}&limit={PAGE_MESSAGES}&max_bytes={PAGE_BYTES}&wait={wait_s:g}",
                 headers={"Accept": RECORD_BATCH if self._as_stored else JSON},
                 wait_s=wait_s,

@@ -23,6 +23,7 @@ from octavo.broker.http.api.batching import size_of
 from octavo.broker.http.api.payloads import raw_record
 from octavo.broker.http.api.publish import access_of, partition_of_single
 from octavo.broker.http.api.read import one_partition, position_of, resolve
+from octavo.broker.http.broker_calls import partition_path
 from octavo.broker.http.call import Call, too_long
 from octavo.broker.http.forwarding import at_owner, prefers_redirect, with_owner
 from octavo.broker.http.problems import Problem
@@ -62,7 +63,7 @@ async def publish_large(call: Call) -> web.StreamResponse:
     if name is None:
         turn = next(call.services.turn)
         name = topic.partition(partition_of_single(record, info.settings.partitions, turn))
-    path = f"/v1/topics/{topic}/partitions/{name.partition}/large"
+    path = f"{partition_path(name)}/large"
 
     async def here(partition: Partition) -> web.StreamResponse:
         call.services.quotas.may_publish(topic)

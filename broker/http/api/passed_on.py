@@ -15,6 +15,7 @@ from functools import partial
 import msgspec
 
 from octavo.broker.http.api import answers
+from octavo.broker.http.broker_calls import partition_path
 from octavo.broker.http.call import RECORD_BATCH
 from octavo.broker.http.services import Services
 from octavo.broker.partition.gathering import Gathering, Joined
@@ -48,7 +49,7 @@ class PassedOn:
     ) -> Published:
         services = self._services
         services.metrics.forwarded.inc()
-        path = f"/v1/topics/{name.namespace}/{name.topic}/partitions/{name.partition}/messages"
+        path = f"{partition_path(name)}/messages"
         reply = await services.peers.ask(
             services.broker.broker_id,
             owner,
