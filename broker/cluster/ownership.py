@@ -459,10 +459,17 @@ class OwnershipManager:
         self._leaving = True
 
     async def hand_over(self) -> None:
-        """Close every partition and release it; whoever is preferred then claims it at once."""
+        """Close every partition and release it; whoever is preferred then claims it at once.
+
+        Without a session they are let go of as they are: nothing can be written down of them, and
+        whoever takes one over recovers it.
+        """
         self._leaving = self._stopping = True
         for name in list(self._prepared):
             self._unprepare(name)
+        if not self._registry.has_session:
+            for local in list(self._local.values()):
+                self._abandon(local, "this broker stops, out of reach of its metadata store")
         try:
             async with asyncio.timeout(self._config.handover_timeout_ms / 1000):
                 await asyncio.gather(*(self._hand_over(name) for name in list(self._local)))

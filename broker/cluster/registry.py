@@ -137,7 +137,12 @@ class BrokerRegistry:
     @property
     def is_connected(self) -> bool:
         """Whether this broker is registered and has its session."""
-        return self._registered and self._store.session_state is SessionState.CONNECTED
+        return self._registered and self.has_session
+
+    @property
+    def has_session(self) -> bool:
+        """Whether the metadata store has vouched for this broker's session in time."""
+        return self._store.session_state is SessionState.CONNECTED
 
     @property
     def is_draining(self) -> bool:

@@ -168,3 +168,17 @@ async def test_a_bug_on_the_way_keeps_nothing_from_being_released(
     told = [log for log in logs if log["event"] == "broker_task_failed"]
     assert [log["task"] for log in told] == ["give_away"]
     await until(lambda: share(two.broker) == 6, "B has all of them")
+
+
+async def test_without_a_session_nothing_is_waited_for(cluster: Cluster) -> None:
+    """Nothing can be written down of what it serves: the next owner recovers it."""
+    one = await cluster.start("A", handover_timeout_ms=600_000)
+    await make_topic(one.broker)
+    name = TOPIC.partition(0)
+    await (await owned(one.broker, name)).publish(batch(2))
+    await one.vanish()
+    async with asyncio.timeout(15):
+        await one.broker.close()
+    assert not one.broker.ownership.held()
+    two = await cluster.start("B")
+    assert await values(await owned(two.broker, name)) == ["m-0", "m-1"]
