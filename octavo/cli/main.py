@@ -115,7 +115,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except OctavoError as error:
         if debugging():
             raise
-        fail(str(getattr(error, "detail", "") or error) or error.name, _remedy(error))
+        fail(_said(error), _remedy(error))
         return 2 if error.name in _USAGE else 1
     except OSError as error:
         if debugging():
@@ -169,9 +169,25 @@ _REMEDIES = {
 }
 
 
+def _said(error: OctavoError) -> str:
+    """A broker's own sentence tells all; what no broker said is told with what was asked."""
+    detail = "" if _is_no_brokers(error) else str(getattr(error, "detail", ""))
+    return detail or str(error) or error.name
+
+
 def _remedy(error: OctavoError) -> str:
     """What would help, where the message itself does not say it."""
+    if _is_no_brokers(error):
+        return (
+            "does --url (or OCTAVO_URL) name the HTTP port of a broker? A bookie's admin port and "
+            "the metadata store have others; `octavo broker list` shows the brokers' URLs"
+        )
     return _REMEDIES.get(getattr(error, "code", error.name), "")
+
+
+def _is_no_brokers(error: OctavoError) -> bool:
+    """Whether it is an HTTP answer that was no broker's."""
+    return str(getattr(error, "code", "")).startswith("http-")
 
 
 if __name__ == "__main__":

@@ -88,18 +88,17 @@ def create(
       octavo subscription create flights eu --type shared --set 'filter={"key_prefix": "eu-"}'
       octavo subscription create flights slow --type key_shared --set max_unacked_per_consumer=10
     """
-    settings: dict[str, Any] = {"type": type, "start": start}
     chosen = {
+        "type": type,
+        "start": start,
+        "ack_timeout": ack_timeout,
         "max_deliveries": max_deliveries,
         "dead_letter_topic": dead_letter_topic,
         "retry_topic": retry_topic,
         "retry_deliveries": retry_deliveries,
+        "retry_backoff": None if backoff is None else _backoff(backoff),
     }
-    settings |= {word: value for word, value in chosen.items() if value is not None}
-    if ack_timeout is not None:
-        settings["ack_timeout"] = ack_timeout
-    if backoff is not None:
-        settings["retry_backoff"] = _backoff(backoff)
+    settings: dict[str, Any] = {word: one for word, one in chosen.items() if one is not None}
     settings |= values_of(others)
 
     async def make(client: AsyncClient) -> Mapping[str, Any]:

@@ -207,7 +207,7 @@ class Transport:
                 if owner := _owner_in(reply):
                     self._owners[partition] = owner
                 if reply.status >= 300:
-                    raise api_error(reply.status, _problem(reply), shown)
+                    raise api_error(reply.status, _problem(reply, url), shown)
                 if not of.agrees(reply.headers):
                     raise TopicReplaced(409, _ANOTHER, shown)
                 on_head(reply.headers)
@@ -237,7 +237,7 @@ class Transport:
             self._owners[partition] = owner
         if reply.status < 300:
             return Answer(reply.status, reply.headers, reply.body)
-        raise api_error(reply.status, _problem(reply), method)
+        raise api_error(reply.status, _problem(reply, url), method)
 
     async def _ask_owner(self, partition: PartitionKey, silent: str) -> str | None:
         """Who owns the partition, as one of the others says; it becomes known here as well."""
@@ -291,8 +291,8 @@ def _owner_in(reply: Reply) -> str | None:
     return owner.rstrip("/") if owner.startswith("http") else None
 
 
-def _problem(reply: Reply) -> dict[str, Any]:
-    """The problem document of an answer, or one made of what is there."""
+def _problem(reply: Reply, url: str) -> dict[str, Any]:
+    """The problem document of an answer, or one made of what is there: then no broker said it."""
     found: Any = None
     kind = reply.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if kind in (PROBLEM_TYPE, JSON_TYPE):
@@ -300,7 +300,11 @@ def _problem(reply: Reply) -> dict[str, Any]:
             found = json.loads(reply.body)
         except ValueError:
             found = None
-    problem: dict[str, Any] = found if isinstance(found, dict) else {"title": reply.reason}
+    if isinstance(found, dict) and "code" in found:
+        problem: dict[str, Any] = found
+    else:
+        said = f"{reply.status} {reply.reason or ''}".strip()
+        problem = {"detail": f"{url} answered {said}, and not as a broker of Octavo does"}
     if (asked := reply.headers.get("Retry-After", "")).isdigit():
         problem.setdefault("retry_after_s", int(asked))
     return problem

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -64,6 +67,48 @@ def test_an_error_is_one_clear_line(
     assert err.startswith("error:")
     assert "Traceback" not in err
     assert out == ""
+
+
+@pytest.fixture
+def another_program() -> Iterator[str]:
+    """A server that is no broker: it answers like a bookie's admin port."""
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(404)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(b'{"error": "not found", "paths": ["GET /metrics"]}')
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        (["topic", "describe", "flights"], "GET /v1/topics/public/flights"),
+        (["broker", "list"], "GET /v1/brokers"),
+        (["subscription", "list", "flights"], "GET /v1/topics/public/flights/subscriptions"),
+    ],
+)
+def test_an_answer_that_is_no_brokers_says_what_was_asked_and_what_to_check(
+    arguments: list[str], asked: str, another_program: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*arguments, "--url", another_program]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.startswith(
+        f"error: {asked}: {another_program} answered 404 Not Found, and not as a broker of Octavo "
+        "does"
+    )
+    assert "does --url (or OCTAVO_URL) name the HTTP port of a broker?" in said
 
 
 @pytest.mark.parametrize(
