@@ -7,6 +7,7 @@ a call that reached only some owners is simply repeated.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterable
 from typing import Annotated, Any, cast
@@ -39,6 +40,10 @@ from octavo.broker.types import (
     TopicName,
 )
 from octavo.security.rules import Kind, Operation, Resource
+
+TELL_OWNERS_S = 1.0
+"""So long a deletion of a subscription waits for those who serve its topic to have heard of it."""
+TELL_PAUSE_S = 0.05
 
 # ---- create, show, delete
 
@@ -133,7 +138,6 @@ async def get_subscription(call: Call) -> web.StreamResponse:
     topic = call.topic
     broker = call.services.broker
     partitions = (await topic_of(call)).settings.partitions
-    info = await broker.topics.subscription(topic, name)
 
     async def figures(partition: Partition) -> dict[str, Any]:
         stats = (await partition.subscription(name)).stats()
@@ -145,6 +149,7 @@ async def get_subscription(call: Call) -> web.StreamResponse:
             return call.reply(await figures(partition))
 
         return await at_owner(call, call.partition, here)
+    info = await broker.topics.subscription(topic, name)
     found = await each_partition(
         [
             ask_partition(call, topic.partition(n), figures, "GET", f"/subscriptions/{name}")
@@ -163,9 +168,30 @@ async def get_subscription(call: Call) -> web.StreamResponse:
 
 async def delete_subscription(call: Call) -> web.StreamResponse:
     """`DELETE …/subscriptions/{subscription}`."""
-    await topic_of(call)
+    partitions = (await topic_of(call)).settings.partitions
     await call.services.broker.topics.delete_subscription(call.topic, call.subscription)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(TELL_OWNERS_S):
+            await ask_all([_tell_gone(call, number) for number in range(partitions)])
     return web.Response(status=204)
+
+
+async def _tell_gone(call: Call, number: int) -> None:
+    """Have the partition's owner see that the subscription is gone: who waits there hears of it."""
+
+    async def see(partition: Partition) -> None:
+        await partition.subscription(call.subscription)
+
+    while True:
+        await ask_partition(
+            call,
+            call.topic.partition(number),
+            see,
+            "GET",
+            f"/subscriptions/{call.subscription}",
+            identity=call.services.own_identity,
+        )
+        await asyncio.sleep(TELL_PAUSE_S)  # it has not heard yet; it raises when it has
 
 
 def _show(topic: TopicName, info: SubscriptionInfo) -> Subscription:
