@@ -2,7 +2,8 @@
 
 `policies is Policies(retention_ms=None, …), not Policies(…)`, and of a subscription all that it
 has, not what differs: `SubscriptionSettings(type='shared', …)`. And a field of another name was
-answered without those that there are. Found as a user, with curl.
+answered without those that there are; one that is out of bounds had the core's name and unit,
+`ack_timeout_ms`. Found as a user, with curl.
 """
 
 from __future__ import annotations
@@ -65,3 +66,25 @@ async def test_also_in_a_list(cluster: Cluster) -> None:
     nack = {"nack": [{"ack_id": "0-0-1-1", "after": 3}]}
     answer = await cluster.api.post(f"{TOPIC}/subscriptions/s/ack", json=nack)
     assert answer.json()["detail"].endswith("; known here: ack_id, delay"), answer
+
+
+@pytest.mark.parametrize(
+    ("where", "body", "told"),
+    [
+        ("", {"ttl": 0}, "ttl is 0 s; it must be between 0.001 and "),
+        ("", {"backlog_quota": {"policy": "drop"}}, "backlog_quota.policy is 'drop'; it must be"),
+        ("", {"compaction": {"dirty_ratio": 7}}, "compaction.dirty_ratio is 7.0; it must be"),
+        (
+            "/subscriptions/s",
+            {"ack_timeout": "0s"},
+            "ack_timeout is 0 s; it must be between 0.001 and 86400 s",
+        ),
+    ],
+)
+async def test_a_setting_is_called_as_it_was_given(
+    cluster: Cluster, where: str, body: dict[str, object], told: str
+) -> None:
+    await cluster.api.put(TOPIC, json={})
+    answer = await cluster.api.put(f"{TOPIC}{where}", json=body)
+    assert answer.status == 422
+    assert answer.json()["detail"].startswith(told), answer

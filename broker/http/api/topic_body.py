@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from octavo.broker.errors import SettingsConflict
+from octavo.broker.errors import InvalidSettings, SettingsConflict
 from octavo.broker.http.call import parse_duration_ms
 from octavo.broker.http.problems import Problem
 from octavo.broker.policies.rules import OFF, WORDS, check_policies, effective
@@ -71,6 +71,19 @@ _SHOWN_AS = {
     "durability": "durability",
 }
 """What a policy is called in the API."""
+_GIVEN_AS = {
+    **_SHOWN_AS,
+    "ack_timeout_ms": "ack_timeout",
+    "consumer_timeout_ms": "consumer_timeout",
+    "compaction_after_bytes": "compaction.after_size",
+    "compaction_dirty_ratio": "compaction.dirty_ratio",
+    "compaction_tombstones_ms": "compaction.tombstones",
+    "rollover_age_ms": "rollover.time",
+    "rollover_bytes": "rollover.size",
+    "rollover_entries": "rollover.entries",
+}
+"""The same of all settings that the core calls otherwise."""
+_BOUND = re.compile(r"(\w+) is (.*); it must be between (\d+) and (\d+)(.*)", re.DOTALL)
 BACKOFF_MOST_MS = 600_000
 """The longest wait between deliveries where none is named: ten minutes."""
 COMPACTION_AFTER_BYTES = 64 * 2**20
@@ -287,6 +300,23 @@ class SubscriptionBody(msgspec.Struct, forbid_unknown_fields=True):
     durable: Annotated[bool, Meta(extra_json_schema={"default": True})] | UnsetType = UNSET
 
 
+@contextmanager
+def _told_as_given() -> Iterator[None]:
+    """Has the core's word about a setting name it, and its unit, as it is given in the API."""
+    try:
+        yield
+    except InvalidSettings as error:
+        name, _, rest = str(error).partition(" is ")
+        if name not in _GIVEN_AS:
+            raise
+        found = _BOUND.fullmatch(str(error))
+        if found is not None and name.endswith("_ms"):
+            least, most = (f"{int(bound) / 1000:.15g}" for bound in found.group(3, 4))
+            rest = f"{int(found[2]) / 1000:g} s; it must be between {least} and {most} s{found[5]}"
+        raise InvalidSettings(f"{_GIVEN_AS[name]} is {rest}") from None
+
+
+@_told_as_given()
 def topic_settings(body: TopicBody, base: TopicSettings) -> TopicSettings:
     """`base` with what the body sets. Raises a 422 `Problem` and `InvalidSettings`."""
     changes: dict[str, Any] = {
@@ -314,6 +344,7 @@ def topic_settings(body: TopicBody, base: TopicSettings) -> TopicSettings:
     return replace(base, **changes)
 
 
+@_told_as_given()
 def namespace_record(body: NamespaceBody, base: NamespaceRecord) -> NamespaceRecord:
     """`base` with what the body sets, but for encryption. Raises a 422 `Problem` and
     `InvalidSettings`."""
@@ -410,6 +441,7 @@ def _show_compaction(settings: TopicSettings) -> Compaction | None:
     )
 
 
+@_told_as_given()
 def subscription_settings(body: SubscriptionBody) -> SubscriptionSettings:
     """The settings that the body asks for. Raises a 422 `Problem` and `InvalidSettings`."""
     changes: dict[str, Any] = {}
