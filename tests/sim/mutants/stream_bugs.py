@@ -1,4 +1,10 @@
-"""Planted bugs of durable streams."""
+"""Planted bugs of durable streams.
+
+Not planted, for it does no harm: that who opens a fork looks for appends in its source's ledgers,
+too (`PartitionOpener._appends` without `shared`). A fork knows all before where it began from the
+moment it is made (`StreamState.upto`), and what is shared lies before that. That readers are told
+of an end before it is durable is planted once, for a test (tested_partition_bugs.py).
+"""
 
 from __future__ import annotations
 
@@ -64,24 +70,6 @@ MUTANTS = (
         PROFILE,
     ),
     Mutant(
-        "closed-before-it-is-durable",
-        0,
-        "broker/partition/stream.py",
-        "readers are told of the end before the state ledger has it",
-        """A close without a batch is in memory first. The edit shows it from then on: a reader goes
-        home with all there will ever be, the owner dies, and the next one appends.""",
-        "X20",
-        "a close, and an owner that dies before it is written",
-        (
-            Edit(
-                "octavo.broker.partition.stream:PartitionStream.is_closed",
-                "state.closed and not self._pending",
-                "state.closed",
-            ),
-        ),
-        PROFILE,
-    ),
-    Mutant(
         "close-passes-what-is-under-way",
         0,
         "broker/partition/stream.py",
@@ -95,43 +83,6 @@ MUTANTS = (
                 "octavo.broker.partition.stream:PartitionStream.close",
                 "await publisher.confirmed_up_to(upto)",
                 "pass",
-            ),
-        ),
-        PROFILE,
-    ),
-    Mutant(
-        "repeat-is-answered-before-it-is-durable",
-        0,
-        "broker/partition/publisher.py",
-        "a repeat of an append that is under way is answered at once",
-        """It is known, so it is a repeat; that it is stored nobody knows yet. The edit has the
-        repeat wait for the first message instead of its own: it is acked, and gone when the
-        owner's ledger fails.""",
-        "X20",
-        "a producer that repeats before it is answered, and a ledger that fails",
-        (
-            Edit(
-                "octavo.broker.partition.publisher:Publisher._is_repeat",
-                "job.first_offset = end - 1",
-                "job.first_offset = 0",
-            ),
-        ),
-        PROFILE,
-    ),
-    Mutant(
-        "fork-knows-its-sources-writers",
-        0,
-        "broker/partition/opening.py",
-        "who opens a fork takes the source's appends for its own",
-        """A fork shares ledgers with its source, and its batches name the source's producers and
-        its close. The edit looks through them as well: a fork of a closed stream is closed.""",
-        "X20",
-        "a fork of a stream with producers, and a take-over",
-        (
-            Edit(
-                "octavo.broker.partition.opening:PartitionOpener._appends",
-                "appended = not (segment.bulk_loaded or segment.shared)",
-                "appended = not segment.bulk_loaded",
             ),
         ),
         PROFILE,

@@ -503,4 +503,21 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "repeat-is-answered-before-it-is-durable",
+        "a repeat of an append that is under way is answered at once",
+        """It is known, so it is a repeat; that it is stored nobody knows yet. The edit has the
+        repeat wait for the first message instead of its own: it is acked, and gone when the
+        owner's ledger fails. Seeds hardly see it: before the answer the state ledger proves whose
+        the partition is, and takes as long as the append.""",
+        "X20",
+        "unit/broker/test_publisher.py::test_a_repeat_of_what_is_under_way_waits_for_it",
+        (
+            Edit(
+                "octavo.broker.partition.publisher:Publisher._is_repeat",
+                "job.first_offset = end - 1",
+                "job.first_offset = 0",
+            ),
+        ),
+    ),
 )
