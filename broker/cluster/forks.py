@@ -1,7 +1,8 @@
 """The driver of forks: a new topic that begins with another one's ledgers, without copying any.
 
     1. claim the fork's name                    one broker changes a topic at a time
-    2. make its topic's record, not yet `made`  the name is taken; nobody opens a partition of it
+    2. make its topic's record, not yet `made`  the name is taken; nobody opens a partition of it.
+                                                Beside 1, and looked at again under the claim
     3. per partition: read the source's record, and refer to each ledger that lies before the
        fork, for the source too                 from here on neither's going deletes one
     4. read the source's record again           the ledgers are there, so it saw us refer, or will
@@ -37,7 +38,7 @@ from octavo.broker.log.shared_ledgers import SharedLedgers, referrer_of
 from octavo.broker.types import TopicInfo, TopicName
 from octavo.metadata.offloads import is_only_copy
 from octavo.metadata.store import RecordExists, RecordNotFound, VersionConflict
-from octavo.metadata.together import each_of
+from octavo.metadata.together import all_of, each_of
 from octavo.metadata.topics import ForkRecord, PartitionRecord, TopicRecord, TopicStore
 from octavo.protocol.codes import OctavoError
 
@@ -87,8 +88,8 @@ class Forks:
                 f"{source.name.namespace}"
             )
         try:
-            async with asyncio.timeout(_CHANGE_WAIT_S), self._deletions.alone(name) as check:
-                return await self._make(source, name, points, check)
+            async with asyncio.timeout(_CHANGE_WAIT_S), contextlib.AsyncExitStack() as stack:
+                return await self._make(source, name, points, stack)
         except TimeoutError as error:
             raise TopicDeleting(
                 f"topic {name} is being made, changed or deleted by another broker; ask again"
@@ -99,7 +100,7 @@ class Forks:
         source: TopicInfo,
         name: TopicName,
         points: Mapping[int, OwnersPoint],
-        check: Callable[[], None],
+        stack: contextlib.AsyncExitStack,
     ) -> TopicInfo:
         fork = ForkRecord(
             source.name.topic,
@@ -112,21 +113,15 @@ class Forks:
             stored_settings(source.settings), self._clock(), incarnation=incarnation, guarded=True,
             fork=fork,
         )  # fmt: skip
-        check()
         try:
-            await self._records.create_topic(*name, record)
-        except RecordExists as error:
-            raise TopicExists(f"topic {name} is there already; a fork needs a new name") from error
-        try:
+            check = await self._begin(name, record, stack)
             await each_of(
                 points,
                 lambda number: self._share(source, name, incarnation, number, points[number]),
                 _AT_ONCE,
             )
             check()
-            found, version = await self._records.read_topic(*name)
-            if found.identity != incarnation or found.deleting:
-                raise TopicNotFound(f"topic {name} was deleted while it was being forked")
+            version = await self._standing(name, incarnation)
             made = replace(record, fork=replace(fork, made=True))
             await self._records.write_topic(*name, made, version)
         except (RecordNotFound, VersionConflict) as error:
@@ -141,6 +136,36 @@ class Forks:
             duration_ms=round((asyncio.get_running_loop().time() - began_s) * 1000, 1),
         )  # fmt: skip
         return TopicInfo(name, source.settings, made.created_ms, incarnation, made.fork)
+
+    async def _begin(
+        self, name: TopicName, record: TopicRecord, stack: contextlib.AsyncExitStack
+    ) -> Callable[[], None]:
+        """Claim the name, for as long as `stack` is open, and make the topic's record."""
+
+        async def created() -> Any:
+            try:
+                await self._records.create_topic(*name, record)
+            except RecordExists:
+                return False
+            return True
+
+        claimed = stack.enter_async_context(self._deletions.alone(name))
+        found = await all_of([claimed, created()])
+        check: Callable[[], None] = found[0]
+        check()
+        # Without the claim somebody may have deleted it again, or was still deleting another one.
+        if found[1]:
+            await self._standing(name, record.identity)
+        elif not await created():
+            raise TopicExists(f"topic {name} is there already; a fork needs a new name")
+        return check
+
+    async def _standing(self, name: TopicName, incarnation: str) -> int:
+        """The version of the fork's record, which is as it was made."""
+        found, version = await self._records.read_topic(*name)
+        if found.identity != incarnation or found.deleting:
+            raise TopicNotFound(f"topic {name} was deleted while it was being forked")
+        return version
 
     async def _give_up(self, name: TopicName, incarnation: str) -> None:
         """It is not made; when this fails, a sweep does it."""

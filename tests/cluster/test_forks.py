@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from octavo.broker.types import TopicName
+from octavo.metadata.store import RecordNotFound
+from octavo.metadata.topics import TopicRecord, TopicStore
+from octavo.metadata.topics import TopicSettings as StoredSettings
 from octavo.protocol.batch import split_batches
 from octavo.protocol.compression import Compression
 from octavo.protocol.records import Record, build_batch, read_records
@@ -166,3 +174,48 @@ async def test_producers_and_subscriptions_are_not_taken_over(cluster: Cluster) 
             break
     answer = await cluster.api.post(FORK + "/messages", batch, BATCH)
     assert answer.status == 204, answer
+
+
+async def test_the_record_is_made_before_the_claim_and_looked_at_again_under_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the name is claimed somebody may delete the fork, or finish deleting another one."""
+    await published(cluster, ONE, 0, 10)
+    asked = next(iter(cluster.apis))
+    broker = cluster.brokers[asked].broker
+    records = TopicStore(cluster.store)
+    fork, second = TopicName("public", "fork"), TopicName("public", "second")
+    real = broker._deletions.alone
+
+    @asynccontextmanager
+    async def late(name: TopicName) -> AsyncIterator[Callable[[], None]]:
+        await meanwhile()
+        async with real(name) as check:
+            yield check
+
+    async def marked() -> None:
+        while True:
+            await asyncio.sleep(0)
+            with contextlib.suppress(RecordNotFound):
+                record, version = await records.read_topic(*fork)
+                await records.write_topic(*fork, replace(record, deleting=True), version)
+                return
+
+    async def gone() -> None:
+        await asyncio.sleep(0.1)
+        await records.delete_topic(*second)
+
+    meanwhile = marked
+    monkeypatch.setattr(broker._deletions, "alone", late)
+    answer = await cluster.apis[asked].post(ONE + "/fork", json={"name": "fork"})
+    assert answer.status == 404, answer
+    assert "was deleted while it was being forked" in answer.json()["detail"]
+    monkeypatch.setattr(broker._deletions, "alone", real)
+    assert (await cluster.api.get(FORK)).status == 404
+
+    await records.create_topic(*second, TopicRecord(StoredSettings(), incarnation="before"))
+    meanwhile = gone
+    monkeypatch.setattr(broker._deletions, "alone", late)
+    answer = await cluster.apis[asked].post(ONE + "/fork", json={"name": "second"})
+    assert answer.status == 201, answer
+    assert await values(cluster, "/v1/topics/public/second") == numbered(range(10))
