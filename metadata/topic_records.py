@@ -287,6 +287,7 @@ class PartitionRecord:
 
     `trimmed_offset` is the first offset still kept; `epoch` counts its owners; `bulk_loads` is
     the newest batch of each bulk load that was taken in and may be asked for again.
+    `producers_upto`: no batch before that offset tells of a producer that the state ledger has not.
     `incarnation` is that of the topic it belongs to ("": of whichever stands there). `deleted`: its
     topic is being deleted, so nobody may change it any more; it still names what has to go.
     """
@@ -299,6 +300,7 @@ class PartitionRecord:
     compaction: CompactionRecord | None = None
     incarnation: str = ""
     deleted: bool = False
+    producers_upto: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

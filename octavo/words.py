@@ -25,11 +25,11 @@ def _ensemble_change_delayed(found: Fields) -> str:
 def _partition_taken_over(found: Fields) -> str:
     partition = found.get("partition")
     if found.get("ledger") is None:
-        return f"opened {partition}, with its first ledger {found.get('new_ledger')}"
+        return f"opened {partition} in {found.get('duration_ms')} ms: nothing was to be recovered"
     return (
         f"took over {partition} in {found.get('duration_ms')} ms: ledger {found.get('ledger')} "
-        f"ends at entry {found.get('last_entry')}, goes on with ledger {found.get('new_ledger')} "
-        f"at offset {found.get('next_offset')}"
+        f"ends at entry {found.get('last_entry')}, the next message gets offset "
+        f"{found.get('next_offset')}"
     )
 
 

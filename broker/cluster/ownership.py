@@ -856,7 +856,7 @@ class OwnershipManager:
                 own
                 and await self._lookups.of(name).owner.newest() is None
                 and name not in self._releasing
-                and (used or (await self._records.read_partition(*name))[0].ledgers)
+                and (used or (await self._records.read_partition(*name))[0].epoch)
             ):
                 self._claim(name, info.incarnation, info.settings)
         except (TopicNotFound, PartitionNotFound, RecordNotFound):

@@ -121,7 +121,8 @@ class PartitionTail:
     def clear(self) -> None:
         """The partition is closed: give the memory back. Nothing is kept from now on."""
         self._gone = True
-        self._cache.removed(sum(b.cost_bytes for b in self._batches[self._start :] if b))
+        left = [batch.cost_bytes for batch in self._batches[self._start :] if batch]
+        self._cache.removed(sum(left), len(left))
         self._bases.clear()
         self._batches.clear()
         self._start = 0
@@ -147,6 +148,8 @@ class TailCache:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._order: deque[PartitionTail] = deque()
+        self._cleared = 0
+        """So much of the order is of parts that were cleared."""
         self.cached_bytes = 0
 
     def partition(self) -> PartitionTail:
@@ -158,9 +161,14 @@ class TailCache:
         self._order.append(tail)
         self.cached_bytes += cost_bytes
         while self.cached_bytes > self._bytes_max and self._order:
-            self.cached_bytes -= self._order.popleft().evict_oldest()
+            oldest = self._order.popleft()
+            self._cleared -= oldest.cleared
+            self.cached_bytes -= oldest.evict_oldest()
 
-    def removed(self, cost_bytes: int) -> None:
-        """A part was cleared."""
+    def removed(self, cost_bytes: int, batches: int) -> None:
+        """A part was cleared. It leaves the order once half of that is of such parts."""
         self.cached_bytes -= cost_bytes
-        self._order = deque(tail for tail in self._order if not tail.cleared)
+        self._cleared += batches
+        if 2 * self._cleared > len(self._order):
+            self._order = deque(tail for tail in self._order if not tail.cleared)
+            self._cleared = 0

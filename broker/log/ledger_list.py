@@ -193,6 +193,12 @@ class LedgerList:
         return end_offset(self.segments[-1]) if self.segments else self.trimmed_to
 
     @property
+    def closed(self) -> tuple[PartitionLedger, ...]:
+        """All segments but the one that is being written, if there is one."""
+        is_open = bool(self.segments) and self.segments[-1].count is None
+        return self.segments[:-1] if is_open else self.segments
+
+    @property
     def closed_bytes(self) -> int:
         """Payload of the closed ledgers."""
         return sum(segment.bytes for segment in self.segments)
@@ -290,22 +296,22 @@ class LedgerList:
         """Without the oldest closed ledgers that retention no longer covers.
 
         By time, a ledger goes when its newest message is known to be too old; by size, while what
-        would be left still holds at least the bytes to keep. The newest ledger always stays, and so
+        would be left still holds at least the bytes to keep. An open ledger always stays, and so
         does every offset from `limit` on: what a subscription has not acked is not trimmed.
         """
         keep = self._covered_from(policy, now_ms, open_bytes, limit)
         if not keep:
             return self
-        first = self.segments[keep].base_offset
+        first = end_offset(self.segments[keep - 1])
         return LedgerList(self.segments[keep:], max(first, self.trimmed_to))
 
     def truncating(self, before: int) -> LedgerList:
         """Without what lies before that offset, which is not beyond the end. Never goes back.
 
-        The newest ledger always stays, and so does one that `before` lies in.
+        An open ledger always stays, and so does one that `before` lies in.
         """
         keep = 0
-        for segment in self.segments[:-1]:
+        for segment in self.closed:
             if end_offset(segment) > before:
                 break
             keep += 1
@@ -315,9 +321,11 @@ class LedgerList:
         self, policy: RetentionPolicy, now_ms: int, open_bytes: int = 0, limit: int | None = None
     ) -> PartitionLedger | None:
         """The ledger that `trimming` keeps only because nobody knows its newest message."""
-        segment = self.segments[self._covered_from(policy, now_ms, open_bytes, limit)]
-        unacked = limit is not None and segment.count is not None and end_offset(segment) > limit
-        if segment.count is None or unacked or is_measured(segment) or policy.age_ms is None:
+        place, closed = self._covered_from(policy, now_ms, open_bytes, limit), self.closed
+        if place == len(closed) or policy.age_ms is None:
+            return None
+        segment = closed[place]
+        if is_measured(segment) or (limit is not None and end_offset(segment) > limit):
             return None
         if policy.is_uncovered(segment):
             return None
@@ -344,8 +352,8 @@ class LedgerList:
         self, policy: RetentionPolicy, now_ms: int, open_bytes: int, limit: int | None
     ) -> int:
         """The number of the first segment that stays."""
-        total = self.closed_bytes + open_bytes
-        for number, segment in enumerate(self.segments[:-1]):
+        total, closed = self.closed_bytes + open_bytes, self.closed
+        for number, segment in enumerate(closed):
             old = policy.age_ms is not None and is_older(segment, policy.age_ms, now_ms)
             large = (
                 policy.payload_bytes is not None and total - segment.bytes >= policy.payload_bytes
@@ -357,7 +365,7 @@ class LedgerList:
             if not goes and end_offset(segment) > self.trimmed_to:  # else it was truncated
                 return number
             total -= segment.bytes
-        return max(0, len(self.segments) - 1)
+        return len(closed)
 
     def why_kept(
         self,
@@ -381,8 +389,6 @@ class LedgerList:
             return "nothing: the next round removes it"
         if oldest.pieces and policy.covered_goes:
             return "it holds a large message, whose body no compacted view has"
-        if len(self.segments) == 1:
-            return "it is the newest ledger"
         why = []
         if policy.payload_bytes is not None:
             left = self.closed_bytes + open_bytes - oldest.bytes

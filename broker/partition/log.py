@@ -91,7 +91,8 @@ class PartitionLog:
 
     def grown(self) -> None:
         """The end may have moved: whoever waits looks again."""
-        self._sealing = self._publisher.writer.sealing or self._sealing
+        writer = self._publisher.writer
+        self._sealing = (writer and writer.sealing) or self._sealing
         waiters, self._growth = self._growth, {}
         for waiter in waiters:
             if not waiter.done():

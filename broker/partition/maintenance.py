@@ -84,6 +84,11 @@ class Maintenance:
         finally:
             self._checkpoint = None
 
+    async def note_producers(self, publisher: Publisher) -> None:
+        """Before the partition is closed, if there are any: the next owner need not scan."""
+        if len(publisher.stored_producers) or publisher.stored_stream is not None:
+            await self._persist_producers(publisher)
+
     async def _persist_producers(self, publisher: Publisher) -> None:
         """What a take-over would find out by the batches before the end of this moment."""
         upto = publisher.confirmed_offset

@@ -1,11 +1,15 @@
-"""Taking over a partition: recover what its last owner left, and begin a new ledger.
+"""Taking over a partition: recover what its last owner left.
 
     1. read the partition's record
-    2. recover its newest ledger (fences the old owner) and its state ledger, make a new ledger
+    2. recover its newest ledger (fences the old owner) and its state ledger, if they are open
     3. rebuild: how many messages, which producers, which cursors
-    4. compare-and-set the record: newest ledger closed, new one appended, epoch + 1
+    4. compare-and-set the record: newest ledger closed, epoch + 1
 
-Fencing comes before reading: after step 2 nothing can be added to what step 3 sees. If somebody
+Fencing comes before reading: after step 2 nothing can be added to what step 3 sees; after step 4
+the old owner can name no other ledger, so where none was open this alone keeps it out. New ledgers
+are made at the first need (rollover.py, state/log.py): hardly any of the partitions that a broker
+takes over is in use. An owner whose own ledger failed has publishers that wait, and an heir of a
+planned hand-over had time: they begin with new ones, which step 4 names as well. If somebody
 else changed the record meanwhile, step 4 fails and all begins anew (LedgerChaining: of two who
 take over at once, one wins). A crash anywhere leaves at most ledgers that no record names, and
 these are found (log/leftover.py).
@@ -63,7 +67,7 @@ _LONGER_MAX = 8
 class Opened(NamedTuple):
     """What a partition needs to serve. `recovered`: the ledger that was taken from its owner."""
 
-    writer: LedgerWriter
+    writer: LedgerWriter | None
     state: State
     producers: ProducerTable
     state_writer: LedgerWriter | None
@@ -244,33 +248,38 @@ class PartitionOpener:
         if prepared is not None and prepared.epoch != record.epoch:
             self._spawn(self._discard(prepared.data, prepared.state))
             prepared = None
-        new = self._create("data", record) if prepared is None else prepared.data
-        new_state = None if prepared is None else prepared.state
+        new, new_state = prepared[1:] if prepared is not None else (None, None)
+        if own:
+            new = self._create("data", record)
         if state_ledger is None and new_state is not None:
             self._spawn(self._discard(new_state))
             new_state = None
-        if state_ledger is not None and new_state is None:
-            new_state = self._create("state", record)
         try:
             recovered, state = await asyncio.gather(self._close_last(), self._replay(state_ledger))
             contents = await self._measure(recovered)
             ledger_list = self._closing(self._record.ledgers, contents)
-            upto = known_upto if known_upto is not None else state.producers_upto
-            table = await self._producers(producers, state, ledger_list, upto)
+            upto = known_upto
+            if upto is None:
+                upto = max(state.producers_upto, record.producers_upto)
+            table, scanned = await self._producers(producers, state, ledger_list, upto)
             if stream is not None and known_upto is not None:
                 state.stream = stream
                 stream.upto = known_upto
             if state.stream is not None:
-                await self._appends(state.stream, ledger_list)
+                scanned |= await self._appends(state.stream, ledger_list)
+            if has_none := not len(table) and state.stream is None:
+                scanned = False  # the record will say that there is nothing to be found
+            if state_ledger is not None and new_state is None and scanned:
+                new_state = self._create("state", record)  # else the next owner did it again
             state_writer = None if new_state is None else await new_state
             if state_writer is not None:
                 await self._write_state(state_writer, state, table, ledger_list.end_offset)
-            writer = await new
+            writer = None if new is None else await new
         except BaseException:
             self._spawn(self._discard(new, new_state))
             raise
-        await self._name_them(contents, writer, state_writer, own=own)
-        self._drop_ledgers(record, state_ledger)
+        await self._name_them(contents, writer, state_writer, own=own, has_none=has_none)
+        self._drop_ledgers(record, None if state_writer is None else state_ledger)
         return Opened(writer, state, table, state_writer, recovered)
 
     def _drop_ledgers(self, before: PartitionRecord, state_ledger: int | None) -> None:
@@ -318,8 +327,9 @@ class PartitionOpener:
 
     async def _producers(
         self, known: ProducerTable | None, state: State, ledger_list: LedgerList, upto: int
-    ) -> ProducerTable:
-        """Producers as of `upto`, and what the batches since then say."""
+    ) -> tuple[ProducerTable, bool]:
+        """Producers as of `upto`, and what the batches since then say; whether there are any."""
+        scanned = False
         table = ProducerTable(self._config.producers_max)
         for producer in known.snapshot() if known is not None else state.producers.values():
             table.restore(producer)
@@ -328,7 +338,8 @@ class PartitionOpener:
             sequenced = not (segment.bulk_loaded or segment.shared)
             if sequenced and segment.base_offset + (segment.count or 0) > upto:
                 await self._scan(table, segment, max(upto, segment.base_offset))
-        return table
+                scanned = True
+        return table, scanned
 
     async def _scan(self, table: ProducerTable, segment: PartitionLedger, start: int) -> None:
         first_entry = await self._reader.entry_of(segment, start)
@@ -343,8 +354,9 @@ class PartitionOpener:
                     offset,
                 )
 
-    async def _appends(self, stream: StreamState, ledger_list: LedgerList) -> None:
-        """What the appends since it was written say of a durable stream."""
+    async def _appends(self, stream: StreamState, ledger_list: LedgerList) -> bool:
+        """What the appends since it was written say of a durable stream; whether there are any."""
+        scanned = False
         for segment in ledger_list.segments:
             # Nobody appends what is bulk-loaded, and who wrote it before a fork is no matter of it.
             appended = not (segment.bulk_loaded or segment.shared)
@@ -355,7 +367,9 @@ class PartitionOpener:
                     append = append_of(headers)
                     if append is not None:
                         stream.replay(append, segment.base_offset + end)
+                scanned = True
         stream.upto = max(stream.upto, ledger_list.end_offset)
+        return scanned
 
     async def _write_state(
         self, writer: LedgerWriter, state: State, table: ProducerTable, end: int
@@ -383,14 +397,15 @@ class PartitionOpener:
     async def _name_them(
         self,
         contents: Contents | None,
-        writer: LedgerWriter,
+        writer: LedgerWriter | None,
         state_writer: LedgerWriter | None,
         *,
         own: bool,
+        has_none: bool = False,
     ) -> None:
         """Step 4. When it fails the new ledgers go, unless the record may name them."""
         try:
-            await self._publish_record(contents, writer, state_writer, own=own)
+            await self._publish_record(contents, writer, state_writer, own=own, has_none=has_none)
         except BaseException as error:
             refused = was_refused(error)
             for made in (writer, state_writer):
@@ -403,11 +418,13 @@ class PartitionOpener:
     async def _publish_record(
         self,
         contents: Contents | None,
-        writer: LedgerWriter,
+        writer: LedgerWriter | None,
         state_writer: LedgerWriter | None,
         *,
         own: bool,
+        has_none: bool,
     ) -> None:
+        """`has_none`: nothing that is there tells of a producer."""
         before = self._record.value
 
         def make(record: PartitionRecord) -> PartitionRecord:
@@ -416,6 +433,10 @@ class PartitionOpener:
             changed = replace(record, epoch=record.epoch + 1, state_ledger=state_ledger)
             # As it is now: the owner may have trimmed it while its ledger was reopened.
             ledger_list = self._closing(LedgerList(record.ledgers, record.trimmed_offset), contents)
+            if has_none:
+                changed = replace(changed, producers_upto=ledger_list.end_offset)
+            if writer is None:
+                return with_ledgers(changed, ledger_list)
             appended_ms = None
             if has_append_times(self._settings().policies):
                 appended_ms = max(self._clock(), ledger_list.newest_append_ms)

@@ -22,6 +22,7 @@ import math
 import zlib
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -48,7 +49,7 @@ from octavo.broker.log.entry_index import EntryIndex
 from octavo.broker.log.ledger_list import ForkPoint, Range
 from octavo.broker.log.open_batches import ReadableBatch
 from octavo.broker.log.reader import LogReader
-from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper
+from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper, with_ledgers
 from octavo.broker.partition.backlogs import Backlogs
 from octavo.broker.partition.compacted import CompactedLog
 from octavo.broker.partition.compactor import Compactor
@@ -73,7 +74,7 @@ from octavo.broker.partition.stream import PartitionStream
 from octavo.broker.policies.backlog import Stored
 from octavo.broker.state.access import Access, AccessState
 from octavo.broker.state.format import Op, access_op, snapshot
-from octavo.broker.state.log import StateLog
+from octavo.broker.state.log import StateLog, delete_quietly
 from octavo.broker.state.stream import Append
 from octavo.broker.subscriptions.subscription import Subscription
 from octavo.broker.subscriptions.subscriptions import SubscriptionSet
@@ -92,6 +93,8 @@ from octavo.broker.types import (
 )
 from octavo.ledger.errors import LedgerFenced
 from octavo.ledger.read.open_batch import open_batch
+from octavo.metadata.ledgers import LedgerMetadata
+from octavo.metadata.topics import PartitionRecord
 from octavo.protocol.batch import (
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_TRANSACTIONAL,
@@ -242,7 +245,7 @@ class Partition:
         self._subscriptions.restore(opened.state.cursors)
         self._maintenance = Maintenance(
             name, context, self._record, self._settings, self._log, self._subscriptions,
-            self.persist, self._lost,
+            lambda op: self._state_log.append(op), self._lost,
         )  # fmt: skip
         self._backlogs = Backlogs(
             name, context, self._settings, self._subscriptions, self.persist, self._stored,
@@ -714,17 +717,44 @@ class Partition:
         self._stop_serving(NotOwner(f"{self.name} is being handed over; ask again"))
         try:
             if graceful:
-                await asyncio.gather(self._close_log(), self._state_log.close(drain=True))
+                closed = await self._close_log()
+                if closed is not None and self._state_log.is_written:
+                    with contextlib.suppress(OctavoError):
+                        await self._maintenance.note_producers(self._publisher)
+                await self._state_log.close(drain=True)
+                if closed is not None:
+                    with contextlib.suppress(OctavoError):
+                        await self._say_closed(closed)
         finally:
             await self._release()
 
-    async def _close_log(self) -> None:
+    async def _say_closed(self, closed: LedgerMetadata) -> None:
+        """Have the record say how the newest ledger ends: whoever comes next need not find out."""
+        publisher, contents = self._publisher, self._publisher.segment.contents
+        if closed.last_entry != publisher.segment.last_entry:
+            return
+        has_none = not len(publisher.stored_producers) and publisher.stored_stream is None
+
+        def closing(record: PartitionRecord) -> PartitionRecord:
+            ledger_list = self._record.ledgers.closing_last(contents, self._context.clock())
+            if has_none:
+                record = replace(record, producers_upto=ledger_list.end_offset)
+            return with_ledgers(record, ledger_list)
+
+        await self._record.change(closing)
+        if not contents.messages:
+            await delete_quietly(self._context.ledgers, closed.ledger_id)
+
+    async def _close_log(self) -> LedgerMetadata | None:
+        """The newest ledger, if one was being written and is closed now."""
         publisher = self._publisher
         if publisher.failed is None:
             await self._rollover.close()
             with contextlib.suppress(OctavoError):
                 await publisher.confirmed_up_to(publisher.next_offset)
-                await publisher.writer.close()
+                if publisher.writer is not None:
+                    return await publisher.writer.close()
+        return None
 
     async def hand_off(self, on_drained: Callable[[PartitionEnd | None], None]) -> None:
         """Stop serving, and close the ledgers.
@@ -753,13 +783,15 @@ class Partition:
         if publisher.failed or publisher.confirmed_offset != publisher.next_offset:
             return None
         record, segment = self._record.value, publisher.segment
+        if segment.ledger_id is None:
+            return None  # nothing has to be read to find out
         state: tuple[bytes, ...] = ()
         if record.state_ledger is not None or self._publisher.stored_producers:
             state = tuple(self._snapshot())
         if sum(map(len, state)) > STATE_BYTES_MAX:
             return None
         return PartitionEnd(
-            record.epoch, segment.writer.ledger_id, segment.last_entry, segment.contents,
+            record.epoch, segment.ledger_id, segment.last_entry, segment.contents,
             record.state_ledger, state,
         )  # fmt: skip
 
@@ -769,18 +801,23 @@ class Partition:
 
     def _new_publisher(self, opened: Opened, tail: PartitionTail) -> Publisher:
         """What writes the newest ledger."""
-        last = self._record.ledgers.last
-        assert last is not None
-        clock = self._context.clock
+        ledgers, clock = self._record.ledgers, self._context.clock
+        if opened.writer is None:
+            begins, appended_ms = ledgers.end_offset, None
+        else:
+            assert ledgers.last is not None
+            begins, appended_ms = ledgers.last.base_offset, ledgers.last.appended_ms
         segment = OpenSegment(
-            opened.writer, last.base_offset, clock(), released=True, appended_ms=last.appended_ms
+            opened.writer, begins, clock(), released=True, appended_ms=appended_ms
         )
         if opened.state.stream is not None:
             opened.state.stream.producers_max = self._config.producers_max
-        return Publisher(
+        publisher = Publisher(
             self.name, self._config, segment, opened.producers, tail, self._index,
             self._confirmed, self._publisher_failed, self._access, clock, opened.state.stream,
         )  # fmt: skip
+        publisher.appended_ms = max(publisher.appended_ms, ledgers.newest_append_ms)
+        return publisher
 
     def _new_rollover(self) -> Rollover:
         """What replaces that ledger."""
@@ -796,7 +833,8 @@ class Partition:
             event, partition=str(self.name), broker=self._context.broker_id(), epoch=self.epoch,
             ledger=None if recovered is None else recovered.ledger_id,
             last_entry=None if recovered is None else recovered.last_entry,
-            new_ledger=opened.writer.ledger_id, next_offset=self.next_offset,
+            new_ledger=None if opened.writer is None else opened.writer.ledger_id,
+            next_offset=self.next_offset,
             duration_ms=round((self._loop.time() - started_s) * 1000, 1),
         )  # fmt: skip
 
@@ -862,7 +900,8 @@ class Partition:
             else:
                 contents = publisher.contents_of(ledger_id)
                 found.append(Stored(base, base + contents.messages, contents.payload_bytes))
-        if not parts or parts[-1][0] != last.writer.ledger_id:  # the record is about to name it
+        is_named = bool(parts) and parts[-1][0] == last.ledger_id
+        if last.ledger_id is not None and not is_named:  # the record is about to name it
             contents = last.contents
             end = last.base_offset + contents.messages
             found.append(Stored(last.base_offset, end, contents.payload_bytes))

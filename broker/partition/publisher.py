@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from octavo.broker.config import BrokerConfig
@@ -55,7 +55,7 @@ _LAST_ANSWERS_S = 2.0
 
 
 class OpenSegment:
-    """The publisher's view of one ledger."""
+    """The publisher's view of one ledger, or of where one will begin at the first publish."""
 
     __slots__ = (
         "added_bytes", "appended_ms", "base_offset", "contents", "created_ms", "entries",
@@ -64,7 +64,7 @@ class OpenSegment:
 
     def __init__(
         self,
-        writer: LedgerWriter,
+        writer: LedgerWriter | None,
         base_offset: int,
         created_ms: int,
         *,
@@ -72,6 +72,7 @@ class OpenSegment:
         appended_ms: int | None = None,
     ) -> None:
         self.writer = writer
+        """None: the ledger is made at the first need."""
         self.base_offset = base_offset
         self.created_ms = created_ms
         self.appended_ms = appended_ms
@@ -84,6 +85,11 @@ class OpenSegment:
         self.contents = Contents()
         """Of what is confirmed."""
 
+    @property
+    def ledger_id(self) -> int | None:
+        """None: there is no ledger yet."""
+        return None if self.writer is None else self.writer.ledger_id
+
     def roll_due(self, policy: RolloverPolicy, now_ms: int) -> bool:
         """Whether it is long or old enough to be followed by another."""
         if self.appended_ms is not None and now_ms - self.appended_ms > ROLL_AFTER_MS:
@@ -92,6 +98,7 @@ class OpenSegment:
 
     def is_made_otherwise(self, settings: TopicSettings) -> bool:
         """Whether a ledger that is made now has other copies, or other acks, and this is in use."""
+        assert self.writer is not None
         metadata = self.writer.metadata
         made = (metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
         wanted = (settings.ensemble_size, settings.write_quorum, settings.ack_quorum)
@@ -200,6 +207,8 @@ class Publisher:
         """Adds whose outcome the ledger writer has not told, also after a failure."""
         self._all_answered: asyncio.Future[None] | None = None
         self.failed: OctavoError | None = None
+        self.begin: Callable[[], Awaitable[None]] | None = None
+        """Has a first ledger made, and `switch_to` called; set by who makes them (rollover.py)."""
         self._listen_to(segment)
 
     async def publish(
@@ -277,8 +286,8 @@ class Publisher:
         self._listen_to(segment)
 
     @property
-    def writer(self) -> LedgerWriter:
-        """The ledger that takes adds now."""
+    def writer(self) -> LedgerWriter | None:
+        """The ledger that takes adds now, if there is one yet."""
         return self.segment.writer
 
     def last_entry_of(self, ledger_id: int) -> int:
@@ -296,7 +305,8 @@ class Publisher:
 
         Readers wait for that, so the ledger is to be closed and another begun without an add.
         """
-        segment.writer.on_event.append(partial(self._writer_told, segment))
+        if segment.writer is not None:
+            segment.writer.on_event.append(partial(self._writer_told, segment))
 
     def _writer_told(self, segment: OpenSegment, event: object) -> None:
         if isinstance(event, Ended):
@@ -306,7 +316,7 @@ class Publisher:
 
     def _segment_of(self, ledger_id: int) -> OpenSegment | None:
         for segment in (self.segment, self._previous):
-            if segment.writer.ledger_id == ledger_id:
+            if segment.ledger_id == ledger_id:
                 return segment
         return None
 
@@ -317,7 +327,7 @@ class Publisher:
         but an owner that lost its partition unawares then reads in its log that it was fenced.
         """
         writer = self.writer
-        if self._unanswered and writer.error is None:
+        if self._unanswered and writer is not None and writer.error is None:
             self._all_answered = asyncio.get_running_loop().create_future()
             await asyncio.wait((self._all_answered,), timeout=_LAST_ANSWERS_S)
         self.let_go()
@@ -325,7 +335,8 @@ class Publisher:
     def let_go(self) -> None:
         """Of both ledgers, when this pipeline has failed amid a roll-over."""
         for segment in (self._previous, self.segment):
-            let_go(segment.writer)
+            if segment.writer is not None:
+                let_go(segment.writer)
 
     def release(self, segment: OpenSegment, tail: PartitionTail | None = None) -> None:
         """The partition's record names this ledger: what it has confirmed may be answered.
@@ -457,12 +468,14 @@ class Publisher:
         return True
 
     def _add(self, job: _Job) -> None:
-        segment = self.segment
+        segment, writer = self.segment, self.segment.writer
+        if writer is None:
+            raise WriterBusy(f"{self._name}: its next ledger is being made")
         header = self._timed(job.header, segment)
         stored = with_base_offset(
             job.batch, self.next_offset - segment.base_offset, header.partition_leader_epoch
         )
-        job.entry_id = segment.writer.add(stored, partial(self._added, job))
+        job.entry_id = writer.add(stored, partial(self._added, job))
         job.batch = stored
         job.header = header
         job.segment = segment
@@ -473,7 +486,7 @@ class Publisher:
         segment.entries += 1
         segment.added_bytes += job.size
         self._pending.append(job)
-        if segment.writer.deferred:
+        if writer.deferred:
             self._deferred.append(job)
 
     def _timed(self, header: BatchHeader, segment: OpenSegment) -> BatchHeader:
@@ -487,7 +500,7 @@ class Publisher:
         if time_ms - segment.appended_ms >= SPAN_MS:
             # Nobody rolled over for weeks, or the clock has jumped: the partition opens anew.
             error = PartitionUnavailable(
-                f"{self._name}: not stored: ledger {segment.writer.ledger_id} is too old for "
+                f"{self._name}: not stored: ledger {segment.ledger_id} is too old for "
                 "append times of now; another one is made"
             )
             self.fail(error)
@@ -505,6 +518,7 @@ class Publisher:
         elif self.failed is None:
             assert job.segment is not None
             job.written = True
+            assert job.segment.writer is not None
             job.stored = not job.segment.writer.deferred
             self._settle()
             if not job.stored:
@@ -518,6 +532,7 @@ class Publisher:
         """Have what is written by then synced, and what was written meanwhile a moment later."""
         try:
             await asyncio.sleep(self._config.deferred_sync_ms / 1000)
+            assert segment.writer is not None, "something was added"
             await segment.writer.force()
         except OctavoError:
             return  # the writer has ended, and has told so
@@ -574,7 +589,8 @@ class Publisher:
         self.stored_bytes += job.size
         segment.contents = segment.contents.plus(header, job.size)
         segment.last_entry = job.entry_id
-        ledger_id = segment.writer.ledger_id
+        ledger_id = segment.ledger_id
+        assert ledger_id is not None
         if job.sequence is not None:
             self.stored_producers.accept(*job.sequence, first)
         if job.append is not None and self.stored_stream is not None:
@@ -587,7 +603,8 @@ class Publisher:
     def _answer(job: _Job, segment: OpenSegment) -> None:
         if not job.future.done():
             first, count = job.first_offset, job.header.record_count
-            ledger_id = segment.writer.ledger_id
+            ledger_id = segment.ledger_id
+            assert ledger_id is not None
             job.future.set_result(
                 Published(first, first + count - 1, ledger_id, job.entry_id, count, False)
             )
@@ -609,18 +626,21 @@ class Publisher:
                 self._admit(job)
 
     def _drain(self) -> None:
-        """The ledger writer holds all it may for a slow bookie: wait for it."""
+        """The ledger writer holds all it may for a slow bookie, or is not there yet: wait."""
         if self._draining is None:
             self._draining = asyncio.create_task(self._drained(), name=f"drain {self._name}")
 
     async def _drained(self) -> None:
         try:
-            await self.segment.writer.drain()
+            if self.segment.writer is not None:
+                await self.segment.writer.drain()
+            elif self.begin is not None:
+                await self.begin()
         except OctavoError as error:
             self.fail(error)
         except Exception as error:  # a bug must not keep publishers waiting in silence
             self.fail(
-                PartitionUnavailable(f"{self._name}: its ledger cannot be drained: {error!r}")
+                PartitionUnavailable(f"{self._name}: nothing can be added to its ledger: {error!r}")
             )
             raise
         finally:

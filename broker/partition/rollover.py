@@ -11,6 +11,9 @@ An insertion is the same with closed ledgers between the old one and the new, wh
 well: the part of a bulk load (bulkload/rules.py), or a large message (large.py). The old one may
 then be empty, and leaves the list.
 
+A partition that was opened has no ledger to write until something is published: then one is begun
+in the same way, with no old one.
+
 A crash after 2 leaves a ledger that no record names (log/leftover.py): nothing in it was answered.
 If 1 fails the old ledger simply grows longer. If 3, 4 or 5 fail or are broken off, the pipeline has
 failed, and the new ledger is discarded unless a record may name it.
@@ -90,6 +93,7 @@ class Rollover:
         self._task: asyncio.Task[None] | None = None
         self._not_before_s = 0.0
         self._closed = False
+        publisher.begin = self.begin
 
     def look(self) -> None:
         """Begin if it is time; called after each publish and now and then."""
@@ -101,6 +105,8 @@ class Rollover:
         )
         now_s = asyncio.get_running_loop().time()
         segment = self._publisher.segment
+        if segment.writer is None:
+            return
         due = segment.roll_due(policy, self._clock()) or segment.is_made_otherwise(settings)
         if due and now_s >= self._not_before_s:
             self._task = asyncio.create_task(self._run(), name=f"roll over {self._name}")
@@ -118,6 +124,14 @@ class Rollover:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None  # one that had not begun yet has not said so itself
+
+    async def begin(self) -> None:
+        """Have a ledger that takes what is published. Raises as `insert` does."""
+
+        async def plan() -> Insertion | None:
+            return _NOTHING if self._publisher.segment.writer is None else None
+
+        await self.insert(plan)
 
     async def insert(self, plan: Callable[[], Awaitable[Insertion | None]]) -> None:
         """Roll over with ledgers in between that were written beforehand; one CAS for all.
@@ -204,7 +218,8 @@ class Rollover:
         may_be_named = False
         try:
             await publisher.confirmed_up_to(old_end)
-            await old.writer.close()
+            if old.writer is not None:
+                await old.writer.close()
             may_be_named = True
             await self._record.change(lambda record: self._joined(record, old, segment, insertion))
         except BaseException as error:
@@ -223,8 +238,8 @@ class Rollover:
         if publisher.failed is not None:
             publisher.let_go()
             return
-        if not old.contents.messages:
-            self._spawn(delete_quietly(self._ledgers, old.writer.ledger_id))
+        if old.ledger_id is not None and not old.contents.messages:
+            self._spawn(delete_quietly(self._ledgers, old.ledger_id))
         publisher.release(segment, self._renew_tail() if insertion.ledgers else None)
 
     def _appended_ms(self) -> int | None:
@@ -239,12 +254,15 @@ class Rollover:
         self, record: PartitionRecord, old: OpenSegment, new: OpenSegment, insertion: Insertion
     ) -> PartitionRecord:
         now_ms, appended_ms = self._clock(), new.appended_ms
-        ledger_list = self._record.ledgers.closing_last(old.contents, now_ms)
+        assert new.ledger_id is not None
+        ledger_list = self._record.ledgers
+        if old.ledger_id is not None:
+            ledger_list = ledger_list.closing_last(old.contents, now_ms)
         if insertion.ledgers:
             ledger_list = ledger_list.inserting(
                 insertion.ledgers, now_ms, insertion.pieces, insertion.upload, appended_ms
             )
-        joined = with_ledgers(record, ledger_list.appending(new.writer.ledger_id, appended_ms))
+        joined = with_ledgers(record, ledger_list.appending(new.ledger_id, appended_ms))
         return replace(joined, bulk_loads={**insertion.marks(record.bulk_loads)})
 
 

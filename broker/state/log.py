@@ -141,6 +141,11 @@ class StateLog:
         """Whether there has been need of a state ledger."""
         return self._record.value.state_ledger is not None
 
+    @property
+    def is_written(self) -> bool:
+        """Whether this owner has a state ledger open."""
+        return self._writer is not None
+
     async def append(self, op: Op) -> None:
         """Return when `op`, which the state in memory already contains, is durable.
 

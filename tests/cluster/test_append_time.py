@@ -158,18 +158,19 @@ async def test_a_ledger_ends_before_its_stamps_come_round_also_an_empty_one(
     name = await make_topic(one.broker, policies=APPEND, rollover_age_ms=400 * 24 * HOUR_MS)
     partition = await owned(one.broker, name)
     clock, begun = cluster.clock, cluster.clock.now_ms
+    await partition.publish(batch(1))
     for number in range(3):
-        before = partition._publisher.segment.writer.ledger_id
+        before = partition._publisher.segment.ledger_id
         clock.now_ms += ROLL_AFTER_MS + 1
         await partition.maintain()
         await until(
-            lambda ledger=before: partition._publisher.segment.writer.ledger_id != ledger,
+            lambda ledger=before: partition._publisher.segment.ledger_id != ledger,
             "another ledger",
         )
         await until(lambda: partition._publisher.segment.released, "which the record names")
         if number:
             await partition.publish(batch(1))
-    wanted = [begun + n * (ROLL_AFTER_MS + 1) for n in (2, 3)]
+    wanted = [begun + n * (ROLL_AFTER_MS + 1) for n in (0, 2, 3)]
     assert await cold(partition) == wanted
     # Nobody looked after it, and the clock has jumped: nothing is stored with a wrong time.
     clock.now_ms += SPAN_MS

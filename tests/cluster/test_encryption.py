@@ -374,7 +374,7 @@ async def test_a_broker_without_the_key_refuses_to_write_in_the_clear(
     broker = (await cluster.start("A")).broker
     name = await secret_topic(cluster, broker)
     with pytest.raises(OctavoError, match=r"namespace secret are encrypted.*no keys"):
-        await owned(broker, name)
+        await (await owned(broker, name)).publish(batch(1))
     ledgers = await cluster.client(3)
     assert await ledgers.list() == []
 

@@ -190,6 +190,7 @@ async def test_changed_copies_and_durability_hold_with_the_next_publish(cluster:
 
     def newest() -> tuple[int, int, int, bool]:
         writer = partition._publisher.segment.writer
+        assert writer is not None
         made = writer.metadata
         return made.ensemble_size, made.write_quorum, made.ack_quorum, writer.deferred
 

@@ -39,6 +39,7 @@ async def test_a_trim_while_a_ledger_is_reopened_holds(tmp_path: Path) -> None:
 
         opener._measure = measure_while_it_is_trimmed  # type: ignore[method-assign]
         opened = await opener.reopen(partition._publisher.stored_producers, 3)
+        assert opened.writer is not None
         after = [link.ledger_id for link in record.ledgers.segments]
         assert after == [before[-1], opened.writer.ledger_id]
         assert record.ledgers.earliest_offset == 2

@@ -21,6 +21,7 @@ async def test_what_was_acked_is_read_without_a_publish(tmp_path: Path) -> None:
         partition = await owned(broker, name)
         await partition.publish(batch(3))
         ended = partition._publisher.writer
+        assert ended is not None
         for bookie in ("b1", "b2", "b3"):
             await brokers.stop_bookie(bookie)
         await until(lambda: ended.error is not None, "the writer gave up")

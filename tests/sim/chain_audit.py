@@ -192,6 +192,11 @@ class ChainAudit:
         if added and old:
             self._check_closed(old[-1], new, what)
             self._trace.probe("topic.ledger_added")
+            if new[-1].base_offset < old[-1].base_offset:
+                self._fail(f"S9 the chain goes back: {what}")
+        elif old and old[-1].count is None and old[-1] not in new:
+            self._check_closed(old[-1], new, what)
+            self._trace.probe("topic.ledger_closed")
 
     def _closed(self, link: PartitionLedger, before: PartitionLedger) -> PartitionLedger:
         """The link without what others judge, and without times that nobody knew before."""
@@ -206,7 +211,7 @@ class ChainAudit:
     def _check_closed(
         self, last: PartitionLedger, new: tuple[PartitionLedger, ...], what: str
     ) -> None:
-        """Before a ledger is added, the one before it is closed for good."""
+        """Before a ledger is added, or said to be closed, the last one is closed for good."""
         if last.shared:  # it ends where the fork was made, whatever others add
             return
         history = self._ledgers.ledgers.get(last.ledger_id)
@@ -217,8 +222,6 @@ class ChainAudit:
         empty = history.record.last_entry < 0
         if (link is None) != empty and last.count is None:
             self._fail(f"S9 ledger {last.ledger_id} ends at {history.record.last_entry}: {what}")
-        if new[-1].base_offset < last.base_offset:
-            self._fail(f"S9 the chain goes back: {what}")
 
     def _trimmed(
         self, name: PartitionName, old: PartitionRecord, new: PartitionRecord, what: str

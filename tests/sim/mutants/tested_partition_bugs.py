@@ -91,6 +91,39 @@ BUGS = (
         ),
     ),
     TestedBug(
+        "taken-over-without-a-word",
+        "a partition that has nothing to recover is served by its next owner without a word",
+        """Its last ledger is closed and no other one is made, so there is nothing to fence: the
+        record alone keeps the former owner out, who names a ledger of its own there when somebody
+        publishes. Left as it is, both answer: who reads at one misses what the other acked.""",
+        "S9 (of two owners one chain wins)",
+        "cluster/test_opening_makes_no_ledger.py::"
+        "test_a_successor_for_which_nobody_came_keeps_the_former_owner_out",
+        (
+            Edit(
+                "octavo.broker.partition.opening:PartitionOpener._open",
+                "    await self._name_them(contents,",
+                "    if contents or writer:\n        await self._name_them(contents,",
+            ),
+        ),
+    ),
+    TestedBug(
+        "there-never-was-a-producer",
+        "an opening writes down that no batch tells of a producer, though some do",
+        """Then none of them is looked through again: the owner after the next one stores a repeat
+        for the second time.""",
+        "S9 (none twice)",
+        "cluster/test_opening_makes_no_ledger.py::"
+        "test_producers_are_known_again_however_the_owners_end",
+        (
+            Edit(
+                "octavo.broker.partition.opening:PartitionOpener._open",
+                "has_none := not len(table) and state.stream is None",
+                "has_none := True",
+            ),
+        ),
+    ),
+    TestedBug(
         "append-time-goes-back-after-a-take-over",
         "an owner's first append time is its clock's, whatever was appended before",
         """In Kafka it is so: a leader whose clock is behind appends what is older than what stands
@@ -100,9 +133,14 @@ BUGS = (
         "test_a_batch_has_the_time_at_which_it_is_stored_through_a_take_over",
         (
             Edit(
-                "octavo.broker.partition.opening:PartitionOpener._publish_record",
-                "appended_ms = max(self._clock(), ledger_list.newest_append_ms)",
-                "appended_ms = self._clock()",
+                "octavo.broker.partition.rollover:Rollover._appended_ms",
+                "self._clock(), self._record.ledgers.newest_append_ms, self._publisher.appended_ms",
+                "self._clock(), -1",
+            ),
+            Edit(
+                "octavo.broker.partition.partition:Partition._new_publisher",
+                "publisher.appended_ms = max(publisher.appended_ms, ledgers.newest_append_ms)",
+                "pass",
             ),
         ),
     ),
@@ -454,7 +492,7 @@ BUGS = (
             Edit(
                 "octavo.broker.partition.opening:PartitionOpener._open",
                 "await self._appends(state.stream, ledger_list)",
-                "pass",
+                "False",
             ),
         ),
     ),

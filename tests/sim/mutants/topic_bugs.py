@@ -135,8 +135,8 @@ MUTANTS = (
         (
             Edit(
                 "octavo.broker.partition.opening:PartitionOpener._producers",
-                "    return table\n",
-                "    return ProducerTable(self._config.producers_max)\n",
+                "    return table, scanned\n",
+                "    return ProducerTable(self._config.producers_max), scanned\n",
             ),
         ),
     ),

@@ -57,7 +57,9 @@ async def test_what_another_has_taken_over_is_not_opened_anew(
             await opener.reopen(ProducerTable(8), 0)
         assert (topics.record, made) == (stands, [])
     else:
-        assert (await opener.reopen(ProducerTable(8), 0)).writer.ledger_id == NEW
+        writer = (await opener.reopen(ProducerTable(8), 0)).writer
+        assert writer is not None
+        assert writer.ledger_id == NEW
         assert [link.ledger_id for link in topics.record.ledgers] == [NEW]
         assert topics.record.epoch == stands.epoch + 1
 
