@@ -96,22 +96,4 @@ MUTANTS = (
         ),
         PROFILE,
     ),
-    Mutant(
-        "repeat-is-refused-while-it-is-opened-anew",
-        0,
-        "broker/partition/partition.py",
-        "who repeats an upload while its partition is opened anew is refused for good",
-        """The record says where it is before anything of it can be read. Its first version looked
-        for the body there, and told who repeats as it was told to that there is no such offset.""",
-        "X23",
-        "an insertion without an answer, and a repeat at once",
-        (
-            Edit(
-                "octavo.broker.partition.partition:Partition.begin_large",
-                "if stored.last_offset >= self.next_offset:",
-                "if False:",
-            ),
-        ),
-        PROFILE,
-    ),
 )

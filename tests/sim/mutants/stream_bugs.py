@@ -70,24 +70,6 @@ MUTANTS = (
         PROFILE,
     ),
     Mutant(
-        "close-passes-what-is-under-way",
-        0,
-        "broker/partition/stream.py",
-        "a close does not wait for the appends that were let in before it",
-        """They have their offsets and are on their way to the bookies. The edit has the end written
-        where the stream ends at that moment, and readers told, while messages come behind it.""",
-        "X20",
-        "a close beside appends",
-        (
-            Edit(
-                "octavo.broker.partition.stream:PartitionStream.close",
-                "await publisher.confirmed_up_to(upto)",
-                "pass",
-            ),
-        ),
-        PROFILE,
-    ),
-    Mutant(
         "stream-seq-may-come-twice",
         0,
         "broker/state/stream.py",
@@ -100,24 +82,6 @@ MUTANTS = (
                 "octavo.broker.state.stream:StreamState.check",
                 "append.stream_seq <= last:",
                 "append.stream_seq < last:",
-            ),
-        ),
-        PROFILE,
-    ),
-    Mutant(
-        "maker-plans-a-fork-anew",
-        0,
-        "broker/http/api/durable_making.py",
-        "a fork that another broker has just made is made at another place",
-        """The owner has not heard of it and asks the source, which has grown meanwhile. The first
-        version was so: seed 20, without a fault.""",
-        "X20",
-        "a fork that is passed on to an owner who has not heard of it",
-        (
-            Edit(
-                "octavo.broker.http.api.durable_making:_topic",
-                "return await topics.newest(topic), None",
-                "return await topics.newest(topic), plan if asked.fork else None",
             ),
         ),
         PROFILE,

@@ -558,4 +558,51 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "maker-plans-a-fork-anew",
+        "a fork that another broker has just made is made at another place",
+        """The owner has not heard of it and asks the source, which has grown meanwhile: a stream of
+        JSON is refused for good. The first version was so. A seed would need a fork of JSON without
+        an offset, passed on before a watch comes, and an append to its source in between.""",
+        "X20",
+        "issues/test_stream_that_its_broker_has_not_heard_of.py",
+        (
+            Edit(
+                "octavo.broker.http.api.durable_making:_topic",
+                "return await topics.newest(topic), None",
+                "return await topics.newest(topic), plan if asked.fork else None",
+            ),
+        ),
+    ),
+    TestedBug(
+        "close-passes-what-is-under-way",
+        "a close does not wait for the appends that were let in before it",
+        """They have their offsets and are on their way to the bookies. The edit has the end written
+        where the stream ends at that moment, and readers told, while messages come behind it. A
+        seed sees it when the state ledger's bookies are quicker than the log's.""",
+        "X20",
+        "unit/broker/test_publisher.py::test_a_close_waits_for_what_was_let_in_before_it",
+        (
+            Edit(
+                "octavo.broker.partition.stream:PartitionStream.close",
+                "await publisher.confirmed_up_to(upto)",
+                "pass",
+            ),
+        ),
+    ),
+    TestedBug(
+        "repeat-is-refused-while-it-is-opened-anew",
+        "who repeats an upload while its partition is opened anew is refused for good",
+        """The record says where it is before anything of it can be read. Its first version looked
+        for the body there, and told who repeats as it was told to that there is no such offset.""",
+        "X23",
+        "issues/test_upload_repeated_while_it_is_opened_anew.py",
+        (
+            Edit(
+                "octavo.broker.partition.partition:Partition.begin_large",
+                "if stored.last_offset >= self.next_offset:",
+                "if False:",
+            ),
+        ),
+    ),
 )
