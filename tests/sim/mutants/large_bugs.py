@@ -61,24 +61,6 @@ MUTANTS = (
         PROFILE,
     ),
     Mutant(
-        "unknown-upload-is-thrown-away",
-        0,
-        _FILE,
-        "an upload whose insertion had no answer is discarded",
-        """The record may name its ledger by then. The edit deletes it all the same.""",
-        "P46, X23",
-        "an insertion whose answer is lost",
-        (
-            Edit(
-                "octavo.broker.partition.large:LargeUpload.finish",
-                "except OctavoError as error:\n        raise PublishOutcomeUnknown(",
-                "except OctavoError as error:\n        self._writer = writer\n"
-                "        raise PublishOutcomeUnknown(",
-            ),
-        ),
-        PROFILE,
-    ),
-    Mutant(
         "given-up-amid-its-insertion",
         0,
         _FILE,

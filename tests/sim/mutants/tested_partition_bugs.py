@@ -605,4 +605,21 @@ BUGS = (
             ),
         ),
     ),
+    TestedBug(
+        "unknown-upload-is-thrown-away",
+        "an upload whose insertion had no answer is discarded",
+        """The record may name its ledger by then. The edit deletes it all the same. Of the seeds of
+        profile `large` one in some hundreds sees it: it wants a record that is written, an answer
+        that does not come, and a broker that goes on.""",
+        "P46, X23",
+        "issues/test_upload_repeated_while_it_is_opened_anew.py",
+        (
+            Edit(
+                "octavo.broker.partition.large:LargeUpload.finish",
+                "except OctavoError as error:\n        raise PublishOutcomeUnknown(",
+                "except OctavoError as error:\n        self._writer = writer\n"
+                "        raise PublishOutcomeUnknown(",
+            ),
+        ),
+    ),
 )
