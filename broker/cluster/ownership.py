@@ -425,8 +425,11 @@ class OwnershipManager:
 
     def reconcile(self) -> None:
         """Brokers went or came: take what nobody owns and we are preferred for, watch the rest."""
-        self._reconcile_again = True
         self._lookups.alarm(tuple(self._awaited))
+        self._take_free_soon()
+
+    def _take_free_soon(self) -> None:
+        self._reconcile_again = True
         if not self._reconciling and not self._stopping:
             self._reconciling = True
             self._spawn(self._reconcile())
@@ -863,7 +866,9 @@ class OwnershipManager:
             return  # deleted meanwhile, or never opened by anybody
         except OctavoError as error:
             _log.warning("owner_not_read", partition=str(name), reason=str(error))
-            self.reconcile()  # by and by
+            # Not `reconcile`: when a session ends so it is with thousands at once, and each would
+            # have all the others look again.
+            self._take_free_soon()
 
     async def _verify_own(self, name: PartitionName) -> None:
         """Somebody touched the record of a partition that is served here: is it still ours?"""

@@ -47,9 +47,10 @@ from octavo.ledger.write.writer_state import WriterState
 from octavo.metadata.ledgers import Fragment, LedgerMetadata, LedgerState
 from octavo.protocol.codes import OctavoError, Unauthorized
 
-READ_AHEAD_MIN = 8
+READ_AHEAD_MIN = 2
 READ_AHEAD_MAX = 128
-"""Entries read at once above the last one decided. It doubles: most tails are short."""
+"""Entries read at once above the last one decided. It doubles: most tails are short. Of a writer
+that waited for each answer there is one, and then none: a broker's survivor recovers thousands."""
 READ_AHEAD_BYTES_MAX = 16 * 1024 * 1024
 
 
