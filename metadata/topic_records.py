@@ -14,7 +14,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgpack
 
@@ -24,6 +24,7 @@ from octavo.protocol.append_time import Appended
 FORMAT_VERSION = 1
 _KEY = "key"
 """In a field's metadata: the key it is stored under, where that is not its name."""
+_AS_THEY_ARE = frozenset((int, str, bytes, bool, type(None)))
 _BRIEF = "brief"
 """In a field's metadata: it is not written where it has its default."""
 R = TypeVar("R")
@@ -391,14 +392,39 @@ def decode_record(kind: type[R], what: str, data: bytes) -> R:
     return record
 
 
+class _Stored(NamedTuple):
+    """A field of a record, and what it is called in the stored map."""
+
+    name: str
+    key: str
+    hint: Any
+    is_brief: bool
+    is_needed: bool
+
+
+@functools.cache
+def _stored(kind: Any) -> tuple[_Stored, ...]:
+    """All but `extra`; looked up once: a fork's ledgers have records with hundreds of others."""
+    hints, missing = typing.get_type_hints(kind, localns={"bytes": int}), dataclasses.MISSING
+    return tuple(
+        _Stored(
+            f.name, f.metadata.get(_KEY, f.name), hints[f.name], _BRIEF in f.metadata,
+            f.default is missing and f.default_factory is missing,
+        )
+        for f in dataclasses.fields(kind)
+        if f.name != "extra"
+    )  # fmt: skip
+
+
 def _to_map(record: Any) -> dict[str, Any]:
     fields = {}
-    for f in dataclasses.fields(record):
-        value = getattr(record, f.name)
-        if not (_BRIEF in f.metadata and _says_nothing(value)):
-            fields[_key(f)] = _plain(value)
+    kind: Any = type(record)
+    for name, key, _, is_brief, _ in _stored(kind):
+        value = getattr(record, name)
+        if not (is_brief and _says_nothing(value)):
+            fields[key] = value if type(value) in _AS_THEY_ARE else _plain(value)
     # Known fields win: an unknown key can never take a known one's place.
-    return {**fields.pop("extra"), **fields}
+    return {**record.extra, **fields}
 
 
 def _says_nothing(value: Any) -> bool:
@@ -406,12 +432,6 @@ def _says_nothing(value: Any) -> bool:
     if isinstance(value, Policies):
         return value == Policies() and not value.extra
     return value is None
-
-
-def _key(spec: dataclasses.Field[Any]) -> str:
-    """What a field is called in the stored map."""
-    key: str = spec.metadata.get(_KEY, spec.name)
-    return key
 
 
 def _plain(value: Any) -> Any:
@@ -422,22 +442,19 @@ def _plain(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else value
 
 
-@functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind, localns={"bytes": int})
-
-
 def _from_map(kind: Any, what: str, fields: Any) -> Any:
     if not isinstance(fields, dict) or not all(isinstance(key, str) for key in fields):
         raise BadRecord(f"{what}: needed is a map with text keys")
-    known = {_key(f): f for f in dataclasses.fields(kind) if f.name != "extra"}
     values: dict[str, Any] = {}
-    for key, spec in known.items():
+    extra = dict(fields)
+    for name, key, hint, _, is_needed in _stored(kind):
         if key in fields:
-            values[spec.name] = _convert(_hints(kind)[spec.name], f"{what}: {key}", fields[key])
-        elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
+            value = extra.pop(key)
+            # As `_convert` has it, without its look at what kind of type it is.
+            plain = type(value) is hint
+            values[name] = value if plain else _convert(hint, f"{what}: {key}", value)
+        elif is_needed:
             raise BadRecord(f"{what}: {key} is missing")
-    extra = {key: value for key, value in fields.items() if key not in known}
     return kind(**values, extra=extra)
 
 
