@@ -20,7 +20,7 @@ PROGRAMS = [
 
 def test_all_figures_of_the_page_have_a_program() -> None:
     kinds = {path.stem.split("_")[0] for path in PROGRAMS}
-    assert {f"b{number}" for number in range(1, 13)} <= kinds
+    assert {f"b{number}" for number in range(1, 17)} <= kinds
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
