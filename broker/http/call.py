@@ -542,14 +542,15 @@ def bad_parameter(name: str, text: str, expected: str) -> Problem:
     return Problem(400, "invalid-parameter", f"{name}={text[:60]!r}: it must be {expected}")
 
 
-def too_long(size: int | None, bound: int) -> Problem:
+def too_long(
+    size: int | None, bound: int, helps: str = f"split it, or stream messages as {NDJSON}"
+) -> Problem:
     """The 413 for a body, with the bound and what would help."""
     has = "is longer than that" if size is None else f"has {size}"
     return Problem(
         413,
         "body-too-long",
-        f"a body of this kind may have {bound} bytes, this one {has}; split it, or stream "
-        f"messages as {NDJSON}",
+        f"a body of this kind may have {bound} bytes, this one {has}; {helps}",
         headers={"Connection": "close"},
         extra={"bytes_max": bound},
     )

@@ -88,3 +88,13 @@ async def test_a_setting_is_called_as_it_was_given(
     answer = await cluster.api.put(f"{TOPIC}{where}", json=body)
     assert answer.status == 422
     assert answer.json()["detail"].startswith(told), answer
+
+
+async def test_what_would_help_is_of_the_call_that_was_made(cluster: Cluster) -> None:
+    await cluster.api.put(TOPIC, json={"partitions": 2, "message_bytes_max": 2_000_000})
+    answer = await cluster.api.call("DELETE", f"{TOPIC}/messages?before=1")
+    assert answer.status == 422
+    assert "/partitions/0/messages?before=" in answer.json()["detail"], answer
+    answer = await cluster.api.put(f"{TOPIC}/large", data=bytes(3_000_000))
+    assert answer.status == 413
+    assert "message_bytes_max" in answer.json()["detail"], answer

@@ -42,6 +42,7 @@ BODY_HELD_BYTES = 2 * PIECE_BYTES
 """What the answer with a body counts as."""
 COPY_HEAD_BYTES_MAX = 1024 * 1024
 """Key and headers of a message that another broker copies."""
+_BOUND_BY = "the topic's message_bytes_max or the brokers' http.large_message_bytes_max says so"
 _REFUSED = ("Producer-Id", "Producer-Epoch", "Producer-Seq", "If-Match")
 
 log = structlog.get_logger()
@@ -56,7 +57,7 @@ async def publish_large(call: Call) -> web.StreamResponse:
     most = min(most, info.settings.policies.message_bytes_max or most)
     announced = call.request.content_length
     if announced is not None and announced > most:
-        raise too_long(announced, most)
+        raise too_long(announced, most, _BOUND_BY)
     record = raw_record(b"", call.headers, call.services.clock())
     size_of(record, call.services.config.header_bytes_max)
     name = call.partition
@@ -121,7 +122,7 @@ class _Upload:
                     for piece in cutter.feed(part):
                         await begun.add(piece)
             except BodyTooLong:
-                raise too_long(None, self._most) from None
+                raise too_long(None, self._most, _BOUND_BY) from None
             self._check_all_came(cutter.size)
             rest, body = cutter.rest(), cutter.body()
             if body.pieces < 2 and not self._upload:

@@ -181,7 +181,13 @@ async def truncate(call: Call) -> web.StreamResponse:
 
         return await at_owner(call, name, here)
     if isinstance(position, int | MessageId):
-        raise _several(topic, partitions, "messages")
+        raise Problem(
+            422,
+            "partition-required",
+            f"{topic} has {partitions} partitions, and an offset counts within one: name it, as in "
+            f"/v1/topics/{topic}/partitions/0/messages?before=…, or say latest or a time for all",
+            extra={"partitions": partitions},
+        )
     suffix = f"/messages?before={_query_text(call.text('before', ''))}"
     found = all_or_raise(
         await ask_all(

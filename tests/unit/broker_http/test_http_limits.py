@@ -164,8 +164,8 @@ async def test_settings(one: Running, settings: dict[str, int], status: int) -> 
         path, data=json.dumps(settings).encode(), headers={"Content-Type": JSON}
     )
     assert answer.status == status, answer
-    most = ACK_TIMEOUT_MS_MAX if path == SUB else next(iter(settings.values())) - 1
-    assert str(most) in answer.json()["detail"]
+    most = ACK_TIMEOUT_MS_MAX // 1000 if path == SUB else next(iter(settings.values())) - 1
+    assert f" {most}" in answer.json()["detail"]
 
 
 async def test_names_and_paths(one: Running) -> None:

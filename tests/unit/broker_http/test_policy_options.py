@@ -37,7 +37,7 @@ async def test_a_namespace_is_made_shown_changed_and_deleted(octavo: Octavo) -> 
     assert policies["backlog_quota"] == {"size": 10**10, "time": None, "policy": "evict"}
     assert policies["rates"]["publish_messages"] == 500
     assert policies["auto_create"]["partitions"] == 4
-    assert "size 10000000000" in await octavo("namespace", "show", "clicks")
+    assert "size 10,000,000,000" in await octavo("namespace", "show", "clicks")
     await octavo("namespace", "set", "clicks", "--ttl", "default", "--auto-create", "off")
     policies = json.loads(await octavo("namespace", "show", "clicks", "--json"))["policies"]
     assert "ttl" not in policies
