@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -366,3 +367,52 @@ def test_what_a_reader_may_not_ask_for(topic: Topic) -> None:
 def test_usage_is_told_without_spark(service: str) -> None:
     wrong = octavo("pipeline", "compact", "--url", service)
     assert (wrong.returncode, "which topics" in wrong.stderr) == (2, True)
+
+
+def test_a_view_of_append_times_has_them(topic: Topic) -> None:
+    """Whatever producers say, a message in the view has the time at which it was stored."""
+    topic.client.publish(topic.name, "as its producer says", key="first", timestamp_ms=5)
+    begun_ms = wall_clock_ms()
+    topic.client.set_topic_policies(topic.name, message_time="append")
+    for number in range(2):  # the ledgers that are open give way to some with append times
+        while True:
+            switch = topic.client.publish(
+                topic.name, "x", key="switch", partition=number, timestamp_ms=6
+            )
+            read = topic.client.messages(topic.name, partition=number, start=switch.offset)
+            if next(iter(read)).timestamp_ms >= begun_ms:
+                break
+    topic.publish([(b"k%d" % (n % 5), b"v%d" % n) for n in range(40)], time_ms=7)
+
+    def times(**options: Any) -> dict[tuple[int, int], int]:
+        rows = topic.frame(columns="partition,offset,timestamp", **options).collect()
+        return {(row.partition, row.offset): _ms(row.timestamp) for row in rows}
+
+    def over_http() -> dict[tuple[int, int], int]:
+        return {
+            (number, one.offset): one.timestamp_ms
+            for number in range(2)
+            for one in topic.client.messages(topic.name, partition=number, compacted=True)
+        }
+
+    stored = times()
+    assert topic.compact().exit is Exit.OK
+    view = times(readCompacted="true")
+    assert len(view) == 8
+    assert view.items() <= stored.items(), "each time as it is in the topic"
+    assert over_http() == view
+    first, *others = sorted(view.values())
+    assert first == 5, "of a ledger from before"
+    assert begun_ms <= min(others) <= max(others) <= wall_clock_ms()
+    # A view of the view keeps them, and tombstones are as old as they are stored.
+    topic.publish([(b"k0", None), (b"k1", b"new")], time_ms=9)
+    stored = times()
+    assert topic.compact(tombstones_ms=DAY_MS).exit is Exit.OK
+    again = times(readCompacted="true")
+    assert len(again) == 8, "the tombstone is of now, not of 1970"
+    assert again.items() <= stored.items()
+    assert over_http() == again
+
+
+def _ms(when: datetime) -> int:
+    return int(when.astimezone(UTC).timestamp() * 1000)
