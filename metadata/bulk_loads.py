@@ -18,7 +18,7 @@ from typing import Any
 from octavo.metadata.one_record import delete_one, read_one, write_one
 from octavo.metadata.paths import join
 from octavo.metadata.store import MetadataStore, Watch
-from octavo.metadata.topic_records import TopicRecord
+from octavo.metadata.topic_records import TopicRecord, unsaid
 
 BULK_LOADS_ROOT = "/octavo/transactions"
 
@@ -27,7 +27,8 @@ BULK_LOADS_ROOT = "/octavo/transactions"
 class PrivateLedger:
     """A closed ledger that a task wrote for one partition, and what it holds.
 
-    `disorder_ms`: as in `PartitionLedger`; −1 when the task did not say.
+    `disorder_ms`: as in `PartitionLedger`; −1 when the task did not say. `pieces`: likewise, of the
+    one ledger of a large message.
     """
 
     ledger_id: int
@@ -36,6 +37,7 @@ class PrivateLedger:
     first_ms: int
     last_ms: int
     disorder_ms: int = -1
+    pieces: int | None = unsaid()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -30,7 +30,7 @@ _BRIEF = "brief"
 R = TypeVar("R")
 
 
-def _unsaid() -> Any:
+def unsaid() -> Any:
     """A field that is None and not written where nothing is said."""
     return field(default=None, metadata={_BRIEF: True})
 
@@ -43,21 +43,21 @@ class Policies:
     beside these. What each means: broker/policies/rules.py. `extra` is no part of what is said.
     """
 
-    retention_ms: int | None = _unsaid()
-    retention_bytes: int | None = _unsaid()
-    ttl_ms: int | None = _unsaid()
-    backlog_bytes: int | None = _unsaid()
-    backlog_age_ms: int | None = _unsaid()
-    backlog_policy: str | None = _unsaid()
-    inactive_ms: int | None = _unsaid()
-    subscription_expiry_ms: int | None = _unsaid()
-    message_bytes_max: int | None = _unsaid()
-    publish_bytes: int | None = _unsaid()
-    publish_messages: int | None = _unsaid()
-    dispatch_bytes: int | None = _unsaid()
-    dispatch_messages: int | None = _unsaid()
-    message_time: str | None = _unsaid()
-    durability: str | None = _unsaid()
+    retention_ms: int | None = unsaid()
+    retention_bytes: int | None = unsaid()
+    ttl_ms: int | None = unsaid()
+    backlog_bytes: int | None = unsaid()
+    backlog_age_ms: int | None = unsaid()
+    backlog_policy: str | None = unsaid()
+    inactive_ms: int | None = unsaid()
+    subscription_expiry_ms: int | None = unsaid()
+    message_bytes_max: int | None = unsaid()
+    publish_bytes: int | None = unsaid()
+    publish_messages: int | None = unsaid()
+    dispatch_bytes: int | None = unsaid()
+    dispatch_messages: int | None = unsaid()
+    message_time: str | None = unsaid()
+    durability: str | None = unsaid()
     extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
@@ -108,7 +108,7 @@ class TopicSettings:
     compaction_dirty_ratio: float = 0.5
     compaction_tombstones_ms: int = 24 * 3600 * 1000
     compaction_delete_raw: bool = False
-    schema_subject: str | None = _unsaid()
+    schema_subject: str | None = unsaid()
     schema_validate: bool = field(default=False, metadata={_BRIEF: True})
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -226,9 +226,9 @@ class PartitionLedger:
     aging_since_ms: int | None = None
     shared: bool = False
     cut: int = -1
-    pieces: int | None = _unsaid()
-    upload: str | None = _unsaid()
-    appended_ms: int | None = _unsaid()
+    pieces: int | None = unsaid()
+    upload: str | None = unsaid()
+    appended_ms: int | None = unsaid()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property

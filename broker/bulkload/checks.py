@@ -26,6 +26,8 @@ from octavo.metadata.ledgers import LedgerMetadata, LedgerState
 from octavo.metadata.store import RecordNotFound
 from octavo.metadata.topics import PartitionRecord, TopicRecord, TopicStore
 from octavo.protocol.batch import read_header
+from octavo.protocol.large import large_body_of
+from octavo.protocol.records import read_records
 
 
 class Offer(NamedTuple):
@@ -74,6 +76,8 @@ class Checks:
 
         async def one(offer: Offer) -> BulkLoadPart:
             topic, there = await self._check_partition(offer)
+            if any(ledger.pieces for ledger in offer.ledgers):
+                rules.check_large_taken(offer.name, topic.settings, len(there))
             for ledger in offer.ledgers:
                 async with turn:
                     await self._check_ledger(bulk_load, batch, offer.name, ledger, topic)
@@ -147,6 +151,12 @@ class Checks:
                 f"ledger {ledger.ledger_id} is {found.state.name} with last entry "
                 f"{found.last_entry}; it must be closed and not empty"
             )
+        if ledger.pieces is not None and not found.last_entry == ledger.pieces == ledger.count - 1:
+            raise InvalidBulkLoad(
+                f"ledger {ledger.ledger_id} has {ledger.count} messages in {found.last_entry + 1} "
+                f"entries: with {ledger.pieces} pieces of a large message it would have one more "
+                "of each"
+            )
         wrapped = wrapped_of(found)
         if topic.settings.encrypted and (wrapped is None or wrapped.namespace != name.namespace):
             raise InvalidBulkLoad(
@@ -166,6 +176,15 @@ class Checks:
                 f"ledger {ledger.ledger_id} has {count} messages in {size} bytes, "
                 f"not {ledger.count} in {ledger.bytes}"
             )
+        if ledger.pieces is not None:
+            *_, message = read_records(entry.payload)
+            large = large_body_of(message.headers)
+            is_one = header.record_count == 1 and not message.value
+            if not is_one or large is None or large.pieces != ledger.pieces:
+                raise InvalidBulkLoad(
+                    f"ledger {ledger.ledger_id} does not end with a large message in "
+                    f"{ledger.pieces} pieces"
+                )
 
 
 def check_owner(found: LedgerMetadata, bulk_load: str, batch: int) -> None:

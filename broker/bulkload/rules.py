@@ -67,8 +67,17 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from octavo.broker.errors import BatchBegun, BatchOutOfOrder, BulkLoadAborted, ForeignBulkLoad
+from octavo.broker.errors import (
+    BatchBegun,
+    BatchOutOfOrder,
+    BulkLoadAborted,
+    ForeignBulkLoad,
+    LargeNotTaken,
+    TooManyLedgers,
+)
+from octavo.broker.types import PartitionName, TopicSettings
 from octavo.metadata.bulk_loads import BulkLoadPart, BulkLoadRecord
+from octavo.metadata.topic_records import TopicSettings as StoredSettings
 
 KIND = b"transaction"
 """`octavo.kind` of a private ledger; the other keys of its custom metadata are these. Stored words
@@ -261,6 +270,31 @@ def part_of(
         return None
     name = (namespace, topic, partition)
     return next((p for p in record.parts if (p.namespace, p.topic, p.partition) == name), None)
+
+
+def check_large_taken(
+    name: PartitionName, settings: TopicSettings | StoredSettings, ledgers: int
+) -> None:
+    """Whether a partition with so many ledgers takes a large message.
+
+    Raises `LargeNotTaken`, `TooManyLedgers`.
+    """
+    topic = name.topic_name
+    if settings.schema_validate:
+        raise LargeNotTaken(
+            f"topic {topic} checks a schema, and a body that comes in pieces cannot be checked: "
+            "publish it as an ordinary message, or to a topic without schema_validate"
+        )
+    if settings.compaction_after_bytes is not None:
+        raise LargeNotTaken(
+            f"topic {topic} is compacted, which would keep a large message and not its body: "
+            "publish it to a topic without compaction, and its place here"
+        )
+    if ledgers >= LEDGERS_MAX:
+        raise TooManyLedgers(
+            f"{name} has {ledgers} ledgers, and a large message is one more; at most "
+            f"{LEDGERS_MAX}: let retention remove some"
+        )
 
 
 def mark_of(bulk_load: str, record: BulkLoadRecord) -> str:

@@ -259,15 +259,14 @@ class LedgerList:
         self,
         ledgers: Iterable[PrivateLedger],
         closed_ms: int,
-        pieces: int | None = None,
         upload: str | None = None,
         appended_ms: int | None = None,
     ) -> LedgerList:
         """With closed ledgers that were written beforehand, where the list ends.
 
         The newest ledger must be closed: those who publish go on in one that comes after these.
-        `pieces` and `upload`: of the one ledger of a large message. `appended_ms`: the append time
-        of all their messages, if they have one.
+        `upload`: of the one ledger of a large message. `appended_ms`: the append time of all their
+        messages, if they have one.
         """
         segments = list(self.segments)
         base = self.end_offset
@@ -284,7 +283,7 @@ class LedgerList:
                 PartitionLedger(
                     one.ledger_id, base, one.count, one.bytes, first_ms, last_ms,
                     closed_ms, bulk_loaded=True, disorder_ms=disorder_ms,
-                    pieces=pieces, upload=upload, appended_ms=appended_ms,
+                    pieces=one.pieces, upload=upload, appended_ms=appended_ms,
                 )
             )  # fmt: skip
             base += one.count

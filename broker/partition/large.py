@@ -22,15 +22,12 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from contextlib import AbstractAsyncContextManager
 
-from octavo.broker.bulkload import rules
 from octavo.broker.errors import (
     ExclusiveProducer,
-    LargeNotTaken,
     MessageNotFound,
     PartitionUnavailable,
     PublishOutcomeUnknown,
     StaleProducerAccess,
-    TooManyLedgers,
     TopicIsStream,
 )
 from octavo.broker.log.ledger_list import Contents
@@ -63,29 +60,6 @@ PIECES_UNDER_WAY_MAX = 4
 _NAME_BYTES = 8
 _REFUSALS = (ExclusiveProducer, StaleProducerAccess, TopicIsStream)
 """What an insertion is refused for when it would get its offsets: nothing of it is stored."""
-
-
-def check_taken(name: PartitionName, settings: TopicSettings, ledgers: int) -> None:
-    """Whether a partition with so many ledgers takes a large message.
-
-    Raises `LargeNotTaken`, `TooManyLedgers`.
-    """
-    topic = name.topic_name
-    if settings.schema_validate:
-        raise LargeNotTaken(
-            f"topic {topic} checks a schema, and a body that comes in pieces cannot be checked: "
-            "publish it as an ordinary message, or to a topic without schema_validate"
-        )
-    if settings.compaction_after_bytes is not None:
-        raise LargeNotTaken(
-            f"topic {topic} is compacted, which would keep a large message and not its body: "
-            "publish it to a topic without compaction, and its place here"
-        )
-    if ledgers >= rules.LEDGERS_MAX:
-        raise TooManyLedgers(
-            f"{name} has {ledgers} ledgers, and a large message is one more; at most "
-            f"{rules.LEDGERS_MAX}: let retention remove some"
-        )
 
 
 def placed(segment: PartitionLedger, *, duplicate: bool) -> Published:
@@ -157,15 +131,13 @@ class LargeUpload:
             )
         ledger = PrivateLedger(
             writer.ledger_id, contents.messages, contents.payload_bytes,
-            contents.first_ms, contents.last_ms, contents.disorder_ms,
+            contents.first_ms, contents.last_ms, contents.disorder_ms, body.pieces or None,
         )  # fmt: skip
 
         async def plan() -> Insertion | None:
             if self._known_as and self._record.ledgers.uploaded(self._known_as):
                 return None  # another copy of the call was quicker
-            return Insertion(
-                (ledger,), pieces=body.pieces or None, upload=self._known_as, check=self._check
-            )
+            return Insertion((ledger,), upload=self._known_as, check=self._check)
 
         # From now on the record may name it, also when whoever waits here is cut off, which
         # does not end an insertion: it is not for us to delete it, unless it was left out.

@@ -27,6 +27,7 @@ from functools import partial
 
 import structlog
 
+from octavo.broker.bulkload.rules import check_large_taken
 from octavo.broker.errors import (
     BatchTooLong,
     ExclusiveProducer,
@@ -59,7 +60,6 @@ from octavo.broker.partition.gathering import Gathering, Joined, Placed
 from octavo.broker.partition.large import (
     BodyReader,
     LargeUpload,
-    check_taken,
     open_body,
     placed,
     take_copy,
@@ -533,7 +533,7 @@ class Partition:
                 raise PartitionUnavailable(f"{self.name} is being opened anew; ask again")
             return stored
         settings = self._settings()
-        check_taken(self.name, settings, len(self._record.ledgers.segments))
+        check_large_taken(self.name, settings, len(self._record.ledgers.segments))
         self._check_access(access)
         await self._backlogs.admit()
         self._check_open()

@@ -57,10 +57,8 @@ class Insertion(NamedTuple):
 
     ledgers: tuple[PrivateLedger, ...]
     marks: Callable[[Mapping[str, int]], Mapping[str, int]] = dict
-    pieces: int | None = None
-    """Of a large message, whose one ledger it is …"""
     upload: str | None = None
-    """… and what its publisher calls it."""
+    """Of a large message, whose one ledger it is: what its publisher calls it."""
     check: Callable[[], None] = lambda: None
     """Called in the turn of the loop in which it gets its offsets. Raises why it may not."""
 
@@ -260,7 +258,7 @@ class Rollover:
             ledger_list = ledger_list.closing_last(old.contents, now_ms)
         if insertion.ledgers:
             ledger_list = ledger_list.inserting(
-                insertion.ledgers, now_ms, insertion.pieces, insertion.upload, appended_ms
+                insertion.ledgers, now_ms, insertion.upload, appended_ms
             )
         joined = with_ledgers(record, ledger_list.appending(new.ledger_id, appended_ms))
         return replace(joined, bulk_loads={**insertion.marks(record.bulk_loads)})

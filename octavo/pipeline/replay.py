@@ -2,7 +2,8 @@
 
 The range is fixed when the job begins, and is one bulk load: all its messages or none. The id is
 made of source, range, filter and target, or is given with `--id`. Keys, headers and timestamps stay
-as they are; what had an order in a partition of the source has it in the target.
+as they are; what had an order in a partition of the source has it in the target. A large message
+comes with its body, which its task copies piece by piece (spark/sink_ledgers.py).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from octavo.pipeline.writing import id_of, read_only, target_settings, was_writt
 from octavo.spark.cluster import connected
 from octavo.spark.options import SourceOptions, source_options
 from octavo.spark.planning import range_of, views_of
-from octavo.spark.splits import Offsets
+from octavo.spark.splits import Offsets, pieces
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -49,7 +50,7 @@ def replay(run: Run, options: ReplayOptions) -> Outcome:
     (source,) = asked.selection.topics
     if source == target:
         raise BadUsage(f"{target} into itself: name another topic as the target")
-    start, end = asyncio.run(_range(run.service, asked))
+    start, end, count = asyncio.run(_range(run.service, asked))
     if options.keep_partitions and len(end) > settings.partitions:
         raise BadUsage(
             f"--keep-partitions: {source} has {len(end)} partitions, {target} only "
@@ -67,7 +68,7 @@ def replay(run: Run, options: ReplayOptions) -> Outcome:
         "ranges": ranges,
         "bulk_load": bulk_load,
         "transaction": bulk_load,  # by its former name, until 0.3
-        "rows_read": sum(last - first for first, last in ranges.values()),
+        "rows_read": count,
         "rows": 0,
         "replayed_before": False,
         "dry_run": options.dry_run,
@@ -95,6 +96,7 @@ def _copy(
 
 def _rows(run: Run, options: ReplayOptions, start: Offsets, end: Offsets) -> DataFrame:
     from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as f
 
     rows = frame_of(run, start, end, _COLUMNS)
     if options.where is not None:
@@ -103,11 +105,15 @@ def _rows(run: Run, options: ReplayOptions, start: Offsets, end: Offsets) -> Dat
         except AnalysisException as error:
             raise BadUsage(f"--where {options.where}: {str(error).splitlines()[0]}") from error
     kept = ["key", "value", "timestamp", "headers"]
-    return rows.select(*kept, *(["partition"] if options.keep_partitions else []))
+    origin = f.struct("topic", "partition", "offset").alias("origin")
+    return rows.select(*kept, origin, *(["partition"] if options.keep_partitions else []))
 
 
-async def _range(service: str, options: SourceOptions) -> tuple[Offsets, Offsets]:
-    """Where each partition begins and ends, as offsets: the same when the job is run again."""
+async def _range(service: str, options: SourceOptions) -> tuple[Offsets, Offsets, int]:
+    """Where each partition begins and ends, as offsets: the same when the job is run again; and
+    how many messages that is."""
     async with connected(service) as cluster:
         views = await views_of(cluster, await cluster.partitions(options.selection))
-        return await range_of(cluster, views, options)
+        start, end = await range_of(cluster, views, options)
+        parts = [part for view in views for part in pieces(view, start[view.name], end[view.name])]
+        return start, end, sum(part.end - part.start for part in parts)

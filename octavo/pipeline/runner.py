@@ -117,7 +117,7 @@ def cause_in(said: str) -> tuple[str, str]:
     inside = False
     found = None
     for line in said.splitlines():
-        if line.startswith("Traceback (most recent call last)"):
+        if "Traceback (most recent call last)" in line:  # Spark's own words may stand before it
             inside = True
         elif inside and (match := _OURS.match(line)):
             found = (match[1], match[2])

@@ -64,7 +64,8 @@ def write_once(run: Run, rows: DataFrame, topic: str, bulk_load: str) -> Wrote:
     if before.batch >= 0:  # not complete then; the repeated commit has waited until it was
         return Wrote(0, repeated=True)
     parts = _record(run.service, bulk_load).parts
-    return Wrote(sum(one.count for part in parts for one in part.ledgers), repeated=False)
+    written = sum(one.count - (one.pieces or 0) for part in parts for one in part.ledgers)
+    return Wrote(written, repeated=False)
 
 
 def read_only(rows: DataFrame) -> int:

@@ -60,6 +60,7 @@ def parts_of(written: Iterable[Written]) -> list[dict[str, Any]]:
                 "first_ms": one.first_ms,
                 "last_ms": one.last_ms,
                 "disorder_ms": one.disorder_ms,
+                **({"pieces": one.pieces} if one.pieces else {}),
             }
         )
     return [

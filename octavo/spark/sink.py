@@ -40,7 +40,7 @@ from octavo.spark.options import InvalidOption
 from octavo.spark.sink_ledgers import TaskLedgers, Written
 from octavo.spark.sink_options import SinkOptions, checked_columns, sink_options
 from octavo.spark.sink_producer import TASK_BYTES_MAX, not_small
-from octavo.spark.sink_rows import RowRouter, Rows, Target
+from octavo.spark.sink_rows import LargeRow, RowRouter, Rows, Target
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -164,7 +164,7 @@ class _Task:
             self._counts[topic] = self._thread.call(self._count(topic))
         return self._counts[topic]
 
-    def write(self, batches: Sequence[tuple[Target, bytes]]) -> None:
+    def write(self, batches: Sequence[tuple[Target, bytes | LargeRow]]) -> None:
         """While these are written the caller makes the next ones."""
         if batches:
             self._wait()
@@ -201,7 +201,7 @@ class _Task:
             raise driver.no_topic(topic)
         return settings.partitions
 
-    async def _write(self, batches: Sequence[tuple[Target, bytes]]) -> None:
+    async def _write(self, batches: Sequence[tuple[Target, bytes | LargeRow]]) -> None:
         if self._ledgers is None:
             self._ledgers = TaskLedgers(await self._connected(), *self._of)
         await self._ledgers.write(batches)
@@ -233,7 +233,9 @@ def _write(
             if is_small and (full or router.held_bytes > TASK_BYTES_MAX):
                 is_small = False
                 if options.commit == "producer":
-                    raise not_small(f"more than {_most(options)} of one task")
+                    large = any(isinstance(one, LargeRow) for _, one in full)
+                    what = "large messages" if large else f"more than {_most(options)}"
+                    raise not_small(f"{what} of one task")
             if not is_small:
                 task.write(full)
         if is_small:

@@ -1,5 +1,9 @@
 """The private ledgers of one Spark task: one per partition that it has rows for, at the bookies.
 
+A large message has one for itself, between that of the rows before it and that of the rows behind
+it: its body is copied piece by piece from where the row says it was read, and proved to be the one
+that the message means, before anybody can commit the ledger (protocol/large.py).
+
 Nothing that is written here is visible until a commit names the ledger. Each says in its metadata
 which bulk load and batch it is for, so that nobody else can commit it, and what a dead task
 leaves behind can be told from data. Entries are pipelined; `close` returns when all are durable.
@@ -9,10 +13,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import aclosing
 from typing import NamedTuple
 
 from octavo.broker.bulkload.rules import BATCH_KEY, BULK_LOAD_KEY, KIND, KIND_KEY, PARTITION_KEY
 from octavo.broker.log.ledger_list import Contents
+from octavo.client.types import TopicName
 from octavo.ledger.encryption import plain_length
 from octavo.ledger.errors import LedgerError
 from octavo.ledger.write.writer import LedgerWriter
@@ -20,12 +26,21 @@ from octavo.metadata.together import all_of
 from octavo.metadata.topics import TopicSettings
 from octavo.protocol.batch import read_header, with_base_offset
 from octavo.protocol.codes import OctavoError
+from octavo.protocol.large import Assembler, BrokenBody, piece_of, piece_record
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
+from octavo.protocol.records import Record, build_batch, read_records
 from octavo.spark.cluster import Cluster
 from octavo.spark.options import InvalidOption
-from octavo.spark.sink_rows import Target
+from octavo.spark.sink_rows import LargeRow, Target
+from octavo.spark.splits import Piece, copy_to_read
 
 ATTEMPT_KEY = "octavo.attempt"
+
+
+class BodyNotCopied(OctavoError):
+    """A large message whose body cannot be had. Says which message it is."""
+
+    name = "body-not-copied"
 
 
 class Written(NamedTuple):
@@ -39,21 +54,27 @@ class Written(NamedTuple):
     first_ms: int
     last_ms: int
     disorder_ms: int
+    pieces: int = 0
+    """Of the large message that it is."""
 
 
 class _Ledger:
     """One of them, while it is written."""
 
-    __slots__ = ("contents", "entries", "error", "target", "writer")
+    __slots__ = ("contents", "entries", "error", "pieces", "target", "writer", "written")
 
     def __init__(self, target: Target, writer: LedgerWriter) -> None:
         self.target = target
         self.writer = writer
         self.contents = Contents()
-        self.entries = 0
+        self.entries = self.pieces = 0
         self.error: OctavoError | None = None
+        self.written: Written | None = None
+        """What it is, once it is closed."""
 
-    def add(self, batch: bytes) -> None:
+    async def add(self, batch: bytes) -> None:
+        """Waits only while too much is on its way."""
+        await self.writer.drain()
         header = read_header(batch)
         self.writer.add(with_base_offset(batch, self.contents.messages), self._added)
         self.contents = self.contents.plus(header, len(batch))
@@ -74,33 +95,106 @@ class TaskLedgers:
             BATCH_KEY: str(batch).encode(),
             ATTEMPT_KEY: attempt.encode(),
         }
-        self._ledgers: dict[Target, _Ledger] = {}
+        self._ledgers: list[_Ledger] = []
+        """All of them; those of a partition in the order of its rows."""
+        self._open: dict[Target, _Ledger] = {}
+        """Where the next rows go."""
         self._settings: dict[str, TopicSettings] = {}
 
-    async def write(self, batches: Sequence[tuple[Target, bytes]]) -> None:
-        """Add; waits only while too much is on its way. Raises what ended a ledger."""
-        missing = dict.fromkeys(target for target, _ in batches if target not in self._ledgers)
-        await all_of(map(self._make, missing))
+    async def write(self, batches: Sequence[tuple[Target, bytes | LargeRow]]) -> None:
+        """Add; waits only while too much is on its way. Raises what ended a ledger,
+        `BodyNotCopied`."""
+        first: dict[Target, bytes | LargeRow] = {}
         for target, batch in batches:
-            if len(batch) > ENTRY_PAYLOAD_BYTES_MAX:
-                raise LedgerError(
-                    f"a message for {target.topic}/{target.partition} makes a batch of "
-                    f"{len(batch)} bytes; one entry holds {ENTRY_PAYLOAD_BYTES_MAX}"
-                )
-            ledger = self._ledgers[target]
-            await ledger.writer.drain()
-            ledger.add(batch)
+            first.setdefault(target, batch)
+        await all_of(
+            self._opened(target) for target, batch in first.items() if isinstance(batch, bytes)
+        )
+        for target, batch in batches:
+            if isinstance(batch, LargeRow):
+                await self._write_large(target, batch)
+            else:
+                await self._write(target, batch)
+
+    async def _write(self, target: Target, batch: bytes) -> None:
+        if len(batch) > ENTRY_PAYLOAD_BYTES_MAX:
+            raise LedgerError(
+                f"a message for {target.topic}/{target.partition} makes a batch of "
+                f"{len(batch)} bytes; one entry holds {ENTRY_PAYLOAD_BYTES_MAX}"
+            )
+        await (await self._opened(target)).add(batch)
+
+    async def _write_large(self, target: Target, large: LargeRow) -> None:
+        pieces = await self._pieces_of(large)
+        if pieces is None:
+            await self._write(target, build_batch([Record(*large.row[:4])]))
+            return
+        before = self._open.pop(target, None)
+        if before is not None:
+            await _closed(before)
+        ledger = await self._made(target)
+        try:
+            await self._copy(pieces, large, ledger)
+        except OctavoError as error:
+            raise BodyNotCopied(
+                f"{large.origin} is a large one, and its body cannot be copied: {error}"
+            ) from error
+        await _closed(ledger)
+
+    async def _pieces_of(self, large: LargeRow) -> Piece | None:
+        """Where its body is; None when the header alone says that there is one."""
+        origin = large.origin
+        topic = str(TopicName.of(origin.topic))
+        record = await self._cluster.record(topic, origin.partition)
+        for one in record.ledgers:
+            if one.count is not None and 0 <= origin.offset - one.base_offset < one.count:
+                if one.pieces != origin.offset - one.base_offset:
+                    return None
+                return Piece(
+                    topic, origin.partition, one.ledger_id, one.base_offset, one.base_offset,
+                    origin.offset, copy_to_read(one.offload, "auto"),
+                )  # fmt: skip
+            if one.count is None and origin.offset >= one.base_offset:
+                return None
+        raise BodyNotCopied(
+            f"{origin} is a large one, whose body is gone since the row was read: retention, or "
+            "somebody, has removed it"
+        )
+
+    async def _copy(self, pieces: Piece, large: LargeRow, ledger: _Ledger) -> None:
+        """The body, then the message. Memory: some pieces. Raises `BrokenBody`, what reading and
+        writing raise."""
+        key, _, headers, time_ms, _ = large.row
+        assembler = Assembler(large.body)
+        async with aclosing(self._cluster.entries(pieces)) as found:
+            async for entries in found:
+                for entry in entries[: large.body.pieces - ledger.pieces]:
+                    (record,) = read_records(entry.payload)
+                    data = assembler.take(piece_of(record))
+                    piece = piece_record(large.body.upload, ledger.pieces, data, time_ms)
+                    await ledger.add(build_batch([piece]))
+                    ledger.pieces += 1
+        await self._cluster.release(pieces.ledger_id)
+        if not assembler.is_whole:
+            raise BrokenBody(f"it ends after {ledger.pieces} of {large.body.pieces} pieces")
+        await ledger.add(build_batch([Record(key, b"", headers, time_ms)]))
 
     async def close(self) -> tuple[Written, ...]:
         """Make all durable and close. Raises what went wrong in any of them."""
-        return tuple(await asyncio.gather(*map(_closed, self._ledgers.values())))
+        return tuple(await asyncio.gather(*map(_closed, self._ledgers)))
 
     async def discard(self) -> None:
         """The task fails, and nobody was told of these ledgers: they may go."""
-        for ledger in tuple(self._ledgers.values()):
+        for ledger in tuple(self._ledgers):
             await self._cluster.ledgers.discard(ledger.writer)
 
-    async def _make(self, target: Target) -> None:
+    async def _opened(self, target: Target) -> _Ledger:
+        """The ledger of the partition's next rows."""
+        if target not in self._open:
+            self._open[target] = await self._made(target)
+        return self._open[target]
+
+    async def _made(self, target: Target) -> _Ledger:
         settings = self._settings.get(target.topic) or await self._cluster.settings(target.topic)
         if settings is None:
             raise InvalidOption(f"there is no topic {target.topic}")
@@ -112,10 +206,14 @@ class TaskLedgers:
             custom={**self._marks, PARTITION_KEY: f"{target.topic}/{target.partition}".encode()},
             encrypted_for=target.topic.partition("/")[0] if settings.encrypted else None,
         )
-        self._ledgers[target] = _Ledger(target, writer)
+        ledger = _Ledger(target, writer)
+        self._ledgers.append(ledger)
+        return ledger
 
 
 async def _closed(ledger: _Ledger) -> Written:
+    if ledger.written is not None:
+        return ledger.written
     writer, contents = ledger.writer, ledger.contents
     metadata = await writer.close()
     if ledger.error is not None:
@@ -126,7 +224,8 @@ async def _closed(ledger: _Ledger) -> Written:
             f"ledger {writer.ledger_id} was closed at entry {metadata.last_entry} with "
             f"{size} bytes; {ledger.entries} entries were written"
         )
-    return Written(
+    ledger.written = Written(
         *ledger.target, writer.ledger_id, contents.messages, contents.payload_bytes,
-        contents.first_ms, contents.last_ms, contents.disorder_ms,
+        contents.first_ms, contents.last_ms, contents.disorder_ms, ledger.pieces,
     )  # fmt: skip
+    return ledger.written

@@ -42,7 +42,11 @@ _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
     "topic": (StringType,),
     "partition": (IntegerType,),
     "timestamp": (TimestampType,),
+    "origin": (StructType,),
 }
+
+_ORIGIN = {"topic": "string", "partition": "int", "offset": "bigint"}
+"""The fields of the column that says where a large message was read."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,8 @@ def checked_columns(schema: StructType, options: SinkOptions) -> None:
         raise InvalidOption("neither the option topic nor a column topic says where rows go")
     if "headers" in schema.names:
         _check_headers(schema["headers"].dataType)
+    if "origin" in schema.names:
+        _check_origin(schema["origin"].dataType)
 
 
 def _check_headers(kind: DataType) -> None:
@@ -130,6 +136,15 @@ def _check_headers(kind: DataType) -> None:
         raise InvalidOption(
             f"column headers is {kind.simpleString()}; it must be "
             "array<struct<key:string,value:binary>>"
+        )
+
+
+def _check_origin(kind: DataType) -> None:
+    assert isinstance(kind, StructType)
+    if {field.name: field.dataType.simpleString() for field in kind.fields} != _ORIGIN:
+        raise InvalidOption(
+            f"column origin is {kind.simpleString()}; it must be struct(topic, partition, offset) "
+            "as the source gives these columns"
         )
 
 

@@ -8,14 +8,16 @@ without one fill one partition, another one for each task. Within a partition ro
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from octavo.client.types import TopicName
 from octavo.protocol.codes import OctavoError
+from octavo.protocol.large import LARGE_HEADER, LargeBody, large_body_of
 from octavo.protocol.records import build_batch, partition_for
 from octavo.spark.sink_options import SinkOptions
 
@@ -38,6 +40,25 @@ class Target(NamedTuple):
     partition: int
 
 
+class Origin(NamedTuple):
+    """Where a message was read."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"the message at offset {self.offset} of {self.topic}/{self.partition}"
+
+
+class LargeRow(NamedTuple):
+    """A row that stands for a large message; its body is where it was read."""
+
+    row: Row
+    body: LargeBody
+    origin: Origin
+
+
 class Rows:
     """Rows of one partition, in order. `bytes` is about what they take in a record batch."""
 
@@ -49,7 +70,10 @@ class Rows:
 
 
 class RowRouter:
-    """Takes Arrow batches, gives record batches. `partitions` tells how many a topic has."""
+    """Takes Arrow batches, gives record batches, and rows whose body is still to be fetched.
+
+    `partitions` tells how many a topic has.
+    """
 
     def __init__(
         self, options: SinkOptions, partitions: Callable[[str], int], turn: int, now_ms: int
@@ -68,8 +92,32 @@ class RowRouter:
         """About what the rows take that are still here."""
         return sum(lane.bytes for lane in self._lanes.values())
 
-    def add(self, batch: pa.RecordBatch) -> list[tuple[Target, bytes]]:
-        """Take rows; the record batches that are full by now. Raises `BadRow`."""
+    def add(self, batch: pa.RecordBatch) -> list[tuple[Target, bytes | LargeRow]]:
+        """Take rows; the record batches that are full by now, and before a row of a large message
+        those that are not. Raises `BadRow`."""
+        full: list[tuple[Target, bytes | LargeRow]] = []
+        start = 0
+        for index in _large(batch):
+            self._add(batch.slice(start, index - start), full)
+            ((target, (row,)),) = self._routed(batch.slice(index, 1)).items()
+            body = large_body_of(row[2])
+            if body is not None and body.pieces and not row[1]:
+                lane = self._lanes.get(target)
+                if lane is not None and lane.rows:
+                    full.append((target, self._built(lane)))
+                full.append((target, LargeRow(row, body, _origin(batch, index, body))))
+                start = index + 1
+            else:
+                start = index
+        self._add(batch.slice(start), full)
+        return full
+
+    def _add(self, batch: pa.RecordBatch, full: list[tuple[Target, bytes | LargeRow]]) -> None:
+        for target, some in self._routed(batch).items() if batch.num_rows else ():
+            self._fill(target, some, full)
+
+    def _routed(self, batch: pa.RecordBatch) -> Mapping[Target, list[Row]]:
+        """The rows by where they go."""
         count = batch.num_rows
         names = set(batch.schema.names)
         keys: list[bytes | None] = _binary(batch, "key") if "key" in names else [None] * count
@@ -79,13 +127,8 @@ class RowRouter:
         rows = zip(keys, values, headers, times, repeat(0, count), strict=True)
         topic, chosen = self._options.topic, self._options.partition
         if topic is None or (chosen is None and "partition" in names):
-            fresh = self._by_columns(batch, rows, names)
-        else:
-            fresh = self._by_keys(topic, rows, is_plain="key" not in names)
-        full: list[tuple[Target, bytes]] = []
-        for target, some in fresh.items():
-            self._fill(target, some, full)
-        return full
+            return self._by_columns(batch, rows, names)
+        return self._by_keys(topic, rows, is_plain="key" not in names)
 
     def _by_keys(
         self, topic: str, rows: Iterable[Row], *, is_plain: bool
@@ -139,7 +182,9 @@ class RowRouter:
             raise BadRow(f"topic {topic} has partitions 0 to {count - 1}, not {number}")
         return Target(topic, number)
 
-    def _fill(self, target: Target, fresh: list[Row], full: list[tuple[Target, bytes]]) -> None:
+    def _fill(
+        self, target: Target, fresh: list[Row], full: list[tuple[Target, bytes | LargeRow]]
+    ) -> None:
         """Add rows of one partition; cut where the next row would be too much.
 
         Where a batch ends follows from the rows alone, not from how they came: a long row begins a
@@ -226,6 +271,29 @@ def _times(batch: pa.RecordBatch, now_ms: int) -> list[int]:
     if any(time is not None and time < 0 for time in times):
         raise BadRow("column timestamp is before 1970 in a row")
     return [now_ms if time is None else time for time in times]
+
+
+def _large(batch: pa.RecordBatch) -> list[int]:
+    """The rows that have the header of a large message, or one of its name."""
+    if "headers" not in batch.schema.names:
+        return []
+    headers = batch.column("headers")
+    names = pc.struct_field(pc.list_flatten(headers), "key")
+    if not pc.any(pc.equal(names, LARGE_HEADER)).as_py():
+        return []
+    rows = pc.filter(pc.list_parent_indices(headers), pc.equal(names, LARGE_HEADER))
+    return sorted(set(rows.to_pylist()))
+
+
+def _origin(batch: pa.RecordBatch, index: int, body: LargeBody) -> Origin:
+    found = batch.column("origin")[index].as_py() if "origin" in batch.schema.names else None
+    if found is None or None in found.values():
+        raise BadRow(
+            f"a row is a large message, whose body of {body.size} bytes is in no column: add a "
+            "column origin, struct(topic, partition, offset) as the source gives them, to have it "
+            f"copied, or leave such rows out: NOT exists(headers, h -> h.key = '{LARGE_HEADER}')"
+        )
+    return Origin(**found)
 
 
 def _headers(batch: pa.RecordBatch) -> list[Sequence[tuple[str, bytes | None]]]:

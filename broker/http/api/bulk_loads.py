@@ -83,12 +83,17 @@ class LedgerBody(msgspec.Struct, forbid_unknown_fields=True):
             "-1, the default: not known"
         ),
     ] = -1
+    pieces: Annotated[
+        Annotated[int, msgspec.Meta(ge=1, le=OFFSET_MAX)] | None,
+        msgspec.Meta(description="it is one large message, whose last record comes after so many"),
+    ] = None
 
     def ledger(self) -> PrivateLedger:
         """As the record holds it."""
         return PrivateLedger(
-            self.id, self.messages, self.bytes, self.first_ms, self.last_ms, self.disorder_ms
-        )
+            self.id, self.messages, self.bytes, self.first_ms, self.last_ms, self.disorder_ms,
+            self.pieces,
+        )  # fmt: skip
 
 
 class PartBody(msgspec.Struct, forbid_unknown_fields=True):

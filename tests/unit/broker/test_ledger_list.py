@@ -219,7 +219,8 @@ def test_pieces_are_hidden_and_nothing_else_is(
     for number, (count, large) in enumerate(made):
         end = found.end_offset
         pieces = count - 1 if large else None
-        found = found.inserting([PrivateLedger(number, count, 10, 1, 1)], 5, pieces, f"u{number}")
+        ledger = PrivateLedger(number, count, 10, 1, 1, pieces=pieces)
+        found = found.inserting([ledger], 5, f"u{number}")
         hidden |= set(range(end, end + (pieces or 0)))
         if data.draw(st.booleans()):
             at = data.draw(st.integers(0, found.end_offset))

@@ -60,6 +60,12 @@ def test_the_line_of_ours_in_a_page_of_two_languages() -> None:
     )
     assert cause_in(said) == ("InvalidOption", "there is no topic public/nix")
     assert cause_in("\n[X] it broke\nmore") == ("", "[X] it broke")
+    committing = (
+        "[PYTHON_DATA_SOURCE_ERROR] Failed to commit or abort: Traceback (most recent call last):\n"
+        '  File "sink.py", line 1, in commit\n'
+        "octavo.spark.commit.SinkFailed: the topic takes no large messages\n"
+    )
+    assert cause_in(committing) == ("SinkFailed", "the topic takes no large messages")
 
 
 def test_which_topics() -> None:

@@ -58,7 +58,7 @@ def test_every_row_once_in_order_where_its_key_belongs(
     given: list[list[tuple[bytes | None, bytes | None]]], turn: int, batch_bytes: str
 ) -> None:
     one = router(turn, topic="a", batchBytes=batch_bytes)
-    found = []
+    found: list[Any] = []
     for part in given:
         keys, values = [key for key, _ in part], [value for _, value in part]
         arrays = [pa.array(keys, pa.binary()), pa.array(values, pa.binary())]

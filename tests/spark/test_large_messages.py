@@ -1,0 +1,106 @@
+"""Large messages in Spark: one row each, and copied with their bodies by `replay`."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from octavo import Client
+from octavo.pipeline.replay import ReplayOptions, replay
+from octavo.pipeline.runner import JobFailed, run_job
+from octavo.protocol.large import PIECE_BYTES
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
+BODY = random.Random(2).randbytes(5 * PIECE_BYTES + 77)
+TIME_MS = 1_700_000_000_000
+
+
+@pytest.fixture(scope="module")
+def client(service: str) -> Iterator[Client]:
+    with Client(service) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def films(client: Client) -> str:
+    """Small and large ones, in an order."""
+    client.create_topic("films")
+    client.publish("films", "a", key="k", timestamp_ms=TIME_MS)
+    client.publish_large("films", BODY, key="k", headers={"kind": "film"}, timestamp_ms=TIME_MS + 1)
+    client.publish("films", "b", key="k", timestamp_ms=TIME_MS + 2)
+    client.publish_large("films", BODY[::-1], key="k", timestamp_ms=TIME_MS + 3)
+    client.publish("films", "c", key="k", timestamp_ms=TIME_MS + 4)
+    return "films"
+
+
+def found_in(client: Client, topic: str, partition: int = 0) -> list[tuple[Any, ...]]:
+    """Time, key, headers and all of the value of each message."""
+    found = []
+    for one in client.messages(topic, partition=partition):
+        value = one.value if one.large is None else b"".join(client.body(topic, one))
+        headers = [header for header in one.headers if header[0] != "octavo-large"]
+        found.append((one.timestamp_ms, one.key, headers, value))
+    return found
+
+
+def test_a_large_message_is_one_row_without_its_body(
+    spark: SparkSession, service: str, client: Client, films: str
+) -> None:
+    read = spark.read.format("octavo").options(service=service, subscribe=films)
+    rows = read.option("includeHeaders", "true").load().orderBy("offset").collect()
+    offsets = [one.offset for one in client.messages(films)]
+    assert [row.offset for row in rows] == offsets
+    assert [row.value for row in rows] == [b"a", b"", b"b", b"", b"c"]
+    assert [row.key for row in rows] == [b"k"] * 5
+    headers = {header.key: bytes(header.value) for header in rows[1].headers}
+    said = json.loads(headers.pop("octavo-large"))
+    assert (said["size"], said["pieces"]) == (len(BODY), 6)
+    assert headers == {"kind": b"film"}
+    assert rows[0].headers is None
+
+
+def test_replay_copies_bodies_in_their_order(
+    spark: SparkSession, service: str, client: Client, films: str
+) -> None:
+    client.create_topic("films-again", partitions=3)
+
+    def play(**options: Any) -> dict[str, Any]:
+        chosen = ReplayOptions(films, "films-again", **options)
+        work = run_job(
+            "replay", lambda run: replay(run, chosen), service=service, say=lambda _: None
+        )
+        return work.summary
+
+    said = play()
+    assert (said["rows_read"], said["rows"]) == (5, 5)
+    copies = [one for number in range(3) for one in found_in(client, "films-again", number)]
+    assert copies == found_in(client, films)
+    assert copies[1] == (TIME_MS + 1, b"k", [("kind", b"film")], BODY)
+    again = play()
+    assert (again["rows"], again["replayed_before"]) == (0, True)
+    large = "exists(headers, h -> h.key = 'octavo-large')"
+    assert play(where=f"headers IS NULL OR NOT {large}")["rows"] == 3
+
+
+def test_a_body_is_never_left_behind(
+    spark: SparkSession, service: str, client: Client, films: str
+) -> None:
+    client.create_topic("films-compacted", compaction={})
+    chosen = ReplayOptions(films, "films-compacted")
+    with pytest.raises(JobFailed, match="is compacted, which would keep a large message"):
+        run_job("replay", lambda run: replay(run, chosen), service=service, say=lambda _: None)
+    assert found_in(client, "films-compacted") == []
+    read = spark.read.format("octavo").options(service=service, subscribe=films)
+    rows = read.option("includeHeaders", "true").load().select("value", "headers")
+    client.create_topic("films-plain")
+    writing = rows.write.format("octavo").options(service=service, topic="films-plain")
+    with pytest.raises(Exception, match=r"whose body of .* bytes is in no column"):
+        writing.mode("append").save()
+    assert found_in(client, "films-plain") == []
