@@ -431,12 +431,16 @@ class BrokerServer:
         try:
             while not task.done():
                 with self._gate.wakes.next() as woken:
-                    either: set[asyncio.Future[Any]] = {task, woken, connection.end}
+                    either: set[asyncio.Future[Any]] = {task, woken}
+                    if not call.is_streaming:  # a stream notices, and has a last word to say
+                        either.add(connection.end)
                     await asyncio.wait(
                         either, timeout=GONE_CHECK_S, return_when=asyncio.FIRST_COMPLETED
                     )
                 if task.done():
                     break
+                if call.is_streaming and connection.end in either and connection.end.done():
+                    continue  # it became one meanwhile
                 ends = stopping() if services.stopping.is_set() else await _denied(call)
                 if ends is None and not call.client_is_gone:
                     continue
