@@ -19,8 +19,8 @@ MUTANTS = (
         (
             Edit(
                 "octavo.broker.partition.large:LargeUpload.finish",
-                "pieces=body.pieces or None",
-                "pieces=None",
+                "contents.disorder_ms, body.pieces or None",
+                "contents.disorder_ms, None",
             ),
         ),
         PROFILE,
