@@ -432,7 +432,8 @@ class LedgerList:
                     segment.ledger_id, segment.base_offset, at - segment.base_offset,
                     point.cut.payload_bytes, point.cut.some_ms, point.cut.some_ms, now_ms,
                     bulk_loaded=segment.bulk_loaded, aging_since_ms=segment.aging_since_ms,
-                    shared=True, cut=point.cut.last_entry, appended_ms=segment.appended_ms,
+                    offload=segment.offload, shared=True, cut=point.cut.last_entry,
+                    appended_ms=segment.appended_ms,
                     pieces=segment.pieces and min(segment.pieces, at - segment.base_offset),
                 )
             )  # fmt: skip
