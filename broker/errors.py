@@ -263,7 +263,7 @@ class PartitionUnopenable(PartitionUnavailable):
     retryable = False
 
 
-def cannot_be_opened(message: str, cause: Exception) -> PartitionUnavailable:
+def unavailable(message: str, cause: Exception) -> PartitionUnavailable:
     """What callers are told of a partition: whether it is worth their while to ask again."""
     hopeless = isinstance(cause, TooFewBookies)
     return PartitionUnopenable(message) if hopeless else PartitionUnavailable(message)

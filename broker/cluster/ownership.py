@@ -32,7 +32,7 @@ from octavo.broker.errors import (
     PartitionNotFound,
     TopicChanged,
     TopicNotFound,
-    cannot_be_opened,
+    unavailable,
 )
 from octavo.broker.log.record import OwnershipLost
 from octavo.broker.partition.context import PartitionContext
@@ -653,7 +653,7 @@ class OwnershipManager:
                 return
             except Exception as error:  # a bug must not leave everybody waiting in silence
                 reason = str(error) if isinstance(error, OctavoError) else repr(error)
-                local.error = cannot_be_opened(f"{name} cannot be opened: {reason}", error)
+                local.error = unavailable(f"{name} cannot be opened: {reason}", error)
                 local.opened.set()
                 bug = None if isinstance(error, OctavoError) else error
                 _log.warning(

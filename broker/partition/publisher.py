@@ -30,6 +30,7 @@ from octavo.broker.errors import (
     PartitionUnavailable,
     PublishOutcomeUnknown,
     TopicIsStream,
+    unavailable,
 )
 from octavo.broker.log.cache import CachedBatch, PartitionTail
 from octavo.broker.log.entry_index import EntryIndex
@@ -364,12 +365,10 @@ class Publisher:
         for _, done in self._until_confirmed:
             if not done.done():
                 done.set_exception(self._unknown(error))
-        for job in self._waiting:
-            job.fail(self._not_stored(error))
+        self._refuse_waiting(error)
         self._pending.clear()
         self._until_confirmed.clear()
-        self._waiting.clear()
-        self._waiting_bytes = self.inflight_bytes = 0
+        self.inflight_bytes = 0
         for task in (self._draining, self._forcing):
             if task is not None:
                 task.cancel()
@@ -382,12 +381,18 @@ class Publisher:
             "repeat it with the same producer sequence"
         )
 
+    def _refuse_waiting(self, error: OctavoError) -> None:
+        for job in self._waiting:
+            job.fail(self._not_stored(error))
+        self._waiting.clear()
+        self._waiting_bytes = 0
+
     def _not_stored(self, error: OctavoError) -> BrokerError:
         """Nothing of the call took effect: it may be made again, at the new owner if any."""
         why = f"{self._name}: not stored: {error.name}: {error}"
         if isinstance(error, NotOwner | LedgerFenced | OwnershipLost):
             return NotOwner(why)
-        return PartitionUnavailable(why)
+        return unavailable(why, error)
 
     def _too_late(self, job: _Job) -> OctavoError:
         waited_ms = self._config.publish_timeout_ms
@@ -630,12 +635,20 @@ class Publisher:
         if self._draining is None:
             self._draining = asyncio.create_task(self._drained(), name=f"drain {self._name}")
 
+    async def _begun(self, begin: Callable[[], Awaitable[None]]) -> None:
+        """Have a ledger made. Where none can be had who waits is told so; who reads needs none."""
+        try:
+            await begin()
+        except OctavoError as error:
+            if self.failed is None:
+                self._refuse_waiting(error)
+
     async def _drained(self) -> None:
         try:
             if self.segment.writer is not None:
                 await self.segment.writer.drain()
             elif self.begin is not None:
-                await self.begin()
+                await self._begun(self.begin)
         except OctavoError as error:
             self.fail(error)
         except Exception as error:  # a bug must not keep publishers waiting in silence

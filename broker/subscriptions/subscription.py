@@ -852,7 +852,7 @@ class Subscription:
         return shorter
 
     def _answer_is(self, found: DispatchedBatch) -> None:
-        for consumer, answer in self._answered.items():
+        for consumer, answer in tuple(self._answered.items()):
             if answer.found is not None and answer.found.number == found.number:
                 self._answered[consumer] = answer._replace(found=found)
 

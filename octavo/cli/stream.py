@@ -52,11 +52,11 @@ class NoStream(OctavoError):
 
 @contextmanager
 def _known(stream: str) -> Iterator[None]:
-    """Raises `NoStream` where the block finds no topic."""
+    """Raises `NoStream` where the block finds nothing of the name: it says the command."""
     try:
         yield
     except NotFound as error:
-        if error.code != "topic-not-found":
+        if f"there is no stream {TopicName.of(stream)};" not in str(error):
             raise
         raise NoStream(
             f"there is no stream {TopicName.of(stream)}; octavo stream create {stream} makes it"

@@ -37,7 +37,7 @@ async def values_of(stream: AsyncStream) -> list[Any]:
 
 async def test_json_is_appended_and_read_from_any_place(client: AsyncClient) -> None:
     events = client.stream("public/events")
-    with pytest.raises(NotFound, match="there is no topic public/events"):
+    with pytest.raises(NotFound, match="there is no stream public/events"):
         await events.head()
     assert await events.create() is True
     assert await events.create() is False

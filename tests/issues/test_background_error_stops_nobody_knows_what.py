@@ -50,7 +50,8 @@ async def test_a_roll_over_that_fails_ends_the_pipeline_and_another_begins(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = (await cluster.start("A")).broker
-    partition = await owned(broker, await make_topic(broker, rollover_entries=1))
+    partition = await owned(broker, await make_topic(broker, rollover_entries=2))
+    await partition.publish(batch(tag="none"))
     right = PartitionRecordKeeper.change
     fail_once(monkeypatch, PartitionRecordKeeper, "change")
     await partition.publish(batch(tag="one"))  # it is due after this

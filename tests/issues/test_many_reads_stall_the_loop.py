@@ -124,9 +124,8 @@ async def test_what_was_not_handed_over_in_its_turn_is_given_back() -> None:
         async def receive(self, *_: object, **__: object) -> list[Delivery]:
             return deliveries
 
-        async def acknowledge(self, release: list[str]) -> int:
-            given_back.extend(release)
-            return 0
+        async def take_back(self, ack_ids: list[str]) -> None:
+            given_back.extend(ack_ids)
 
     async def subscription(name: str) -> Leased:
         return Leased()

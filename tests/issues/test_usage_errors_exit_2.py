@@ -20,6 +20,7 @@ ASKS_FIRST = {
     "user delete",
     "security open",
     "subscription delete",
+    "stream delete",
 }
 
 

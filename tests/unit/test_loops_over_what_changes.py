@@ -27,6 +27,7 @@ _FIXED = (
     "self.config.directories",
     "self._all",  # the journals of a bookie
     "self._record.ledgers.segments",  # a tuple
+    "self._newest",  # of a compaction: its first pass is over
     "self._logs.log_ids",  # a list of its own for each who asks
 )
 """What nobody changes."""
