@@ -8,8 +8,8 @@
 Fencing comes before reading: after step 2 nothing can be added to what step 3 sees; after step 4
 the old owner can name no other ledger, so where none was open this alone keeps it out. New ledgers
 are made at the first need (rollover.py, state/log.py): hardly any of the partitions that a broker
-takes over is in use. An owner whose own ledger failed has publishers that wait, and an heir of a
-planned hand-over had time: they begin with new ones, which step 4 names as well. If somebody
+takes over is in use. Where one was being written publishers wait, so new ones are made beside the
+recovery; an heir of a planned hand-over had time to: step 4 names them as well. If somebody
 else changed the record meanwhile, step 4 fails and all begins anew (LedgerChaining: of two who
 take over at once, one wins). A crash anywhere leaves at most ledgers that no record names, and
 these are found (log/leftover.py).
@@ -249,11 +249,14 @@ class PartitionOpener:
             self._spawn(self._discard(prepared.data, prepared.state))
             prepared = None
         new, new_state = prepared[1:] if prepared is not None else (None, None)
-        if own:
+        was_written = bool(record.ledgers) and record.ledgers[-1].count is None
+        if own or (was_written and new is None):
             new = self._create("data", record)
         if state_ledger is None and new_state is not None:
             self._spawn(self._discard(new_state))
             new_state = None
+        if was_written and state_ledger is not None and new_state is None:
+            new_state = self._create("state", record)
         try:
             recovered, state = await asyncio.gather(self._close_last(), self._replay(state_ledger))
             contents = await self._measure(recovered)

@@ -22,8 +22,8 @@ from octavo.broker.partition.partition import Partition
 from octavo.broker.types import MessageId, PartitionName, SubscriptionSettings
 from tests.support.cluster import TOPIC, Cluster, batch, make_topic, owned
 
-SUCCESSORS_LEDGER = 3
-"""The data ledger: the first owner had two, and the state ledger of this one came before."""
+SUCCESSORS_LEDGER = 2
+"""After the first owner's data and state ledgers."""
 
 
 def numbered(first: int) -> bytes:
