@@ -3,8 +3,10 @@
 The record says which ledgers make up the partition, so whoever changes it decides what is part of
 the log. Promise: a change either took effect on exactly the record that this owner knew, or
 `OwnershipLost` says that somebody else has changed it since. A lost reply is never guessed: the
-record is read again, and ledger ids, which never repeat, tell whether the write was ours. Jobs may
-change beside the owner where closed ledgers lie, and the compacted view (metadata/offloads.py).
+record is read again, and tells whether the write was ours: an epoch has one owner, and ledger ids
+never repeat. A take-over that names no new ledger might be anybody's, so it counts as lost and
+begins anew. Jobs may change beside the owner where closed ledgers lie, and the compacted view
+(metadata/offloads.py).
 
 The record belongs to one incarnation of the topic. Whoever deletes a topic marks it first, then its
 partitions' records, and then waits until no owner's claim stands; a claim that is newer than that
@@ -33,6 +35,15 @@ _RETRY_DELAY_S = 0.1
 def with_ledgers(record: PartitionRecord, ledger_list: LedgerList) -> PartitionRecord:
     """`record` with these ledgers."""
     return replace(record, ledgers=ledger_list.segments, trimmed_offset=ledger_list.earliest_offset)
+
+
+def _is_nobody_elses(wanted: PartitionRecord, known: PartitionRecord) -> bool:
+    """Whether only the owner that knew `known` can have written `wanted`."""
+    return wanted.epoch == known.epoch or not _named(wanted) <= _named(known)
+
+
+def _named(record: PartitionRecord) -> set[int | None]:
+    return {record.state_ledger, *(one.ledger_id for one in record.ledgers)}
 
 
 class OwnershipLost(BrokerError):
@@ -165,7 +176,7 @@ class PartitionRecordKeeper:
                     f"{self._name}: its record was deleted", refused=not unsure
                 ) from error
             found, version = await self._found()
-            if unsure and same_to_owner(found, wanted):
+            if unsure and same_to_owner(found, wanted) and _is_nobody_elses(wanted, known):
                 return found, version
             if not same_to_owner(found, known):
                 raise OwnershipLost(

@@ -126,6 +126,27 @@ async def test_anothers_write_after_a_lost_reply_leaves_ours_in_doubt() -> None:
     assert not lost.value.refused, "the ledger may be part of the other's chain: keep it"
 
 
+def next_epoch(record: PartitionRecord) -> PartitionRecord:
+    """What everybody writes who takes over and makes no ledger."""
+    return replace(record, epoch=record.epoch + 1)
+
+
+async def test_a_take_over_without_a_ledger_is_nobodys_after_a_lost_reply() -> None:
+    topics = FakeTopics()
+    first, second = await opened(topics), await opened(topics)
+    topics.faults = ["lost request"]
+    losing = asyncio.create_task(first.change(next_epoch))
+    await asyncio.sleep(0)
+    await second.change(next_epoch)
+    with pytest.raises(OwnershipLost) as lost:
+        await losing
+    assert not lost.value.refused
+    await first.read()
+    assert (await first.change(next_epoch)).epoch == 2, "two owners never have one epoch"
+    with pytest.raises(OwnershipLost):
+        await second.change(with_ledger(5))
+
+
 async def test_a_deleted_partition_is_lost_and_is_not_made_again_while_deleting() -> None:
     topics = FakeTopics()
     keeper = await opened(topics)
