@@ -15,6 +15,7 @@ import pytest
 
 from octavo.broker.errors import BrokerError, PartitionUnavailable
 from octavo.broker.log.record import PartitionRecordKeeper
+from octavo.broker.partition import opening
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import BrokerInfo, PartitionName, SubscriptionSettings, TopicName
 from octavo.ledger.write.writer import LedgerWriter
@@ -131,13 +132,16 @@ async def test_after_hand_overs(cluster: Cluster) -> None:
     await as_before(one, before)
 
 
-@pytest.mark.parametrize("fails", ["create", "change"])
+@pytest.mark.parametrize("fails", ["create", "write", "change"])
 async def test_after_failed_openings(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
+    """Of a producer the batches alone tell, so each opening makes a state ledger and writes it."""
     one = await cluster.start("A")
     name = await make_topic(one.broker)
     before = await settled(one, name)
+    partition = await one.broker.ownership.partition(name)
+    await partition.publish(batch(1, producer_id=7, producer_epoch=0, base_sequence=0))
     failed = 0
 
     async def fail(*_: object, **__: object) -> None:
@@ -145,18 +149,14 @@ async def test_after_failed_openings(
         failed += 1
         raise MetadataUnavailable("the store does not answer")
 
-    async def make_one_only(*args: Any, **settings: Any) -> LedgerWriter:
-        if settings["custom"]["octavo.kind"] == b"data":
-            await fail()
-        return await create(*args, **settings)
-
-    create: Callable[..., Any] = one.ledgers.create
     with monkeypatch.context() as patch:
         if fails == "change":
             patch.setattr(PartitionRecordKeeper, "change", fail)
+        elif fails == "write":
+            patch.setattr(opening, "write_snapshot", fail)
         else:
-            patch.setattr(one.ledgers, "create", make_one_only)
-        (await one.broker.ownership.partition(name)).abandon("another is said to serve it")
+            patch.setattr(one.ledgers, "create", fail)
+        partition.abandon("another is said to serve it")
         for _ in range(500):
             if failed >= TIMES:
                 break
