@@ -61,7 +61,7 @@ OVERWRITES = Defect(
 LOOKS = Defect(
     "the last ledger is not recovered before the list grows (LedgerChaining)",
     "S9: ",
-    depth=16,
+    depth=18,
     plant=lambda: patch.object(PartitionOpener, "_close_last", look_only),
 )
 HASTY = Defect(
@@ -84,8 +84,8 @@ ROLLS = Model(
     about="a take-over amid publishing and roll-overs, each broker at any time",
     bounds="2 brokers; 2 messages each; a roll-over after each message",
     world=lambda: chain_world("pq", messages=2, rolls=True),
-    states=15_156,
-    depth=61,
+    states=42_106,
+    depth=62,
     ci=True,
     defects=(OVERWRITES, LOOKS, HASTY),
 )
@@ -95,8 +95,8 @@ LOST = Model(
     about="the same with one answer of the metadata store lost: its write may come late",
     bounds="2 brokers; 1 message each; a roll-over after it; 1 lost answer",
     world=lambda: chain_world("pq", messages=1, rolls=True, faults=1),
-    states=118_611,
-    depth=73,
+    states=300_243,
+    depth=74,
     defects=(OVERWRITES, LOOKS, GUESSES),
 )
 
@@ -105,7 +105,7 @@ THREE = Model(
     about="two leadership changes: three brokers take over from each other, or race",
     bounds="3 brokers; 1 message each",
     world=lambda: chain_world("pqr", messages=1, rolls=False),
-    states=449_910,
-    depth=77,
+    states=851_960,
+    depth=70,
     defects=(OVERWRITES, LOOKS),
 )
