@@ -155,7 +155,7 @@ async def test_open_rolled_over_and_taken_over(tmp_path: Path) -> None:
         await ask_all(brokers, partition, expected)
         await first.vanish()
         taken = await owned((await brokers.start("B")).broker, name)
-        assert [link.disorder_ms for link in taken._record.ledgers.segments] == [90, -1]
+        assert [link.disorder_ms for link in taken._record.ledgers.segments] == [90, -1, -1]
         await ask_all(brokers, taken, expected)
         # What `from=` and a subscription's seek are resolved by.
         assert [await taken.resolve(time_ms=one) for one in (100, 101, 121)] == [0, 2, 6]
