@@ -56,10 +56,10 @@ REQUESTS_PER_CHUNK = 250
 _READ_PER_TURN = 16
 """Sockets that waited for their turn, and are read in the next one."""
 CROWD_BYTES = 128 * 1024
-"""Adds that come within a millisecond, or in one chunk: the loop is behind those who add."""
+"""Much, of adds that come within a millisecond, or in one chunk."""
 _AT_ONCE_S = 0.001
-CROWD_S = 0.02
-"""How long a crowd counts as one after that."""
+CROWD_S = 0.01
+"""Much that comes again so soon is a crowd, which counts as one for so long."""
 _HELD_BYTES_MIN = 4096
 """Who holds less of a frame is no burden."""
 
@@ -312,15 +312,15 @@ class AddPressure:
 class AddCrowd:
     """Whether adds come as fast as the loop takes them, so that whatever else it does costs them.
 
-    A loop that keeps up finds little on a socket, however much there is in a second; one that does
-    not finds much at once.
+    A loop that keeps up finds little on a socket, however much there is in a second. One that was
+    kept from it for a moment finds much once; one that does not keep up, again and again.
     """
 
-    __slots__ = ("_bytes", "_loop", "_since", "_there_until")
+    __slots__ = ("_bytes", "_loop", "_much_at", "_since", "_there_until")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._since = self._there_until = float("-inf")
+        self._since = self._much_at = self._there_until = float("-inf")
         self._bytes = 0
 
     def came(self, size: int) -> None:
@@ -330,11 +330,14 @@ class AddCrowd:
             self._since, self._bytes = now, 0
         self._bytes += size
         if self._bytes >= CROWD_BYTES:
-            self._there_until = now + CROWD_S
+            self._bytes = 0
+            if now - self._much_at <= CROWD_S:
+                self._there_until = now + CROWD_S
+            self._much_at = now
 
     @property
     def is_there(self) -> bool:
-        """Whether so much came at once a moment ago."""
+        """Whether so much came at once twice in a row, a moment ago."""
         return self._loop.time() < self._there_until
 
 

@@ -283,7 +283,7 @@ async def test_reads_make_room_for_adds_that_crowd_in() -> None:
     await until(lambda: len(executor.under_way) == 2)
     adding = asyncio.create_task(crowding(crowd))
     loop = asyncio.get_running_loop()
-    await asyncio.sleep(0)
+    await until(lambda: crowd.is_there)
     executor.under_way[0].set_result([])
     await asyncio.sleep(0.01)
     assert len(executor.under_way) == 2, "a second thread begins nothing more"
@@ -308,7 +308,7 @@ async def test_urgent_reads_make_no_room_and_nobody_does_for_ever() -> None:
     executor, crowd = _OneByOne(), AddCrowd()
     cold = cold_reads(executor, crowd, read_threads=2, read_wait_ms_max=400)
     adding = asyncio.create_task(crowding(crowd))
-    await asyncio.sleep(0)
+    await until(lambda: crowd.is_there)
     tasks = [asyncio.create_task(cold.run_with(n, 0)) for n in range(2)]
     await asyncio.sleep(0.01)
     assert executor.ledgers == [0]
@@ -332,12 +332,15 @@ async def test_a_crowd_is_much_at_once_and_not_much_in_a_second() -> None:
         await asyncio.sleep(0.002)
     assert not crowd.is_there
     crowd.came(CROWD_BYTES)
+    assert not crowd.is_there, "the loop was kept from it for a moment"
+    await asyncio.sleep(CROWD_S * 1.5)
+    for _ in range(2):
+        assert not crowd.is_there
+        for _ in range(64):  # of many sockets, in one turn of the loop
+            crowd.came(CROWD_BYTES // 64)
     assert crowd.is_there
     await asyncio.sleep(CROWD_S * 1.5)
     assert not crowd.is_there
-    for _ in range(64):  # of many sockets, in one turn of the loop
-        crowd.came(CROWD_BYTES // 64)
-    assert crowd.is_there
 
 
 # -- the level of pressure
