@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from octavo.bookie.back_pressure import (
     Pressure,
 )
 from octavo.bookie.journal.journal import JournalQueue
+from octavo.bookie.read import scheduler
 from octavo.bookie.read.cache import ReadCache
 from octavo.bookie.read.scheduler import ColdReads, ReadScheduler
 from octavo.bookie.stats import ReadStats
@@ -227,7 +229,7 @@ class _OneByOne(Executor):
 
 
 def cold_reads(
-    executor: Executor, crowd: AddCrowd | None = None, *, read_threads: int = 1, **how: int
+    executor: Executor, crowd: Any = None, *, read_threads: int = 1, **how: int
 ) -> ColdReads:
     config = config_in(Path("/nowhere"), read_threads=read_threads, **how)
     nothing: Any = None
@@ -268,78 +270,88 @@ async def test_one_cold_read_too_many_is_refused_while_the_disk_still_hangs() ->
         task.cancel()
 
 
-async def crowding(crowd: AddCrowd) -> None:
-    """Adds that come as fast as they are taken, for as long as the test goes on."""
-    while True:
-        crowd.came(CROWD_BYTES)
-        await asyncio.sleep(CROWD_S / 10)
+class _Crowd:
+    """A crowd of adds, or none, as the test says."""
+
+    is_there = True
 
 
-async def test_reads_make_room_for_adds_that_crowd_in() -> None:
-    """One thread reads, and rests four times as long as it has read; without a crowd both do."""
-    executor, crowd = _OneByOne(), AddCrowd()
+async def test_while_adds_crowd_in_one_thread_reads_and_rests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("_REST_RATIO", "_REST_S_MAX"):
+        monkeypatch.setattr(scheduler, name, 10**9)
+    executor, crowd = _OneByOne(), _Crowd()
     cold = cold_reads(executor, crowd, read_threads=2, read_wait_ms_max=60_000)
-    tasks = [asyncio.create_task(cold.run_with(n, 0)) for n in range(6)]
+    crowd.is_there = False
+    tasks = [asyncio.create_task(cold.run_with(n, 0)) for n in range(5)]
     await until(lambda: len(executor.under_way) == 2)
-    adding = asyncio.create_task(crowding(crowd))
-    loop = asyncio.get_running_loop()
-    await until(lambda: crowd.is_there)
+    crowd.is_there = True
     executor.under_way[0].set_result([])
     await asyncio.sleep(0.01)
     assert len(executor.under_way) == 2, "a second thread begins nothing more"
     executor.under_way[1].set_result([])
     await asyncio.sleep(0.01)
     assert len(executor.under_way) == 2, "and the first one rests"
-    await until(lambda: len(executor.under_way) == 3)
-    began = loop.time()
-    await asyncio.sleep(0.02)
-    executor.under_way[2].set_result([])
-    await until(lambda: len(executor.under_way) == 4)
-    assert loop.time() - began >= 0.08
-    adding.cancel()
-    await until(lambda: not crowd.is_there)
-    executor.under_way[3].set_result([])
-    await until(lambda: len(executor.under_way) == 6)  # nobody adds: both threads read
+    crowd.is_there = False
+    tasks.append(asyncio.create_task(cold.run_with(9, 0)))
+    await until(lambda: len(executor.under_way) == 4)  # both read
     for task in tasks:
         task.cancel()
 
 
-async def test_urgent_reads_make_no_room_and_nobody_does_for_ever() -> None:
-    executor, crowd = _OneByOne(), AddCrowd()
-    cold = cold_reads(executor, crowd, read_threads=2, read_wait_ms_max=400)
-    adding = asyncio.create_task(crowding(crowd))
-    await until(lambda: crowd.is_there)
+async def test_it_rests_four_times_as_long_as_it_has_read() -> None:
+    executor = _OneByOne()
+    cold = cold_reads(executor, _Crowd(), read_wait_ms_max=60_000)
+    tasks = [asyncio.create_task(cold.run_with(n, 0)) for n in range(2)]
+    await until(lambda: len(executor.under_way) == 1)
+    await asyncio.sleep(0.02)
+    began = asyncio.get_running_loop().time()
+    executor.under_way[0].set_result([])
+    await until(lambda: len(executor.under_way) == 2)
+    assert asyncio.get_running_loop().time() - began >= 0.08
+    for task in tasks:
+        task.cancel()
+
+
+async def test_urgent_reads_make_no_room_and_nobody_does_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("_REST_RATIO", "_REST_S_MAX"):
+        monkeypatch.setattr(scheduler, name, 10**9)
+    executor = _OneByOne()
+    cold = cold_reads(executor, _Crowd(), read_threads=2, read_wait_ms_max=4_000)
     tasks = [asyncio.create_task(cold.run_with(n, 0)) for n in range(2)]
     await asyncio.sleep(0.01)
     assert executor.ledgers == [0]
     tasks.append(asyncio.create_task(cold.run_with(7, 0, urgent=True)))
-    await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
     assert executor.ledgers == [0, 7]
     executor.under_way[1].set_result([])
-    await asyncio.sleep(0.25)  # more than half of what it may wait
+    await asyncio.sleep(2.1)  # more than half of what it may wait
+    assert executor.ledgers == [0, 7]
     executor.under_way[0].set_result([])
     await until(lambda: executor.ledgers == [0, 7, 1])
-    assert crowd.is_there
-    adding.cancel()
     for task in tasks:
         task.cancel()
 
 
-async def test_a_crowd_is_much_at_once_and_not_much_in_a_second() -> None:
-    crowd = AddCrowd()
+async def test_a_crowd_is_much_at_once_twice_and_not_much_in_a_second() -> None:
+    crowd, now = AddCrowd(), 0.0
+    crowd._loop = SimpleNamespace(time=lambda: now)  # type: ignore[assignment]
     for _ in range(20):
         crowd.came(CROWD_BYTES // 2 - 1)
-        await asyncio.sleep(0.002)
+        now += 0.002
     assert not crowd.is_there
     crowd.came(CROWD_BYTES)
     assert not crowd.is_there, "the loop was kept from it for a moment"
-    await asyncio.sleep(CROWD_S * 1.5)
+    now += CROWD_S * 1.5
     for _ in range(2):
         assert not crowd.is_there
         for _ in range(64):  # of many sockets, in one turn of the loop
             crowd.came(CROWD_BYTES // 64)
     assert crowd.is_there
-    await asyncio.sleep(CROWD_S * 1.5)
+    now += CROWD_S * 1.5
     assert not crowd.is_there
 
 
