@@ -151,6 +151,7 @@ async def test_who_waits_while_no_ledger_can_be_made_is_refused_and_served_later
     partition = await owned(running.broker, name)
     for bookie in ("b1", "b2"):
         await cluster.stop_bookie(bookie)
+    await until(lambda: list(running.ledgers.bookies.available) == ["b3"], "it has heard of it")
     with pytest.raises(OctavoError, match="not stored"):
         await partition.publish(batch(1, tag="refused"))
     for bookie in ("b1", "b2"):
