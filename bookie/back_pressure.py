@@ -58,7 +58,7 @@ _READ_PER_TURN = 16
 CROWD_BYTES = 128 * 1024
 """Much, of adds that come within a millisecond, or in one chunk."""
 _AT_ONCE_S = 0.001
-CROWD_S = 0.01
+CROWD_S = 0.02
 """Much that comes again so soon is a crowd, which counts as one for so long."""
 _HELD_BYTES_MIN = 4096
 """Who holds less of a frame is no burden."""
