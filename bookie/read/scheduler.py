@@ -40,7 +40,7 @@ from octavo.protocol.fair_queue import FairQueue
 _READS_PER_TURN = 64
 _BYTES_PER_TURN = 1024 * 1024
 _REST_RATIO = 4
-"""So adds keep four fifths of what they have without readers."""
+"""Of the one thread's time reading so has a fifth."""
 _REST_S_MAX = 0.1
 """A read that a disk kept waiting has not kept adds from anything."""
 

@@ -283,7 +283,7 @@ def check_large_taken(
     if settings.schema_validate:
         raise LargeNotTaken(
             f"topic {topic} checks a schema, and a body that comes in pieces cannot be checked: "
-            "publish it as an ordinary message, or to a topic without schema_validate"
+            "publish it as an ordinary message, or to a topic whose schema has validate: false"
         )
     if settings.compaction_after_bytes is not None:
         raise LargeNotTaken(

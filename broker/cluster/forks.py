@@ -142,7 +142,7 @@ class Forks:
     ) -> Callable[[], None]:
         """Claim the name, for as long as `stack` is open, and make the topic's record."""
 
-        async def created() -> Any:
+        async def created() -> bool:
             try:
                 await self._records.create_topic(*name, record)
             except RecordExists:
@@ -150,11 +150,12 @@ class Forks:
             return True
 
         claimed = stack.enter_async_context(self._deletions.alone(name))
-        found = await all_of([claimed, created()])
-        check: Callable[[], None] = found[0]
+        works: tuple[Coroutine[Any, Any, Any], ...] = claimed, created()
+        check: Callable[[], None]
+        check, is_new = await all_of(works)
         check()
         # Without the claim somebody may have deleted it again, or was still deleting another one.
-        if found[1]:
+        if is_new:
             await self._standing(name, record.identity)
         elif not await created():
             raise TopicExists(f"topic {name} is there already; a fork needs a new name")

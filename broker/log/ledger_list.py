@@ -16,7 +16,7 @@ Pieces have offsets, so that they stay dense, and are hidden: nobody is given on
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -32,6 +32,11 @@ def end_offset(segment: PartitionLedger) -> int:
     """One past the last offset of a closed ledger."""
     assert segment.count is not None, f"ledger {segment.ledger_id} is open"
     return segment.base_offset + segment.count
+
+
+def is_written(segments: Sequence[PartitionLedger]) -> bool:
+    """Whether the newest ledger is open: somebody adds to it, or did when it died."""
+    return bool(segments) and segments[-1].count is None
 
 
 class RolloverPolicy(NamedTuple):
@@ -195,8 +200,7 @@ class LedgerList:
     @property
     def closed(self) -> tuple[PartitionLedger, ...]:
         """All segments but the one that is being written, if there is one."""
-        is_open = bool(self.segments) and self.segments[-1].count is None
-        return self.segments[:-1] if is_open else self.segments
+        return self.segments[:-1] if is_written(self.segments) else self.segments
 
     @property
     def closed_bytes(self) -> int:

@@ -10,7 +10,7 @@ while it may publish, nobody else may. So it does not matter for safety who owns
 owner does it, for it knows when. A crash leaves the view before, and ledgers that no record names
 and none ever will, for a run is in the record no more once the next one begins (log/leftover.py).
 Memory: the newest offsets of some keys, a byte for each message, one batch that is read, one that
-is written. How fast it goes, and that publishers do not feel it: pace.py.
+is written. How fast it goes, and how much of the loop it may have: pace.py.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from octavo.broker.log.ledger_list import Contents
+from octavo.broker.log.ledger_list import Contents, is_written
 from octavo.ledger.encryption import plain_length
 from octavo.metadata.ledgers import LedgerMetadata, LedgerState
 from octavo.metadata.topics import PartitionRecord
@@ -47,10 +47,9 @@ class PartitionEnd(NamedTuple):
     def fits(self, record: PartitionRecord) -> bool:
         """Whether nobody has opened the partition since, and the ledgers are those."""
         return (
-            bool(record.ledgers)
+            is_written(record.ledgers)
             and record.epoch == self.epoch
             and record.ledgers[-1].ledger_id == self.ledger_id
-            and record.ledgers[-1].count is None
             and record.state_ledger == self.state_ledger
         )
 

@@ -26,7 +26,7 @@ import structlog
 
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import PartitionUnavailable, TopicNotFound
-from octavo.broker.log.ledger_list import Contents, LedgerList
+from octavo.broker.log.ledger_list import Contents, LedgerList, is_written
 from octavo.broker.log.reader import LogReader
 from octavo.broker.log.record import (
     OwnershipLost,
@@ -249,7 +249,7 @@ class PartitionOpener:
             self._spawn(self._discard(prepared.data, prepared.state))
             prepared = None
         new, new_state = prepared[1:] if prepared is not None else (None, None)
-        was_written = bool(record.ledgers) and record.ledgers[-1].count is None
+        was_written = is_written(record.ledgers)
         if own or (was_written and new is None):
             new = self._create("data", record)
         if state_ledger is None and new_state is not None:

@@ -1,4 +1,4 @@
-"""How fast a compaction goes on: no faster than is needed, and never so that publishers feel it.
+"""How fast a compaction goes on: no faster than is needed, and with a share of the loop at most.
 
     reads       so many bytes a second, times how urgent it is: the more there is to do, the faster
     works       for a share of the loop's time at most, in turns of a millisecond
