@@ -63,7 +63,7 @@ QUICK: dict[str, Any] = {
     "suspect_ms": 1_000.0,
 }
 """Deadlines for tests: short, but long enough for a busy machine."""
-SESSION_TIMEOUT_MS = 2_000
+SESSION_TIMEOUT_MS = 10_000
 FAST: dict[str, Any] = {
     "reopen_delay_ms": 50,
     "reopen_delay_ms_max": 200,
