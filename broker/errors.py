@@ -535,9 +535,15 @@ class ProducerBusy(BrokerError):
 
 
 class StreamNotFound(BrokerError):
-    """There is no such stream: no topic, or one that was not made as a stream (404)."""
+    """There is no such stream (404)."""
 
     name = "stream-not-found"
+
+
+class TopicIsNoStream(StreamNotFound):
+    """There is a topic of the name, which was not made as a stream (404)."""
+
+    name = "topic-is-no-stream"
 
 
 class StreamGone(BrokerError):

@@ -24,6 +24,7 @@ from octavo.broker.errors import (
     StreamNotFound,
     StreamSequence,
     StreamSequenceGap,
+    TopicIsNoStream,
 )
 from octavo.broker.partition.publisher import Publisher
 from octavo.broker.state.format import Op
@@ -113,7 +114,7 @@ class PartitionStream:
         """The stream, which is `used` by the caller. Raises `StreamNotFound`, `StreamGone`."""
         state = self.state
         if state is None or not self.is_made:
-            raise StreamNotFound(
+            raise TopicIsNoStream(
                 f"{self._name.topic_name} is a topic, and no durable stream: PUT makes it one"
             )
         if state.is_gone:

@@ -56,7 +56,7 @@ def _known(stream: str) -> Iterator[None]:
     try:
         yield
     except NotFound as error:
-        if f"there is no stream {TopicName.of(stream)};" not in str(error):
+        if error.code != "stream-not-found":  # "topic-is-no-stream": what it is then is told
             raise
         raise NoStream(
             f"there is no stream {TopicName.of(stream)}; octavo stream create {stream} makes it"

@@ -256,6 +256,26 @@ def counted(sequence: int, epoch: int = 0, producer: str = "p") -> dict[str, str
     }  # fmt: skip
 
 
+async def test_whether_a_topic_of_the_name_is_there_is_a_word_for_programs(
+    cluster: Cluster,
+) -> None:
+    """Also in a fork's answer, whichever broker is asked."""
+    for name, partitions in (("one", 1), ("two", 2)):
+        await cluster.api.put(f"/v1/topics/public/{name}", json={"partitions": partitions})
+    for name, code, of_a_fork in (
+        ("one", "topic-is-no-stream", "topic-is-no-stream"),
+        ("two", "topic-is-no-stream", "topic-is-no-stream"),
+        ("none", "stream-not-found", "topic-not-found"),
+    ):
+        path = f"/v1/durable-streams/public/{name}"
+        forked = {"Stream-Forked-From": path}
+        for api in cluster.apis.values():
+            answer = await api.call("GET", path)
+            assert (answer.status, answer.json()["code"]) == (404, code)
+            answer = await api.call("PUT", S, headers=forked)
+            assert (answer.status, answer.json()["code"]) == (404, of_a_fork)
+
+
 async def test_a_producers_repeats_are_known(cluster: Cluster) -> None:
     await put(cluster)
     for number in range(3):

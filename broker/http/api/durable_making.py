@@ -12,7 +12,7 @@ is a topic; the same call again goes on from there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -25,8 +25,8 @@ from octavo.broker.errors import (
     SettingsConflict,
     StreamConflict,
     StreamGone,
-    StreamNotFound,
     TopicExists,
+    TopicIsNoStream,
     TopicNotFound,
 )
 from octavo.broker.http import durable
@@ -43,7 +43,7 @@ from octavo.broker.http.api.durable_streams import (
 from octavo.broker.http.api.forks import points_of
 from octavo.broker.http.broker_calls import partition_path
 from octavo.broker.http.call import RECORD_BATCH, Call
-from octavo.broker.http.forwarding import at_owner, with_owner
+from octavo.broker.http.forwarding import Reply, at_owner, with_owner
 from octavo.broker.http.problems import Problem
 from octavo.broker.partition.partition import Partition
 from octavo.broker.state.stream import StreamConfig, StreamState, media_type
@@ -256,7 +256,9 @@ async def planned(call: Call, asked: Asked, fork: ForkAsked, cut: int | None = N
     """
     info = await call.services.broker.topics.get(fork.source)
     if info.settings.partitions != 1:
-        raise StreamNotFound(f"topic {fork.source} is no durable stream: it has several partitions")
+        raise TopicIsNoStream(
+            f"topic {fork.source} is no durable stream: it has several partitions"
+        )
     async with _about(call, info):
         like, end = await _source(call, info, fork.offset or 0)
         wanted = asked.content_type
@@ -288,11 +290,16 @@ async def _source(call: Call, info: TopicInfo, least: int) -> tuple[StreamConfig
         return kept, await end_of(partition, least)
 
     async def there(owner: Owner) -> tuple[StreamConfig, int]:
-        reply = await call.services.peers.ask(
-            call.services.broker.broker_id, owner, "HEAD",
-            f"{durable.PATH}{info.name}?offset={durable.offset_text(least)}",
-            identity=call.identity,
-        )  # fmt: skip
+        def ask(method: str, offset: str) -> Awaitable[Reply]:
+            path = f"{durable.PATH}{info.name}?offset={offset}"
+            broker_id, peers = call.services.broker.broker_id, call.services.peers
+            return peers.ask(broker_id, owner, method, path, identity=call.identity)
+
+        try:
+            reply = await ask("HEAD", durable.offset_text(least))
+        except Problem:
+            await ask("GET", "now")  # which says why: of a HEAD the status is all there is
+            raise
         ttl, expires = reply.headers.get(durable.TTL_HEADER), reply.headers.get("Stream-Expires-At")
         end = durable.offset_of(reply.headers.get(durable.OFFSET_HEADER, ""))
         assert end is not None, "a broker has said it"
@@ -305,11 +312,9 @@ async def _source(call: Call, info: TopicInfo, least: int) -> tuple[StreamConfig
         return await with_owner(call, name, here, there)
     except StreamGone:
         raise gone from None
-    except Problem as problem:  # of another broker, to a HEAD: its status is all there is
+    except Problem as problem:  # of another broker
         if problem.status == 410:
             raise gone from None
-        if problem.status == 404:
-            raise StreamNotFound(f"{info.name} is no durable stream") from None
         raise
 
 

@@ -17,6 +17,7 @@ from octavo.broker.errors import (
     StreamConflict,
     StreamGone,
     StreamNotFound,
+    TopicIsNoStream,
     TopicNotFound,
 )
 from octavo.broker.http import durable
@@ -121,7 +122,7 @@ async def stream_of(call: Call) -> PartitionName:
             f"there is no stream {call.topic}; PUT /v1/durable-streams/{call.topic} makes it"
         ) from None
     if info.settings.partitions != 1:
-        raise StreamNotFound(
+        raise TopicIsNoStream(
             f"topic {info.name} has {info.settings.partitions} partitions: it is no durable stream"
         )
     return info.name.partition(0)
