@@ -382,10 +382,19 @@ async def _of_several(
     consumer: str | None,
     type_: SubscriptionType | None,
 ) -> None:
-    """The same from all topics that fit, alone or as a member of a group."""
+    """The same from all topics that fit, alone or as a member of a group. When none is there yet,
+    it says so.
+    """
     at: Literal["earliest", "latest"] = "latest" if start == "latest" else "earliest"
     said: dict[str, Any] = {} if type_ is None else {"type": type_.value}
     several = client.consume(topics, name, group=group, consumer=consumer, start=at, **said)
+    [pattern] = several.options.topics
+    there = await client.topics(pattern.namespace) if pattern.is_wild else [pattern.topic]
+    if not any(map(pattern.matches, there)):
+        none = f"namespace {pattern.namespace} shows no topic that matches {pattern.topic}"
+        say(f"{none}; waiting for one (Ctrl-C ends)" if follow else none)
+        if not follow:
+            return
     await _print_all(several, follow, printer)
 
 

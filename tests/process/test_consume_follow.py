@@ -1,4 +1,7 @@
-"""`octavo consume --follow` as a script uses it: each line at once, through a killed owner."""
+"""`octavo consume --follow` as a script uses it: each line at once, through a killed owner.
+
+And what is said of a pattern that matches nothing yet.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from octavo import Client
 from tests.support.processes.standalone import OCTAVO, Standalone, environment, standalone
 
 LINE_S = 20.0
+UNMATCHED = "namespace public shows no topic that matches later-*"
 
 
 @pytest.fixture(scope="module")
@@ -91,3 +95,27 @@ def test_each_line_at_once_through_a_killed_owner(
             said = consuming.interrupted()
         assert "messages" in said
         assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("group", [[], ["--group"]])
+def test_a_pattern_that_matches_nothing_yet(running: Standalone, group: list[str]) -> None:
+    how = ["later-*", "-s", "billing", *group]
+    at_once = subprocess.run(
+        [*OCTAVO, "consume", *how, "--json", "--data", str(running.folder)],
+        capture_output=True, text=True, env=environment(), check=True, timeout=LINE_S,
+    )  # fmt: skip
+    assert at_once.stdout == ""
+    assert at_once.stderr.splitlines() == [UNMATCHED, "0 messages"]
+    topic = "later-" + ("shared" if group else "alone")
+    with Client(running.cluster.urls) as client:
+        with Consuming(running, *how) as consuming:
+            assert consuming.process.stderr is not None
+            assert (
+                consuming.process.stderr.readline()
+                == f"{UNMATCHED}; waiting for one (Ctrl-C ends)\n"
+            )
+            client.create_topic(topic)
+            client.publish(topic, 0)
+            assert consuming.values(1) == [0]
+            assert UNMATCHED not in consuming.interrupted()
+        client.delete_topic(topic)
