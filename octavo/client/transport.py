@@ -44,6 +44,7 @@ JSON_TYPE = "application/json"
 NDJSON_TYPE = "application/x-ndjson"
 BATCH_TYPE = "application/vnd.kafka.recordbatch.v2"
 NEXT_OFFSET = "Next-Offset"
+_OWNER = "Octavo-Owner"
 _ANOTHER = {"code": TopicReplaced.name, "detail": "another topic of this name has answered"}
 
 
@@ -206,8 +207,8 @@ class Transport:
                 reply, pieces = await self._doubts.unless_moved(url, partition, entering, 0.0)
                 if owner := _owner_in(reply):
                     self._owners[partition] = owner
-                if reply.status >= 300:
-                    raise api_error(reply.status, _problem(reply, url), shown)
+                if reply.status >= 300 or not _is_brokers(reply):
+                    raise _refusal(reply, url, shown)
                 if not of.agrees(reply.headers):
                     raise TopicReplaced(409, _ANOTHER, shown)
                 on_head(reply.headers)
@@ -235,9 +236,9 @@ class Transport:
         self._silent_until.pop(url, None)
         if partition and (owner := _owner_in(reply)):
             self._owners[partition] = owner
-        if reply.status < 300:
+        if reply.status < 300 and _is_brokers(reply):
             return Answer(reply.status, reply.headers, reply.body)
-        raise api_error(reply.status, _problem(reply, url), method)
+        raise _refusal(reply, url, method)
 
     async def _ask_owner(self, partition: PartitionKey, silent: str) -> str | None:
         """Who owns the partition, as one of the others says; it becomes known here as well."""
@@ -287,8 +288,20 @@ async def _next_of(pieces: AsyncIterator[bytes]) -> bytes:
 
 
 def _owner_in(reply: Reply) -> str | None:
-    owner: str = reply.headers.get("Octavo-Owner", "")
+    owner: str = reply.headers.get(_OWNER, "")
     return owner.rstrip("/") if owner.startswith("http") else None
+
+
+def _is_brokers(reply: Reply) -> bool:
+    """Whether a broker said it: each answer of one names an owner. Web servers say 200, too."""
+    return _OWNER in reply.headers
+
+
+def _refusal(reply: Reply, url: str, what: str) -> ApiError:
+    """What an answer is that is not what was asked for. Only a broker knows what is not there."""
+    problem = _problem(reply, url)
+    is_known = _is_brokers(reply) or "code" in problem
+    return (api_error if is_known else ApiError)(reply.status, problem, what)
 
 
 def _problem(reply: Reply, url: str) -> dict[str, Any]:

@@ -162,9 +162,8 @@ class _Call(SimpleNamespace):
         return found
 
     def reply(self, found: Any, status: int = 200, **headers: str) -> Reply:
-        told = {EPOCHS: encode(self.epochs).decode(), **headers}
-        if self.owner and len(self.epochs) == 1:
-            told["Octavo-Owner"] = _SCHEME + self.owner
+        owner = self.owner if len(self.epochs) == 1 else self.broker.name
+        told = {EPOCHS: encode(self.epochs).decode(), "Octavo-Owner": _SCHEME + owner, **headers}
         return Reply(status, told, b"" if found is None else encode(found))
 
 

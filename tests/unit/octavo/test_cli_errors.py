@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -69,16 +70,19 @@ def test_an_error_is_one_clear_line(
     assert out == ""
 
 
-@pytest.fixture
-def another_program() -> Iterator[str]:
-    """A server that is no broker: it answers like a bookie's admin port."""
+@contextmanager
+def another_program(status: int, kind: str, body: bytes) -> Iterator[str]:
+    """The URL of a server that is no broker: to every call it answers this."""
 
     class Elsewhere(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(404)
-            self.send_header("Content-Type", "application/json")
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
             self.end_headers()
-            self.wfile.write(b'{"error": "not found", "paths": ["GET /metrics"]}')
+            self.wfile.write(body)
+
+        def do_DELETE(self) -> None:
+            self.do_GET()
 
         def log_message(self, *_: object) -> None:
             pass
@@ -96,19 +100,34 @@ def another_program() -> Iterator[str]:
     [
         (["topic", "describe", "flights"], "GET /v1/topics/public/flights"),
         (["broker", "list"], "GET /v1/brokers"),
+        (["publish", "flights", "1"], "GET /v1/topics/public/flights"),
+        (["topic", "delete", "flights", "--yes"], "DELETE /v1/topics/public/flights"),
+        (["stream", "read", "flights"], "GET /v1/durable-streams/public/flights"),
         (["subscription", "list", "flights"], "GET /v1/topics/public/flights/subscriptions"),
     ],
 )
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ((404, "application/json", b'{"error": "not found"}'), "404 Not Found"),  # a bookie's admin
+        ((200, "text/plain", b"up 1\n"), "200 OK"),  # many a port of metrics
+        ((200, "application/json", b"{}"), "200 OK"),
+    ],
+)
 def test_an_answer_that_is_no_brokers_says_what_was_asked_and_what_to_check(
-    arguments: list[str], asked: str, another_program: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    asked: str,
+    answer: tuple[int, str, bytes],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run([*arguments, "--url", another_program]) == 1
-    said = " ".join(capsys.readouterr().err.split())
-    assert said.startswith(
-        f"error: {asked}: {another_program} answered 404 Not Found, and not as a broker of Octavo "
-        "does"
-    )
-    assert "does --url (or OCTAVO_URL) name the HTTP port of a broker?" in said
+    with another_program(*answer) as url:
+        assert run([*arguments, "--url", url]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    told = " ".join(err.split())
+    assert told.startswith(f"error: {asked}: {url} answered {said}, and not as a broker of Octavo")
+    assert "does --url (or OCTAVO_URL) name the HTTP port of a broker?" in told
 
 
 @pytest.mark.parametrize(
