@@ -18,7 +18,13 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET
 
-from octavo.broker.errors import TopicChanged, TopicNotFound, TopicReplaced
+from octavo.broker.errors import (
+    InvalidSettings,
+    NamespaceNotFound,
+    TopicChanged,
+    TopicNotFound,
+    TopicReplaced,
+)
 from octavo.broker.http.api import answers
 from octavo.broker.http.api.topic_body import (
     NamespaceBody,
@@ -42,6 +48,7 @@ from octavo.broker.types import (
     TopicName,
     TopicSettings,
 )
+from octavo.metadata.topic_records import Policies
 from octavo.metadata.topics import NamespaceRecord
 from octavo.security.rules import Kind, Operation, Resource
 
@@ -72,11 +79,18 @@ async def put_namespace(call: Call) -> web.StreamResponse:
     """`PUT /v1/namespaces/{namespace}`: what the body says is set, the rest stays as it was."""
     name = call.namespace
     body = await call.read_json(NamespaceBody, required=False)
-    namespace_record(body, NamespaceRecord())  # what is wrong in itself changes nothing
+    said = namespace_record(body, NamespaceRecord())  # what is wrong in itself changes nothing
     changes = [field for field in body.__struct_fields__ if getattr(body, field) is not UNSET]
     if changes:
         call.check(Operation.ALTER, Resource(Kind.NAMESPACE, name))
     known = call.services.broker.topics
+    if refusal := beyond_any_message(call, said.policies):
+        try:
+            before = (await known.namespace(name)).policies
+        except NamespaceNotFound:
+            raise refusal from None
+        if before.message_bytes_max != said.policies.message_bytes_max:
+            raise refusal
     encrypted = None if body.encrypted is UNSET else body.encrypted
     created = await known.create_namespace(name, encrypted)
     if any(field != "encrypted" for field in changes):
@@ -135,11 +149,12 @@ async def put_topic(call: Call) -> web.StreamResponse:
     broker = call.services.broker
     force = call.choice("force", "false", "true", "false") == "true"
     problem = await too_few_bookies(call, settings)
-    if problem is not None and not force:
+    refusal = beyond_any_message(call, settings.policies) or (None if force else problem)
+    if refusal is not None:
         try:
             await broker.topics.get(name)
         except TopicNotFound:
-            raise problem from None
+            raise refusal from None
     await call.services.quotas.check_topics(name)
     with telling_differences():
         info, created = await broker.topics.create(name, settings)
@@ -165,6 +180,19 @@ async def too_few_bookies(call: Call, settings: TopicSettings) -> Problem | None
     )
 
 
+def beyond_any_message(call: Call, policies: Policies) -> InvalidSettings | None:
+    """The 422 for a bound that this broker has itself, and lower. Others may have another, so what
+    is there already is let be."""
+    config, asked = call.services.config, policies.message_bytes_max
+    if asked is None or asked <= max(config.line_bytes_max, config.large_message_bytes_max):
+        return None
+    return InvalidSettings(
+        f"message_bytes_max is {asked}, and this broker takes messages of at most "
+        f"{config.line_bytes_max} bytes (http.line_bytes_max), large ones of at most "
+        f"{config.large_message_bytes_max} (http.large_message_bytes_max)"
+    )
+
+
 async def patch_topic(call: Call) -> web.StreamResponse:
     """`PATCH /v1/topics/{namespace}/{topic}`."""
     name = call.topic
@@ -175,6 +203,10 @@ async def patch_topic(call: Call) -> web.StreamResponse:
     wider = settings.ensemble_size > info.settings.ensemble_size
     if wider and (problem := await too_few_bookies(call, settings)) is not None:
         raise problem
+    if settings.policies.message_bytes_max != info.settings.policies.message_bytes_max and (
+        refusal := beyond_any_message(call, settings.policies)
+    ):
+        raise refusal
     info = await broker.topics.update(name, settings)
     return call.reply(show_topic(info))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -120,6 +121,37 @@ async def test_many_small_messages_are_no_long_one(two: Running) -> None:
             [Record(None, b"x" * 50, timestamp_ms=1)] * 3000, compression=compression
         )
         assert (await two.api.post(f"{TOPIC}/messages", batch, BATCH)).status == 200
+
+
+@pytest.mark.parametrize("path", [LAB, TOPIC])
+async def test_a_bound_beyond_the_brokers_own_is_refused_where_it_is_new(
+    two: Running, path: str
+) -> None:
+    """Of a broker that takes less than another one, which has accepted it."""
+    wide, narrow = two.apis
+    services = two.servers[1]._services
+    services.config = replace(services.config, large_message_bytes_max=1000)
+    large, beyond = {"message_bytes_max": "5MiB"}, {"message_bytes_max": 2**30}
+    for api, said, figures in (
+        (narrow, large, (5 * 2**20, 4 * 2**20, 1000)),
+        (wide, beyond, (2**30, 4 * 2**20, 2**27)),
+    ):
+        answer = await api.put("/v1/topics/lab/other", json=said)
+        assert (answer.status, answer.json()["code"]) == (422, "invalid-settings")
+        answer = await api.put(path, json=said)
+        assert (answer.status, answer.json()["code"]) == (422, "invalid-settings")
+        for figure in figures:
+            assert f" {figure}" in answer.json()["detail"]
+    assert (await wide.put("/v1/namespaces/next", json=beyond)).status == 422
+    assert (await wide.get("/v1/namespaces/next")).status == 404
+    assert (await wide.put(path, json=large)).status in (200, 201)
+    assert (await narrow.put(path, json=large)).status == 200
+    await narrow.put(TOPIC)
+    assert (await narrow.call("PATCH", TOPIC, json={"ttl": 60})).status == 200
+    assert (await narrow.call("PATCH", TOPIC, json={"message_bytes_max": "6MiB"})).status == 422
+    assert (await narrow.post(f"{TOPIC}/messages", b"x", "text/plain")).status == 200
+    shown = await narrow.get(TOPIC)
+    assert shown.json()["effective"]["message_bytes_max"]["value"] == 5 * 2**20
 
 
 # ---- rates
