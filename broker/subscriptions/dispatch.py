@@ -224,8 +224,7 @@ class Dispatcher:
         one.seen_ms = now_ms
         if not one.full:
             one.able_ms = now_ms
-        if self.turns is not None:
-            self._look(self.turns, now_ms)
+        self.look(now_ms)
 
     def alone(self, consumer: str) -> None:
         """The others have no part in this partition any more, whenever they called last."""
@@ -253,10 +252,10 @@ class Dispatcher:
         mine.full = messages_max <= 0
         if not mine.full:
             mine.able_ms = now_ms
-        if self.turns is not None:
-            self._look(self.turns, now_ms)
-            if self.turns.waits_for(mine, self.consumers.values()) is not None:
-                return None
+        self.look(now_ms)
+        turns = self.turns
+        if turns is not None and turns.waits_for(mine, self.consumers.values()) is not None:
+            return None
         if mine.full:
             return None
         attempts = self._attempts
@@ -447,6 +446,14 @@ class Dispatcher:
             else:
                 self.keys.wake(offset)
 
+    def look(self, now_ms: int) -> None:
+        """See who is there now, and whose turn it is."""
+        if self.turns is None:
+            return
+        self.turns.look(self.consumers, now_ms)
+        if self.keys is not None:
+            self.keys.belong_to(self.turns.members)
+
     def next_event_ms(self) -> int | None:
         """When `expire` has something to do next; None when nothing is out or delayed."""
         while self._deadlines and not self._deadlines[0][2].left:
@@ -472,11 +479,6 @@ class Dispatcher:
         self.delays.clear()
         if self.keys is not None:
             self.keys.reset()
-
-    def _look(self, turns: Turns, now_ms: int) -> None:
-        turns.look(self.consumers, now_ms)
-        if self.keys is not None:
-            self.keys.belong_to(turns.members)
 
     def _comes_back(self, offset: int, *, asleep: bool) -> None:
         """It is to be delivered again, at once or when its delay is over."""

@@ -496,6 +496,7 @@ class Subscription:
         """Live figures."""
         cursor, dispatcher, now_ms = self._cursor, self._dispatcher, self._now_ms()
         end = self._log.next_offset
+        dispatcher.expire(now_ms)
         self._pass_pieces()
         slots = {} if self._keys is None else self._keys.slots.ranges()
         letters = NO_DEAD_LETTERS if self._burying is None else self._burying.stats()
@@ -642,7 +643,9 @@ class Subscription:
             self.wake()  # a call of the member before waits no longer
 
     def _plan_a_look(self) -> None:
-        """When somebody is not counted any more, those that wait may have what was to be his."""
+        """When somebody is not counted any more, those that wait may have what was to be his; and
+        whoever asks is told so, though nobody waits.
+        """
         at_ms = self._turns.changes_ms
         if at_ms is None or (self._look is not None and self._look.when() <= at_ms / 1000 + 0.001):
             return
@@ -652,6 +655,8 @@ class Subscription:
 
     def _look_again(self) -> None:
         self._look = None
+        self._dispatcher.look(self._now_ms())
+        self._plan_a_look()
         self.wake()
 
     async def _look_ahead(self, consumer: str) -> bool:

@@ -78,7 +78,9 @@ class Turns:
                     f"the keys are shared by consumers of priority {better.priority}, "
                     f"{better.name!r} among them; {mine.name!r} has priority {mine.priority}"
                 )
-            return f"consumer {mine.name!r} holds as many messages as it may"
+            if mine.full and mine.leased:
+                return f"consumer {mine.name!r} holds as many messages as it may"
+            return f"consumer {mine.name!r} asks for no messages any more, so it has no keys"
         if self._type == "failover" and self.active is not mine:
             assert self.active is not None  # whoever asks is there
             return f"consumer {self.active.name!r} is the active one; {mine.name!r} stands by" + (

@@ -25,6 +25,7 @@ from octavo.broker.types import (
 )
 from octavo.protocol.batch import read_header, with_base_offset
 from octavo.protocol.records import Record, build_batch
+from tests.support.cluster import until
 from tests.unit.broker.test_keys import owned_by
 
 GONE_MS = 60
@@ -98,6 +99,31 @@ async def test_the_keys_are_shared_by_those_who_wait() -> None:
     stats = {one.name: one for one in subscription.stats().consumers}
     assert (stats["a"].slots or 0) + (stats["b"].slots or 0) == 65_536
     assert "-" in (stats["a"].slot_ranges or "")
+
+
+async def test_who_is_silent_has_no_keys_whether_anybody_calls_or_not() -> None:
+    a, b = owned_by("a", "a", "b")[0], owned_by("b", "a", "b")[0]
+    log = Log([])
+    subscription = made(log, "key_shared", consumer_timeout_ms=1_000, ack_timeout_ms=1_200)
+
+    def slots() -> dict[str, int | None]:
+        return {one.name: one.slots for one in subscription.stats().consumers}
+
+    waits = [offsets(subscription, name, wait_s=wait_s) for name, wait_s in (("a", 0), ("b", 0.5))]
+    assert await asyncio.gather(*waits) == [[], []]
+    log.records += keyed(a, b, b)
+    assert await offsets(subscription, "b", messages_max=1) == [1]
+    assert 0 < (slots()["a"] or 0) < 65_536
+    assert "1 are other consumers'" in (subscription.held_back("b") or "")
+    await until(lambda: slots()["a"] == 0, "nobody waits for a")
+    assert slots()["b"] == 65_536
+    assert subscription.held_back("b") is None
+    assert "'a' asks for no messages any more" in (subscription.held_back("a") or "")
+    assert subscription.stats().leased == 1
+    await until(lambda: slots()["b"] == 0, "nor for b")
+    assert "'b' asks for no messages any more" in (subscription.held_back("b") or "")
+    await until(lambda: subscription.stats().leased == 0, "what b had is back")
+    assert subscription.stats().redelivering == 1
 
 
 async def test_order_of_a_key_through_a_nack_with_its_stale_leases() -> None:
