@@ -18,7 +18,7 @@ import msgspec
 import typer
 from msgspec import UNSET
 
-from octavo.cli.options import BadOption, Data, TopicArgument, Url, broker_urls
+from octavo.cli.options import BadOption, Data, Url, broker_urls
 from octavo.cli.output import Waiting, emit_raw, say
 from octavo.protocol.json_message import show_headers, show_key, show_value
 
@@ -40,7 +40,7 @@ class SubscriptionType(StrEnum):
 
 Type = Annotated[
     SubscriptionType | None,
-    typer.Option("--type", help="Of a subscription that is made by this (shared)."),
+    typer.Option("--type", help="Of a subscription that is made by this. Default: shared."),
 ]
 Priority = Annotated[
     int, typer.Option(min=0, max=100, help="Consumers with a lower number are served first.")
@@ -65,6 +65,13 @@ RECEIVE_MAX = 1_000
 DRAIN_WAIT_S = 1.0
 """Without --follow a subscription is at its end when nothing came for so long."""
 
+TopicOrPattern = Annotated[
+    str,
+    typer.Argument(
+        metavar="TOPIC",
+        help="topic or namespace/topic; with --subscription also a pattern, 'shop/orders-*'",
+    ),
+]
 SubscriptionName = Annotated[
     str | None,
     typer.Option("--subscription", "-s", help="Consume and acknowledge under this name."),
@@ -79,7 +86,14 @@ Group = Annotated[
 ]
 ConsumerName = Annotated[
     str | None,
-    typer.Option("--consumer", help="This one's name in the subscription, or the group."),
+    typer.Option(
+        "--consumer",
+        help="This one's name in the subscription, or the group. Default: a new one each time.",
+    ),
+]
+Limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Stop after so many.")]
+Follow = Annotated[
+    bool, typer.Option("--follow", "-f", help="Wait for more at the end (Ctrl-C ends).")
 ]
 Compacted = Annotated[
     bool,
@@ -100,16 +114,14 @@ WholeJson = Annotated[
 
 
 def consume(
-    topic: TopicArgument,
+    topic: TopicOrPattern,
     subscription: SubscriptionName = None,
     start: From = "earliest",
     partition: OnePartition = None,
     group: Group = False,
     consumer: ConsumerName = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Then stop.")] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for more at the end (Ctrl-C ends).")
-    ] = False,
+    limit: Limit = None,
+    follow: Follow = False,
     compacted: Compacted = False,
     raw: Raw = False,
     as_json: WholeJson = False,

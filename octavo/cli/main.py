@@ -159,8 +159,8 @@ _USAGE = {
 }
 """Errors of what was typed, by name: nothing was done, and typing it again will not help."""
 _REMEDIES = {
-    "unreachable": "is the cluster running? start one with `octavo standalone`, or name a broker "
-    "with --url (or OCTAVO_URL)",
+    "unreachable": "is the cluster running? start one with `octavo standalone`, or name a broker's "
+    "HTTP port with --url (or OCTAVO_URL)",
     "unauthenticated": "a token says who you are: OCTAVO_TOKEN_FILE=FILE or OCTAVO_TOKEN, made by "
     "`octavo token create`; a standalone cluster's own is found by --data",
     "topic-not-found": "`octavo topic list` shows what exists, `octavo topic create` makes one",

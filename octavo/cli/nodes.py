@@ -25,12 +25,16 @@ def bookie(
     host: Host = None,
     port: Port = None,
     bookie_id: NodeName = None,
-    rack: Annotated[str | None, typer.Option(help="Where it stands, e.g. /dc1/rack7.")] = None,
+    rack: Annotated[
+        str | None, typer.Option(help="Where it stands, e.g. /dc1/rack7. Default: not said.")
+    ] = None,
     journal: Annotated[
-        list[Path] | None, typer.Option(help="Journal folder, best on a device of its own.")
+        list[Path] | None,
+        typer.Option(help="Journal folder, best on a device of its own. Default: DATA/journal."),
     ] = None,
     ledgers: Annotated[
-        list[Path] | None, typer.Option(help="Folder of entry logs and index.")
+        list[Path] | None,
+        typer.Option(help="Folder of entry logs and index. Default: DATA/ledgers."),
     ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Take no new entries.")] = False,
     accept_loss: Annotated[
@@ -95,7 +99,7 @@ def broker(
     port: Port = None,
     broker_id: NodeName = None,
     advertised_host: Annotated[
-        str | None, typer.Option(help="The name under which others reach it.")
+        str | None, typer.Option(help="The name under which others reach it. Default: --host.")
     ] = None,
     config: Config = None,
     sets: Sets = None,
@@ -221,7 +225,7 @@ def zookeeper(
     """Run a ZooKeeper server for development (needs Java; jars from PySpark or Debian).
 
     \b
-    Example:
+    Examples:
       octavo zookeeper --data /tmp/zk --port 2181
       octavo standalone --metadata zk://127.0.0.1:2181/octavo --data ./octavo-data
     """

@@ -72,8 +72,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON for scripts instead o
 
 # ---- a process
 
-Host = Annotated[str | None, typer.Option(help="Address to listen on.")]
-Port = Annotated[int | None, typer.Option(help="Port; 0 takes any free one.")]
+Host = Annotated[str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1.")]
+Port = Annotated[
+    int | None,
+    typer.Option(help="0 takes any free one. Default: 8080 of a broker, 3181 of a bookie."),
+]
 NodeName = Annotated[str | None, typer.Option(help="Name; default host:port.")]
 Config = Annotated[
     Path | None,
@@ -109,12 +112,17 @@ Once = Annotated[
         show_default=False,
     ),
 ]
-BytesPerS = Annotated[int | None, typer.Option(min=1, help="Read no faster, all tasks together.")]
+BytesPerS = Annotated[
+    int | None, typer.Option(min=1, help="Read no faster, all tasks together. Default: no bound.")
+]
 EveryS = Annotated[
     float | None,
-    typer.Option(min=0.1, help="Go on until interrupted, a batch every so often."),
+    typer.Option(
+        min=0.1,
+        help="Go on until interrupted, a batch in so many seconds. Default: once, then end.",
+    ),
 ]
-RowsPerBatch = Annotated[int, typer.Option(min=1, help="At most.")]
+RowsPerBatch = Annotated[int, typer.Option(min=1, help="Of a batch, at most.")]
 
 
 class BadOption(OctavoError):

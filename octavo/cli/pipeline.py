@@ -180,7 +180,7 @@ def audit(
     """Ask every bookie what it holds and compare: copies missing, entries lost, ledgers orphaned.
 
     \b
-    Example:
+    Examples:
       octavo pipeline audit --json
       octavo pipeline audit --repair
     """
@@ -239,7 +239,8 @@ def offload(
         typer.Option(min=0, help="Bookies give up a ledger so long after. Default: they keep it."),
     ] = None,
     bytes_per_s: Annotated[
-        int | None, typer.Option(min=1, help="Copy no faster, all tasks together.")
+        int | None,
+        typer.Option(min=1, help="Copy no faster, all tasks together. Default: no bound."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done.")] = False,
     every: Every = False,

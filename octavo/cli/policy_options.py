@@ -28,8 +28,12 @@ _OPTIONS = {
     ),
     "--retention-size": _Option("retention.size", "… or until a partition has more (10GB).", _SIZE),
     "--ttl": _Option("ttl", "A message stored for longer counts as acked.", _TIME),
-    "--backlog-size": _Option("backlog_quota.size", "Unacked bytes in a partition.", _SIZE),
-    "--backlog-time": _Option("backlog_quota.time", "Age of the oldest unacked message.", _TIME),
+    "--backlog-size": _Option(
+        "backlog_quota.size", "Unacked bytes a subscription may have in a partition.", _SIZE
+    ),
+    "--backlog-time": _Option(
+        "backlog_quota.time", "How old its oldest unacked message may be.", _TIME
+    ),
     "--backlog-policy": _Option(
         "backlog_quota.policy", "Beyond that: hold or reject publishers, or evict the oldest.",
         "hold|reject|evict|default",
@@ -40,17 +44,17 @@ _OPTIONS = {
     "--subscription-expiry": _Option(
         "subscription_expiry", "Delete a subscription that nobody used for so long.", _TIME
     ),
-    "--message-bytes-max": _Option("message_bytes_max", "Of one message.", _SIZE),
-    "--publish-bytes": _Option("rates.publish_bytes", "Into a topic a second.", _SIZE),
-    "--publish-messages": _Option("rates.publish_messages", "Into a topic a second.", _RATE),
-    "--dispatch-bytes": _Option("rates.dispatch_bytes", "Out of a topic a second.", _SIZE),
-    "--dispatch-messages": _Option("rates.dispatch_messages", "Out of a topic a second.", _RATE),
+    "--message-bytes-max": _Option("message_bytes_max", "A longer message is refused.", _SIZE),
+    "--publish-bytes": _Option("rates.publish_bytes", "Published into a topic a second.", _SIZE),
+    "--publish-messages": _Option("rates.publish_messages", "Published into it a second.", _RATE),
+    "--dispatch-bytes": _Option("rates.dispatch_bytes", "Read out of a topic a second.", _SIZE),
+    "--dispatch-messages": _Option("rates.dispatch_messages", "Read out of it a second.", _RATE),
     "--message-time": _Option(
-        "message_time", "Of a message: what its producer says, or when it was stored.",
+        "message_time", "Of messages: their producers' (create), or when they are stored (append).",
         "create|append|default",
     ),
     "--durability": _Option(
-        "durability", "An ack means on disk, or written and synced later.",
+        "durability", "Acknowledged once on disk (sync), or written and synced later (deferred).",
         "sync|deferred|default",
     ),
 }  # fmt: skip

@@ -36,7 +36,8 @@ def register(
     compatibility: Annotated[
         str | None,
         typer.Option(
-            help="From now on: BACKWARD, FORWARD, FULL (…_TRANSITIVE: of all versions), NONE."
+            help="From now on: BACKWARD (a new subject's), FORWARD, FULL (…_TRANSITIVE: of all "
+            "versions), NONE."
         ),
     ] = None,
     url: Url = None,
@@ -65,7 +66,12 @@ def list_subjects(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """The subjects of a namespace."""
+    """List the subjects of a namespace.
+
+    \b
+    Example:
+      octavo schema list shop
+    """
     found = ask(broker_urls(url, data), lambda client: client.schema_subjects(namespace))
     if as_json:
         emit_json(found)
@@ -83,7 +89,13 @@ def show(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """A subject and its versions; with --version one schema."""
+    """Show a subject and its versions; with --version one schema.
+
+    \b
+    Examples:
+      octavo schema show flights
+      octavo schema show flights --version latest
+    """
     urls = broker_urls(url, data)
     if version is not None:
         emit_json(ask(urls, lambda client: client.schema(subject, version)))
@@ -105,7 +117,12 @@ def check(
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Whether a schema may be the next version of a subject; exit code 1 if it may not."""
+    """Say whether a schema may be the next version of a subject; exit code 1 if it may not.
+
+    \b
+    Example:
+      octavo schema check flights flight.schema.json
+    """
     text = _text_of(file)
     problems = ask(
         broker_urls(url, data),

@@ -77,10 +77,13 @@ def create(
         str, typer.Option("--content-type", "-t", help="Of all its data; what is no JSON is bytes.")
     ] = "application/json",
     ttl_s: Annotated[
-        int | None, typer.Option(min=0, help="It goes when nobody has used it for so long.")
+        int | None,
+        typer.Option(
+            min=0, help="It goes when nobody has used it for so many seconds. Default: never."
+        ),
     ] = None,
     expires_at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="When it goes: RFC 3339.")
+        str | None, typer.Option(metavar="TIME", help="When it goes: RFC 3339. Default: never.")
     ] = None,
     url: Url = None,
     data: Data = None,
@@ -375,7 +378,10 @@ def fork(
     name: Annotated[str, typer.Argument(help="Of the new stream, in the same namespace.")],
     at: Annotated[
         str | None,
-        typer.Option(metavar="OFFSET", help="A next offset: what is behind it is not taken over."),
+        typer.Option(
+            metavar="OFFSET",
+            help="A next offset: what is behind it is not taken over. Default: all is.",
+        ),
     ] = None,
     url: Url = None,
     data: Data = None,

@@ -55,23 +55,35 @@ def create(
     type: Annotated[  # noqa: A002 (the API's word)
         str, typer.Option(help="exclusive, failover, shared or key_shared.")
     ] = "exclusive",
-    start: Annotated[str, typer.Option("--from", help="earliest, or latest.")] = "earliest",
-    ack_timeout: Annotated[str | None, typer.Option(help="A lease, e.g. 30s.")] = None,
+    start: Annotated[
+        str, typer.Option("--from", help="Where it begins: earliest, or latest.")
+    ] = "earliest",
+    ack_timeout: Annotated[
+        str | None,
+        typer.Option(help="A message not acked for so long is delivered again. Default: 30s."),
+    ] = None,
     max_deliveries: Annotated[
-        int | None, typer.Option(help="After so many, a message goes to the dead-letter topic.")
+        int | None,
+        typer.Option(
+            help="After so many, a message goes to the dead-letter topic. Default: never."
+        ),
     ] = None,
     dead_letter_topic: Annotated[
         str | None, typer.Option(help="Default: TOPIC-SUBSCRIPTION-dlq.", show_default=False)
     ] = None,
     retry_topic: Annotated[
-        str | None, typer.Option(help="What was not acked goes on there, e.g. when nacked.")
+        str | None,
+        typer.Option(help="What was not acked goes on there, e.g. when nacked. Default: none."),
     ] = None,
     retry_deliveries: Annotated[
         int | None, typer.Option(help="Before a message goes there; by default 1.")
     ] = None,
     backoff: Annotated[
         str | None,
-        typer.Option(metavar="FIRST[,MOST[,FACTOR]]", help="Wait between deliveries, e.g. 1s,5m."),
+        typer.Option(
+            metavar="FIRST[,MOST[,FACTOR]]",
+            help="Wait between deliveries, e.g. 1s,5m. Default: none.",
+        ),
     ] = None,
     others: Settings = None,
     url: Url = None,

@@ -53,9 +53,16 @@ def create(
     policies: dict[str, Any],
     topic: TopicArgument,
     partitions: Annotated[int, typer.Option(min=1, help="Number of partitions.")] = 1,
-    ensemble: Annotated[int | None, typer.Option(min=1, help="Bookies a ledger uses (E).")] = None,
-    write_quorum: Annotated[int | None, typer.Option(min=1, help="Copies (Qw).")] = None,
-    ack_quorum: Annotated[int | None, typer.Option(min=1, help="Copies before ack (Qa).")] = None,
+    ensemble: Annotated[
+        int | None, typer.Option(min=1, help="Bookies a ledger uses (E). Default: 3.")
+    ] = None,
+    write_quorum: Annotated[
+        int | None, typer.Option(min=1, help="Copies of a message (Qw). Default: 3.")
+    ] = None,
+    ack_quorum: Annotated[
+        int | None,
+        typer.Option(min=1, help="Copies on disk before it is acknowledged (Qa). Default: 2."),
+    ] = None,
     force: Annotated[
         bool, typer.Option(help="Also when it asks for more bookies than there are.")
     ] = False,
@@ -66,24 +73,24 @@ def create(
 ) -> None:
     """Create a topic (fine when it exists with the same settings).
 
+    What options from --retention-time on do not say, the namespace says (octavo namespace show), or
+    it is off. TIME is 90s, 12h or 7d, SIZE 64KiB or 10GB.
+
     \b
     Examples:
       octavo topic create flights --partitions 4
       octavo topic create logs/web --ensemble 3 --write-quorum 3 --ack-quorum 2
       octavo topic create clicks --ttl 1d --backlog-size 10GB --backlog-policy evict
     """
-    made = ask(
-        broker_urls(url, data),
-        lambda client: client.create_topic(
-            topic,
-            partitions=partitions,
-            ensemble_size=ensemble,
-            write_quorum=write_quorum,
-            ack_quorum=ack_quorum,
-            force=force,
-            **merged(policies, values_of(settings)),
-        ),
-    )
+    chosen: dict[str, Any] = {
+        "partitions": partitions,
+        "ensemble_size": ensemble,
+        "write_quorum": write_quorum,
+        "ack_quorum": ack_quorum,
+        "force": force,
+        **merged(policies, values_of(settings)),
+    }
+    made = ask(broker_urls(url, data), lambda client: client.create_topic(topic, **chosen))
     if warning := made.stats.get("warning"):
         err.print(f"warning: {warning}", markup=False)
     _show(made, as_json)
@@ -141,7 +148,10 @@ def update(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change a topic's settings.
+    """Change a topic's settings. What is not named stays as it is.
+
+    `off` says that there is none, whatever the namespace says; `default` says nothing any more.
+    TIME is 90s, 12h or 7d, SIZE 64KiB or 10GB.
 
     \b
     Examples:
@@ -164,7 +174,8 @@ def fork(
         list[str] | None,
         typer.Option(
             metavar="[PARTITION=]PLACE",
-            help="Where: latest, earliest, an RFC 3339 time, an offset; may be repeated.",
+            help="Where: latest (the default), earliest, an RFC 3339 time, an offset; may be "
+            "repeated.",
         ),
     ] = None,
     url: Url = None,
@@ -310,11 +321,13 @@ def unload(
 
 
 def values_of(settings: list[str] | None) -> dict[str, Any]:
-    """`--set` values: JSON where they are JSON, text otherwise."""
+    """`--set` values: JSON where they are JSON, text otherwise. Raises `BadOption`."""
     import json
 
     found: dict[str, Any] = {}
     for name, text in parse_sets(settings).items():
+        if name in ("topic", "name"):
+            raise BadOption(f"--set {name}: that is no setting; it is said before the options")
         try:
             found[name] = json.loads(text)
         except ValueError:

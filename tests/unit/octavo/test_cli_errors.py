@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
+import typer
 
-from octavo.cli.main import run
+from octavo.cli.main import app, run
 
 NOBODY = "http://127.0.0.1:9"
 
@@ -28,6 +30,8 @@ def _plain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["topic", "list", "--url", NOBODY], "no answer from http://127.0.0.1:9"),
+        (["topic", "create", "x", "--set", "partitions=2", "--url", NOBODY], "no answer from http"),
+        (["topic", "create", "x", "--set", "topic=y", "--url", NOBODY], "that is no setting"),
         (["topic", "list", "--url", "localhost"], "write http://host:port"),
         (["topic", "create", "a/b/c", "--url", NOBODY], "write topic or namespace/topic"),
         (["topic", "update", "t", "--url", NOBODY], "nothing to change"),
@@ -139,24 +143,21 @@ def test_bad_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFi
     assert "Usage:" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "standalone", "bookie", "broker", "zookeeper", "publish", "consume", "bookies", "demo",
-        "demo fencing", "topic create", "topic list", "topic describe", "topic update",
-        "topic delete", "ledger list", "ledger show", "ledger read", "ledger recover",
-        "ledger delete", "bookie check", "bookie rebuild-index", "bookie sizes", "bookie gc",
-        "bookie damage", "bookie scrub", "bookie forget", "inspect journal", "inspect entrylog",
-        "inspect index", "inspect state", "inspect mark", "inspect cookie", "inspect limbo",
-        "broker list", "broker drain", "topic unload", "stream create", "stream append",
-        "stream read", "stream close", "stream fork", "stream show", "stream delete",
-    ],
-)  # fmt: skip
-def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*command.split(), "--help"]) == 0
+def _commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """All that can be called, those within groups included."""
+    if not hasattr(group, "commands") or group.invoke_without_command:
+        yield path
+    for name, command in getattr(group, "commands", {}).items():
+        if not command.hidden:
+            yield from _commands(command, (*path, name))
+
+
+@pytest.mark.parametrize("command", _commands(typer.main.get_command(app)), ids=" ".join)
+def test_help_has_an_example(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*command, "--help"]) == 0
     out = capsys.readouterr().out
     assert "Example" in out
-    assert f"octavo {command.split()[0]}" in out
+    assert f"octavo {' '.join(command)}" in out.partition("Example")[2]
 
 
 def test_bad_line_of_ndjson_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
