@@ -27,6 +27,7 @@ from octavo.pipeline.json_schema import BadSchema, columns_of, decoder_of
 from octavo.pipeline.outcome import SHOWN_MAX, Finding, Outcome
 from octavo.pipeline.runner import BadUsage, Run, frame, look
 from octavo.pipeline.streams import follow
+from octavo.protocol.large import LARGE_HEADER
 from octavo.spark.options import Selection
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 RAW = "key,value,topic,partition,offset,timestamp,timestampType,headers"
 _PLACES = ("topic", "partition", "offset", "timestamp", "key")
 """These columns of a message go beside its typed fields, with an underscore before."""
+_IS_LARGE = "a large message: its body is in no column"
 BATCH = "export_batch"
 _NOTE = "_export.json"
 
@@ -212,11 +214,14 @@ def _typed(rows: DataFrame, schema: Mapping[str, Any] | None) -> DataFrame:
     fields = columns_of(schema).names
     placed = rows.select(
         *(f.col(name).alias(f"_{name}") for name in (*_PLACES, "value")),
+        f.exists("headers", lambda header: header["key"] == LARGE_HEADER).alias("_large"),
         _decoded(schema)("value").alias("_typed"),
     )
+    reason = f.col("_typed.reason")
+    told = f.when(reason.isNotNull() & f.col("_large"), f.lit(_IS_LARGE)).otherwise(reason)
     return placed.select(
         *(f"_{name}" for name in (*_PLACES, "value")),
-        f.col("_typed.reason").alias("_reason"),
+        told.alias("_reason"),
         *(f.col("_typed.row").getField(name).alias(name) for name in fields),
     )
 

@@ -68,9 +68,10 @@ def report(run: Run, options: ReportOptions) -> Outcome:
         stored_of(topic, [r for v, r in looked if v.topic == topic], settings[topic], now_ms)
         for topic in topics
     ]
-    rows = sum(view.end - view.earliest for view, _ in looked)
-    run.say(f"{len(topics)} topics with {rows:,} messages")
+    offsets = sum(view.end - view.earliest for view, _ in looked)
+    run.say(f"{len(topics)} topics with {offsets:,} offsets")
     found = _tables(run, [view for view, _ in looked if view.end > view.earliest], options.keys)
+    rows = sum(row["messages"] for row in found["volume"])
     whole = {
         "made_ms": now_ms,
         "messages": rows,

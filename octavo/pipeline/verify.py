@@ -99,7 +99,9 @@ def chain_findings(where: str, record: PartitionRecord) -> list[Finding]:
 
 
 def span_findings(view: View, read: Mapping[int, LedgerRows]) -> list[Finding]:
-    """What a partition's ledgers hold against what its chain says they do."""
+    """What a partition's ledgers hold, pieces of large messages included, against what its chain
+    says they do.
+    """
     found = []
     where = f"{view.topic}/{view.partition}"
     for span in view.spans:
@@ -107,14 +109,14 @@ def span_findings(view: View, read: Mapping[int, LedgerRows]) -> list[Finding]:
         if span.end == span.shown:
             continue
         if rows is None:
-            what = f"ledger {span.ledger_id}: no message of offsets {span.shown} to {span.end - 1}"
+            what = f"ledger {span.ledger_id}: no message of offsets {span.base} to {span.end - 1}"
             found.append(Finding("offset-missing", where, what))
-        elif span.cut and (rows.first, max(rows.last, span.end - 1)) == (span.shown, rows.last):
+        elif span.cut and (rows.first, max(rows.last, span.end - 1)) == (span.base, rows.last):
             continue  # what lies behind the cut is not the fork's
-        elif (rows.first, rows.last) != (span.shown, span.end - 1):
+        elif (rows.first, rows.last) != (span.base, span.end - 1):
             what = (
                 f"ledger {span.ledger_id} holds offsets {rows.first} to {rows.last}, "
-                f"its chain says {span.shown} to {span.end - 1}"
+                f"its chain says {span.base} to {span.end - 1}"
             )
             found.append(Finding("offset-missing", where, what))
     return found

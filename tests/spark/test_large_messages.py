@@ -1,18 +1,25 @@
-"""Large messages in Spark: one row each, and copied with their bodies by `replay`."""
+"""Large messages in Spark: one row each, copied with their bodies by `replay`, told by others."""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from octavo import Client
+from octavo.pipeline.export import ExportOptions, export
+from octavo.pipeline.outcome import Outcome
 from octavo.pipeline.replay import ReplayOptions, replay
-from octavo.pipeline.runner import JobFailed, run_job
+from octavo.pipeline.report import ReportOptions, report
+from octavo.pipeline.runner import JobFailed, Run, run_job, selection_of
+from octavo.pipeline.verify import verify
 from octavo.protocol.large import PIECE_BYTES
+from tests.support.published import seen_by_readers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,14 +36,17 @@ def client(service: str) -> Iterator[Client]:
 
 
 @pytest.fixture(scope="module")
-def films(client: Client) -> str:
+def films(client: Client, service: str) -> str:
     """Small and large ones, in an order."""
     client.create_topic("films")
-    client.publish("films", "a", key="k", timestamp_ms=TIME_MS)
-    client.publish_large("films", BODY, key="k", headers={"kind": "film"}, timestamp_ms=TIME_MS + 1)
-    client.publish("films", "b", key="k", timestamp_ms=TIME_MS + 2)
-    client.publish_large("films", BODY[::-1], key="k", timestamp_ms=TIME_MS + 3)
-    client.publish("films", "c", key="k", timestamp_ms=TIME_MS + 4)
+    with seen_by_readers(service, "films", 5 + 2 * 6):  # each piece has an offset
+        client.publish("films", "a", key="k", timestamp_ms=TIME_MS)
+        client.publish_large(
+            "films", BODY, key="k", headers={"kind": "film"}, timestamp_ms=TIME_MS + 1
+        )
+        client.publish("films", "b", key="k", timestamp_ms=TIME_MS + 2)
+        client.publish_large("films", BODY[::-1], key="k", timestamp_ms=TIME_MS + 3)
+        client.publish("films", "c", key="k", timestamp_ms=TIME_MS + 4)
     return "films"
 
 
@@ -104,3 +114,26 @@ def test_a_body_is_never_left_behind(
     with pytest.raises(Exception, match=r"whose body of .* bytes is in no column"):
         writing.mode("append").save()
     assert found_in(client, "films-plain") == []
+
+
+def test_jobs_that_look_at_a_topic_know_them(
+    spark: SparkSession, service: str, films: str, tmp_path: Path
+) -> None:
+    chosen = selection_of(films)
+
+    def outcome_of(name: str, job: Callable[[Run], Outcome]) -> Outcome:
+        return run_job(name, job, service=service, say=lambda _: None)
+
+    verified = outcome_of("verify", lambda run: verify(run, chosen))
+    assert verified.findings == []
+    assert verified.summary["messages"] == 5 + 2 * 6
+    told = outcome_of("report", lambda run: report(run, ReportOptions(chosen, tmp_path / "told")))
+    assert told.summary["messages"] == 5
+    letters = tmp_path / "letters"
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    options = ExportOptions(chosen, str(tmp_path / "out"), schema=schema, bad_rows=str(letters))
+    outcome_of("export", lambda run: export(run, options))
+    rows = pq.ParquetDataset(letters).read(["offset", "value", "reason"]).to_pylist()
+    reasons = {row["offset"]: row["reason"] for row in rows if not row["value"]}
+    assert reasons == dict.fromkeys((7, 15), "a large message: its body is in no column")
+    assert len(rows) == 5

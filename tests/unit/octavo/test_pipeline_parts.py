@@ -108,13 +108,15 @@ def test_what_was_read_against_the_chain() -> None:
     assert "ledger 7: no message of offsets 0 to 4" in none.what
 
 
-def test_pieces_of_large_messages_are_not_missed() -> None:
-    """They are no rows: of a fork that was cut amid them there are none at all."""
+def test_pieces_of_large_messages_are_read_as_all_that_is_stored() -> None:
+    """Of a fork that was cut amid them nothing is read: it shows nothing of the ledger."""
     large, cut = Span(7, 0, 5, 9, 9, hidden=4), Span(9, 5, 8, 9, 9, hidden=3)
     view = View("public/a", 0, (large, cut))
-    assert span_findings(view, {7: LedgerRows(4, 4)}) == []
+    assert span_findings(view, {7: LedgerRows(0, 4)}) == []
+    (piece,) = span_findings(view, {7: LedgerRows(1, 4)})
+    assert "holds offsets 1 to 4, its chain says 0 to 4" in piece.what
     (none,) = span_findings(view, {})
-    assert "ledger 7: no message of offsets 4 to 4" in none.what
+    assert "ledger 7: no message of offsets 0 to 4" in none.what
 
 
 def test_usage_is_exit_code_2() -> None:
