@@ -19,7 +19,7 @@ sends it again, the next owner too, sends the same, and the dead-letter topic kn
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from octavo.broker.errors import InvalidSettings
@@ -112,9 +112,13 @@ class SpentMessages:
             self._under_way.pop(offset, None)
             self._due_ms.pop(offset, None)
 
-    def acked_up_to(self, offset: int) -> None:
-        """All up to and including `offset` are."""
-        self.acked([one for one in (*self._waiting, *self._under_way) if one <= offset])
+    def acked_up_to(self, offset: int, but: Collection[int] = ()) -> None:
+        """All up to and including `offset` are, but these."""
+        self.acked([one for one in self.offsets() if one <= offset and one not in but])
+
+    def offsets(self) -> list[int]:
+        """All that are spent, ascending."""
+        return sorted((*self._waiting, *self._under_way))
 
     def clear(self) -> None:
         """After a seek."""

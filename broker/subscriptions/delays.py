@@ -20,6 +20,8 @@ _BUCKET_SHIFT = 16
 """A bucket is 65.5 seconds."""
 _OFFSET_BITS = 47
 _OFFSET_LOW = (1 << _OFFSET_BITS) - 1
+_LEFT_SHARE = 16
+"""Those that are acked are looked for when the cursor has passed such a part of what is kept."""
 _TIME_LOW = (1 << _BUCKET_SHIFT) - 1
 
 
@@ -35,6 +37,10 @@ class Delays:
         """`due << bits | offset` of all that is due before `_near_end_ms`, as a heap."""
         self._near_end_ms = 0
         self._count = 0
+        self._highest = -1
+        """No offset is higher."""
+        self._passed = 0
+        """Those before it were let go."""
         self.ahead_ms = 0
         """How far the time that due times are of is ahead of the dispatcher's steady clock."""
 
@@ -50,6 +56,7 @@ class Delays:
         """A message that is not to be handed out before then."""
         assert 0 <= offset <= _OFFSET_LOW
         self._count += 1
+        self._highest = max(self._highest, offset)
         if due_ms < self._near_end_ms:
             heapq.heappush(self._near, due_ms << _OFFSET_BITS | offset)
             return
@@ -81,12 +88,30 @@ class Delays:
             return self._near[0] >> _OFFSET_BITS
         return self._keys[0] << _BUCKET_SHIFT if self._keys else None
 
+    def passed(self, floor: int) -> None:
+        """All before offset `floor` is acked. A few of those may be counted for a while still."""
+        if floor > self._highest:
+            self.clear()
+        if not self._count or (floor - self._passed) * _LEFT_SHARE < self._count:
+            return
+        self._passed = floor
+        self._near = [one for one in self._near if one & _OFFSET_LOW >= floor]
+        heapq.heapify(self._near)
+        for key, bucket in self._buckets.items():
+            left = array("q", [one for one in bucket if one & _OFFSET_LOW >= floor])
+            self._buckets[key] = left
+        self._keys = [key for key in self._keys if self._buckets[key]]
+        heapq.heapify(self._keys)
+        self._buckets = {key: self._buckets[key] for key in self._keys}
+        self._count = len(self._near) + sum(map(len, self._buckets.values()))
+
     def clear(self) -> None:
         """They are to be found anew."""
         self._buckets.clear()
         self._keys.clear()
         self._near.clear()
-        self._near_end_ms = self._count = 0
+        self._near_end_ms = self._count = self._passed = 0
+        self._highest = -1
 
     def _next_within(self, now_ms: int) -> bool:
         """Open the buckets that have begun; whether anything is left that may be due."""

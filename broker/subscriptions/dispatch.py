@@ -9,8 +9,10 @@ number. An ack id names offset and lease, so it is good at any broker while the 
 worthless afterwards.
 Nothing here is durable: after a take-over leases are void and what is unacked is fresh again, with
 the delivery counts that the caller has kept (`attempts`).
-Redelivery comes before what is new, lowest offset first. `leased_max` bounds what is out or ready
-to go out again; what waits for its delay is no consumer's, and is bounded apart by `delayed_max`.
+Redelivery comes before what is new, lowest offset first. Where a partition has one order (exclusive
+and failover) one that waits for its delay holds up what is behind it. `leased_max` bounds what is
+out or ready to go out again; what waits for its delay is no consumer's, and is bounded apart by
+`delayed_max`.
 Whose turn it is among several consumers `turns` says. Of a key-shared subscription `keys` says
 which messages: there one that comes back takes the later ones of its key with it, whose leases end
 as if they had never been delivered.
@@ -20,7 +22,7 @@ Times are milliseconds of any steady clock, handed in by the caller.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from octavo.broker.errors import SubscriptionBusy
@@ -86,11 +88,12 @@ class Dispatcher:
         spent: SpentMessages | None = None,
         pending_max: int = 1_000_000,
         exclusive: bool = False,
+        in_order: bool = False,
     ) -> None:
-        """Shared, unless `exclusive`; with `turns` not everybody may have something at any time,
-        with `keys` not everything. `of_one_max`: messages out at one consumer. `attempts`: how
-        often messages were delivered before, as far as that is known. `spent` takes those that are
-        not to be delivered any more.
+        """Shared, unless `exclusive`; `in_order`: nothing overtakes what waits for its delay. With
+        `turns` not everybody may have something at any time, with `keys` not everything.
+        `of_one_max`: messages out at one consumer. `attempts`: how often messages were delivered
+        before, as far as that is known. `spent` takes those that are not to be delivered any more.
         """
         self.cursor = cursor
         self.consumers: dict[str, Consumer] = {}
@@ -98,6 +101,7 @@ class Dispatcher:
         self.keys = keys
         self._of_one_max = of_one_max
         self._exclusive = exclusive
+        self._in_order = in_order
         self._ack_timeout_ms = ack_timeout_ms
         self._leased_max = leased_max
         self._delayed_max = delayed_max
@@ -157,6 +161,11 @@ class Dispatcher:
                     f"{mine.leased} messages are out at consumer {consumer!r}, unacked, and one "
                     f"has no more than {most} out in one partition: ack them, or give them back"
                 )
+        if (first := self._first_asleep()) is not None and self._is_left(end):
+            return (
+                f"the message at offset {first} waits for the delay of its redelivery, and those "
+                "behind it wait for it: the subscription keeps the partition's order"
+            )
         is_bound = self.leased >= self._leased_max or self.delays.is_full
         if not is_bound and self.keys is not None and mine is not None:
             return self.keys.held_back(consumer, end)
@@ -347,14 +356,19 @@ class Dispatcher:
             if self.keys is not None:
                 self.keys.acked(offset)
 
-    def acked_up_to(self, offset: int) -> None:
-        """All up to and including `offset` are acked."""
+    def spent_up_to(self, offset: int) -> list[int]:
+        """Those that are on their way to another topic, ascending."""
+        return [one for one in self._spent.offsets() if one <= offset]
+
+    def acked_up_to(self, offset: int, but: Collection[int] = ()) -> None:
+        """All up to and including `offset` are acked; not spent ones, if they are named."""
         self.acked([leased for leased in self._lease_of if leased <= offset])
         if self._delayed:
             self._delayed = [one for one in self._delayed if one[1] > offset]
             heapq.heapify(self._delayed)
-        self._spent.acked_up_to(offset)
-        for gone in [one for one in self._attempts if one <= offset]:
+        self.delays.passed(offset + 1)
+        self._spent.acked_up_to(offset, but)
+        for gone in [one for one in self._attempts if one <= offset and one not in but]:
             del self._attempts[gone]
         self._fresh = max(self._fresh, offset + 1)
         if self.keys is not None:
@@ -507,7 +521,9 @@ class Dispatcher:
             for offset in due:
                 self.keys.lend(offset)
             return due, True
-        offsets = self._take_ready(messages_max) if self._ready else []
+        if (first := self._first_asleep()) is not None:
+            end = min(end, first)
+        offsets = self._take_ready(messages_max, end) if self._ready else []
         room = min(messages_max, self._leased_max - self.leased - self.ready) - len(offsets)
         if room > 0 and self.delays and not offsets:
             due = self._take_due(now_ms, room)
@@ -523,9 +539,15 @@ class Dispatcher:
 
         return sorted(self.delays.take(now_ms + self.delays.ahead_ms, room, wanted))
 
-    def _take_ready(self, room: int) -> list[int]:
+    def _first_asleep(self) -> int | None:
+        """The first that waits for its delay, where that holds up what is behind it."""
+        if not self._in_order:
+            return None
+        return min((offset for _, offset in self._delayed), default=None)
+
+    def _take_ready(self, room: int, end: int) -> list[int]:
         taken: list[int] = []
-        while self._ready and len(taken) < room:
+        while self._ready and self._ready[0] < end and len(taken) < room:
             offset = heapq.heappop(self._ready)
             if self.cursor.is_acked(offset):
                 self._attempts.pop(offset, None)

@@ -302,6 +302,8 @@ class KeyOrder:
 
     def passed(self) -> None:
         """The cursor has moved over whatever was there."""
+        for offset in [one for one in self._asleep_free if self._cursor.is_acked(one)]:
+            self._forget(offset)
         for key in list(self._keys.values()):
             self._offer(key)
 

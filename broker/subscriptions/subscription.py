@@ -189,6 +189,7 @@ class Subscription:
         self._dispatcher = Dispatcher(
             cursor,
             exclusive=settings.type == "exclusive",
+            in_order=self._one_at_a_time,
             ack_timeout_ms=settings.ack_timeout_ms,
             leased_max=min(
                 settings.max_unacked or config.leased_messages_max, config.leased_messages_max
@@ -223,6 +224,7 @@ class Subscription:
         self._in_order = asyncio.Lock()
         """One dispatched batch is read after another: the next begins with what this gives back."""
         self._look: asyncio.TimerHandle | None = None
+        self._look_ms = 0
         """When it is looked at again who is there."""
         self._closed: NotOwner | None = None
 
@@ -344,7 +346,8 @@ class Subscription:
     ) -> int:
         """Acknowledge, give back, or keep longer; return how many messages became acked.
 
-        `up_to`: every offset up to and including this one (exclusive subscriptions only).
+        `up_to`: every offset up to and including this one (exclusive and failover subscriptions
+        only), but what is on its way to the dead-letter or the retry topic.
         `nacks`: deliver again, each after its delay. `extend`: begin the ack timeout anew.
         `release`: nobody has looked at them; deliver again, and do not count it.
         Acking what is acked already is no error. Returns when the acks are durable. Raises
@@ -378,7 +381,9 @@ class Subscription:
         refused = sum(
             not self._dispatcher.nack(offset, now_ms, delay_ms) for offset, delay_ms in given_back
         )
-        ranges, new = self._ack(acked, up_to)
+        # Who acks up to there has not seen what is on its way to the dead-letter topic.
+        spent = () if up_to is None else self._dispatcher.spent_up_to(up_to)
+        ranges, new = self._ack(acked, up_to, spent)
         self.wake()
         if ranges:
             await self._persist(ack_op(self.info.name, ranges))
@@ -647,10 +652,11 @@ class Subscription:
         whoever asks is told so, though nobody waits.
         """
         at_ms = self._turns.changes_ms
-        if at_ms is None or (self._look is not None and self._look.when() <= at_ms / 1000 + 0.001):
+        if at_ms is None or (self._look is not None and self._look_ms <= at_ms):
             return
         if self._look is not None:
             self._look.cancel()
+        self._look_ms = at_ms
         self._look = self._loop.call_at(at_ms / 1000 + 0.001, self._look_again)
 
     def _look_again(self) -> None:
@@ -946,19 +952,27 @@ class Subscription:
                 stale += [shown(int(partition), *part, told) for part in ranges_of(gone)]
         return offsets
 
-    def _ack(self, acked: list[int], up_to: int | None) -> tuple[list[Range], int]:
-        """Ack in memory; the ranges to make durable (also those acked before), and the new ones."""
+    def _ack(
+        self, acked: list[int], up_to: int | None, but: Sequence[int] = ()
+    ) -> tuple[list[Range], int]:
+        """Ack in memory; the ranges to make durable (also those acked before), and the new ones.
+
+        `but`: of those up to `up_to`, ascending.
+        """
         ranges = ranges_of(sorted(set(acked)))
         new = 0
         if up_to is not None:
-            floor = min(self._cursor.committed_offset, up_to)
-            new += self._cursor.ack(0, up_to + 1)
-            self._dispatcher.acked_up_to(up_to)
+            start = min(self._cursor.committed_offset, up_to)
+            whole = []
+            for offset in but:
+                whole.append((start, offset))
+                start = offset + 1
+            whole = [one for one in (*whole, (start, up_to + 1)) if one[0] < one[1]]
+            ranges = whole + [(max(s, up_to + 1), e) for s, e in ranges if e > up_to + 1]
+            for one in whole:
+                new += self._cursor.ack(*one)
+            self._dispatcher.acked_up_to(up_to, but)
             self._forget_counts()
-            ranges = [
-                (floor, up_to + 1),
-                *((max(s, up_to + 1), e) for s, e in ranges if e > up_to + 1),
-            ]
         for start, end in ranges:
             new += self._cursor.ack(start, end)
         self._dispatcher.acked(acked)

@@ -90,6 +90,7 @@ KEPT: Mapping[str, str] = {
         octavo.bookie.back_pressure:_CHUNK_SHARE octavo.bookie.read.cache:_RUN_OVERHEAD_BYTES
         octavo.bookie.write.cache:_RUN_OVERHEAD_BYTES octavo.broker.log.cache:_OVERHEAD_BYTES
         octavo.broker.log.open_batches:OVERHEAD_BYTES
+        octavo.broker.subscriptions.delays:_LEFT_SHARE
     """,
     "how much is shown, logged or counted; the referees look at all of it": """
         octavo.bookie.gc.status:_ROUNDS_KEPT octavo.bookie.wire.connection:_LOGGED_REFUSALS_MAX

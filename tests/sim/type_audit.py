@@ -3,20 +3,24 @@
 It looks at the leases of the owner itself, after each receive and each ack, and goes by the keys
 that were sent, not by what the broker has made of them. So neither a lost answer nor a dead
 consumer makes it unsure. S13: of a key the messages that are out are the first unacked ones, at one
-consumer, handed out together; of a failover subscription all that is out is at one consumer; what a
-filter refuses is given to nobody; and no key waits for another one.
+consumer, handed out together; of a failover subscription all that is out is at one consumer; of one
+that keeps the partition's order (failover, exclusive) nothing is handed out while an earlier one
+waits for its delay; what a filter refuses is given to nobody; and no key waits for another one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
+from octavo.broker.subscriptions.dispatch import DispatchedBatch, Dispatcher
 from octavo.broker.subscriptions.subscription import Subscription
 from octavo.broker.types import SubscriptionSettings
 from tests.sim.topic_audit import LogHistory
 from tests.sim.trace import Trace
 
 KeyOf = Callable[[str], bytes | None]
+IN_ORDER = ("exclusive", "failover")
 
 
 class TypeAudit:
@@ -37,12 +41,34 @@ class TypeAudit:
     def look(self, log: LogHistory, sub: str, subscription: Subscription) -> None:
         """At the owner, between two steps of it."""
         settings = self.settings[sub]
+        if settings.type in IN_ORDER:
+            self._watch(log, sub, subscription._dispatcher)
         leases = subscription._dispatcher._lease_of
         holders = {lease.consumer.name: None for lease in leases.values()}
         if settings.type == "failover" and len(holders) > 1:
             self._fail(f"S13 {log.name} {sub}: {list(holders)} hold messages at the same time")
         if settings.type == "key_shared":
             self._look_at_keys(log, sub, subscription)
+
+    def _watch(self, log: LogHistory, sub: str, dispatcher: Dispatcher) -> None:
+        """At each hand-out from now on: afterwards others may have been given back."""
+        if "dispatch" in vars(dispatcher):
+            return
+        dispatch = dispatcher.dispatch
+
+        def checked(*args: Any) -> DispatchedBatch | None:
+            found = dispatch(*args)
+            if found is not None and dispatcher._delayed:
+                first = min(offset for _, offset in dispatcher._delayed)
+                self._trace.probe("topic.order_waits")
+                if first < found.offsets[-1]:
+                    self._fail(
+                        f"S13 {log.name} {sub}: offset {found.offsets[-1]} is handed out, and "
+                        f"{first} before it waits for its delay"
+                    )
+            return found
+
+        vars(dispatcher)["dispatch"] = checked
 
     def _look_at_keys(self, log: LogHistory, sub: str, subscription: Subscription) -> None:
         leases, is_acked = subscription._dispatcher._lease_of, subscription._cursor.is_acked

@@ -65,6 +65,25 @@ MUTANTS = (
         "topic",
     ),
     Mutant(
+        "what-waits-is-overtaken",
+        0,
+        "Octavo (test_heir_acks_what_waits_for_its_delay)",
+        "messages are handed out in order past one that waits for the delay of its redelivery",
+        """What a dead consumer had held waited for its backoff; the next consumer got what was
+        behind it, and its cumulative ack took along what it had never seen. The edit has delays
+        hold up nothing.""",
+        "S13 (nothing overtakes what waits)",
+        "failover and exclusive consumers that give back with a delay",
+        (
+            Edit(
+                "octavo.broker.subscriptions.dispatch:Dispatcher._first_asleep",
+                "if not self._in_order:",
+                "if self._in_order or not self._in_order:",
+            ),
+        ),
+        "topic",
+    ),
+    Mutant(
         "next-one-does-not-wait",
         0,
         "Pulsar's Failover (class)",

@@ -17,11 +17,17 @@ TIMEOUT = 100
 
 
 def make(
-    *, exclusive: bool = False, leased_max: int = 1000, delayed_max: int = 1000, floor: int = 0
+    *,
+    exclusive: bool = False,
+    leased_max: int = 1000,
+    delayed_max: int = 1000,
+    floor: int = 0,
+    in_order: bool = False,
 ) -> Dispatcher:
     return Dispatcher(
         Cursor(floor),
         exclusive=exclusive,
+        in_order=in_order,
         ack_timeout_ms=TIMEOUT,
         leased_max=leased_max,
         delayed_max=delayed_max,
@@ -241,9 +247,11 @@ def test_what_is_revoked_comes_again_and_has_not_failed() -> None:
 class Dispatching(RuleBasedStateMachine):
     """Random consumers, acks, nacks, expiry: every message is out once, free, or acked."""
 
+    in_order = False
+
     def __init__(self) -> None:
         super().__init__()
-        self.dispatcher = make(leased_max=10**6)
+        self.dispatcher = make(leased_max=10**6, in_order=self.in_order)
         self.model = Model()
         self.now = 0
         self.end = 0
@@ -262,6 +270,9 @@ class Dispatching(RuleBasedStateMachine):
         self.dispatcher.enter(name, self.now)
         found = self.dispatcher.dispatch(name, self.now, self.end, most)
         free = [o for o in range(self.end) if model.free(o, self.now)]
+        if self.in_order:
+            asleep = [o for o, until in model.hidden.items() if until > self.now]
+            free = [o for o in free if o < min(asleep, default=self.end)]
         again = [o for o in free if o in model.attempts]
         expected = sorted((again + [o for o in free if o not in model.attempts])[:most])
         assert (found.offsets if found else []) == expected
@@ -314,5 +325,13 @@ class Dispatching(RuleBasedStateMachine):
         assert sum(c.leased for c in self.dispatcher.consumers.values()) == len(alive)
 
 
+class DispatchingInOrder(Dispatching):
+    """Where the partition has one order nothing overtakes what waits for its delay."""
+
+    in_order = True
+
+
 TestDispatching = Dispatching.TestCase
 TestDispatching.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestDispatchingInOrder = DispatchingInOrder.TestCase
+TestDispatchingInOrder.settings = TestDispatching.settings
