@@ -38,7 +38,7 @@ CURL_DATA = "application/x-www-form-urlencoded"
 OWNER_HEADER = "Octavo-Owner"
 NEXT_OFFSET_HEADER = "Next-Offset"
 
-_DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)?")
+_DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,20})?)(ms|s|m|h|d)?")
 _UNKNOWN_FIELD = re.compile(
     r"Object contains unknown field `.*?`(?: - at `\$(?P<path>.*)`)?", re.DOTALL
 )
