@@ -111,6 +111,7 @@ class Deletions:
         self._value = b""
         self._locks: WeakValueDictionary[TopicName, asyncio.Lock] = WeakValueDictionary()
         self._jobs: dict[tuple[TopicName, str], _Job] = {}
+        self._taken_up: dict[TopicName, asyncio.Task[None]] = {}
 
     def start(self, value: bytes) -> None:
         """`value` is what our claims say."""
@@ -174,6 +175,21 @@ class Deletions:
                 f"topic {name} is being deleted, and that goes on by itself; it waits: "
                 f"{job.waits_for}"
             )
+
+    def take_up(self, name: TopicName) -> None:
+        """Have finished what somebody has left: a deletion, or a fork that nobody makes any more.
+
+        One that is still being made is waited for, and stays.
+        """
+        if name not in self._taken_up:
+            task = self._taken_up[name] = self._spawn(self._look_after(name))
+            task.add_done_callback(lambda _: self._taken_up.pop(name))
+
+    async def _look_after(self, name: TopicName) -> None:
+        try:
+            await self._look_at(name)
+        except OctavoError as error:
+            _log.info("deletion_not_taken_up", topic=str(name), reason=str(error))
 
     async def sweep(self, mine: Callable[[TopicName], bool]) -> None:
         """Finish the deletions that others began, of the topics that are `mine` to look at."""

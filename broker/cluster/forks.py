@@ -11,7 +11,8 @@
 
 Offsets stay what they are. Subscriptions, producers' sequences and the compacted view are not taken
 over. A crash before 6 leaves a topic that is not made: a sweep deletes it (cluster/deletion.py),
-another one takes its referrers out (log/shared_ledgers.py). No data are read or written.
+as does whoever wants the name; another one takes its referrers out (log/shared_ledgers.py). No data
+are read or written.
 """
 
 from __future__ import annotations
@@ -158,14 +159,28 @@ class Forks:
         if is_new:
             await self._standing(name, record.identity)
         elif not await created():
+            await self._check_stands(name)
             raise TopicExists(f"topic {name} is there already; a fork needs a new name")
         return check
+
+    async def _check_stands(self, name: TopicName) -> None:
+        """Raises `TopicDeleting` for a topic that is about to go, or that nobody makes any more."""
+        try:
+            record, _ = await self._records.read_topic(*name)
+        except RecordNotFound:
+            raise TopicDeleting(f"topic {name} has just been deleted; ask again") from None
+        if not record.stands:
+            self._deletions.take_up(name)
+            raise TopicDeleting(
+                f"topic {name} is being deleted, or a fork of that name was left half made; ask "
+                "again in a moment"
+            )
 
     async def _standing(self, name: TopicName, incarnation: str) -> int:
         """The version of the fork's record, which is as it was made."""
         found, version = await self._records.read_topic(*name)
         if found.identity != incarnation or found.deleting:
-            raise TopicNotFound(f"topic {name} was deleted while it was being forked")
+            raise ForkDisturbed(f"topic {name} was deleted while it was being made; ask again")
         return version
 
     async def _give_up(self, name: TopicName, incarnation: str) -> None:

@@ -264,6 +264,7 @@ class Topics:
             await self._deletions.finish(name, record.identity)
             return None
         if not record.stands:
+            self._deletions.take_up(name)
             raise TopicDeleting(f"topic {name} is being forked; ask again in a moment")
         return _info_of(name, record)
 

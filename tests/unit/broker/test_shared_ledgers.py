@@ -224,17 +224,22 @@ class World:
     async def sweep(self) -> None:
         """As the sweeps of a broker: topics half made or half deleted, then referrers."""
         for topic in await self.topics.list_topics("public"):
-            name = TopicName("public", topic)
-            async with self.alone(name):
-                with contextlib.suppress(RecordNotFound, VersionConflict):
-                    record, version = await self.topics.read_topic(*name)
-                    if record.stands:
-                        continue
-                    if not record.deleting:
-                        gone = replace(record, deleting=True)
-                        await self.topics.write_topic(*name, gone, version)
-                    await self.remove(name, record.identity)
+            await self.look_at(TopicName("public", topic))
         await self.sweep_shared()
+
+    async def look_at(self, name: TopicName) -> None:
+        async with self.alone(name):
+            with contextlib.suppress(RecordNotFound, VersionConflict):
+                record, version = await self.topics.read_topic(*name)
+                if record.stands:
+                    return
+                if not record.deleting:
+                    gone = replace(record, deleting=True)
+                    await self.topics.write_topic(*name, gone, version)
+                await self.remove(name, record.identity)
+
+    def take_up(self, name: TopicName) -> None:
+        self.spawn(self.look_at(name))
 
     async def sweep_shared(self) -> None:
         await self.shared.sweep(lambda name: True)
