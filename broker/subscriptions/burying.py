@@ -116,11 +116,14 @@ class Burying:
         pause_ms = self._config.dead_letter_retry_ms
         try:
             while offsets := self._spent.send(_AT_ONCE):
+                sent = self._sent
                 try:
                     async with self._office.turn:
                         await self._bury(offsets)
                 except Exception as error:  # whatever it is: nothing of it may get lost
                     self._tell(error)
+                    if self._sent > sent:  # it is these messages, and not the topic
+                        pause_ms = self._config.dead_letter_retry_ms
                     await asyncio.sleep(pause_ms / 1000)
                     pause_ms = min(2 * pause_ms, self._config.dead_letter_retry_ms_max)
                 else:

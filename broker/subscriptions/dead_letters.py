@@ -101,9 +101,10 @@ class SpentMessages:
         return done
 
     def not_sent(self, offsets: Iterable[int]) -> None:
-        """They have to be sent again."""
-        back = {offset: None for offset in offsets if self._under_way.pop(offset, 0) is None}
-        self._waiting = back | self._waiting
+        """They have to be sent again, after the others: some may never be stored."""
+        for offset in offsets:
+            if self._under_way.pop(offset, 0) is None:
+                self._waiting[offset] = None
 
     def acked(self, offsets: Iterable[int]) -> None:
         """These are acked otherwise."""
