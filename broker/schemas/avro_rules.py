@@ -58,7 +58,7 @@ def _first(found: Iterable[str | None]) -> str | None:
 
 def unreadable(reader: Avro, writer: Avro) -> list[str]:
     """Why `reader` does not read what `writer` wrote; empty when it does."""
-    return list(_Pair(_names(reader), _names(writer)).problems(reader, writer, "", frozenset()))
+    return list(_Pair(names_of(reader), names_of(writer)).problems(reader, writer, "", frozenset()))
 
 
 class _Pair:
@@ -154,7 +154,7 @@ def _shown(schema: Avro) -> str:
     )
 
 
-def _names(schema: Avro) -> dict[str, Avro]:
+def names_of(schema: Avro) -> dict[str, Avro]:
     """All named types in a schema, by name."""
     found: dict[str, Avro] = {}
     left: list[Avro] = [schema]

@@ -17,6 +17,7 @@ import msgspec
 from octavo.broker.errors import InvalidSchema
 from octavo.broker.schemas.avro_rules import mistake as avro_mistake
 from octavo.broker.schemas.avro_rules import unreadable as avro_unreadable
+from octavo.broker.schemas.avro_shape import Shape
 
 TYPES = ("json", "avro")
 SCHEMA_BYTES_MAX = 64 * 1024
@@ -121,15 +122,19 @@ class _AvroSchema:
         except Exception as error:  # whatever it says of what is no schema
             what = f"{error} is missing" if isinstance(error, KeyError) else _short(error)
             raise InvalidSchema(f"no Avro schema: {what}") from None
-        if (wrong := avro_mistake(given)) is not None:
+        self._shape = Shape(self._schema)
+        if (wrong := avro_mistake(given) or self._shape.mistake()) is not None:
             raise InvalidSchema(f"no Avro schema: {wrong}")
 
     def misfit(self, value: bytes) -> str | None:
+        if (wrong := self._shape.misfit(value)) is not None:
+            return f"the value is not of that Avro schema: {wrong}"
         stream = io.BytesIO(value)
         try:
             self._read(stream, self._schema, None)
         except Exception as error:  # of bytes that are no such value, whatever it is
-            return f"the value is not of that Avro schema: {_short(error)}"
+            what = "it ends before that is whole" if isinstance(error, EOFError) else _short(error)
+            return f"the value is not of that Avro schema: {what}"
         left = len(value) - stream.tell()
         return f"{left} bytes stand behind the value" if left else None
 

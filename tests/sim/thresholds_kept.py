@@ -190,6 +190,7 @@ KEPT: Mapping[str, str] = {
         octavo.client.wire:* octavo.broker.http.api.access:* octavo.broker.http.api.groups:*
         octavo.client.consumer:* octavo.client.large:* octavo.client.durable:*
         octavo.broker.cluster.schema_registry:* octavo.broker.schemas.kinds:*
+        octavo.broker.schemas.avro_shape:*
         octavo.bookie.wire.server:_KEEPALIVE_PROBES octavo.bookie.wire.listener:_BACKLOG
         octavo.broker.http.problems:RETRY_AFTER_S
         octavo.broker.http.forwarding:HELD_ANSWER_BYTES_MAX

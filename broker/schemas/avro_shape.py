@@ -1,0 +1,198 @@
+"""Avro values that are more to read than they have bytes: they nest, or repeat nothing. Pure.
+
+The library that reads values goes down into them by calls of its own, in C: some thousand levels
+are the end of the process. A list of nulls has as many elements as it says, in three bytes. So
+schemas whose values may take steps without bytes are refused, and values of a schema that contains
+itself are gone over here first, without recursion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from octavo.broker.schemas.avro_rules import Avro, names_of
+
+DEPTH_MAX = 200
+"""Records, lists and maps inside of one another."""
+_EMPTY_MAX = 32
+"""Parts of a value that take no byte between two that do."""
+_LONG_BYTES_MAX = 10
+_BYTES_OF = {"boolean": 1, "float": 4, "double": 8}
+
+
+class _Blocks(NamedTuple):
+    """The elements of a list or a map that follow, in blocks with a count each."""
+
+    item: Avro
+
+
+class Shape:
+    """What values of a schema look like, as far as that bounds who reads them."""
+
+    def __init__(self, schema: Avro) -> None:
+        """`schema` as the library has parsed it."""
+        self._schema = schema
+        self._names = names_of(schema)
+        self._empty: dict[str, int | None] = {}
+        self.nests = any(self._reaches(name) for name in self._names)
+        """Whether some type contains itself."""
+
+    def mistake(self) -> str | None:
+        """Why values of this schema may be endless, though they are short; None: they are not."""
+        try:
+            for name in self._names:
+                parts = self._empty_parts(name, ())
+                if parts is not None and parts > _EMPTY_MAX:
+                    return f"{name} has {parts} parts, and its values have no byte"
+            left: list[Avro] = [self._schema, *self._names.values()]
+            while left:
+                one = left.pop()
+                is_list = isinstance(one, Mapping) and one.get("type") == "array"
+                if is_list and self._empty_parts(one["items"], ()) is not None:
+                    return "a list of what takes no byte may have any number of elements"
+                left += _inside(one)
+        except _Endless as error:
+            return f"{error} contains itself, always: no value of it ends"
+        return None
+
+    def misfit(self, value: bytes) -> str | None:
+        """Why a value nests too deeply, or is none; None where the library may read it."""
+        if not self.nests:
+            return None
+        try:
+            return self._walk(value)
+        except IndexError:
+            return "it ends before that is whole"
+        except ValueError as error:
+            return str(error)
+
+    def _reaches(self, name: str) -> bool:
+        left, seen = _inside(self._names[name]), set[str]()
+        while left:
+            one = left.pop()
+            if isinstance(one, str):
+                if one in seen or one not in self._names:
+                    continue
+                seen.add(one)
+                one = self._names[one]
+            left += _inside(one)
+        return name in seen
+
+    def _empty_parts(self, schema: Avro, inside: tuple[str, ...]) -> int | None:
+        """Of how many parts a value is that never has a byte; None: it has some.
+
+        Raises `_Endless`.
+        """
+        schema = self._resolved(schema)
+        if schema == "null":
+            return 1
+        if not isinstance(schema, Mapping):
+            return None
+        kind = schema["type"]
+        if kind == "fixed":
+            return 1 if schema["size"] == 0 else None
+        if kind not in ("record", "error"):
+            return None
+        name = schema["name"]
+        if name in inside:
+            raise _Endless(name)
+        if name not in self._empty:
+            parts = [self._empty_parts(one["type"], (*inside, name)) for one in schema["fields"]]
+            whole = [one for one in parts if one is not None]
+            self._empty[name] = 1 + sum(whole) if len(whole) == len(parts) else None
+        return self._empty[name]
+
+    def _resolved(self, schema: Avro) -> Avro:
+        """Without the names and the wraps around it."""
+        while True:
+            if isinstance(schema, str) and schema in self._names:
+                schema = self._names[schema]
+            elif isinstance(schema, Mapping) and (
+                not isinstance(schema["type"], str) or schema["type"] in self._names
+            ):
+                schema = schema["type"]
+            elif isinstance(schema, Mapping) and schema["type"] == "null":
+                return "null"
+            else:
+                return schema
+
+    def _walk(self, value: bytes) -> str | None:
+        at = 0
+        todo: list[tuple[Avro, int, int]] = [(self._schema, 0, 1)]
+        """What is to be read next, how deep it is, and how many there are of it."""
+        while todo:
+            schema, depth, count = todo.pop()
+            if count > 1:
+                todo.append((schema, depth, count - 1))
+            if depth > DEPTH_MAX:
+                return f"it is nested more than {DEPTH_MAX} deep"
+            if isinstance(schema, _Blocks):
+                number, at = _long(value, at)
+                if number < 0:
+                    _, at = _long(value, at)
+                if number:
+                    todo += [(schema, depth, 1), (schema.item, depth, abs(number))]
+                continue
+            schema = self._resolved(schema)
+            kind = schema["type"] if isinstance(schema, Mapping) else schema
+            if isinstance(schema, list):
+                number, at = _long(value, at)
+                if not 0 <= number < len(schema):
+                    return f"a union of {len(schema)} types has no type {number}"
+                todo.append((schema[number], depth, 1))
+            elif kind in ("record", "error"):
+                todo += [(one["type"], depth + 1, 1) for one in reversed(schema["fields"])]
+            elif kind in ("array", "map"):
+                todo.append((_Blocks(_element(schema, kind)), depth + 1, 1))
+            else:
+                at = _behind(value, at, kind, schema)
+        return None
+
+
+class _Endless(Exception):
+    pass
+
+
+def _element(schema: Avro, kind: str) -> Avro:
+    if kind == "array":
+        return schema["items"]
+    fields = [{"type": "string"}, {"type": schema["values"]}]
+    return {"type": "record", "name": "", "fields": fields}
+
+
+def _behind(value: bytes, at: int, kind: str, schema: Avro) -> int:
+    """Where a value that contains no other one ends. Raises `IndexError`, `ValueError`."""
+    if kind in ("int", "long", "enum"):
+        return _long(value, at)[1]
+    if kind in ("bytes", "string"):
+        size, at = _long(value, at)
+        if size < 0:
+            raise ValueError(f"it has {kind} of {size} bytes")
+    else:
+        size = schema["size"] if kind == "fixed" else _BYTES_OF.get(kind, 0)
+    if at + size > len(value):
+        raise IndexError
+    return at + size
+
+
+def _long(value: bytes, at: int) -> tuple[int, int]:
+    """A number, and where it ends. Raises `IndexError`, `ValueError`."""
+    found = shift = 0
+    for place in range(at, at + _LONG_BYTES_MAX):
+        byte = value[place]
+        found |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return (found >> 1) ^ -(found & 1), place + 1
+    raise ValueError(f"it has a number of more than {_LONG_BYTES_MAX} bytes")
+
+
+def _inside(schema: Avro) -> list[Avro]:
+    """The schemas that stand in one."""
+    if isinstance(schema, list):
+        return [*schema]
+    if not isinstance(schema, Mapping):
+        return []
+    found = [schema[part] for part in ("type", "items", "values") if part in schema]
+    return found + [one["type"] for one in schema.get("fields", ())]
