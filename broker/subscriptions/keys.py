@@ -225,14 +225,19 @@ class KeyOrder:
 
     def belong_to(self, names: Iterable[str]) -> None:
         """From now on these consumers share the slots."""
-        slots = Slots(names)
-        if slots.names == self._slots.names:
+        names = frozenset(names)
+        if names == self._slots.names:
             return
-        self._slots = slots
-        self._offers = {}
+        self._slots = Slots(names, self._slots)
+        self._offers = {name: self._offers[name] for name in self._offers if name in names}
+        if sum(map(len, self._offers.values())) > 2 * len(self._keys):
+            # Most of them are none any more.
+            self._offers = {}
+            for key in self._keys.values():
+                key.offered = None
         for key in list(self._keys.values()):
-            key.offered = None
-            self._offer(key)
+            if key.offered is None or key.offered[0] != self._may_have(key):
+                self._offer(key)
 
     def take(self, consumer: str, room: int) -> list[int]:
         """Up to `room` messages for a consumer, ascending: they are out now."""
