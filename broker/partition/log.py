@@ -165,8 +165,11 @@ class PartitionLog:
                 if self._record.ledgers.segment_of(segment.ledger_id) is not None:
                     raise
                 continue  # retention has removed it meanwhile
-            if found is not None:
+            if found is not None and found >= self.earliest_offset:
                 return self._record.ledgers.shown_from(found)
+            if found is not None:  # it was removed meanwhile
+                passed, least = passed - 1, self.earliest_offset
+                continue
             if segment.count is None:
                 return end  # what came while it was searched was not looked at
         return self.end_offset
