@@ -838,7 +838,12 @@ class Subscription:
 
     async def _keep_counts(self, found: DispatchedBatch) -> None:
         """Before a consumer is told a count it is durable: after a take-over none is lower."""
-        counts = {o: found.counts[o] for o in found.offsets if o in found.counts}
+        holds = self._dispatcher.holds  # not after a seek meanwhile
+        counts = {
+            o: found.counts[o]
+            for o in found.offsets
+            if o in found.counts and holds(o, found.number)
+        }
         if not counts:
             return
         self._told.update(counts)
