@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import secrets
+import weakref
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -28,7 +30,14 @@ from octavo.client.consumer import (
 from octavo.client.deliveries import DeliveryLoop
 from octavo.client.durable import AsyncStream
 from octavo.client.encoding import BatchEncoding, NdjsonEncoding
-from octavo.client.errors import ApiError, ClientError, InvalidCall, NotFound, TopicReplaced
+from octavo.client.errors import (
+    ApiError,
+    ClientError,
+    InvalidCall,
+    NotFound,
+    OutcomeUnknown,
+    TopicReplaced,
+)
 from octavo.client.following import pages
 from octavo.client.incarnation import Incarnation
 from octavo.client.large import Source, body_of, head_of
@@ -134,6 +143,8 @@ class AsyncClient:
             wire=wire or HttpWire(context_of(ca_file, certificate, key), proof_of(token)),
         )
         self._own_producers: dict[TopicName, Producer] = {}
+        self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+        """Of those with messages under way none is ever missing: its tasks know it."""
         self._looked_at: dict[TopicName, Incarnation] = {}
         """Of which topic the offsets are that this client has seen."""
         self.loops: dict[DeliveryLoop, None] = {}
@@ -149,22 +160,49 @@ class AsyncClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close."""
-        await self.close()
+        """Close. What producers have not sent goes out, unless the block failed."""
+        await self.close(flush=kind is None)
 
-    async def close(self) -> None:
-        """End loops over deliveries, stop what `publish` started, give the connections back."""
+    async def close(self, *, flush: bool = True) -> None:
+        """End loops over deliveries, flush and close producers, give the connections back.
+
+        No message that was sent is lost in silence: raises why one was not stored, unless its
+        receipt, or `flush`, has said so.
+        """
         try:
             for loop in list(self.loops):
                 await loop.close()
         finally:
-            await self._close_rest()
+            try:
+                await self._close_producers(flush=flush)
+            finally:
+                await self.transport.close()
 
-    async def _close_rest(self) -> None:
+    async def close_in_time(self, given_up: asyncio.Future[None]) -> None:
+        """Close, as long as it is not given up. Raises `OutcomeUnknown` for what was not stored."""
+        closing = asyncio.ensure_future(self.close())
+        await asyncio.wait({closing, given_up}, return_when=asyncio.FIRST_COMPLETED)
+        left = {str(one.topic): count for one in self._producers if (count := one.unanswered)}
+        if left:
+            closing.cancel()
+            await asyncio.wait({closing})
+            told = ", ".join(f"{count} messages to {topic}" for topic, count in left.items())
+            raise OutcomeUnknown(f"{told} were not sent or not answered, and may not be stored")
+        await closing
+
+    def forked(self, why: InvalidCall) -> None:
+        """What loops hold is the parent's to work on."""
+        for loop in self.loops:
+            loop.fail(why)
+
+    async def _close_producers(self, *, flush: bool) -> None:
         while self._own_producers:  # another task may publish meanwhile
             _, producer = self._own_producers.popitem()
             await producer.close(flush=False)
-        await self.transport.close()
+        closing = [one.close_if_forgotten(flush=flush) for one in self._producers]
+        for failed in await asyncio.gather(*closing, return_exceptions=True):
+            if failed is not None:
+                raise failed
 
     # ---- cluster
 
@@ -674,10 +712,12 @@ class AsyncClient:
                     self.transport, found.name, found.partitions, str(producer_id),
                     fencing=exclusive == "fencing", wait_s=exclusive_wait_s,
                 )  # fmt: skip
-            return Producer(
+            producer = Producer(
                 self.transport, found.name, found.partitions, chosen, rng=self._rng,
                 clock=self._clock, incarnation=found.incarnation, access=access,
             )  # fmt: skip
+            self._producers.add(producer)
+            return producer
 
         return Opening(make)
 

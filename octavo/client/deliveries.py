@@ -129,6 +129,11 @@ class DeliveryLoop:
             async with self._calls:
                 await self._send_last()
 
+    def fail(self, why: Exception) -> None:
+        """The body hears of it as soon as it asks for a message."""
+        self._failed = why
+        self._handing.fail(why)
+
     async def _take_ahead(self) -> None:
         ahead, self._ahead = self._ahead, None
         if ahead is None:
@@ -170,8 +175,7 @@ class DeliveryLoop:
                 try:
                     await self._send_due()
                 except Exception as error:
-                    self._failed = error  # for the body, when it comes back
-                    self._handing.fail(error)
+                    self.fail(error)
                     return
 
     async def _send_due(self) -> None:

@@ -50,7 +50,7 @@ MERGED_BYTES_MAX = 256 * 1024
 class Batch:
     """Messages that go out together. `done` gets the answer or the error."""
 
-    __slots__ = ("bytes", "done", "epoch", "items", "merged", "sequence", "turn")
+    __slots__ = ("bytes", "done", "epoch", "items", "merged", "sequence", "told", "turn")
 
     def __init__(self, done: asyncio.Future[Stored]) -> None:
         self.items: list[Record | bytes] = []
@@ -62,6 +62,8 @@ class Batch:
         """Done when it may go out again."""
         self.sequence = 0
         self.epoch = 0
+        self.told = False
+        """Somebody has asked one of its receipts, and knows that it failed."""
 
     def merge(self, other: Batch) -> None:
         """Take the messages of the next batch, which was not sent, behind those of this one."""
@@ -201,8 +203,15 @@ class PartitionQueue:
 
     def pending(self) -> list[asyncio.Future[Stored]]:
         """What is not answered yet."""
-        batches = [*self._window, *self._sealed, *([self.open_batch] if self.open_batch else [])]
-        return [batch.done for batch in batches]
+        return [batch.done for batch in self._batches()]
+
+    @property
+    def unanswered(self) -> int:
+        """How many messages that are."""
+        return sum(len(batch.items) for batch in self._batches())
+
+    def _batches(self) -> list[Batch]:
+        return [*self._window, *self._sealed, *([self.open_batch] if self.open_batch else [])]
 
     async def close(self) -> None:
         """Give up what is under way."""

@@ -12,6 +12,7 @@ import hashlib
 import random
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -21,6 +22,7 @@ from octavo.client.incarnation import Incarnation
 from octavo.client.partition_queue import Batch, PartitionQueue, Stored
 from octavo.client.transport import Transport
 from octavo.client.types import Headers, Position, TopicName, Value, header_pairs
+from octavo.protocol.codes import OctavoError
 from octavo.protocol.due import due_header
 from octavo.protocol.records import Record, partition_for
 
@@ -82,7 +84,11 @@ class Receipt:
 
     def __await__(self) -> Generator[object, None, Position]:
         """Raises why it was not stored, or `OutcomeUnknown`."""
-        stored = yield from asyncio.shield(self._batch.done).__await__()
+        try:
+            stored = yield from asyncio.shield(self._batch.done).__await__()
+        except OctavoError:
+            self._batch.told = True
+            raise
         return stored.position(self._index)
 
     @property
@@ -94,6 +100,7 @@ class Receipt:
         """Call `told` with the position, or with why it was not stored."""
 
         def settled(done: asyncio.Future[Stored]) -> None:
+            self._batch.told = True
             error = asyncio.CancelledError() if done.cancelled() else done.exception()
             told(done.result().position(self._index) if error is None else error)
 
@@ -188,6 +195,10 @@ class Producer:
         self._sticky_batch: Batch | None = None
         self._pending_bytes_max = options.pending_bytes_max
         self._failed: BaseException | None = None
+        self._untold: Batch | None = None
+        """That failed, since the last flush, and nobody has asked a receipt of it."""
+        self._all_told = False
+        """Receipts had told all that the last flush has raised for."""
         self._replaced: TopicReplaced | None = None
         self._closed = False
 
@@ -195,6 +206,11 @@ class Producer:
     def pending_bytes(self) -> int:
         """Bytes sent or batched and not answered yet."""
         return self._pending_bytes
+
+    @property
+    def unanswered(self) -> int:
+        """Messages of which nobody knows yet whether they are stored."""
+        return sum(queue.unanswered for queue in self._queues)
 
     async def send(
         self,
@@ -278,7 +294,7 @@ class Producer:
             batch, index = self._sticky.add(item, size)
             self._sticky_batch = batch
         if index == 0:
-            batch.done.add_done_callback(self._note)
+            batch.done.add_done_callback(partial(self._note, batch))
         return batch, index
 
     def note(self, error: BaseException) -> None:
@@ -303,8 +319,20 @@ class Producer:
         pending = [future for queue in self._queues for future in queue.pending()]
         await asyncio.gather(*(asyncio.shield(one) for one in pending), return_exceptions=True)
         failed, self._failed = self._failed, None
+        untold, self._untold = self._untold, None
         if failed is not None:
+            self._all_told = untold is None or untold.told
             raise failed
+
+    async def close_if_forgotten(self, *, flush: bool) -> None:
+        """Close for who has not. Raises only what receipts have not told."""
+        if self._closed:
+            return
+        try:
+            await self.close(flush=flush)
+        except OctavoError:
+            if not self._all_told:
+                raise
 
     async def close(self, *, flush: bool = True) -> None:
         """Flush (unless told not to) and stop."""
@@ -349,8 +377,10 @@ class Producer:
         if self._pending_bytes < self.options.pending_bytes_max:
             self._room.set()
 
-    def _note(self, done: asyncio.Future[Stored]) -> None:
+    def _note(self, batch: Batch, done: asyncio.Future[Stored]) -> None:
         if not done.cancelled() and (error := done.exception()) is not None:
+            if self._untold is None or self._untold.told:
+                self._untold = batch
             if isinstance(error, TopicReplaced):
                 self._replaced = error
             self.note(error)

@@ -56,7 +56,10 @@ class Receipt:
         """Wait for it; why it was not stored, None if it was. Raises `TimeoutError`."""
         if not self.done():
             self._thread.call(self._wait(timeout_s))
-        return self._error if self._batch is None else self._batch.done.exception()
+        if self._batch is None:
+            return self._error
+        self._batch.told = True
+        return self._batch.done.exception()
 
     def done(self) -> bool:
         """Whether there is an answer, good or bad."""
@@ -69,6 +72,7 @@ class Receipt:
             if self._batch is None:
                 told(self)
             else:
+                self._batch.told = True
                 self._batch.done.add_done_callback(lambda _: told(self))
 
         self._thread.soon(place)
@@ -91,6 +95,7 @@ class Receipt:
         if self._batch is None:
             assert self._error is not None
             raise self._error
+        self._batch.told = True
         return self._batch.done.result().position(self._index)
 
 
@@ -119,6 +124,7 @@ class Producer(OnLoopThread[AsyncProducer]):
         Waits only while too much is unanswered. Raises `InvalidCall`, also (`MessageTooLong`) for
         a message that no broker would take, and `TopicReplaced`.
         """
+        self._thread.check()
         inner = self._inner
         inner.check(partition)
         item, size = inner.item(value, key, headers, timestamp_ms, deliver_at_ms)
@@ -152,8 +158,12 @@ class Producer(OnLoopThread[AsyncProducer]):
     flush = blocking(AsyncProducer.flush)
 
     def close(self) -> None:
-        """Flush and stop."""
-        self._thread.call(self._inner.close())
+        """Flush and stop; once is enough. Raises the first error since the last flush."""
+        self._close(flush=True)
+
+    def _close(self, *, flush: bool) -> None:
+        if not self._thread.is_stopped:  # the client, when it was closed, has done so
+            self._thread.call(self._inner.close(flush=flush))
 
     def __enter__(self) -> Producer:
         """Ready for use as it is."""
@@ -166,7 +176,7 @@ class Producer(OnLoopThread[AsyncProducer]):
         trace: TracebackType | None,
     ) -> None:
         """Flush, unless the block failed."""
-        self._thread.call(self._inner.close(flush=kind is None))
+        self._close(flush=kind is None)
 
 
 class TopicsConsumer(OnLoopThread[AsyncTopicsConsumer]):
@@ -356,7 +366,7 @@ class Client(OnLoopThread[AsyncClient]):
             attempt_s=attempt_s,
             retry_s=retry_s,
         )
-        super().__init__(inner, LoopThread("octavo-client"))
+        super().__init__(inner, LoopThread("octavo-client", inner.close_in_time, inner.forked))
 
     def __enter__(self) -> Client:
         """Ready for use as it is."""
@@ -368,15 +378,20 @@ class Client(OnLoopThread[AsyncClient]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close."""
-        self.close()
+        """Close. What producers have not sent goes out, unless the block failed."""
+        self.close(flush=kind is None)
 
-    def close(self) -> None:
-        """Give the connections back and end the thread; once is enough."""
+    def close(self, *, flush: bool = True) -> None:
+        """Flush and close producers, give the connections back, end the thread; once is enough.
+
+        Raises why a message was not stored, unless its receipt, or `flush`, has said so. A client
+        that is never closed is closed when it is collected, or when the program ends, which waits
+        for that for 10 seconds and logs what was not stored.
+        """
         if self._thread.is_stopped:
             return
         try:
-            self._thread.call(self._inner.close())
+            self._thread.call(self._inner.close(flush=flush))
         finally:
             self._thread.stop()
 

@@ -134,7 +134,7 @@ def test_messages_that_threads_have_handed_over(monkeypatch: pytest.MonkeyPatch)
         while soon:
             soon.pop(0)()
 
-    thread = SimpleNamespace(soon=soon.append, call=call)
+    thread = SimpleNamespace(check=lambda: None, soon=soon.append, call=call)
     producer = sync.Producer(cast(Any, Inner()), cast(Any, thread))
     for _ in range(2):
         producer.send("a")
