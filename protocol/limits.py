@@ -28,6 +28,12 @@ RECORD_BYTES_MAX = ENTRY_PAYLOAD_BYTES_MAX
 RECORD_HEADERS_MAX = 64 * 1024
 """Headers of one record in a batch: each costs three objects, and a few bytes may announce many."""
 
+JSON_HEADERS_MAX = 1_000
+"""Headers of one message in JSON."""
+
+TIMESTAMP_MS_MAX = 253_402_300_799_999
+"""The end of the year 9999: a larger one is a unit mistaken (micro- or nanoseconds)."""
+
 LONG_POLL_MS_MAX = 60_000
 """No request is parked longer: a forgotten poller must not hold a slot for ever."""
 

@@ -12,7 +12,14 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
-from octavo.client.errors import AcksUnsent, ClientError, Conflict, InvalidCall, TopicReplaced
+from octavo.client.errors import (
+    AcksUnsent,
+    ClientError,
+    Conflict,
+    InvalidCall,
+    NotFound,
+    TopicReplaced,
+)
 from octavo.client.handing import Hand, Handing
 from octavo.client.types import Delivery
 from octavo.protocol.ack_ids import each
@@ -153,7 +160,7 @@ class DeliveryLoop:
             return
         try:
             await self._acknowledge(body, CLOSE_S)
-        except TopicReplaced:
+        except (TopicReplaced, NotFound):
             return  # nothing of it will be delivered again, to nobody
         except ClientError as error:
             if done:

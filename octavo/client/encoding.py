@@ -15,16 +15,25 @@ from msgspec import UNSET
 
 from octavo.client.errors import MessageTooLong
 from octavo.client.transport import BATCH_TYPE, NDJSON_TYPE
-from octavo.client.types import Value, key_bytes, to_bytes
+from octavo.client.types import Value, time_ms, to_bytes
 from octavo.protocol.json_message import show_headers, show_key, show_value
-from octavo.protocol.limits import MESSAGE_BYTES_MAX, json_line_bytes_max
+from octavo.protocol.limits import (
+    JSON_HEADERS_MAX,
+    MESSAGE_BYTES_MAX,
+    RECORD_HEADERS_MAX,
+    json_line_bytes_max,
+)
 from octavo.protocol.records import RECORD_OVERHEAD_BYTES, Record, build_batch, record_bytes
 
 Headers = Sequence[tuple[str, bytes | None]]
 LINE_BYTES_MAX = json_line_bytes_max(MESSAGE_BYTES_MAX)
 
 
-def _size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+def _size_of(
+    key: bytes | None, value: bytes | None, headers: Headers, headers_max: int = RECORD_HEADERS_MAX
+) -> int:
+    if len(headers) > headers_max:
+        raise MessageTooLong(len(headers), headers_max, "headers")
     size = record_bytes(key, value, headers)
     if size > MESSAGE_BYTES_MAX:
         raise MessageTooLong(size, MESSAGE_BYTES_MAX, "bytes of key, value and headers")
@@ -54,7 +63,7 @@ class Encoding(Protocol):
         """Whether a body is stored as one entry, its messages at adjoining offsets."""
 
     def item(
-        self, key: str | bytes | None, value: Value, headers: Headers, timestamp_ms: int
+        self, key: bytes | None, value: Value, headers: Headers, timestamp_ms: int
     ) -> tuple[Record | bytes, int]:
         """One message and about how many bytes it takes. Raises `MessageTooLong`."""
 
@@ -71,12 +80,11 @@ class BatchEncoding:
         self._compression = compression
 
     def item(
-        self, key: str | bytes | None, value: Value, headers: Headers, timestamp_ms: int
+        self, key: bytes | None, value: Value, headers: Headers, timestamp_ms: int
     ) -> tuple[Record | bytes, int]:
         """A record."""
         data = value if type(value) is bytes else to_bytes(value)
-        name = None if key is None else key_bytes(key)
-        return Record(name, data, headers, timestamp_ms), _size_of(name, data, headers)
+        return Record(key, data, headers, timestamp_ms), _size_of(key, data, headers)
 
     def body(self, items: Sequence[Record | bytes], who: Identity) -> Body:
         """The batch, sequences in its header."""
@@ -96,16 +104,16 @@ class NdjsonEncoding:
     whole = False
 
     def item(
-        self, key: str | bytes | None, value: Value, headers: Headers, timestamp_ms: int
+        self, key: bytes | None, value: Value, headers: Headers, timestamp_ms: int
     ) -> tuple[Record | bytes, int]:
         """A line."""
         line: dict[str, object] = {"timestamp": timestamp_ms}
-        name = key_bytes(key)
-        if name is not None:
-            text, base64 = show_key(name)
+        if key is not None:
+            text, base64 = show_key(key)
             line |= {"key": text} if base64 is UNSET else {"key_base64": base64}
         data = to_bytes(value)
-        _size_of(name, data, headers)
+        _size_of(key, data, headers, JSON_HEADERS_MAX)
+        time_ms(timestamp_ms, first=0)
         shown = show_value(data)
         # A value is stored as it is written here: one that JSON alone does not tell goes as bytes.
         alone = shown.text is UNSET and shown.base64 is UNSET

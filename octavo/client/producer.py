@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import operator
 import random
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,15 @@ from octavo.client.errors import ClientError, InvalidCall, TopicReplaced
 from octavo.client.incarnation import Incarnation
 from octavo.client.partition_queue import Batch, PartitionQueue, Stored
 from octavo.client.transport import Transport
-from octavo.client.types import Headers, Position, TopicName, Value, header_pairs
+from octavo.client.types import (
+    Headers,
+    Position,
+    TopicName,
+    Value,
+    header_pairs,
+    key_bytes,
+    time_ms,
+)
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.due import due_header
 from octavo.protocol.records import Record, partition_for
@@ -247,8 +256,9 @@ class Producer:
     ) -> Receipt:
         """The same without waiting for room: for callers that look at `has_room` themselves."""
         self.check(partition)
-        item, size = self.item(value, key, headers, timestamp_ms, deliver_at_ms)
-        return Receipt(*self.take(item, size, key, partition))
+        name = key_bytes(key)
+        item, size = self.item(value, name, headers, timestamp_ms, deliver_at_ms)
+        return Receipt(*self.take(item, size, name, partition))
 
     def check(self, partition: int | None) -> None:
         """Raises what `send` raises, but for a message that is too long."""
@@ -256,7 +266,7 @@ class Producer:
             raise self._replaced
         if self._closed:
             raise InvalidCall(f"this producer of {self.topic} is closed: make a new one")
-        if partition is not None and not 0 <= partition < self.partitions:
+        if partition is not None and not 0 <= operator.index(partition) < self.partitions:
             raise InvalidCall(
                 f"{self.topic} has partitions 0 to {self.partitions - 1}, not {partition}"
             )
@@ -264,20 +274,21 @@ class Producer:
     def item(
         self,
         value: Value,
-        key: str | bytes | None,
+        key: bytes | None,
         headers: Headers | None,
         timestamp_ms: int | None,
         deliver_at_ms: int | None,
     ) -> tuple[Record | bytes, int]:
         """What `take` takes, and its size; on any thread. Raises `MessageTooLong`."""
-        stamp = self._clock() if timestamp_ms is None else timestamp_ms
+        stamp = self._clock() if timestamp_ms is None else time_ms(timestamp_ms)
         pairs: Sequence[tuple[str, bytes | None]] = header_pairs(headers) if headers else ()
         if deliver_at_ms is not None:
-            pairs = [*pairs, due_header(deliver_at_ms)]
+            due_ms = time_ms(deliver_at_ms, "deliver_at_ms", first=0)
+            pairs = [*pairs, due_header(due_ms)]
         return self.options.encoding.item(key, value, pairs, stamp)
 
     def take(
-        self, item: Record | bytes, size: int, key: str | bytes | None, partition: int | None
+        self, item: Record | bytes, size: int, key: bytes | None, partition: int | None
     ) -> tuple[Batch, int]:
         """Put a message that `check` has passed into a batch: which one, and its place there."""
         self._pending_bytes += size
@@ -286,7 +297,7 @@ class Producer:
         if partition is not None:
             batch, index = self._queues[partition].add(item, size)
         elif key is not None:
-            number = partition_for(key.encode() if isinstance(key, str) else key, self.partitions)
+            number = partition_for(key, self.partitions)
             batch, index = self._queues[number].add(item, size)
         else:
             if self._sticky.open_batch is not self._sticky_batch:

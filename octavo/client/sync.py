@@ -23,7 +23,15 @@ from octavo.client.producer import Producer as AsyncProducer
 from octavo.client.settings import ProducerSettings, SubscriptionSettings
 from octavo.client.subscription import HAND_MAX
 from octavo.client.subscription import Subscription as AsyncSubscription
-from octavo.client.types import Delivery, Headers, Message, Position, SubscriptionType, Value
+from octavo.client.types import (
+    Delivery,
+    Headers,
+    Message,
+    Position,
+    SubscriptionType,
+    Value,
+    key_bytes,
+)
 from octavo.loop_thread import LoopThread, OnLoopThread, blocking
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.compression import Compression
@@ -31,7 +39,7 @@ from octavo.protocol.records import Record
 
 HANDED_OVER_MAX = 10_000
 """Messages on their way from callers' threads to the loop's."""
-Handed = tuple["Receipt", Record | bytes, int, str | bytes | None, int | None]
+Handed = tuple["Receipt", Record | bytes, int, bytes | None, int | None]
 """A message with its size, its key, and the partition that was named."""
 
 
@@ -127,13 +135,14 @@ class Producer(OnLoopThread[AsyncProducer]):
         self._thread.check()
         inner = self._inner
         inner.check(partition)
-        item, size = inner.item(value, key, headers, timestamp_ms, deliver_at_ms)
+        name = key_bytes(key)
+        item, size = inner.item(value, name, headers, timestamp_ms, deliver_at_ms)
         receipt = Receipt(self._thread)
         handed_bytes, bytes_max = self._handed_bytes, inner.options.pending_bytes_max
         if len(self._handed) >= HANDED_OVER_MAX or inner.pending_bytes + handed_bytes >= bytes_max:
             self._thread.call(inner.until_room())  # which is after all that was handed over before
         with self._lock:
-            self._handed.append((receipt, item, size, key, partition))
+            self._handed.append((receipt, item, size, name, partition))
             self._handed_bytes += size
             is_first = len(self._handed) == 1
         if is_first:
@@ -153,7 +162,11 @@ class Producer(OnLoopThread[AsyncProducer]):
                 receipt.refused(error)
             return
         for receipt, item, size, key, partition in handed:
-            receipt.placed(*take(item, size, key, partition))
+            try:
+                receipt.placed(*take(item, size, key, partition))
+            except Exception as error:  # whatever it is, it concerns this message alone
+                receipt.refused(error)
+                self._inner.note(error)
 
     flush = blocking(AsyncProducer.flush)
 

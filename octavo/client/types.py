@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -15,6 +16,7 @@ from octavo.protocol.entry import Buffer
 from octavo.protocol.json_message import JsonHeaders, stored_headers, stored_key, stored_value
 from octavo.protocol.large import LargeBody, large_body_of
 from octavo.protocol.leased import LEASED_HEADER, Leased
+from octavo.protocol.limits import TIMESTAMP_MS_MAX
 from octavo.protocol.names import NAME_RULE, is_name
 from octavo.protocol.records import NOT_RECORDS, open_batch
 
@@ -48,9 +50,9 @@ class TopicName(NamedTuple):
 
 def to_bytes(value: Value) -> bytes | None:
     """The bytes of a message value; None stays None (a tombstone)."""
-    if value is None or isinstance(value, bytes):
+    if value is None or type(value) is bytes:
         return value
-    if isinstance(value, bytearray | memoryview):
+    if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if isinstance(value, str):
         return value.encode()
@@ -62,14 +64,46 @@ Headers = Mapping[str, str | bytes | None] | Iterable[tuple[str, str | bytes | N
 
 
 def header_pairs(headers: Headers | None) -> list[tuple[str, bytes | None]]:
-    """The headers in their order, as bytes."""
+    """The headers in their order, as bytes. Raises `InvalidCall` for a name that is no text."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
-    return [(name, to_bytes(value)) for name, value in pairs]
+    return [(_header_name(name), to_bytes(value)) for name, value in pairs]
+
+
+def _header_name(name: object) -> str:
+    if not isinstance(name, str) or not _is_unicode(name):
+        raise InvalidCall(f"the name of a header is text, not {name!r:.60}")
+    return name
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def key_bytes(key: str | bytes | None) -> bytes | None:
-    """The bytes of a key."""
-    return key.encode() if isinstance(key, str) else key
+    """The bytes of a key. Raises `InvalidCall` for what has none."""
+    if key is None or type(key) is bytes:
+        return key
+    if isinstance(key, str):
+        return key.encode()
+    if isinstance(key, bytes | bytearray | memoryview):
+        return bytes(key)
+    raise InvalidCall(f"a key is bytes or text, not {key!r:.60}")
+
+
+def time_ms(given: int, what: str = "timestamp_ms", first: int = -1) -> int:
+    """A time that a caller gave. Raises `InvalidCall` for what is none."""
+    try:
+        found = operator.index(given)
+    except TypeError:
+        found = first - 1
+    if not first <= found <= TIMESTAMP_MS_MAX:
+        raise InvalidCall(
+            f"{what} is milliseconds since 1970 (at most {TIMESTAMP_MS_MAX}), not {given!r:.60}"
+        )
+    return found
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):

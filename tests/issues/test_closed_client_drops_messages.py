@@ -82,8 +82,8 @@ def test_what_was_told_is_not_raised_again() -> None:
         client.create_topic("t")
         with pytest.raises(ZeroDivisionError):
             fail(client.producer("t", linger_ms=LONG))
-        receipt = client.producer("t", delivery_timeout_ms=100).send("x")
-        told = client.producer("t", delivery_timeout_ms=100)
+        receipt = client.producer("t", linger_ms=500, delivery_timeout_ms=100).send("x")
+        told = client.producer("t", linger_ms=LONG, delivery_timeout_ms=100)
         told.send("x")
         broker.stop()
         with pytest.raises(Unreachable):

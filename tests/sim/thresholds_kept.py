@@ -26,7 +26,7 @@ KEPT: Mapping[str, str] = {
         octavo.bookie.write.cache:_NEVER octavo.broker.http.call:OFFSET_MAX
         octavo.broker.http.call:_LEAP_SECOND octavo.broker.config:KIB
         octavo.broker.config:MIB octavo.broker.state.dedup:SEQUENCE_MODULUS
-        octavo.broker.http.openapi:_ALWAYS octavo.broker.http.api.payloads:TIMESTAMP_MS_MAX
+        octavo.broker.http.openapi:_ALWAYS
         octavo.broker.cluster.preference:_WEIGHT_BYTES octavo.broker.subscriptions.assignment:_ODD
         octavo.broker.subscriptions.assignment:_64_BITS
         octavo.broker.http.api.batching:SEQUENCE_MASK octavo.broker.state.format:FORMAT_VERSION
@@ -55,7 +55,7 @@ KEPT: Mapping[str, str] = {
     "a limit that users are told of (GUARANTEES.md, http.md): beyond it requests are refused": """
         octavo.broker.state.dedup:BATCHES_REMEMBERED
         octavo.broker.subscriptions.dispatch:CONSUMERS_MAX
-        octavo.broker.http.api.payloads:HEADERS_MAX octavo.broker.http.api.payloads:DELAY_MS_MAX
+        octavo.broker.http.api.payloads:DELAY_MS_MAX
         octavo.broker.http.api.topic_body:COMPACTION_AFTER_BYTES
         octavo.broker.log.compaction:_RETIRED_MAX octavo.broker.log.compaction:_RUN_MESSAGES_MAX
         octavo.broker.subscriptions.subscription:_ANSWERS_REMEMBERED

@@ -33,11 +33,9 @@ from octavo.protocol.json_message import (
     stored_value,
 )
 from octavo.protocol.large import large_body_of
+from octavo.protocol.limits import JSON_HEADERS_MAX, TIMESTAMP_MS_MAX
 from octavo.protocol.records import Record
 
-TIMESTAMP_MS_MAX = 253_402_300_799_999
-"""The end of the year 9999: a larger one is a unit mistaken (micro- or nanoseconds)."""
-HEADERS_MAX = 1000
 DELAY_MS_MAX = 366 * 24 * 3_600_000
 """A message may wait so long to be delivered; a later time is a unit mistaken."""
 
@@ -206,8 +204,8 @@ def record_of(message: MessageIn, now_ms: int) -> Record:
     if not 0 <= stamp <= TIMESTAMP_MS_MAX:
         raise _invalid(f"timestamp {stamp} is not in milliseconds from 1970 to 9999")
     headers = stored_headers(message.headers) if message.headers else ()
-    if len(headers) > HEADERS_MAX:
-        raise _invalid(f"it has {len(headers)} headers; the most is {HEADERS_MAX}")
+    if len(headers) > JSON_HEADERS_MAX:
+        raise _invalid(f"it has {len(headers)} headers; the most is {JSON_HEADERS_MAX}")
     if message.deliver_at is not None or message.deliver_after is not None:
         headers = [*headers, _due_header(message.deliver_at, message.deliver_after, now_ms)]
     return Record(key, value, headers, stamp)

@@ -16,14 +16,13 @@ from octavo.broker.http.api import deliveries as api_deliveries
 from octavo.broker.http.api.acks import ACK_IDS_MAX, NACK_DELAY_MS_MAX
 from octavo.broker.http.api.cluster import LEDGERS_SHOWN_MAX
 from octavo.broker.http.api.deliveries import CONSUMER_CHARS_MAX, REQUEST_CHARS_MAX
-from octavo.broker.http.api.payloads import HEADERS_MAX, TIMESTAMP_MS_MAX
 from octavo.broker.http.api.publish import BLANK_LINES_MAX
 from octavo.broker.http.api.topics import TOPICS_SHOWN_MAX
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.router import PATH_BYTES_MAX
 from octavo.broker.types import ACK_TIMEOUT_MS_MAX, BOOKIES_MAX, PARTITIONS_MAX
 from octavo.protocol.batch import read_header
-from octavo.protocol.limits import LONG_POLL_MS_MAX
+from octavo.protocol.limits import JSON_HEADERS_MAX, LONG_POLL_MS_MAX, TIMESTAMP_MS_MAX
 from octavo.protocol.names import NAME_CHARS_MAX
 from octavo.protocol.records import read_records
 from tests.support.fake_broker import Running, running, until
@@ -126,8 +125,8 @@ async def test_a_nack_that_waits_too_long(one: Running) -> None:
 @pytest.mark.parametrize(
     ("message", "status"),
     [
-        ({"value": 1, "headers": [["h", "v"]] * HEADERS_MAX}, 200),
-        ({"value": 1, "headers": [["h", "v"]] * (HEADERS_MAX + 1)}, 422),
+        ({"value": 1, "headers": [["h", "v"]] * JSON_HEADERS_MAX}, 200),
+        ({"value": 1, "headers": [["h", "v"]] * (JSON_HEADERS_MAX + 1)}, 422),
         ({"value": 1, "timestamp": TIMESTAMP_MS_MAX}, 200),
         ({"value": 1, "timestamp": TIMESTAMP_MS_MAX + 1}, 422),
     ],
