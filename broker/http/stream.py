@@ -77,6 +77,11 @@ class Stream:
         self._call = call
         self.response = web.StreamResponse()
 
+    @property
+    def is_head_only(self) -> bool:
+        """Whether nothing may follow the head: it would be taken for the next answer."""
+        return self._call.request.method == "HEAD"
+
     async def begin(self) -> None:
         """Send the head: from now on no other answer can be given."""
         self.response.content_type = self.kind

@@ -88,6 +88,8 @@ class _Following:
         stream = self._stream
         count = len(page.messages)
         await stream.begin()
+        if stream.is_head_only:
+            return stream.response
         async with stream.lasting():
             while self._is_told(page):
                 if not page.is_empty or stream.kind == EVENTS:

@@ -96,6 +96,9 @@ def _partitions(call: Call, count: int) -> list[int]:
 async def _as_text(call: Call, feed: Feed, kind: str) -> web.StreamResponse:
     """Server-sent events, or lines, until the connection ends."""
     stream = Stream(call, kind)
+    if stream.is_head_only:
+        await stream.begin()
+        return stream.response
     async with feed:
         await stream.begin()
         async with stream.lasting():
