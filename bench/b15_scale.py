@@ -49,7 +49,7 @@ import uvloop
 
 from bench.b2_three_bookies import ledger_client
 from bench.b8_growth import RECORD_BATCH, each, ok
-from bench.program import arguments, end
+from bench.program import arguments, end, or_zero, several
 from bench.standalone import Typed, as_typed
 from octavo.protocol.ack_ids import shown
 from octavo.protocol.leased import LEASE_HEADER, Leased
@@ -490,13 +490,17 @@ def main() -> None:
     """Measure and print."""
     parser = arguments(__doc__)
     parser.add_argument("--job", help=argparse.SUPPRESS)
-    parser.add_argument("--parts", default=",".join(PARTS), help="of these, with commas")
+    parser.add_argument(
+        "--parts", type=several(PARTS), default=[*PARTS], help="of these, with commas"
+    )
     parser.add_argument("--topics", type=int, default=10_000)
     parser.add_argument("--ledgers", type=int, default=100_000)
     parser.add_argument("--holes", type=int, default=1_000_000)
     parser.add_argument("--subscriptions", type=int, default=100)
     parser.add_argument("--messages", type=int, default=50_000, help="for each subscription")
-    parser.add_argument("--rate", type=int, default=1_000, help="published a second for all; or 0")
+    parser.add_argument(
+        "--rate", type=or_zero, default=1_000, help="published a second for all; or 0"
+    )
     parser.add_argument("--seconds", type=float, default=30.0, help="of idleness, each time")
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
@@ -504,11 +508,8 @@ def main() -> None:
         print(json.dumps(uvloop.run(drain(json.loads(options.job)))))
         return
     work = {"topics": topics, "ledgers": ledgers, "holes": holes, "subscriptions": subscriptions}
-    wanted = options.parts.split(",")
-    if unknown := set(wanted) - set(work):
-        parser.error(f"--parts: {', '.join(sorted(unknown))} is none of {', '.join(PARTS)}")
     found = {}
-    for part in wanted:
+    for part in options.parts:
         with tempfile.TemporaryDirectory(prefix="octavo-b15-") as name:
             load = os.getloadavg()[0]
             found[part] = work[part](options, Path(name)) | {"load_before": round(load, 1)}

@@ -27,7 +27,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.program import arguments, end
+from bench.program import arguments, end, several
 from bench.standalone import standalone
 from octavo import AsyncClient, Client
 
@@ -148,7 +148,9 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--processes", type=int, default=1, help="clients of each kind at once")
-    parser.add_argument("--kinds", default=",".join(KINDS), help="of these, with commas")
+    parser.add_argument(
+        "--kinds", type=several(KINDS), default=[*KINDS], help="of these, with commas"
+    )
     options = parser.parse_args()
     if options.job:
         print(json.dumps(one(json.loads(options.job))))
@@ -160,7 +162,7 @@ def main() -> None:
             found = rounds(options, cluster.urls[0])
     shown = {
         kind: {"per_s": [one["per_s"] for one in of], "client_us": [one["client_us"] for one in of]}
-        for kind in options.kinds.split(",")
+        for kind in options.kinds
         if (of := [one for one in found if one["kind"] == kind])
     }
     end(options, "b3_client", kinds=shown)
@@ -169,7 +171,7 @@ def main() -> None:
 def rounds(options: argparse.Namespace, url: str) -> list[dict[str, Any]]:
     """Each kind once a round, in processes of their own."""
     found: list[dict[str, Any]] = []
-    kinds = options.kinds.split(",")
+    kinds = options.kinds
     each = options.messages // options.processes
     for number in range(options.rounds):
         for mode in ("", " async"):

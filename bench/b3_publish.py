@@ -39,6 +39,7 @@ from octavo.keys import change_text
 from octavo.protocol.records import Record, build_batch
 from octavo.security.keys.key_file import NamespaceKey, with_key
 
+MODES = ["batch", "ndjson"]
 TOPIC = "/v1/topics/public/b3"
 ENCRYPTED = "/v1/topics/encrypted/b3"
 WARM_UP_S = 1.0
@@ -258,7 +259,7 @@ def _name(process: psutil.Process) -> str:
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--url", help="a broker of a running cluster; default: start one")
-    parser.add_argument("--modes", nargs="+", default=["batch", "ndjson"])
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=MODES)
     parser.add_argument("--message-bytes", type=int, default=100)
     parser.add_argument("--request-bytes", type=int, default=64 * 1024)
     parser.add_argument("--connections", type=int, default=8, help="per client process")

@@ -28,7 +28,7 @@ from typing import Any
 import psutil
 import uvloop
 
-from bench.program import arguments, end
+from bench.program import arguments, end, rates
 from bench.standalone import owner_of, standalone
 from octavo import Client
 
@@ -151,7 +151,7 @@ def main() -> None:
     """Measure and print."""
     parser = arguments(__doc__)
     parser.add_argument("--job", help=argparse.SUPPRESS)
-    parser.add_argument("--rates", default="1000,2000,4000")
+    parser.add_argument("--rates", type=rates, default="1000,2000,4000")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--connections", type=int, default=256)
@@ -171,7 +171,7 @@ def main() -> None:
         if options.passed_on:
             url = next(one for one in cluster.urls if one != url)
         for number in range(options.rounds):
-            for rate in map(float, options.rates.split(",")):
+            for rate in options.rates:
                 job = {
                     "url": url, "rate": rate, "seconds": options.seconds,
                     "connections": options.connections, "topic": TOPIC,

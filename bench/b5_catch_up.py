@@ -146,4 +146,6 @@ class Readers:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or not sys.argv[1].startswith("{"):
+        raise SystemExit(f"{__doc__}\nIt is started by it: python -m bench.b5_reads --help")
     uvloop.run(read_on(json.loads(sys.argv[1])))

@@ -52,6 +52,7 @@ from octavo.protocol.entry import DigestType, digest_for, master_key, pack_entry
 from octavo.protocol.frames import add_prefix, read_request
 from octavo.protocol.limits import FRAME_BYTES_MAX
 
+PARTS = ["journal", "entries"]
 KEY = master_key(b"")
 DIGEST = digest_for(DigestType.CRC32C, b"")
 RUN_BYTES = 256 * 1024
@@ -337,7 +338,7 @@ def measure_all(args: argparse.Namespace, folder: str) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--parts", nargs="+", default=["journal", "entries"])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--journal-mb", type=int, default=1000)
     parser.add_argument("--entries-gb", type=int, default=20)
     parser.add_argument("--entry-bytes", type=int, default=1024)
