@@ -52,6 +52,15 @@ class HeldBytes:
         self._by_peer[peer] += size
         return True
 
+    def count(self, peer: str, size: int) -> None:
+        """Count what is there already, also where there is no room."""
+        self._held += size
+        self._by_peer[peer] += size
+
+    def part(self, size: int) -> int:
+        """No more than a part of the bound, so that there is room for it at all."""
+        return min(size, self._bytes_max // 8)
+
     def give_back(self, peer: str, size: int) -> None:
         """These bytes are free again."""
         self._held -= size

@@ -88,12 +88,14 @@ class Stream:
         write_head(self._call, self.response)
         await self.response.prepare(self._call.request)
 
-    async def send(self, data: bytes, messages: int = 0) -> None:
+    async def send(self, data: bytes, messages: int = 0, *, is_counted: bool = False) -> None:
         """Raises `TimeoutError` when the reader takes nothing of it, `ConnectionError`.
 
-        Whose quota is used up by so many `messages` waits before more is sent.
+        Whose quota is used up by so many `messages` waits before more is sent. `is_counted`: as
+        held, by whoever has it.
         """
-        await count(self._call, len(data))
+        if not is_counted:
+            await count(self._call, len(data))
         async with asyncio.timeout(self._call.services.config.stall_timeout_ms / 1000):
             await self.response.write(data)
         await self._call.hold(0)
@@ -153,6 +155,40 @@ async def count(call: Call, size: int) -> None:
             return await call.hold(size)
         except Overloaded:
             await asyncio.sleep(pauses.next_s())
+
+
+class Holding:
+    """What a stream holds to be sent; `count` is then of nothing more than a piece of that."""
+
+    def __init__(self, call: Call) -> None:
+        self._held = call.services.held
+        self._peer = call.peer
+        self._bytes = 0
+
+    async def more(self, size: int) -> int:
+        """Count so much more, as soon as there is room, however long that takes; how much it is."""
+        size = self._held.part(size)
+        pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, None)
+        while True:
+            try:
+                await self._held.take(self._peer, size)
+            except Overloaded:
+                await asyncio.sleep(pauses.next_s())
+            else:
+                self._bytes += size
+                return size
+
+    def add(self, size: int) -> None:
+        """Count what is there already; what is there no more, if `size` is below 0."""
+        self._bytes += size
+        if size > 0:
+            self._held.count(self._peer, size)
+        else:
+            self._held.give_back(self._peer, -size)
+
+    def end(self) -> None:
+        """Nothing is there any more."""
+        self.add(-self._bytes)
 
 
 def stopping() -> Problem:

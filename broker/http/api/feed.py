@@ -34,16 +34,19 @@ from octavo.broker.http.api.deliveries import (
 from octavo.broker.http.broker_calls import partition_path
 from octavo.broker.http.call import JSON, RECORD_BATCH, Call
 from octavo.broker.http.forwarding import with_owner
-from octavo.broker.http.stream import LIVES_S, through_moves
+from octavo.broker.http.stream import LIVES_S, Holding, through_moves
 from octavo.broker.partition.partition import Partition
 from octavo.broker.subscriptions.subscription import LeasedBatches
 from octavo.broker.types import AckRange, Nack, Owner, PartitionName
 from octavo.protocol.leased import LEASED_HEADER, Leased
+from octavo.protocol.limits import MESSAGE_BYTES_MAX
 
 AT_ONCE = 500
-"""Messages asked of a partition that has some …"""
+"""Messages asked of a partition that has some, if they are small …"""
+HANDOUT_BYTES = 64 * 1024
+"""… else as many as make up so much, going by those before; so much is counted while they come …"""
 FIRST_OF_ALL = 16
-"""… and of one that is waited for: all partitions are waited for at once."""
+"""… and so many of one that is waited for: all partitions are waited for at once."""
 ASKED_AT_ONCE = 2
 """Partitions that have messages are asked by so many calls at a time, while what they give goes
 out: this bounds what a slow consumer makes a broker hold."""
@@ -67,6 +70,11 @@ class Handout(NamedTuple):
         if self.leased is None:
             return len(self.messages)
         return sum(run.end - run.start for run in self.leased.runs)
+
+    @property
+    def held_bytes(self) -> int:
+        """What it takes until it is sent: its messages, and the frame that is made of them."""
+        return 2 * (len(self.body) + sum(map(len, map(bytes, self.messages))))
 
     @property
     def ack_ids(self) -> list[str]:
@@ -98,6 +106,7 @@ class Feed:
         self._turns = asyncio.Semaphore(ASKED_AT_ONCE)
         self._ready: asyncio.Queue[Handout] = asyncio.Queue(1)
         self._unsent: deque[Handout] = deque()
+        self._held = Holding(call)
         self._pulls: list[asyncio.Task[None]] = []
         self._begun = {number: asyncio.Event() for number in partitions}
 
@@ -142,7 +151,7 @@ class Feed:
                     ready.cancel()
             if self._unsent:
                 yield self._unsent[0]
-                self._unsent.popleft()
+                self._held.add(-self._unsent.popleft().held_bytes)
                 continue
             self._raise_what_ended()
             yield None
@@ -164,6 +173,7 @@ class Feed:
             self._unsent.append(self._ready.get_nowait())
         ack_ids = [one for handout in self._unsent for one in handout.ack_ids]
         self._unsent.clear()
+        self._held.end()
         await self.give_back(ack_ids, were_sent=False)
 
     async def give_back(self, ack_ids: Sequence[str], *, were_sent: bool) -> None:
@@ -190,14 +200,17 @@ class Feed:
     async def _pull(self, number: int) -> None:
         """All calls to one partition, for ever. Raises what is for good."""
         wait_s = min(LIVES_S, self._call.services.config.wait_ms_max / 1000)
-        at_once = self._asked._replace(most=AT_ONCE)
+        most, expected = FIRST_OF_ALL, 2 * MESSAGE_BYTES_MAX
         waiting = self._asked._replace(most=FIRST_OF_ALL, wait_s=wait_s)
         turns = itertools.count()
         has_more = True
         while True:
             if has_more:
                 async with self._turns:
-                    found = await self._receive(number, at_once, next(turns))
+                    kept = await self._held.more(expected)
+                    asked = self._asked._replace(most=most)
+                    found = await self._receive(number, asked, next(turns))
+                    self._held.add(-kept)
                     self._begun[number].set()
                     if found is not None:
                         await self._ready_for(found)
@@ -207,8 +220,12 @@ class Feed:
                 if found is not None:
                     await self._ready_for(found)
                     has_more = found.size >= waiting.most
+            if found is not None:
+                most = max(1, min(2 * HANDOUT_BYTES * found.size // found.held_bytes, AT_ONCE))
+                expected = max(found.held_bytes, 2 * HANDOUT_BYTES)
 
     async def _ready_for(self, found: Handout) -> None:
+        self._held.add(found.held_bytes)
         try:
             await self._ready.put(found)
         except asyncio.CancelledError:

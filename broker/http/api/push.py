@@ -104,7 +104,8 @@ async def _as_text(call: Call, feed: Feed, kind: str) -> web.StreamResponse:
         async with stream.lasting():
             async for found in feed.handouts(LIVES_S):
                 if found is not None:
-                    await stream.send(_written(found.messages, kind), found.size)
+                    text = _written(found.messages, kind)
+                    await stream.send(text, found.size, is_counted=True)
                 elif kind == EVENTS:
                     await stream.send(b": nothing new\n\n")
     return stream.response

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -172,22 +173,23 @@ class Socket:
         quotas = self._call.services.quotas
         if found.leased is None:
             for frame in _frames(found):
-                await self._send(frame, WSMsgType.TEXT)
+                await self._send(frame, WSMsgType.TEXT, is_counted=True)
             if quotas.on:
                 await quotas.sent(self._call, sum(map(len, found.messages)), found.size)
             return
         head = msgspec.json.encode(found.leased.headers())
         frame = len(head).to_bytes(4, "big") + head + found.body
-        await self._send(frame, WSMsgType.BINARY)
+        await self._send(frame, WSMsgType.BINARY, is_counted=True)
         await quotas.sent(self._call, len(frame), found.size)
 
     async def _say(self, said: Said) -> None:
         await self._send(msgspec.json.encode(said), WSMsgType.TEXT)
 
-    async def _send(self, frame: bytes, kind: WSMsgType) -> None:
+    async def _send(self, frame: bytes, kind: WSMsgType, *, is_counted: bool = False) -> None:
         """Raises `TimeoutError` when the client takes nothing of it, `ConnectionError`."""
         async with self._sending:
-            await count(self._call, len(frame))
+            if not is_counted:  # by the feed
+                await count(self._call, len(frame))
             async with asyncio.timeout(self._call.services.config.stall_timeout_ms / 1000):
                 await self._socket.send_frame(frame, kind)
             await self._call.hold(0)
@@ -298,15 +300,14 @@ class _Out:
         )
 
 
-def _frames(found: Handout) -> list[bytes]:
-    frames: list[bytes] = []
+def _frames(found: Handout) -> Iterator[bytes]:
+    """One after the other, so that no more than one of them is there."""
     parts: list[bytes] = []
     size = 0
     for message in found.messages:
         if parts and size + len(bytes(message)) > MESSAGES_BYTES:
-            frames.append(b'{"messages":[' + b",".join(parts) + b"]}")
+            yield b'{"messages":[' + b",".join(parts) + b"]}"
             parts, size = [], 0
         parts.append(bytes(message))
         size += len(parts[-1])
-    frames.append(b'{"messages":[' + b",".join(parts) + b"]}")
-    return frames
+    yield b'{"messages":[' + b",".join(parts) + b"]}"
