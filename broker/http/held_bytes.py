@@ -1,5 +1,7 @@
 """How many bytes of request bodies are in memory, and a bound on that, shared between peers.
 
+What subscriptions' streams hold for readers who have not taken it counts as well, up to half.
+
 Counted is what has arrived, never what was announced. One peer (an address) may hold three
 quarters of the bound, so that there is always room for another. Whoever finds no room waits a
 moment and is then told to come back; while more than half is taken, a body that stands still loses
@@ -24,6 +26,7 @@ class HeldBytes:
         self._bytes_max = bytes_max
         self._peer_bytes_max = bytes_max - bytes_max // 4
         self._held = 0
+        self._of_streams = 0
         self._by_peer: Counter[str] = Counter()
         self._waiting: deque[asyncio.Future[None]] = deque()
 
@@ -52,14 +55,29 @@ class HeldBytes:
         self._by_peer[peer] += size
         return True
 
-    def count(self, peer: str, size: int) -> None:
-        """Count what is there already, also where there is no room."""
-        self._held += size
-        self._by_peer[peer] += size
-
     def part(self, size: int) -> int:
         """No more than a part of the bound, so that there is room for it at all."""
         return min(size, self._bytes_max // 8)
+
+    def stream_has_room(self, size: int) -> bool:
+        """Whether streams may hold so much more: half of the bound is for bodies alone."""
+        return (
+            self._of_streams + size <= self._bytes_max // 2 and self._held + size <= self._bytes_max
+        )
+
+    async def stream_room(self, size: int) -> None:
+        """Wait until they may."""
+        while not self.stream_has_room(size):
+            await self._given_back()
+
+    def count_stream(self, peer: str, size: int) -> None:
+        """Count what a stream holds, also where there is no room; below 0: holds no more."""
+        self._of_streams += size
+        if size > 0:
+            self._held += size
+            self._by_peer[peer] += size
+        else:
+            self.give_back(peer, -size)
 
     def give_back(self, peer: str, size: int) -> None:
         """These bytes are free again."""
@@ -80,13 +98,16 @@ class HeldBytes:
             and self._by_peer[peer] + size <= self._peer_bytes_max
         )
 
+    async def _given_back(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        await waiter
+
     async def _wait_for_room(self, peer: str, size: int) -> None:
         try:
             async with asyncio.timeout(ROOM_WAIT_S):
                 while not self._has_room(peer, size):
-                    waiter = asyncio.get_running_loop().create_future()
-                    self._waiting.append(waiter)
-                    await waiter
+                    await self._given_back()
         except TimeoutError:
             raise Overloaded(
                 f"this broker holds {self._held} bytes of request bodies, {self._by_peer[peer]} of "

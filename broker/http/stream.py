@@ -168,23 +168,14 @@ class Holding:
     async def more(self, size: int) -> int:
         """Count so much more, as soon as there is room, however long that takes; how much it is."""
         size = self._held.part(size)
-        pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, None)
-        while True:
-            try:
-                await self._held.take(self._peer, size)
-            except Overloaded:
-                await asyncio.sleep(pauses.next_s())
-            else:
-                self._bytes += size
-                return size
+        await self._held.stream_room(size)
+        self.add(size)
+        return size
 
     def add(self, size: int) -> None:
         """Count what is there already; what is there no more, if `size` is below 0."""
         self._bytes += size
-        if size > 0:
-            self._held.count(self._peer, size)
-        else:
-            self._held.give_back(self._peer, -size)
+        self._held.count_stream(self._peer, size)
 
     def end(self) -> None:
         """Nothing is there any more."""

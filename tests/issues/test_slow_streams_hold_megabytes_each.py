@@ -16,6 +16,7 @@ import pytest
 
 from octavo import AsyncClient
 from octavo.broker.http.api import feed
+from octavo.broker.http.held_bytes import HeldBytes
 from tests.support.cluster import running_cluster
 from tests.support.fake_broker import until
 
@@ -68,3 +69,17 @@ async def test_what_slow_sockets_hold(
     longest = 2 * max(feed.FIRST_OF_ALL * (MESSAGE_BYTES + 400), feed.HANDOUT_BYTES + 30_000)
     assert found
     assert max(found) <= longest
+
+
+def test_half_of_the_room_is_for_bodies() -> None:
+    held = HeldBytes(1000)
+    assert held.stream_has_room(500)
+    held.count_stream("a", 500)
+    assert not held.stream_has_room(1)
+    assert held.try_take("a", 250), "three quarters are one address's"
+    assert held.try_take("b", 250)
+    assert not held.try_take("b", 1)
+    held.count_stream("a", -500)
+    assert held.total == 500
+    assert held.stream_has_room(500)
+    assert not held.stream_has_room(501)
