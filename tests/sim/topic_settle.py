@@ -177,7 +177,9 @@ class TopicJudge:
     async def _sweep(self, client: TopicClient) -> None:
         """Ledgers that nobody names any more are found, and removed."""
         for _ in range(_SWEEPS_MAX):
-            # What a fork that failed refers to is nobody's left-over before it is let go of.
+            # A fork that its maker left half made goes, and then what it referred to: that is
+            # nobody's left-over before it is let go of.
+            await self._at_any(client, lambda broker: broker._deletions.sweep(lambda _: True))
             await self._at_any(client, lambda broker: broker._shared.sweep(lambda _: True))
             await self._at_any(client, lambda broker: broker._leftovers.sweep(lambda _: True))
             if not (left := self.left_over()):
