@@ -1,6 +1,7 @@
 """How many bytes of request bodies are in memory, and a bound on that, shared between peers.
 
-What subscriptions' streams hold for readers who have not taken it counts as well, up to half.
+What readers have not taken yet, long answers and what subscriptions' streams hold, counts as well,
+up to half.
 
 Counted is what has arrived, never what was announced. One peer (an address) may hold three
 quarters of the bound, so that there is always room for another. Whoever finds no room waits a
@@ -26,7 +27,7 @@ class HeldBytes:
         self._bytes_max = bytes_max
         self._peer_bytes_max = bytes_max - bytes_max // 4
         self._held = 0
-        self._of_streams = 0
+        self._going_out = 0
         self._by_peer: Counter[str] = Counter()
         self._waiting: deque[asyncio.Future[None]] = deque()
 
@@ -60,9 +61,9 @@ class HeldBytes:
         return min(size, self._bytes_max // 8)
 
     def stream_has_room(self, size: int) -> bool:
-        """Whether streams may hold so much more: half of the bound is for bodies alone."""
+        """Whether so much more may go out: half of the bound is for bodies alone."""
         return (
-            self._of_streams + size <= self._bytes_max // 2 and self._held + size <= self._bytes_max
+            self._going_out + size <= self._bytes_max // 2 and self._held + size <= self._bytes_max
         )
 
     async def stream_room(self, size: int) -> None:
@@ -70,14 +71,29 @@ class HeldBytes:
         while not self.stream_has_room(size):
             await self._given_back()
 
-    def count_stream(self, peer: str, size: int) -> None:
-        """Count what a stream holds, also where there is no room; below 0: holds no more."""
-        self._of_streams += size
+    def count_going_out(self, peer: str, size: int) -> None:
+        """Count what is to be sent, also where there is no room; below 0: no more."""
+        self._going_out += size
         if size > 0:
             self._held += size
             self._by_peer[peer] += size
         else:
             self.give_back(peer, -size)
+
+    def check_answer(self, peer: str, size: int) -> None:
+        """Whether an answer of `size` bytes may go out. It is there already, so nothing waits; one
+        is always possible. Raises `Overloaded`.
+        """
+        peer_max = self._bytes_max // 2 - self._bytes_max // 8
+        if self._going_out and not (
+            self.stream_has_room(size) and self._by_peer[peer] + size <= peer_max
+        ):
+            raise Overloaded(
+                f"this broker holds {self._going_out} bytes of answers that their readers have not "
+                f"taken, {peer} has {self._by_peer[peer]} bytes here; the bounds are "
+                f"{self._bytes_max // 2} and {peer_max}: take what was sent, come back in a "
+                "moment, ask for less (max_bytes=), or ask another broker"
+            )
 
     def give_back(self, peer: str, size: int) -> None:
         """These bytes are free again."""

@@ -347,6 +347,8 @@ class BrokerServer:
             route, variables = self._router.find(request.method, path)
             call = Call(request, route, variables, query, self._services)
             response = await self._run(call, connection)
+            if request.method == "GET" and (size := _watched_bytes(response)):
+                self._services.held.check_answer(call.peer, size)
             self._services.quotas.answered(call, response)
             if connection.head and response.status == 200:
                 self._short_way.learn(connection.head, call)
@@ -373,15 +375,16 @@ class BrokerServer:
         if call and call.is_streaming:
             name = STREAM_CALLS.get(name, name)
         self._services.metrics.answered(name, response.status, loop.time() - started)
-        if (
-            isinstance(response, web.Response)
-            and isinstance(response.body, bytes)
-            and len(response.body) > WATCHED_BYTES
-        ):
-            await self._send_watched(request, response)
+        if size := _watched_bytes(response):
+            peer = call.peer if call else "unknown"
+            self._services.held.count_going_out(peer, size)
+            try:
+                await self._send_watched(request, response)
+            finally:
+                self._services.held.count_going_out(peer, -size)
         return response
 
-    async def _send_watched(self, request: web.BaseRequest, response: web.Response) -> None:
+    async def _send_watched(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
         """Send a long answer; a client that takes none of it for too long is cut off."""
 
         async def send() -> None:
@@ -457,6 +460,12 @@ class BrokerServer:
             if not task.done():
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+
+
+def _watched_bytes(response: web.StreamResponse) -> int:
+    """Of an answer that is long, and does not go into the socket at once; else 0."""
+    body = response.body if isinstance(response, web.Response) else None
+    return len(body) if isinstance(body, bytes) and len(body) > WATCHED_BYTES else 0
 
 
 async def _denied(call: Call) -> Problem | None:

@@ -175,7 +175,7 @@ class Holding:
     def add(self, size: int) -> None:
         """Count what is there already; what is there no more, if `size` is below 0."""
         self._bytes += size
-        self._held.count_stream(self._peer, size)
+        self._held.count_going_out(self._peer, size)
 
     def end(self) -> None:
         """Nothing is there any more."""

@@ -52,15 +52,18 @@ async def answers(client: V3Client) -> AsyncIterator[Any]:
 
 
 class Victim:
-    """The bookie, which is killed once so many adds are acked."""
+    """The bookie, which is killed once so many adds are acked, some of each writer among them."""
 
-    def __init__(self, process: subprocess.Popen[str], kill_after: int) -> None:
+    def __init__(
+        self, process: subprocess.Popen[str], kill_after: int, writers: Iterable[Writer]
+    ) -> None:
         self._process = process
         self._left = kill_after
+        self._writers = writers
 
     def acked(self) -> None:
         self._left -= 1
-        if self._left == 0:
+        if self._left <= 0 and all(writer.acked for writer in self._writers):
             self._process.kill()
 
 
@@ -183,7 +186,7 @@ async def test_what_was_acked_in_v3_survives_kill_9(tmp_path: Path, cycles: int)
             await still_fenced(port, fenced)
             await fence(port, 1000 + cycle)
             fenced.append(1000 + cycle)
-            victim = Victim(process, rng.randrange(1, 9_000))
+            victim = Victim(process, rng.randrange(1, 9_000), writers)
             await asyncio.gather(*(writer.write(port, victim) for writer in writers))
         with bookie_process(tmp_path) as (process, port):
             for writer, known in zip(writers, before, strict=True):
