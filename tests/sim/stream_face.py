@@ -186,8 +186,8 @@ class Face:
         *_args: Any,
         **_kwargs: Any,
     ) -> Reply:
-        """A `HEAD` of a stream, or where a partition is forked."""
-        if method == "HEAD":
+        """A `HEAD` or `GET` of a stream, or where a partition is forked."""
+        if method in ("HEAD", "GET"):
             path, _, offset = path.partition("?offset=")
             found = durable.source_of(path)
             assert found is not None, path
