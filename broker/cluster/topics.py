@@ -291,6 +291,17 @@ class Topics:
         return None if known is None else known.info.fresh
 
     async def _found(self, name: TopicName, *, newest: bool) -> TopicInfo:
+        try:
+            return await self._known_or_read(name, newest=newest)
+        except TopicNotFound:
+            # A reading that others share may have begun before this call, and a server of the store
+            # may be behind: what was made before the call must not be told as absent.
+            await self._records.sync()
+            found = await self._read(name)
+            await self.policies_of(name.namespace)
+            return found
+
+    async def _known_or_read(self, name: TopicName, *, newest: bool) -> TopicInfo:
         info = self._watch(name).info
         try:
             found = await (info.newest() if newest else info.value())
