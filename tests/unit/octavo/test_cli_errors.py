@@ -152,7 +152,7 @@ def _commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...
             yield from _commands(command, (*path, name))
 
 
-@pytest.mark.parametrize("command", _commands(typer.main.get_command(app)), ids=" ".join)
+@pytest.mark.parametrize("command", [*_commands(typer.main.get_command(app))], ids=" ".join)
 def test_help_has_an_example(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*command, "--help"]) == 0
     out = capsys.readouterr().out
