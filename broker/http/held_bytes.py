@@ -45,38 +45,35 @@ class HeldBytes:
         """Count `size` more bytes; waits a moment for room. Raises `Overloaded`."""
         if not self.try_take(peer, size):
             await self._wait_for_room(peer, size)
-            self._held += size
-            self._by_peer[peer] += size
+            self._count(peer, size)
 
     def try_take(self, peer: str, size: int) -> bool:
         """The same without a wait: whether there was room."""
         if not self._has_room(peer, size):
             return False
-        self._held += size
-        self._by_peer[peer] += size
+        self._count(peer, size)
         return True
 
     def part(self, size: int) -> int:
         """No more than a part of the bound, so that there is room for it at all."""
         return min(size, self._bytes_max // 8)
 
-    def stream_has_room(self, size: int) -> bool:
+    def has_room_to_send(self, size: int) -> bool:
         """Whether so much more may go out: half of the bound is for bodies alone."""
         return (
             self._going_out + size <= self._bytes_max // 2 and self._held + size <= self._bytes_max
         )
 
-    async def stream_room(self, size: int) -> None:
+    async def room_to_send(self, size: int) -> None:
         """Wait until they may."""
-        while not self.stream_has_room(size):
+        while not self.has_room_to_send(size):
             await self._given_back()
 
     def count_going_out(self, peer: str, size: int) -> None:
         """Count what is to be sent, also where there is no room; below 0: no more."""
         self._going_out += size
         if size > 0:
-            self._held += size
-            self._by_peer[peer] += size
+            self._count(peer, size)
         else:
             self.give_back(peer, -size)
 
@@ -86,7 +83,7 @@ class HeldBytes:
         """
         peer_max = self._bytes_max // 2 - self._bytes_max // 8
         if self._going_out and not (
-            self.stream_has_room(size) and self._by_peer[peer] + size <= peer_max
+            self.has_room_to_send(size) and self._by_peer[peer] + size <= peer_max
         ):
             raise Overloaded(
                 f"this broker holds {self._going_out} bytes of answers that their readers have not "
@@ -107,6 +104,10 @@ class HeldBytes:
             waiter = self._waiting.popleft()
             if not waiter.done():
                 waiter.set_result(None)
+
+    def _count(self, peer: str, size: int) -> None:
+        self._held += size
+        self._by_peer[peer] += size
 
     def _has_room(self, peer: str, size: int) -> bool:
         return (

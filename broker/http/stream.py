@@ -168,7 +168,7 @@ class Holding:
     async def more(self, size: int) -> int:
         """Count so much more, as soon as there is room, however long that takes; how much it is."""
         size = self._held.part(size)
-        await self._held.stream_room(size)
+        await self._held.room_to_send(size)
         self.add(size)
         return size
 

@@ -73,13 +73,13 @@ async def test_what_slow_sockets_hold(
 
 def test_half_of_the_room_is_for_bodies() -> None:
     held = HeldBytes(1000)
-    assert held.stream_has_room(500)
+    assert held.has_room_to_send(500)
     held.count_going_out("a", 500)
-    assert not held.stream_has_room(1)
+    assert not held.has_room_to_send(1)
     assert held.try_take("a", 250), "three quarters are one address's"
     assert held.try_take("b", 250)
     assert not held.try_take("b", 1)
     held.count_going_out("a", -500)
     assert held.total == 500
-    assert held.stream_has_room(500)
-    assert not held.stream_has_room(501)
+    assert held.has_room_to_send(500)
+    assert not held.has_room_to_send(501)

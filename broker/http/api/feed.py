@@ -74,7 +74,7 @@ class Handout(NamedTuple):
     @property
     def held_bytes(self) -> int:
         """What it takes until it is sent: its messages, and the frame that is made of them."""
-        return 2 * (len(self.body) + sum(map(len, map(bytes, self.messages))))
+        return 2 * (len(self.body) + sum(map(len, self.messages)))
 
     @property
     def ack_ids(self) -> list[str]:
@@ -221,8 +221,9 @@ class Feed:
                     await self._ready_for(found)
                     has_more = found.size >= waiting.most
             if found is not None:
-                most = max(1, min(2 * HANDOUT_BYTES * found.size // found.held_bytes, AT_ONCE))
-                expected = max(found.held_bytes, 2 * HANDOUT_BYTES)
+                held_bytes = found.held_bytes
+                most = max(1, min(2 * HANDOUT_BYTES * found.size // held_bytes, AT_ONCE))
+                expected = max(held_bytes, 2 * HANDOUT_BYTES)
 
     async def _ready_for(self, found: Handout) -> None:
         self._held.add(found.held_bytes)
