@@ -14,7 +14,9 @@ from tests.attack.secured import campaign as secured
 def tell(outcome: Outcome) -> None:
     """One line, and one for each problem."""
     verdict = "harm" if outcome.problems else "held"
-    print(f"{verdict}  {outcome.seconds:6.2f} s  {outcome.attempt.name}", flush=True)
+    turn_ms = 1000 * (outcome.turn.processor_s if outcome.turn else 0.0)
+    others = f"turn {turn_ms:5.0f} ms  p99 {outcome.p99_s * 1000:5.0f} ms"
+    print(f"{verdict}  {outcome.seconds:6.2f} s  {others}  {outcome.attempt.name}", flush=True)
     for stall in outcome.stalls:
         print(f"      stall: {stall}", flush=True)
     for peak in outcome.memory:

@@ -20,17 +20,25 @@ class Attempt:
     """Not part of the short form."""
     seconds: float = 0.0
     """How long it goes on by what it is told."""
+    turn_s_max: float | None = None
+    """Processor time that one turn of a broker's loop may take meanwhile; None: it is only told."""
 
 
 ATTEMPTS: dict[str, Attempt] = {}
 
 
-def attempt(name: str, *, long: bool = False) -> Callable[[Run], Run]:
-    """Enter the function under `name`."""
+TURN_S_MAX = 0.05
+"""What one turn of a broker's loop may cost, whatever a client sends."""
+
+
+def attempt(
+    name: str, *, long: bool = False, turn_s_max: float | None = None
+) -> Callable[[Run], Run]:
+    """Enter the function under `name`. `turn_s_max`: as of `Attempt`."""
 
     def enter(run: Run) -> Run:
         assert name not in ATTEMPTS, name
-        ATTEMPTS[name] = Attempt(name, run, long)
+        ATTEMPTS[name] = Attempt(name, run, long, turn_s_max=turn_s_max)
         return run
 
     return enter

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from tests.attack.attempts import ATTEMPTS, Attempt
 from tests.attack.canary import SLOWEST_SHARE, Canary
 from tests.attack.fuzz import LONG_S, SHORT_S, fuzzing
 from tests.attack.stalls import Stall, Stalls
+from tests.attack.timed import Turn, Turns
 from tests.attack.world import World
 from tests.support.processes.standalone import Standalone
 
@@ -43,6 +45,10 @@ class Outcome:
     problems: list[str] = field(default_factory=list)
     stalls: list[Stall] = field(default_factory=list)
     """Told, and no harm by themselves: a machine that is busy with others shows them too."""
+    turn: Turn | None = None
+    """The longest turn of a broker's loop meanwhile, by processor time; None: all were short."""
+    p99_s: float = 0.0
+    """How long the canary's messages took, but for the slowest one of a hundred."""
     memory: list[str] = field(default_factory=list)
     """The most that each process had in any attempt, and which; of the last outcome alone."""
 
@@ -117,6 +123,11 @@ async def _one(
     outcome.problems += await _calm(world, canary)
     outcome.problems += world.peaks.end(attempt.name)
     outcome.stalls += stalls.since(began)
+    outcome.p99_s = canary.p99_since(began)
+    outcome.turn = turn = Turns(world.cluster.folder).longest(began, "broker")
+    bound_s = attempt.turn_s_max
+    if bound_s is not None and turn is not None and turn.processor_s > bound_s:
+        outcome.problems.append(f"{turn}; the most is {bound_s * 1000:g} ms")
     minutes = max(1.0, outcome.seconds / 60)
     if (more := world.log_bytes() - logged) > LOG_BYTES_MAX * minutes:
         outcome.problems.append(f"it wrote {more} bytes into the logs")
@@ -153,7 +164,8 @@ def run(
 ) -> list[Outcome]:
     """Start a cluster in `folder`, attack it, and stop it. `share`: of the canary's pace.
     `options`: of `octavo standalone`."""
-    cluster = Standalone(folder, "--no-restart", *options)
+    command = (sys.executable, "-m", "tests.attack.timed")
+    cluster = Standalone(folder, "--no-restart", *options, command=command)
     try:
         cluster.start()
         return asyncio.run(attack(cluster, attempts, tell, share, make_world))

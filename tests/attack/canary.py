@@ -1,7 +1,8 @@
 """The well-behaved client: it publishes all the time, and knows what must be there.
 
 `python -m tests.attack.canary PATH URL …` is the client itself, a process of its own: whoever
-attacks is busy. It writes a line for each message that was acked, with the time (CLOCK_MONOTONIC).
+attacks is busy. It writes a line for each message that was acked: the time (CLOCK_MONOTONIC), and
+how long the message took.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Canary:
         self._process: subprocess.Popen[bytes] | None = None
         self._acked: list[float] = []
         """When each message was acked."""
+        self._took_s: list[float] = []
+        """How long each waited for that."""
         self._read_bytes = 0
 
     async def start(self) -> None:
@@ -88,13 +91,22 @@ class Canary:
         self._look()
         return len(self._acked) - bisect.bisect_left(self._acked, since_s)
 
+    def p99_since(self, since_s: float) -> float:
+        """Seconds until 99 of 100 messages were acked, of those acked since then; 0.0 of none."""
+        self._look()
+        took_s = sorted(self._took_s[bisect.bisect_left(self._acked, since_s) :])
+        return took_s[len(took_s) * 99 // 100] if took_s else 0.0
+
     def _look(self) -> None:
         with self._written.open("rb") as written:
             written.seek(self._read_bytes)
             data = written.read()
         whole = data[: data.rfind(b"\n") + 1]
         self._read_bytes += len(whole)
-        self._acked += map(float, whole.split())
+        for line in whole.splitlines():
+            acked_s, took_s = map(float, line.split())
+            self._acked.append(acked_s)
+            self._took_s.append(took_s)
 
     async def _audit(self) -> AsyncIterator[str]:
         expected = 0
@@ -131,8 +143,10 @@ async def _run(path: str, urls: list[str]) -> None:
         due = time.monotonic()
         for number in itertools.count():
             due += PACE_S
+            began = time.monotonic()
             await _publish(session, path, urls, number)
-            print(time.monotonic(), flush=True)
+            now = time.monotonic()
+            print(now, round(now - began, 4), flush=True)
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             due = max(due, time.monotonic() - 1)
 

@@ -13,8 +13,10 @@ Run = Callable[[SecuredWorld], Awaitable[None]]
 SECURED: dict[str, Attempt] = {}
 
 
-def secured(name: str, *, long: bool = False) -> Callable[[Run], Run]:
-    """Enter the function under `name`."""
+def secured(
+    name: str, *, long: bool = False, turn_s_max: float | None = None
+) -> Callable[[Run], Run]:
+    """Enter the function under `name`. `turn_s_max`: as of `Attempt`."""
 
     def enter(run: Run) -> Run:
         assert name not in SECURED, name
@@ -23,7 +25,7 @@ def secured(name: str, *, long: bool = False) -> Callable[[Run], Run]:
             assert isinstance(world, SecuredWorld)
             await run(world)
 
-        SECURED[name] = Attempt(name, of_world, long)
+        SECURED[name] = Attempt(name, of_world, long, turn_s_max=turn_s_max)
         return run
 
     return enter

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from octavo.standalone.child import is_child
@@ -56,8 +56,10 @@ def until(condition: Callable[[], bool], what: str, timeout_s: float = 120.0) ->
 class Standalone:
     """One `octavo standalone` on a folder."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, command: Sequence[str] = OCTAVO) -> None:
+        """`command`: what stands for `octavo`."""
         self.folder = folder
+        self._command = command
         self._arguments = arguments
         self.process: subprocess.Popen[str] | None = None
 
@@ -65,7 +67,7 @@ class Standalone:
         """Start and wait until ready; return what it said."""
         self.process = subprocess.Popen(
             [
-                *OCTAVO,
+                *self._command,
                 "standalone",
                 "--data",
                 str(self.folder),

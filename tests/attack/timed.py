@@ -1,0 +1,92 @@
+"""Runs a cluster whose processes tell how long their loops stood still.
+
+    python -m tests.attack.timed standalone …     the command `octavo`, with timed children
+    python -m tests.attack.timed MODULE SPEC FD   such a child: `octavo.process.broker` or `bookie`
+
+A child writes a line for each turn of its loop that took more than `TOLD_S` of processor time: when
+it ended (CLOCK_MONOTONIC) and how long it took. `Turns` reads these files.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from octavo.standalone.child import Child
+from tests.support.loop_time import LoopTime
+
+TOLD_S = 0.02
+FOLDER = "turns"
+
+
+class Turn(NamedTuple):
+    """One long turn of a process's loop."""
+
+    ended_s: float
+    process: str
+    processor_s: float
+
+    def __str__(self) -> str:
+        return f"a turn of {self.process} took {self.processor_s * 1000:.0f} ms of processor time"
+
+
+class Turns:
+    """The long turns of all processes of a cluster."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / FOLDER
+
+    def longest(self, since_s: float, kind: str) -> Turn | None:
+        """The longest turn of processes of this kind that ended since then."""
+        return max(self._since(since_s, kind), key=lambda turn: turn.processor_s, default=None)
+
+    def _since(self, since_s: float, kind: str) -> Iterator[Turn]:
+        for path in self._folder.glob(f"{kind}-*"):
+            data = path.read_bytes()
+            for line in data[: data.rfind(b"\n") + 1].splitlines():
+                ended_s, processor_s = json.loads(line)
+                if ended_s >= since_s:
+                    yield Turn(ended_s, path.name, processor_s)
+
+
+def _run_child() -> int:
+    module: Any = importlib.import_module(sys.argv.pop(1))
+    spec = Path(sys.argv[1])
+    folder = spec.parent.parent / FOLDER
+    folder.mkdir(exist_ok=True)
+    [name] = [one for one in ("serve_broker", "serve_bookie") if hasattr(module, one)]
+    serve = getattr(module, name)
+
+    with open(folder / spec.stem, "ab", buffering=0) as written:
+
+        def tell(processor_s: float) -> None:
+            if processor_s > TOLD_S:
+                written.write(json.dumps([time.monotonic(), processor_s]).encode() + b"\n")
+
+        async def timed(*given: Any) -> None:
+            async with LoopTime(tell):
+                await serve(*given)
+
+        setattr(module, name, timed)
+        status: int = module.main()
+        return status
+
+
+def _run_command() -> int:
+    from octavo.cli.main import main
+
+    def command(child: Child) -> list[str]:
+        return [sys.executable, "-m", __spec__.name, f"octavo.process.{child.kind}"]
+
+    Child.command = property(command)  # type: ignore[assignment, method-assign]
+    main()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_run_child() if sys.argv[1].startswith("octavo.process.") else _run_command())

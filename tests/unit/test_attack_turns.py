@@ -1,0 +1,38 @@
+"""What measures the turns of loops in attacks finds the long ones."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from tests.attack.timed import FOLDER, Turns
+from tests.support.loop_time import LoopTime
+
+
+def _busy(seconds: float) -> None:
+    until_s = time.thread_time() + seconds
+    while time.thread_time() < until_s:
+        pass
+
+
+async def test_a_busy_turn_is_measured_and_a_sleeping_one_is_not() -> None:
+    async with LoopTime() as measured:
+        await asyncio.sleep(0.02)
+        _busy(0.06)
+    assert measured.longest_s >= 0.06
+    async with LoopTime() as measured:
+        await asyncio.sleep(0.02)
+        time.sleep(0.06)  # noqa: ASYNC251  (the loop stands, and no processor time is spent)
+    assert measured.longest_s < 0.05
+
+
+def test_the_longest_turn_is_found(tmp_path: Path) -> None:
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "broker-1").write_text("[1.0, 9.0]\n[5.0, 0.03]\n[6.0, 0.3")
+    (tmp_path / FOLDER / "broker-2").write_text("[5.5, 0.07]\n")
+    (tmp_path / FOLDER / "bookie-1").write_text("[5.5, 0.9]\n")
+    turn = Turns(tmp_path).longest(2.0, "broker")
+    assert turn is not None
+    assert (turn.process, turn.processor_s) == ("broker-2", 0.07)
+    assert Turns(tmp_path).longest(7.0, "broker") is None
