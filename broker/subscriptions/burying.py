@@ -20,6 +20,7 @@ from octavo.broker.errors import OffsetTrimmed
 from octavo.broker.subscriptions.dead_letters import (
     SpentMessages,
     dead_letter_of,
+    is_retrying,
     producer_of,
     retry_of,
 )
@@ -156,7 +157,8 @@ class Burying:
             due_ms = self._spent.due_ms(letter.offset)
             record = retry_of(self._name, self._info.name, letter, due_ms)
         else:
-            record = dead_letter_of(self._name, self._info.name, letter)
+            retried = is_retrying(self._info.settings)
+            record = dead_letter_of(self._name, self._info.name, letter, retried=retried)
         producer = producer_of(self._word(), self._name, self._info, letter.offset)
         body = await self._body_of(letter)
         await self._office.send(self._target, self._name.partition, record, producer, body)

@@ -12,8 +12,10 @@ where the subscription's other deliveries are, and from where it goes to the dea
 a copy is due when the original would have been delivered again.
 
 A copy has the original's key, value and headers, and says in headers of its own where it comes
-from. It is a batch by itself, of a producer by itself (`producer_of`), with sequence 0: whoever
-sends it again, the next owner too, sends the same, and the dead-letter topic knows it.
+from. It begins a life of its own, so it carries no header that brokers act on, and none that an
+earlier life left behind (`_carried`). It is a batch by itself, of a producer by itself
+(`producer_of`), with sequence 0: whoever sends it again, the next owner too, sends the same, and
+the dead-letter topic knows it.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from octavo.broker.types import (
     SubscriptionSettings,
     TopicName,
 )
-from octavo.protocol.due import DUE_MS_MAX, due_header
+from octavo.protocol.due import DELIVER_AT, DUE_MS_MAX, due_header
+from octavo.protocol.large import LARGE_HEADER
 from octavo.protocol.records import Record
 
 DEAD_LETTER_SUFFIX = "dlq"
@@ -204,6 +207,11 @@ def retrying(name: str, settings: SubscriptionSettings) -> SubscriptionSettings:
     )
 
 
+def is_retrying(settings: SubscriptionSettings) -> bool:
+    """Whether the subscription was made by `retrying`: its messages are copies for one other."""
+    return any(name == RETRY_FOR for name, _ in settings.filter_headers)
+
+
 def retry_of(
     name: PartitionName, subscription: str, delivery: Delivery, due_ms: int | None
 ) -> Record:
@@ -211,14 +219,37 @@ def retry_of(
     said = _said_of(RETRY, name, subscription, delivery)
     due = () if due_ms is None else (due_header(min(max(0, due_ms), DUE_MS_MAX)),)
     origin = delivery.record
-    return origin._replace(headers=(*origin.headers, *said, *due))
+    return origin._replace(headers=(*_carried(origin, ORIGIN, RETRY), *said, *due))
 
 
-def dead_letter_of(name: PartitionName, subscription: str, delivery: Delivery) -> Record:
-    """The copy for the dead-letter topic; its time is the sender's."""
+def dead_letter_of(
+    name: PartitionName, subscription: str, delivery: Delivery, *, retried: bool = False
+) -> Record:
+    """The copy for the dead-letter topic; its time is the sender's.
+
+    `retried`: the subscription is a retry topic's (`is_retrying`), so the copy keeps what that
+    topic's copy says of the first topic.
+    """
     origin = delivery.record
     said = _said_of(ORIGIN, name, subscription, delivery)
-    return origin._replace(headers=(*origin.headers, *said))
+    fronts = (ORIGIN,) if retried else (ORIGIN, RETRY)
+    return origin._replace(headers=(*_carried(origin, *fronts), *said))
+
+
+def _carried(origin: Record, *fronts: str) -> list[tuple[str, bytes | None]]:
+    """The headers of the original that its copy keeps.
+
+    A due time was the original's: the copy is due by its own, or at once. Headers that begin with
+    one of `fronts` are of an earlier life, such as a dead letter that a user published again. Only
+    the headers that the copy gets now say where it comes from, and for which subscription it is. A
+    value that stands in the message itself is no large body, whatever a header says.
+    """
+    dropped = (DELIVER_AT, LARGE_HEADER) if origin.value else (DELIVER_AT,)
+    return [
+        header
+        for header in origin.headers
+        if header[0] not in dropped and not header[0].startswith(fronts)
+    ]
 
 
 def _said_of(

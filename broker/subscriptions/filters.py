@@ -1,6 +1,8 @@
 """Which messages of a topic a subscription is of: by header and by key. Pure.
 
 Each header that is named must be there with one of its values, and the key must begin as asked.
+Of the header by which brokers address a retry to one subscription only the last counts: a message
+is one subscription's, whatever its publisher or an earlier life has put before it.
 That is all: what a filter takes to decide is bounded by what it says, and nothing is evaluated.
 """
 
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from octavo.broker.subscriptions.dead_letters import RETRY_FOR
 from octavo.broker.types import SubscriptionSettings
 
 ANY_VALUE = "*"
@@ -39,6 +42,8 @@ class Filter:
 
 
 def _has(headers: Headers, name: str, values: frozenset[bytes] | None) -> bool:
+    if name == RETRY_FOR:
+        headers = [header for header in headers if header[0] == name][-1:]
     return any(
         found == name and (values is None or (value or b"") in values) for found, value in headers
     )

@@ -11,6 +11,8 @@ from octavo.broker.errors import SettingsConflict
 from octavo.broker.partition.partition import Partition
 from octavo.broker.subscriptions.subscription import Subscription
 from octavo.broker.types import Delivery, Nack, PartitionName, SubscriptionSettings, TopicName
+from octavo.protocol.due import due_header, due_of
+from octavo.protocol.records import Record, build_batch
 from tests.support.cluster import (
     Cluster,
     RunningBroker,
@@ -157,3 +159,16 @@ async def test_other_settings_of_dead_letters_are_other_settings(cluster: Cluste
     with pytest.raises(SettingsConflict):
         await deadly(one, name, dead_letter_topic="elsewhere")
     assert "elsewhere" not in await one.broker.topics.names_in("public")
+
+
+async def test_a_letter_of_a_message_for_later_is_there_at_once(cluster: Cluster) -> None:
+    """It kept the due time of its original, and was handed out to nobody for an hour."""
+    one = await cluster.start("A")
+    name = await make_topic(one.broker, TopicName("public", "t"))
+    partition, subscription = await deadly(one, name, type="failover")
+    later = Record(b"k", b"later", [due_header(cluster.clock.now_ms + 3_600_000)], 0)
+    await partition.publish(build_batch([later]))
+    await refuse(subscription, 0, 2)
+    (letter,) = await dead_letters(one, 1)
+    assert letter.record.value == b"later"
+    assert due_of(letter.record.headers) is None

@@ -15,6 +15,7 @@ from octavo.broker.errors import InvalidSettings, TopicNotFound
 from octavo.broker.state.cursor import Cursor
 from octavo.broker.subscriptions.burying import Burying, LargeSource
 from octavo.broker.subscriptions.dead_letters import (
+    ORIGIN,
     SpentMessages,
     dead_letter_of,
     producer_of,
@@ -76,6 +77,32 @@ def test_a_copy_says_where_it_comes_from() -> None:
         "Octavo-Origin-Deliveries": b"3",
         "Octavo-Origin-Subscription": b"s",
     }
+
+
+def test_a_copy_inherits_no_header_that_brokers_act_on() -> None:
+    """A dead letter of a message that was to be delivered later was itself held back."""
+    left = [("octavo-deliver-at", b"99"), ("a", b"1"), ("octavo-large", b'{"size": 3}')]
+    record = Record(b"k", b"v", left, timestamp_ms=5)
+    copy = dead_letter_of(NAME, "s", Delivery("", 41, MessageId(7, 8, 9), record, 3))
+    assert [name for name, _ in copy.headers if not name.startswith(ORIGIN)] == ["a"]
+    large = record._replace(value=b"")
+    copy = dead_letter_of(NAME, "s", Delivery("", 41, MessageId(7, 8, 9), large, 3))
+    assert [name for name, _ in copy.headers if not name.startswith(ORIGIN)] == [
+        "a", "octavo-large"
+    ], "the body is copied with what says how long it is"  # fmt: skip
+
+
+@pytest.mark.parametrize("retried", [False, True])
+def test_a_dead_letter_that_was_published_again_is_a_new_message(retried: bool) -> None:
+    """It kept where it had come from the first time, and gave both to its readers."""
+    earlier = [("Octavo-Retry-Topic", b"shop/orders"), ("Octavo-Origin-Topic", b"elsewhere/t")]
+    record = Record(b"k", b"v", [*earlier, ("a", b"1")], timestamp_ms=5)
+    delivery = Delivery("", 41, MessageId(7, 8, 9), record, 3)
+    copy = dead_letter_of(NAME, "s", delivery, retried=retried)
+    topics = [value for name, value in copy.headers if name == "Octavo-Origin-Topic"]
+    assert topics == [b"shop/orders"]
+    kept = [value for name, value in copy.headers if name == "Octavo-Retry-Topic"]
+    assert kept == ([b"shop/orders"] if retried else []), "of this life, where it was retried"
 
 
 def test_each_message_of_each_subscription_has_a_producer_of_its_own() -> None:

@@ -19,6 +19,7 @@ from octavo.broker.subscriptions.dead_letters import (
     with_dead_letters,
 )
 from octavo.broker.subscriptions.dispatch import Dispatcher
+from octavo.broker.subscriptions.filters import Filter
 from octavo.broker.types import (
     Delivery,
     MessageId,
@@ -80,8 +81,22 @@ def test_a_copy_says_where_it_comes_from_and_when_it_is_due() -> None:
     assert (said["Octavo-Retry-Offset"], said["Octavo-Retry-Deliveries"]) == (b"41", b"3")
     assert due_of(copy.headers) == 9_000
     assert due_of(retry_of(NAME, "s", delivery, None).headers) is None
-    dead = dict(dead_letter_of(TOPIC.partition(0), "s", delivery._replace(record=copy)).headers)
-    assert dead["Octavo-Retry-Offset"] == b"41", "where it was first is not forgotten"
+    again = delivery._replace(record=copy)
+    dead = dead_letter_of(TOPIC.partition(0), "s", again, retried=True).headers
+    assert dict(dead)["Octavo-Retry-Offset"] == b"41", "where it was first is not forgotten"
+    assert due_of(dead) is None, "it is nobody's retry any more"
+
+
+def test_of_subscriptions_that_share_a_retry_topic_one_has_a_copy() -> None:
+    """A dead letter of another one, published again with its headers, went to both."""
+    earlier = [("Octavo-Retry-Subscription", b"u"), ("octavo-deliver-at", b"99")]
+    record = Record(b"k", b"v", earlier, timestamp_ms=5)
+    copy = retry_of(NAME, "s", Delivery("", 41, MessageId(7, 8, 9), record, 3), 9_000)
+    filters = {name: Filter(retrying(name, RETRIED)) for name in ("s", "u")}
+    assert [name for name, one in filters.items() if one.passes(b"k", copy.headers)] == ["s"]
+    assert [name for name, _ in copy.headers].count("octavo-deliver-at") == 1
+    stored = [*earlier, ("Octavo-Retry-Subscription", b"s")]  # by a broker of before
+    assert [name for name, one in filters.items() if one.passes(b"k", stored)] == ["s"]
 
 
 def dispatcher(spent: SpentMessages, backoff: RetryBackoff | None = None) -> Dispatcher:
