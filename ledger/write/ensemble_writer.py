@@ -35,7 +35,7 @@ from octavo.ledger.write import writer_state
 from octavo.ledger.write.bookie_channel import BookieChannel
 from octavo.ledger.write.forces import Forces
 from octavo.ledger.write.pending import Pending
-from octavo.ledger.write.writer_state import State, WriterState
+from octavo.ledger.write.writer_state import Force, State, WriterState
 from octavo.metadata.ledgers import LedgerMetadata
 from octavo.protocol.backoff import Backoff
 from octavo.protocol.codes import Code, OctavoError, error_for
@@ -154,8 +154,8 @@ class EnsembleWriter:
         self._forces.pump(self._channels)
         self._client.keep_ticking(self)
 
-    def _forced(self, bookie_id: str, last_entry: int) -> None:
-        self.perform(self.core.forced(bookie_id, last_entry))
+    def _forced(self, asked: Force) -> None:
+        self.perform(self.core.forced(asked))
         self._release()
         self._forces.pump(self._channels)
 

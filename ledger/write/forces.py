@@ -3,8 +3,8 @@
 Up to `wanted` every live bookie is to have everything for good, also when an ack quorum has it:
 only then the writer lets go of it. Whatever a bookie has acked and has not forced yet it is asked
 to force, one question at a time; what it acks meanwhile is asked for next.
-A bookie that failed is asked anew, for it has to ack all of that anew (writer_state.py): its
-answer to an older question says nothing then (`forget`). Apache's bookies do not know our
+A bookie that failed is asked anew, for it has to ack all of that anew: the writer state knows by
+its `Force` which question an answer belongs to, and `forget` makes room for the new question. Apache's bookies do not know our
 operation, and sync an add before they ack it, whatever our flag says: their acks are as good.
 """
 
@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from octavo.ledger.write.bookie_channel import BookieChannel
-from octavo.ledger.write.writer_state import ADDABLE, WriterState
+from octavo.ledger.write.writer_state import ADDABLE, Force, WriterState
 from octavo.protocol.codes import OctavoError, TooManyRequests
 from octavo.protocol.extension import Op
 
@@ -27,10 +27,10 @@ class Forces:
         self,
         core: WriterState,
         timeout_s: float,
-        on_forced: Callable[[str, int], None],
+        on_forced: Callable[[Force], None],
         on_failed: Callable[[str, OctavoError], None],
     ) -> None:
-        """`on_forced(bookie_id, last_entry)` when a bookie has it all for good; `on_failed` when
+        """`on_forced(asked)` when a bookie has that for good; `on_failed(bookie_id, error)` when
         it could not, or did not answer in `timeout_s`."""
         self._core = core
         self._timeout_s = timeout_s
@@ -59,16 +59,16 @@ class Forces:
         if not core.deferred or core.state not in ADDABLE:
             return
         for position in self._behind():
-            bookie, written = channels[position].bookie, core.received.acked_to[position]
+            bookie, asked = channels[position].bookie, core.to_force(position)
             bookie_id, connection = bookie.bookie_id, bookie.connection
             if connection is None:
                 continue
             if bookie.is_foreign:
-                self._on_forced(bookie_id, written)
+                self._on_forced(asked)
             elif bookie_id not in self._asked and bookie_id not in self._resting:
                 self._asked[bookie_id] = question = object()
                 body = {"ledger": core.metadata.ledger_id}
-                done = partial(self._answered, bookie_id, written, question)
+                done = partial(self._answered, asked, question)
                 connection.request(Op.FORCE, body, done, timeout_s=self._timeout_s)
 
     def rested(self) -> None:
@@ -81,17 +81,17 @@ class Forces:
 
     def _answered(
         self,
-        bookie_id: str,
-        written: int,
+        asked: Force,
         question: object,
         error: OctavoError | None,
         _body: dict[str, Any],
     ) -> None:
+        bookie_id = asked.bookie_id
         if self._asked.get(bookie_id) is not question:
             return
         del self._asked[bookie_id]
         if error is None:
-            self._on_forced(bookie_id, written)
+            self._on_forced(asked)
         elif isinstance(error, TooManyRequests):
             self._resting[bookie_id] = None
         else:

@@ -27,6 +27,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from octavo.ledger.actions import (
     ChangeDelayed,
@@ -80,6 +81,16 @@ _NONE: list[WriterAction] = []
 """Shared and never changed: the hot path answers most acks with nothing to do."""
 
 
+class Force(NamedTuple):
+    """A question to one bookie: whether it has for good what it has acked so far."""
+
+    bookie_id: str
+    last_entry: int
+    """What it has acked, up to this entry."""
+    term: int
+    """Of the bookie at its position: another one once it failed, was replaced or came back."""
+
+
 class WriterState:
     """One ledger's pending adds and its ensemble. Not for two threads."""
 
@@ -104,6 +115,9 @@ class WriterState:
         self.received = Acks(self.quorum, last_add_confirmed) if deferred else self.acks
         """What they have acked: with deferred syncs a power failure may take it back."""
         self._written_to = last_add_confirmed
+        self._terms = [0] * self.quorum.ensemble_size
+        """A new number whenever what a position has acked is forgotten: see `Force`."""
+        self._newest_term = 0
         self.down: dict[int, OctavoError] = {}
         """Positions whose bookie failed and has not been replaced, with the reason."""
         self._publish = publish
@@ -154,13 +168,24 @@ class WriterState:
         """The last entry whose caller may have been answered, with all before it."""
         return self._written_to if self.deferred else self.lac
 
-    def forced(self, bookie_id: str, last: int) -> list[WriterAction]:
-        """`bookie_id` made durable what it had acked up to `last` when it was asked to."""
-        if bookie_id not in self.ensemble:
+    def to_force(self, position: int) -> Force:
+        """What the bookie at `position` is to be asked, so that `forced` can tell what it says."""
+        last_entry = self.received.acked_to[position]
+        return Force(self.ensemble[position], last_entry, self._terms[position])
+
+    def forced(self, asked: Force) -> list[WriterAction]:
+        """The bookie made durable what it had acked when it was asked.
+
+        Says nothing when the bookie failed, was replaced or came back in the meantime: from then
+        on it has to ack anew whatever it had not forced.
+        """
+        if asked.bookie_id not in self.ensemble:
             return _NONE
-        position = self.ensemble.index(bookie_id)
-        assert last <= self.received.acked_to[position], "what it failed with was asked for anew"
-        self.acks.add(position, self.acks.acked_to[position] + 1, last)
+        position = self.ensemble.index(asked.bookie_id)
+        if asked.term != self._terms[position]:
+            return _NONE
+        assert asked.last_entry <= self.received.acked_to[position], "acks are never taken back"
+        self.acks.add(position, self.acks.acked_to[position] + 1, asked.last_entry)
         return self._confirm() if self.state is State.OPEN else _NONE
 
     def _confirm(self) -> list[WriterAction]:
@@ -197,10 +222,10 @@ class WriterState:
         if bookie_id not in self.ensemble or self.state not in ADDABLE:
             return []
         position = self.ensemble.index(bookie_id)
+        self._forget_written(position)  # also what came late from one that was down already
         if position in self.down:
             return []
         self.down[position] = reason
-        self._forget_written(position)
         if self.state in (State.OPEN, State.STALLED):
             return self._choose()
         return []
@@ -223,7 +248,9 @@ class WriterState:
         return actions + self._go_on()
 
     def _forget_written(self, position: int) -> None:
-        """Who failed may have lost what it acked before its sync."""
+        """A bookie that failed may have lost what it acked before its sync."""
+        self._newest_term += 1
+        self._terms[position] = self._newest_term
         if self.deferred:
             self.received.join(position, self.acks.acked_to[position])
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from octavo.ledger.actions import EnsembleChanged, Forced
+from octavo.ledger.bookies.bookies import RequestClass
 from octavo.ledger.errors import LedgerFenced, OutcomeUnknown
 from octavo.ledger.write.writer import WriterEvent
 from octavo.metadata.ledgers import LedgerState
@@ -142,6 +143,41 @@ async def test_a_bookie_that_forces_late_holds_up_nobody_for_ever(tmp_path: Path
             gate.set()
         async with asyncio.timeout(10):
             await writer.drain()
+
+
+async def test_a_force_that_succeeds_after_its_bookie_refused_an_add(tmp_path: Path) -> None:
+    """It once broke the connection to that bookie, for every ledger of the process."""
+    gate = threading.Event()
+
+    def hook(call: str, path: str) -> None:
+        if call == "datasync" and "/journal/" in path:
+            gate.wait(20)
+
+    async with running_cluster(tmp_path, bookies=0) as cluster:
+        slow = TroubledDisk()
+        for number in (1, 2, 3):
+            disk = slow if number == 3 else TroubledDisk()
+            await cluster.start_bookie(f"b{number}", disk=disk)
+        client = await cluster.client(add_timeout_s=20.0, retry_failed_bookie_ms=60_000.0)
+        writer = await client.create(deferred_sync=True)
+        slow.hook = hook
+        try:
+            await add_many(writer, 3)
+            assert await writer.force() == 2
+            cluster.nodes["b3"].server.read_only = True
+            await add_many(writer, 1)
+            await until(lambda: writer.failed_bookies == ("b3",))
+            connection = client.bookies.get("b3", RequestClass.NORMAL).connection
+            assert connection is not None
+            under_way = connection._by_id
+            assert under_way, "the force has no answer yet"
+        finally:
+            gate.set()
+        await until(lambda: not under_way)
+        assert client.bookies.get("b3", RequestClass.NORMAL).connection is connection
+        assert await writer.force() == 3
+        cluster.nodes["b3"].server.read_only = False
+        assert (await writer.close()).last_entry == 3
 
 
 async def test_a_recovery_takes_what_is_there_and_the_writer_forces_no_more(
