@@ -32,6 +32,8 @@ from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
 _TRIES = 4
+_RETRY_S = 0.2
+"""Until a record that could not be read is read again: no second alarm need come for it."""
 
 
 class Standing(NamedTuple):
@@ -69,12 +71,14 @@ def decode_standing(value: bytes, registered: bytes) -> Standing:
 class _Other:
     """Another live broker."""
 
-    __slots__ = ("read", "registered", "watch")
+    __slots__ = ("read", "registered", "trying", "watch")
 
     def __init__(self, registered: bytes, read: WatchedRecord[bytes]) -> None:
         self.registered = registered
         self.read = read
         self.watch: Watch | None = None
+        self.trying: asyncio.Task[None] | None = None
+        """Reads the record until that succeeds."""
 
 
 class Standings:
@@ -169,16 +173,30 @@ class Standings:
 
     async def _look(self, name: str) -> None:
         other = self._others.get(name)
-        if other is not None:
-            try:
-                await other.read.newest()
-            except OctavoError as error:  # an alarm follows when the store is back
-                _log.info("standing_not_read", of=name, reason=str(error))
+        if other is not None and not await self._is_read(name, other):
+            if other.trying is None:
+                other.trying = self._spawn(self._try_again(name, other))
         drained = frozenset(one for one in self._others if self.of(one).draining)
         if drained != self._drained:
             self._drained = drained
             self.changed_s = asyncio.get_running_loop().time()
             self._on_change()
+
+    async def _is_read(self, name: str, other: _Other) -> bool:
+        try:
+            await other.read.newest()
+        except OctavoError as error:
+            _log.info("standing_not_read", of=name, reason=str(error))
+            return False
+        return True
+
+    async def _try_again(self, name: str, other: _Other) -> None:
+        while self._others.get(name) is other and other.read.stale:
+            await asyncio.sleep(_RETRY_S)
+            await self._is_read(name, other)
+        other.trying = None
+        if self._others.get(name) is other:
+            await self._look(name)
 
     def _forget(self, name: str) -> None:
         other = self._others.pop(name)

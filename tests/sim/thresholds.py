@@ -198,6 +198,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "octavo.broker.subscriptions.keys:_OF_ONE_KEY": (2, 20),
     "octavo.broker.subscriptions.looking:_READ_BYTES": (1, 300),
     "octavo.broker.subscriptions.subscription:_LOOKING_S_MAX": (0.0, 0.01),
+    "octavo.broker.cluster.standing:_RETRY_S": (0.01, 1.0),
 }
 TOGETHER: Mapping[str, Mapping[str, Any]] = {
     "octavo.broker.state.cursor:_CHUNK_SHIFT": {

@@ -10,10 +10,13 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from octavo.broker.cluster.registry import BrokerRegistry, encode_broker
+from octavo.broker.cluster.standing import Standing, encode_standing
 from octavo.broker.types import BrokerInfo, TopicName
-from octavo.metadata.store import RecordNotFound, SessionState
-from octavo.metadata.topics import broker_path
+from octavo.metadata.store import MetadataUnavailable, RecordNotFound, SessionState
+from octavo.metadata.topics import broker_path, standing_path
 from tests.sim.loop import SimLoop
 from tests.sim.trace import Trace
 
@@ -31,13 +34,24 @@ class Store:
         self.values: dict[str, bytes] = {}
         self.watcher: Callable[[], None] = lambda: None
         self.session: Callable[[SessionState], None] = lambda _: None
+        self.standings: dict[str, bytes] = {}
+        self.alarms: dict[str, Callable[[], None]] = {}
+        self.answers_lost = 0
+        """So many of the next readings of a standing have no answer."""
 
     def watch_children(self, _: str, watcher: Callable[[], None]) -> Any:
         self.watcher = watcher
         return SimpleNamespace(cancel=lambda: None)
 
-    def watch(self, _: str, watcher: Callable[[], None]) -> Any:
+    def watch(self, path: str, watcher: Callable[[], None]) -> Any:
+        self.alarms[path] = watcher
         return SimpleNamespace(cancel=lambda: None)
+
+    def put_standing(self, name: str, standing: Standing) -> None:
+        """The broker tells; the watch's alarm sounds once."""
+        registered = self.values[name]
+        self.standings[standing_path(name)] = encode_standing(standing, registered)
+        self.alarms[standing_path(name)]()
 
     def on_session(self, session: Callable[[SessionState], None]) -> None:
         self.session = session
@@ -46,7 +60,11 @@ class Store:
         return [*self.values]
 
     async def get(self, path: str) -> Any:
+        if path in self.alarms and self.answers_lost:
+            self.answers_lost -= 1
+            raise MetadataUnavailable("no answer came in time")
         found = [value for name, value in self.values.items() if path == broker_path(name)]
+        found += [self.standings[path]] if path in self.standings else []
         if not found:
             raise RecordNotFound(path)
         return SimpleNamespace(value=found[0])
@@ -171,5 +189,37 @@ def test_what_ten_thousand_topics_should_lie_at_is_computed_once() -> None:
             for number in range(10_000):
                 known.registry.preferred(TopicName("public", f"t{number}"), 1)
         assert known.registry._preferred.cache_info().misses == 10_000
+
+    told(story)
+
+
+@pytest.mark.parametrize("answers_lost", [1, 2, 5])
+def test_a_standing_whose_reading_failed_is_read_again(answers_lost: int) -> None:
+    """No second alarm came, and the undrained broker was given nothing from then on."""
+
+    async def story(known: Known) -> None:
+        await known.see(b="1")
+        known.store.put_standing("b", Standing(draining=True))
+        await asyncio.sleep(SETTLE_S)
+        assert known.registry.settled() == ("a",)
+        known.store.answers_lost = answers_lost
+        known.store.put_standing("b", Standing(draining=False))
+        await asyncio.sleep(SETTLE_S)
+        assert known.registry.settled() == ("a", "b")
+
+    told(story)
+
+
+def test_a_broker_that_went_is_not_asked_for_its_standing_any_more() -> None:
+    async def story(known: Known) -> None:
+        await known.see(b="1")
+        known.store.answers_lost = 1_000
+        known.store.put_standing("b", Standing(draining=True))
+        await asyncio.sleep(0.1)
+        await known.see()
+        await asyncio.sleep(1.0)
+        left = known.store.answers_lost
+        await asyncio.sleep(SETTLE_S)
+        assert known.store.answers_lost == left
 
     told(story)
