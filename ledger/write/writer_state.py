@@ -86,9 +86,9 @@ class Force(NamedTuple):
 
     bookie_id: str
     last_entry: int
-    """What it has acked, up to this entry."""
+    """The bookie has acked all that it holds up to this entry."""
     term: int
-    """Of the bookie at its position: another one once it failed, was replaced or came back."""
+    """The position's number when it was asked: a failure, a replacement and a return change it."""
 
 
 class WriterState:
@@ -169,7 +169,7 @@ class WriterState:
         return self._written_to if self.deferred else self.lac
 
     def to_force(self, position: int) -> Force:
-        """What the bookie at `position` is to be asked, so that `forced` can tell what it says."""
+        """Return the question to the bookie at `position`; its answer goes to `forced`."""
         last_entry = self.received.acked_to[position]
         return Force(self.ensemble[position], last_entry, self._terms[position])
 
@@ -177,7 +177,7 @@ class WriterState:
         """The bookie made durable what it had acked when it was asked.
 
         Says nothing when the bookie failed, was replaced or came back in the meantime: from then
-        on it has to ack anew whatever it had not forced.
+        on it has to ack again whatever it had not forced.
         """
         if asked.bookie_id not in self.ensemble:
             return _NONE
@@ -222,7 +222,7 @@ class WriterState:
         if bookie_id not in self.ensemble or self.state not in ADDABLE:
             return []
         position = self.ensemble.index(bookie_id)
-        self._forget_written(position)  # also what came late from one that was down already
+        self._forget_written(position)  # also late acks of a bookie that was down
         if position in self.down:
             return []
         self.down[position] = reason

@@ -40,6 +40,8 @@ class StreamHistory:
     repeats: bool
     """A request may come twice: what nobody numbers is stored as often."""
     source: StreamHistory | None = None
+    incarnation: str = ""
+    """Which making of its name this is, as its maker was told."""
     base: int = 0
     at: dict[int, str] = field(default_factory=dict)
     sent: dict[str, Sent] = field(default_factory=dict)

@@ -21,6 +21,7 @@ from multidict import CIMultiDict
 from octavo.broker.errors import NotOwner, OwnerUnreachable, PartitionMoving, TopicChanged
 from octavo.broker.http import durable
 from octavo.broker.http.api import durable_making, durable_reads, durable_streams, forks
+from octavo.broker.http.broker_calls import INCARNATION_HEADER
 from octavo.broker.http.forwarding import Reply, _problem_from
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.types import Owner, PartitionName, TopicName
@@ -92,8 +93,10 @@ class Face:
         try:
             response = await handler(call)
         except (OctavoError, TimeoutError) as error:
-            return problem_of(error).response()
+            response = problem_of(error).response()
         assert isinstance(response, web.Response)
+        if call.served_incarnation:
+            response.headers.setdefault(INCARNATION_HEADER, call.served_incarnation)
         return response
 
     def _call(
@@ -127,8 +130,8 @@ class Face:
             reply=lambda found: web.Response(body=msgspec.json.encode(found)),
             check=lambda *_: None,
             forwarded=incarnation is not None,
-            incarnation=incarnation,
-            names_incarnation=False,
+            incarnation=headers.get(INCARNATION_HEADER) if incarnation is None else incarnation,
+            names_incarnation=incarnation is None and INCARNATION_HEADER in headers,
             served_incarnation="",
             owner_url="",
             identity=None,

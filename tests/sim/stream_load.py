@@ -4,12 +4,16 @@ Profile `stream`, beside a topic's load. What clients send and are told goes to 
 (stream_audit.py) at once. A producer repeats an append under its sequence until it is answered, and
 sends it again when it was; a writer with `Stream-Seq`, and who closes, mostly repeats, too; who
 counts nothing sends once.
+
+Clients are bound to the making of a stream that they met, as ours is (client/durable.py): a late
+copy of the `PUT` that made it may make another one of its name, once it was deleted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +21,7 @@ import msgspec
 from aiohttp import web
 
 from octavo.broker.http import durable
+from octavo.broker.http.broker_calls import INCARNATION_HEADER
 from octavo.broker.state.stream import Append
 from octavo.broker.types import TopicName, TopicSettings
 from tests.sim.brokers import CALL_TIMEOUT_S
@@ -32,6 +37,7 @@ _GAPS_MAX = 200
 _READ_WITHIN_S = 15.0
 _PASSING = (429, 503, 504)
 _TEXT, _JSON = "text/plain", "application/json"
+_REPLACED = "topic-replaced"
 _END = ";"
 """Of each message of a stream that is no JSON."""
 
@@ -109,6 +115,18 @@ class StreamLoad:
         TopicClient(self.load, "ds", self._finish).start()
 
     # Calls
+
+    @staticmethod
+    def _about(
+        stream: StreamHistory,
+        method: str,
+        headers: Mapping[str, str] | None = None,
+        query: Mapping[str, str] | None = None,
+        body: bytes = b"",
+    ) -> Request:
+        """A call about that making of the stream and no other."""
+        bound = {**(headers or {}), INCARNATION_HEADER: stream.incarnation}
+        return Request(method, stream.name, bound, query or {}, body)
 
     async def _call(self, client: TopicClient, asked: Request) -> web.Response | None:
         """The answer; None when there is none."""
@@ -206,6 +224,7 @@ class StreamLoad:
             if source is None or not source.going:
                 self._unexpected(stream, "PUT", answer)
             return
+        stream.incarnation = answer.headers[INCARNATION_HEADER]
         end = _end(answer)
         stream.base = end - len(values)
         if source is None and stream.base:
@@ -218,8 +237,8 @@ class StreamLoad:
 
     async def _delete(self, client: TopicClient, stream: StreamHistory) -> None:
         stream.going = True
-        answer = await self._insist(client, Request("DELETE", stream.name))
-        if answer.status not in (204, 404, 410):
+        answer = await self._insist(client, self._about(stream, "DELETE"))
+        if answer.status != 204 and not _is_gone(answer):
             self._unexpected(stream, "DELETE", answer)
 
     async def _produce(self, client: TopicClient) -> None:
@@ -262,7 +281,7 @@ class StreamLoad:
             "Producer-Epoch": str(said.epoch),
             "Producer-Seq": str(said.sequence),
         }
-        asked = Request("POST", stream.name, headers, body=_body(stream, sent.values))
+        asked = self._about(stream, "POST", headers, body=_body(stream, sent.values))
         while True:
             may_follow = all(one.acked for one in before if one is not sent)
             was_acked = sent.acked
@@ -291,7 +310,7 @@ class StreamLoad:
             stream.ends(_end(answer), closed=True)
             self._probe("refused_closed")
             return True
-        if answer.status in (404, 410):
+        if _is_gone(answer):
             if not stream.going:
                 self._unexpected(stream, "POST", answer)
             return True
@@ -314,7 +333,7 @@ class StreamLoad:
             closes = rng.random() < self.options.closes_p
             sent = stream.sends(self._values(client, stream), Append(stream_seq=seq, closes=closes))
             headers = _headers(stream, sent.append)
-            asked = Request("POST", stream.name, headers, body=_body(stream, sent.values))
+            asked = self._about(stream, "POST", headers, body=_body(stream, sent.values))
             answer = await self._answer(client, asked, insists=insists and seq is not None)
             if answer is None or self._has_come(answer, stream, seq):
                 continue
@@ -331,7 +350,7 @@ class StreamLoad:
     async def _close(
         self, client: TopicClient, stream: StreamHistory, *, insists: bool = True
     ) -> None:
-        asked = Request("POST", stream.name, {durable.CLOSED_HEADER: "true"})
+        asked = self._about(stream, "POST", {durable.CLOSED_HEADER: "true"})
         answer = await self._answer(client, asked, insists=insists)
         if answer is None:
             return
@@ -363,11 +382,11 @@ class StreamLoad:
     ) -> tuple[int, bool] | None:
         """Where to go on, and whether nothing will follow; None when nobody has said so."""
         query = {"offset": durable.offset_text(offset), **({"live": "long-poll"} if live else {})}
-        answer = await self._call(client, Request("GET", stream.name, query=query))
+        answer = await self._call(client, self._about(stream, "GET", query=query))
         if answer is None or answer.status in _PASSING:
             return None
         if answer.status not in (200, 204):
-            if not (stream.going and answer.status in (404, 410)):
+            if not (stream.going and _is_gone(answer)):
                 self._unexpected(stream, f"GET {offset}", answer)
             return None
         following = _end(answer)
@@ -449,6 +468,11 @@ def _end(answer: web.Response) -> int:
 
 def _closed(answer: web.Response) -> bool:
     return durable.CLOSED_HEADER in answer.headers
+
+
+def _is_gone(answer: web.Response) -> bool:
+    """Whether it says that this making of the stream is there no more."""
+    return answer.status in (404, 410) or _REPLACED in _text(answer)
 
 
 def _text(answer: web.Response) -> str:

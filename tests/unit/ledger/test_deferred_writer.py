@@ -240,7 +240,7 @@ def test_against_bookies_that_are_down_read_only_and_slow(
     for _ in range(400):
         position = rng.randrange(quorums[0])
         name = core.ensemble[position]
-        server = servers[rng.choice((name, *servers))]  # also one that is no member any more
+        server = servers[rng.choice((name, *servers))]  # also a former member
         match rng.choice(
             ("push", "ack", "ack", "ask", "ask", "answer", "answer", "refuse", "crash", "return")
         ):
