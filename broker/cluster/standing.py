@@ -33,7 +33,7 @@ from octavo.protocol.codes import OctavoError
 _log = structlog.get_logger()
 _TRIES = 4
 _RETRY_S = 0.2
-"""Until a record that could not be read is read again: no second alarm need come for it."""
+"""Pause before a record is read again after a failure: its watch may never sound again."""
 
 
 class Standing(NamedTuple):
@@ -173,9 +173,9 @@ class Standings:
 
     async def _look(self, name: str) -> None:
         other = self._others.get(name)
-        if other is not None and not await self._is_read(name, other):
-            if other.trying is None:
-                other.trying = self._spawn(self._try_again(name, other))
+        is_read = other is None or await self._is_read(name, other)
+        if other is not None and not is_read and other.trying is None:
+            other.trying = self._spawn(self._try_again(name, other))
         drained = frozenset(one for one in self._others if self.of(one).draining)
         if drained != self._drained:
             self._drained = drained

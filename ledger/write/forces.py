@@ -3,9 +3,10 @@
 Up to `wanted` every live bookie is to have everything for good, also when an ack quorum has it:
 only then the writer lets go of it. Whatever a bookie has acked and has not forced yet it is asked
 to force, one question at a time; what it acks meanwhile is asked for next.
-A bookie that failed is asked anew, for it has to ack all of that anew: the writer state knows by
-its `Force` which question an answer belongs to, and `forget` makes room for the new question. Apache's bookies do not know our
-operation, and sync an add before they ack it, whatever our flag says: their acks are as good.
+A bookie that failed is asked again, for it has to ack all of that again: the writer state knows by
+its `Force` which question an answer belongs to, and `forget` makes room for the new question.
+Apache's bookies do not know our operation, and sync an add before they ack it, whatever our flag
+says: their acks are as good.
 """
 
 from __future__ import annotations
