@@ -7,5 +7,5 @@ Promises: no call waits for it; a decision is told or counted, and what finds no
 `lost` in the next event that does. A batch is stored once, also when an owner dies under it. A
 crash of this broker loses what it had not stored yet, which is about a second's; the log events are
 written at once. Relies on octavo.security for what is told, and on idempotent producers.
-Others use `AuditLog` and `AUDIT_TOPIC`.
+Others use `AuditLog`.
 """

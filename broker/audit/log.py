@@ -16,9 +16,9 @@ from typing import Any
 
 import structlog
 
-from octavo.broker.audit.topic import AUDIT_TOPIC
 from octavo.broker.audit.writer import EVERY_S, AuditWriter, PassOn
 from octavo.broker.broker import Broker
+from octavo.broker.internal_topics import AUDIT_TOPIC
 from octavo.security.audit import REASON_CHARS, AuditBook, Decided, Deed, deed_of
 from octavo.security.principal import ANONYMOUS
 

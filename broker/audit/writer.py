@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 import structlog
 
-from octavo.broker.audit.topic import AUDIT_PARTITION, AUDIT_TOPIC
 from octavo.broker.broker import Broker
 from octavo.broker.errors import SequenceGap, TopicNotFound
+from octavo.broker.internal_topics import AUDIT_PARTITION, AUDIT_TOPIC
 from octavo.broker.types import Owner, TopicSettings
 from octavo.protocol.backoff import Backoff
 from octavo.protocol.records import Record, build_batch
@@ -128,14 +128,14 @@ class AuditWriter:
             await self._pass_on(owner, batch)
             return
         partition = await broker.ownership.partition(AUDIT_PARTITION)
-        await partition.publish(batch)
+        await partition.publish(batch, own=True)
 
     async def _make_topic(self) -> None:
         broker = self._broker
         await broker.topics.create_namespace(AUDIT_TOPIC.namespace)
         settings = TopicSettings(retention_ms=broker.config.audit_retention_ms)
         with contextlib.suppress(TopicNotFound):
-            await broker.topics.create(AUDIT_TOPIC, settings)
+            await broker.topics.create(AUDIT_TOPIC, settings, own=True)
 
     def _batch(self, count: int) -> bytes:
         records = [self._waiting[at] for at in range(count)]

@@ -34,6 +34,7 @@ from octavo.broker.errors import (
     TopicExists,
     TopicNotFound,
 )
+from octavo.broker.internal_topics import check_not_internal
 from octavo.broker.log.ledger_list import ForkPoint, LedgerList
 from octavo.broker.log.shared_ledgers import SharedLedgers, referrer_of
 from octavo.broker.types import TopicInfo, TopicName
@@ -82,6 +83,7 @@ class Forks:
         Raises `InvalidSettings`, `TopicExists`, `TooManyForks`, `TopicNotFound` when the source is
         gone, and `ForkDisturbed`: nothing is left of it, ask again.
         """
+        check_not_internal(name)
         if name.namespace != source.name.namespace:
             raise InvalidSettings(
                 f"{source.name} cannot be forked as {name}: a fork shares ledgers with the topic, "

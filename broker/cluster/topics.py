@@ -28,6 +28,7 @@ from octavo.broker.errors import (
     TopicDeleting,
     TopicNotFound,
 )
+from octavo.broker.internal_topics import check_not_internal
 from octavo.broker.subscriptions.dead_letters import retrying, with_dead_letters
 from octavo.broker.types import (
     DEFAULT_NAMESPACE,
@@ -226,8 +227,15 @@ class Topics:
 
     # Topics
 
-    async def create(self, name: TopicName, settings: TopicSettings) -> tuple[TopicInfo, bool]:
-        """The topic, and whether it is new. Raises `SettingsConflict`, `NamespaceNotFound`."""
+    async def create(
+        self, name: TopicName, settings: TopicSettings, *, own: bool = False
+    ) -> tuple[TopicInfo, bool]:
+        """The topic, and whether it is new. `own`: a broker makes it for itself.
+
+        Raises `SettingsConflict`, `NamespaceNotFound`, `AuditTopicClosed`.
+        """
+        if not own:
+            check_not_internal(name)
         namespace = await self._namespace(name.namespace)
         settings = replace(settings, encrypted=namespace.encrypted)
         incarnation = self.new_incarnation()

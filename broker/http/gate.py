@@ -5,6 +5,9 @@
     the policy does not say that the cluster is secured        anybody, for everything but calls
                                                                between brokers
 
+What brokers write for themselves no client writes, whatever the rules say, and a cluster that is
+not secured is no exception (internal_topics.py).
+
 A denial is the same words whether what was asked for exists or not. What lasts is asked about
 again: a `Grant` holds for one generation of the policy, as long as the proof of the caller does,
 and whoever holds a call open looks at it (`holds`) and is woken for it (`Wakes`).
@@ -24,6 +27,7 @@ import structlog
 from octavo.broker.http.connections import Connection
 from octavo.broker.http.needs import Right
 from octavo.broker.http.problems import Problem
+from octavo.broker.internal_topics import INTERNAL_NAMESPACES, Door, door_of, shut
 from octavo.protocol.tally import Tally
 from octavo.security.audit import Decided
 from octavo.security.principal import (
@@ -34,7 +38,7 @@ from octavo.security.principal import (
     Shown,
     Unauthenticated,
 )
-from octavo.security.rules import Operation, Resource
+from octavo.security.rules import CLUSTER, Operation, Resource
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -152,7 +156,9 @@ class Gate:
             )
         generation = self.generation
         if not self.secured:
-            return self._unasked(route, passed, generation)
+            grant = self._unasked(route, passed, generation)
+            self._check_internal(grant.identity, route, variables, request.remote or "unknown")
+            return grant
         if needs.is_open or needs.is_inner:
             return Grant(ANONYMOUS if passed is None else passed.identity, generation)
         resources = [(right, right.resource(variables)) for right in _with_instead(needs.rights)]
@@ -174,6 +180,7 @@ class Gate:
                 self._tell(Decided(
                     identity, right.operation, found[right], True, peer, call=route.name
                 ))  # fmt: skip
+        self._check_internal(identity, route, variables, peer)
         return Grant(identity, generation, shown)
 
     def holds(self, grant: Grant) -> bool:
@@ -201,11 +208,13 @@ class Gate:
     def check(
         self, identity: Identity, operation: Operation, resource: Resource, peer: str
     ) -> None:
-        """Raises `Forbidden` or `Unauthenticated` if they may not. For what the body names."""
+        """Raises `Forbidden` or `Unauthenticated` if they may not, `AuditTopicClosed` where no
+        client may. For what the body names."""
         if self.secured:
             if not self.may(identity, operation, resource):
                 self._deny(identity, operation, resource, peer)
             self._tell(Decided(identity, operation, resource, True, peer))
+        self._check_door(identity, operation, resource, peer)
 
     def may_some(self, identity: Identity, begins: Resource) -> bool:
         """Whether a rule shows somebody something whose name begins so, if it is there."""
@@ -272,6 +281,32 @@ class Gate:
         if allowed or right.instead is None:
             return allowed
         return self._may(identity, right.instead, found)
+
+    def _check_internal(
+        self, identity: Identity, route: Route, variables: Mapping[str, str], peer: str
+    ) -> None:
+        """Raises `AuditTopicClosed` or `Forbidden` for a call that changes what brokers write."""
+        if route.needs.is_inner or variables.get("namespace") not in INTERNAL_NAMESPACES:
+            return
+        for right in route.needs.rights:
+            if not right.some:
+                resource = right.resource(variables)
+                self._check_door(identity, right.operation, resource, peer, route.name)
+
+    def _check_door(
+        self,
+        identity: Identity,
+        operation: Operation,
+        resource: Resource,
+        peer: str,
+        call: str = "",
+    ) -> None:
+        door = door_of(operation, resource)
+        if door is Door.SHUT:
+            self._tell(Decided(identity, operation, resource, False, peer, call=call))
+            raise shut(resource.name)
+        if door is Door.ADMINISTRATORS and not self.may(identity, Operation.ADMIN, CLUSTER):
+            self._deny(identity, Operation.ADMIN, CLUSTER, peer, call)
 
     def _deny(
         self,

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from aiohttp import web
 from msgspec import Raw
 
-from octavo.broker.audit.topic import AUDIT_TOPIC
 from octavo.broker.http.problems import Problem
+from octavo.broker.internal_topics import AUDIT_TOPIC
 from octavo.broker.policies.rates import INTO, OUT_OF, Rates, has_rates
 from octavo.broker.types import TopicSettings
 from octavo.security.limits import GO_ON, Limits, Quotas, Wait

@@ -44,6 +44,7 @@ from octavo.broker.errors import (
     TopicIsStream,
     TopicNotFound,
 )
+from octavo.broker.internal_topics import check_not_internal
 from octavo.broker.log.cache import PartitionTail
 from octavo.broker.log.compaction import compacted_figures
 from octavo.broker.log.entry_index import EntryIndex
@@ -72,7 +73,7 @@ from octavo.broker.partition.publisher import OpenSegment, Publisher
 from octavo.broker.partition.rollover import Rollover
 from octavo.broker.partition.stream import PartitionStream
 from octavo.broker.policies.backlog import Stored
-from octavo.broker.state.access import Access, AccessState
+from octavo.broker.state.access import BROKERS, Access, AccessState
 from octavo.broker.state.format import Op, access_op, snapshot
 from octavo.broker.state.log import StateLog, delete_quietly
 from octavo.broker.state.stream import Append
@@ -364,22 +365,27 @@ class Partition:
         checked: bool = False,
         fits: bool = False,
         access: int | None = None,
+        own: bool = False,
     ) -> Published:
         """Store one RecordBatch v2 as it is and return its place once it is durable.
 
         Producer id, epoch and base sequence are read from its header (-1: not idempotent).
         `expected_offset`: store only at this offset. `checked`: the caller has passed the batch
         through `octavo.protocol.batch.check_batch` already; `fits`: and its messages through the
-        topic's schema. `access`: the epoch of exclusive access that it is published with.
-        Calls take effect in the order in which they were made. Raises `ExclusiveProducer`,
+        topic's schema. `access`: the epoch of exclusive access that it is published with. `own`: it
+        is the brokers' own, for an internal topic: no schema, backlog or exclusive access keeps it
+        out.
+        Calls take effect in the order in which they were made. Raises `AuditTopicClosed`,
+        `ExclusiveProducer`,
         `StaleProducerAccess`, `SchemaMismatch`, `InvalidBatch`, `BatchTooLong`,
         `StaleProducerEpoch`, `SequenceGap`,
         `OffsetMismatch`, `Overloaded`, `BacklogQuotaExceeded`; `NotOwner` and
         `PartitionUnavailable` (nothing was stored); `PublishOutcomeUnknown` (it may have been).
         """
         published = await self._publish(
-            batch, expected_offset=expected_offset, checked=checked, fits=fits, access=access
-        )
+            batch, expected_offset=expected_offset, checked=checked, fits=fits, access=access,
+            own=own,
+        )  # fmt: skip
         if published.duplicate:
             try:
                 await self.prove()
@@ -401,7 +407,12 @@ class Partition:
         fits: bool = False,
         access: int | None = None,
         append: Append | None = None,
+        own: bool = False,
     ) -> Published:
+        if own:
+            access, fits = BROKERS, True
+        else:
+            check_not_internal(self.name.topic_name)
         header = read_header(batch) if checked else check_batch(batch)
         if header.total_bytes != len(batch):
             raise InvalidBatch(
@@ -417,7 +428,8 @@ class Partition:
         self._check_open()
         if not fits and self._settings().schema_validate:
             await self._check_schema(batch)
-        await self._backlogs.admit()
+        if not own:
+            await self._backlogs.admit()
         self._check_open()
         try:
             return await self._publisher.publish(batch, header, expected_offset, access, append)
@@ -437,6 +449,7 @@ class Partition:
 
         Raises as `publish` does.
         """
+        check_not_internal(self.name.topic_name)
         if self._settings().schema_validate:
             misfit = await self._schema_checker()
             if (why := misfit(record)) is not None:
@@ -465,6 +478,7 @@ class Partition:
     def join_single(self, record: Record) -> Joined:
         """What `publish_single` does, for who has no task that could wait, of topics that check no
         schema."""
+        check_not_internal(self.name.topic_name)
         return self._gathering.join(record)
 
     @property
@@ -482,6 +496,7 @@ class Partition:
         `AckOutcomeUnknown` and `PublishOutcomeUnknown` (call again: it gets another epoch),
         `NotOwner`.
         """
+        check_not_internal(self.name.topic_name)
         self._check_is_no_stream()
         until_s = self._loop.time() + wait_s
         while True:
@@ -525,6 +540,7 @@ class Partition:
         `upload`: what its publisher calls it, and calls it again when it repeats it; or empty.
         `access`: as in `publish`. Raises `LargeNotTaken`, `TooManyLedgers`, and as `publish` does.
         """
+        check_not_internal(self.name.topic_name)
         self._check_open()
         if upload and (found := self._record.ledgers.uploaded(upload)) is not None:
             await self.prove()

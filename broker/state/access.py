@@ -17,6 +17,9 @@ from typing import NamedTuple
 
 from octavo.broker.errors import ExclusiveProducer, ProducerBusy, StaleProducerAccess
 
+BROKERS = -1
+"""In place of an epoch: a broker writes its own topic, also while a client has the access."""
+
 
 class AccessState(NamedTuple):
     """What is durable of it. `producer` is empty when nobody has it."""
@@ -70,8 +73,10 @@ class Access:
         return self.state
 
     def check(self, epoch: int | None, now_ms: int) -> None:
-        """A batch comes with this epoch, None: with none. Raises `ExclusiveProducer`,
-        `StaleProducerAccess`."""
+        """A batch comes with this epoch, None: with none, `BROKERS`: of a broker for itself. Raises
+        `ExclusiveProducer`, `StaleProducerAccess`."""
+        if epoch == BROKERS:
+            return
         if epoch is None:
             if self.state.producer:
                 raise ExclusiveProducer(

@@ -13,7 +13,9 @@ import structlog
 
 from octavo.broker.audit.log import AuditLog
 from octavo.broker.audit.writer import BATCH_EVENTS_MAX
-from octavo.broker.errors import OwnerUnreachable
+from octavo.broker.errors import AuditTopicClosed, OwnerUnreachable
+from octavo.broker.internal_topics import AUDIT_PARTITION
+from octavo.protocol.records import Record, build_batch
 from octavo.security.audit import REASON_CHARS, Decided
 from octavo.security.principal import Identity
 from octavo.security.rules import CLUSTER, Kind, Operation, Resource
@@ -128,6 +130,36 @@ async def test_nothing_is_lost_or_twice_when_answers_are_and_owners_go(cluster: 
     found = await written(cluster, log)
     told = [one["resource"] for one in found if "t-" not in one["resource"]]
     assert told == [f"topic:payments/t{n}" for n in range(30)]
+
+
+async def test_nobody_mutes_it_by_exclusive_access_a_schema_or_a_backlog(cluster: Cluster) -> None:
+    """A client with `produce` took exclusive access with `fencing`: no event was stored again."""
+    owner = await _make_and_find_owner(cluster)
+    answer = await cluster.api.post(
+        f"{AUDIT}/partitions/0/producer-access", json={"producer": "me", "fencing": True}
+    )
+    assert (answer.status, answer.json()["code"]) == (403, "audit-topic"), answer
+    partition = await cluster.brokers[owner].broker.ownership.partition(AUDIT_PARTITION)
+    for attempt in (
+        partition.publish(build_batch([Record(None, b"forged")])),
+        partition.publish_single(Record(None, b"forged")),
+        partition.acquire_access("me", session_ms=10_000, fencing=True),
+        partition.begin_large(""),
+    ):
+        with pytest.raises(AuditTopicClosed):
+            await attempt
+    # Access that an older broker has granted does not stop the brokers either.
+    partition._access.acquire("me", 0, session_ms=10**9, fencing=True)
+    answer = await cluster.api.put(f"{AUDIT}/subscriptions/lazy", json={"start": "earliest"})
+    assert answer.status == 201, answer
+    body = {"backlog_quota": {"size": 1, "policy": "reject"}}
+    answer = await cluster.api.call("PATCH", AUDIT, json=body)
+    assert answer.status == 200, answer
+    before = len(await events(cluster))
+    logs = [log_of(cluster, name) for name in cluster.brokers]
+    for number, log in enumerate(logs):
+        administers(log, 100 + number)
+    assert len(await written(cluster, *logs)) == before + len(logs)
 
 
 @pytest.mark.long

@@ -31,6 +31,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.subscriptions.assignment:_64_BITS
         octavo.broker.http.api.batching:SEQUENCE_MASK octavo.broker.state.format:FORMAT_VERSION
         octavo.broker.policies.rules:OFF octavo.broker.policies.rules:_AMOUNT_MAX
+        octavo.broker.state.access:BROKERS
         octavo.broker.subscriptions.slots:SLOTS octavo.broker.subscriptions.slots:POINTS
         octavo.broker.subscriptions.slots:_POINT_BYTES
         octavo.broker.subscriptions.slots:_NAMES_REMEMBERED

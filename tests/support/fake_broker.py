@@ -38,7 +38,7 @@ from octavo.broker.partition.compacted import CompactedPage
 from octavo.broker.partition.ending import Foretold
 from octavo.broker.partition.gathering import Joined, Placed
 from octavo.broker.partition.stream import PartitionStream
-from octavo.broker.state.access import Access, AccessState
+from octavo.broker.state.access import BROKERS, Access, AccessState
 from octavo.broker.state.stream import Append, StreamState
 from octavo.broker.types import (
     AckId,
@@ -471,7 +471,9 @@ class FakePartition:
         expected_offset: int | None = None,
         checked: bool = False,
         access: int | None = None,
+        own: bool = False,
     ) -> Published:
+        access = BROKERS if own else access
         if self.pipeline.stored_stream is not None:
             raise errors.TopicIsStream(f"{self.name} is a durable stream")
         return await self.store(batch, expected_offset=expected_offset, access=access)
@@ -778,7 +780,9 @@ class FakeBroker:
     async def list_namespaces(self) -> list[str]:
         return sorted(self.cluster.namespaces)
 
-    async def create(self, name: TopicName, settings: TopicSettings) -> tuple[TopicInfo, bool]:
+    async def create(
+        self, name: TopicName, settings: TopicSettings, *, own: bool = False
+    ) -> tuple[TopicInfo, bool]:
         if name.namespace not in self.cluster.namespaces:
             raise errors.NamespaceNotFound(f"no namespace {name.namespace}")
         found = self.cluster.topics.get(name)

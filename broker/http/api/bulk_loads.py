@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import msgspec
 from aiohttp import web
 
-from octavo.broker.audit.topic import check_not_audit
 from octavo.broker.bulkload.checks import Offer
 from octavo.broker.bulkload.driver import CheckTaken, Committed, LoadPart
 from octavo.broker.bulkload.rules import Caller, digest_of
@@ -33,6 +32,7 @@ from octavo.broker.http.api.topics import show_partition
 from octavo.broker.http.call import OFFSET_MAX, Call, bad_parameter
 from octavo.broker.http.forwarding import ask_partition, at_owner
 from octavo.broker.http.problems import Problem
+from octavo.broker.internal_topics import check_not_internal
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import PartitionName, TopicName, checked_name
 from octavo.metadata.bulk_loads import BulkLoadRecord, PrivateLedger
@@ -64,7 +64,7 @@ _GONE = {"topic-not-found": TopicNotFound, "partition-not-found": PartitionNotFo
 def _target(text: str) -> TopicName:
     """The topic. Raises `InvalidName`, `AuditTopicClosed`."""
     name = TopicName.parse(text)
-    check_not_audit(name)
+    check_not_internal(name)
     return name
 
 

@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from aiohttp import web
 
-from octavo.broker.audit.topic import check_not_audit
 from octavo.broker.errors import (
     ForkDisturbed,
     InvalidSettings,
@@ -114,7 +113,6 @@ class Plan(NamedTuple):
 async def put_stream(call: Call) -> web.StreamResponse:
     """`PUT /v1/durable-streams/{namespace}/{topic}`."""
     topic = call.topic
-    check_not_audit(topic)
     asked = asked_for(call.headers)
     if asked.fork is not None:
         check_source(call, asked.fork)

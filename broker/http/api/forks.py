@@ -22,6 +22,7 @@ from octavo.broker.http.api.topics import show_topic
 from octavo.broker.http.call import OFFSET_MAX, Call, time_hint
 from octavo.broker.http.forwarding import all_or_raise, ask_all, ask_partition, at_owner, topic_of
 from octavo.broker.http.problems import Problem
+from octavo.broker.internal_topics import check_not_internal
 from octavo.broker.log.ledger_list import Cut, ForkPoint
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import TopicInfo, TopicName
@@ -67,6 +68,7 @@ async def fork(call: Call) -> web.StreamResponse:
 
 def _check_may_create(call: Call, name: TopicName) -> None:
     """As for a topic that is created: on the topic, or on its namespace."""
+    check_not_internal(name)
     gate = call.services.gate
     topic = Resource(Kind.TOPIC, str(name))
     namespace = Resource(Kind.NAMESPACE, name.namespace)

@@ -16,7 +16,6 @@ from urllib.parse import quote
 import structlog
 from aiohttp import web
 
-from octavo.broker.audit.topic import check_not_audit
 from octavo.broker.http.api.answers import LargePublished
 from octavo.broker.http.api.auto_create import topic_to_publish
 from octavo.broker.http.api.batching import size_of
@@ -51,7 +50,6 @@ log = structlog.get_logger()
 async def publish_large(call: Call) -> web.StreamResponse:
     """`POST`, `PUT …/large`."""
     topic = call.topic
-    check_not_audit(topic)
     upload, most = _head(call), call.services.config.large_message_bytes_max
     info = await topic_to_publish(call)
     most = min(most, info.settings.policies.message_bytes_max or most)

@@ -18,7 +18,6 @@ from typing import Any, cast
 from aiohttp import web
 from msgspec import UNSET
 
-from octavo.broker.audit.topic import AUDIT_PARTITION, check_not_audit
 from octavo.broker.http.api import answers
 from octavo.broker.http.api.access import LAST_EPOCH
 from octavo.broker.http.api.auto_create import topic_to_publish
@@ -28,6 +27,7 @@ from octavo.broker.http.call import JSON, NDJSON, NEXT_OFFSET_HEADER, RECORD_BAT
 from octavo.broker.http.forwarding import at_owner, with_owner
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.http.services import Services
+from octavo.broker.internal_topics import AUDIT_PARTITION
 from octavo.broker.partition.gathering import Placed
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import Owner, TopicName
@@ -60,7 +60,6 @@ async def publish(call: Call) -> web.StreamResponse:
     """`POST …/messages`."""
     _check_content_type(call)
     topic = call.topic
-    check_not_audit(topic)
     info = await topic_to_publish(call)
     partitions = info.settings.partitions
     name = call.partition
@@ -88,7 +87,7 @@ async def write_audit(call: Call) -> web.StreamResponse:
     body = await call.read_body()
 
     async def here(partition: Partition) -> web.StreamResponse:
-        await partition.publish(body)
+        await partition.publish(body, own=True)
         return web.Response(status=204)
 
     return await at_owner(call, AUDIT_PARTITION, here)

@@ -16,7 +16,6 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, UnsetType
 
-from octavo.broker.audit.topic import check_not_audit
 from octavo.broker.errors import SubscriptionNotFound, TopicNotFound
 from octavo.broker.http.api.answers import DeadLetters, Subscription, SubscriptionFigures
 from octavo.broker.http.api.read import position_of, resolve
@@ -30,6 +29,7 @@ from octavo.broker.http.api.topics import each_partition, subscription_figures
 from octavo.broker.http.call import Call, time_hint
 from octavo.broker.http.forwarding import all_or_raise, ask_all, ask_partition, at_owner, topic_of
 from octavo.broker.http.problems import Problem
+from octavo.broker.internal_topics import check_not_internal
 from octavo.broker.partition.partition import Partition
 from octavo.broker.subscriptions.dead_letters import with_dead_letters
 from octavo.broker.types import (
@@ -95,7 +95,7 @@ async def _check_dead_letters(call: Call, settings: SubscriptionSettings) -> Non
 
 
 async def _check_letter_topic(call: Call, target: TopicName, sub: str) -> None:
-    check_not_audit(target)
+    check_not_internal(target)
     if not call.services.gate.secured:
         return
     topic = Resource(Kind.TOPIC, str(target))

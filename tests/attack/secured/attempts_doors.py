@@ -6,6 +6,7 @@ import ast
 import asyncio
 import contextlib
 import json
+import time
 from pathlib import Path
 
 from octavo.bookie import node
@@ -24,6 +25,7 @@ PARTS = {
     "group": "g", "member": "m", "schema_subject": "secret", "version": "latest",
     "message": "0", "user": "bob",
 }  # fmt: skip
+AUDIT = "/v1/topics/octavo/audit"
 LISTS = frozenset({("list_namespaces", "alice"), ("list_namespaces", "mallory"),
                    ("list_topics", "alice")})  # fmt: skip
 """Calls that show each what is theirs, and who has something there."""
@@ -84,6 +86,37 @@ async def open_calls(world: SecuredWorld) -> None:
             assert said.status == 200, said
             for word in (b"vault", b"secret_", b"mallory", b"sqlite", b"3181"):
                 assert word not in said.body, (route.name, word)
+
+
+@secured("the audit log is muted or forged, by who may do anything to its topic but administer")
+async def muted_audit(world: SecuredWorld) -> None:
+    partition = f"{AUDIT}/partitions/0"
+    for method, path, body in (
+        ("POST", f"{partition}/producer-access", {"producer": "me", "fencing": True}),
+        ("DELETE", f"{partition}/producer-access?epoch=1", b""),
+        ("POST", f"{partition}/messages", b"forged"),
+        ("POST", f"{AUDIT}/large", b"forged"),
+        ("PUT", AUDIT, {"partitions": 1}),
+        ("PATCH", AUDIT, {"retention": {"time": "1s"}}),
+        ("DELETE", f"{partition}/messages?before=latest", b""),
+        ("PUT", "/v1/namespaces/octavo", {"message_bytes_max": 1}),
+        ("PUT", AUDIT.replace("topics", "durable-streams"), b"forged"),
+        ("POST", AUDIT.replace("topics", "durable-streams"), b"forged"),
+        ("DELETE", AUDIT, b""),
+    ):
+        for broker in range(len(world.brokers)):
+            said = await world.ask(method, path, body, broker=broker, who="auditor")
+            assert said.status == 403, (method, path, said)
+    until_s = time.monotonic() + 30
+    mark = f"forbidden-{until_s}".encode().replace(b".", b"-")
+    await world.ask("GET", f"/v1/topics/vault/{mark.decode()}/messages", who="mallory")
+    while time.monotonic() < until_s:
+        path = f"{AUDIT}/messages?from=earliest&limit=10000"
+        said = await world.ask("GET", path, who="root")
+        if mark in said.body:
+            return
+        await asyncio.sleep(0.2)
+    raise AssertionError("what was done since is not in the audit log")
 
 
 @secured("lists show each what is theirs")

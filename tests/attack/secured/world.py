@@ -38,9 +38,11 @@ RULES = [
     ("user:mallory", "all", "topic:vaults/*"),
     ("user:mallory", "all", "subscription:tenant/*"),
     ("user:mallory", "all", "transaction:mallory-*"),
+    ("user:auditor", "all", "topic:octavo/*"),
+    ("user:auditor", "all", "namespace:octavo"),
 ]
 """`alice` has rights on one topic beside the secret one, `mallory` on all of another tenant, whose
-namespaces begin much like the vault's."""
+namespaces begin much like the vault's, `auditor` more on the audit log than anybody should have."""
 
 
 class SecuredWorld(World):
@@ -78,7 +80,7 @@ class SecuredWorld(World):
         self.key = secret.key("tokens")
         uses = ("nodes", "bookies", "bookie readers", "calls between brokers")
         self.node_keys = {use: secret.key(use) for use in uses}
-        for name in ("root", "canary", "keeper", "alice", "mallory"):
+        for name in ("root", "canary", "keeper", "alice", "mallory", "auditor"):
             self.tokens[name] = signed(self.key, claims_of(name))
         await self._secure()
         await self._until_taken()

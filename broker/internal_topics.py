@@ -1,0 +1,65 @@
+"""The topics that brokers write for themselves, and what clients may do to them. Pure.
+
+    read, subscribe, describe     clients that a rule allows it
+    alter, delete, truncate       administrators of the cluster: it ends what was written
+    produce, create               brokers alone: a client could forge or mute the topic
+
+This holds for every call: the gate goes by this table (http/gate.py), and a partition and the
+catalogue of topics refuse what would get past it (`check_not_internal`). A topic that is added here
+is closed everywhere; `tests/unit/broker_http/test_internal_topics.py` tries every route on each.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+from octavo.broker.errors import AuditTopicClosed
+from octavo.broker.types import TopicName
+from octavo.security.rules import Kind, Operation, Resource
+
+AUDIT_TOPIC = TopicName("octavo", "audit")
+AUDIT_PARTITION = AUDIT_TOPIC.partition(0)
+INTERNAL_TOPICS = frozenset({AUDIT_TOPIC})
+_NAMES = frozenset(map(str, INTERNAL_TOPICS))
+INTERNAL_NAMESPACES = frozenset(topic.namespace for topic in INTERNAL_TOPICS)
+
+
+class Door(enum.Enum):
+    """Which clients may do an operation to an internal topic, if a rule allows it."""
+
+    OPEN = "open"
+    ADMINISTRATORS = "administrators"
+    SHUT = "shut"
+
+
+_DOORS: Mapping[Operation, Door] = {
+    Operation.DESCRIBE: Door.OPEN,
+    Operation.CONSUME: Door.OPEN,
+    Operation.ALTER: Door.ADMINISTRATORS,
+    Operation.DELETE: Door.ADMINISTRATORS,
+}
+_CHANGES = (Operation.CREATE, Operation.ALTER, Operation.DELETE)
+
+
+def door_of(operation: Operation, resource: Resource) -> Door:
+    """Which clients may do that; `OPEN` for whatever is not internal."""
+    if resource.kind is Kind.TOPIC and resource.name in _NAMES:
+        return _DOORS.get(operation, Door.SHUT)
+    if resource.kind is Kind.NAMESPACE and resource.name in INTERNAL_NAMESPACES:
+        return Door.ADMINISTRATORS if operation in _CHANGES else Door.OPEN
+    return Door.OPEN
+
+
+def shut(topic: object) -> AuditTopicClosed:
+    """The error for a client that would make or write an internal topic."""
+    return AuditTopicClosed(
+        f"{topic} is made and written by the brokers alone, so that nobody can forge or mute what "
+        "stands in it; take another topic"
+    )
+
+
+def check_not_internal(name: TopicName) -> None:
+    """Raises `AuditTopicClosed` where a client would make or write an internal topic."""
+    if name in INTERNAL_TOPICS:
+        raise shut(name)
