@@ -96,13 +96,31 @@ class _Reading(NamedTuple):
         if not (self.ndjson or self.key_field):
             return Line(self.key, text)
         try:
-            found = json.loads(text)
+            found = json.loads(
+                text, parse_float=_Written, parse_int=_Written, parse_constant=_no_constant
+            )
         except (ValueError, RecursionError) as error:
             raise BadLine(f"{where} is not JSON: {error}") from None
         if self.key_field is not None and not isinstance(found, dict):
             raise BadLine(f"{where} is no JSON object, so it has no {self.key_field!r}")
         picked = found.get(self.key_field) if self.key_field else None
-        return Line(self.key if picked is None else str(picked), text)
+        if picked is not None and not isinstance(picked, str):
+            raise BadLine(
+                f"{where}: {self.key_field!r} is {json.dumps(picked)[:60]}, and a key is text or a "
+                "number; --envelope takes key and value of their own"
+            )
+        return Line(self.key if picked is None else picked, text)
+
+
+class _Written(str):
+    """A number as it is written: `1.50` is no other key than that."""
+
+    __slots__ = ()
+
+
+def _no_constant(name: str) -> None:
+    """Raises `ValueError`: Python reads it, JSON does not."""
+    raise ValueError(f"JSON has no {name}")
 
 
 def publish(

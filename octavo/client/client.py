@@ -73,6 +73,7 @@ from octavo.client.types import (
     Topic,
     TopicName,
     Value,
+    keyed_messages,
     partitions_in,
 )
 from octavo.client.wire import HttpWire, Wire
@@ -616,12 +617,13 @@ class AsyncClient:
         """Store (key, value) pairs, in order per key; return their positions in the same order.
 
         All of them in one topic: in the new one when it is made anew in the midst of it. Raises as
-        `publish` does, for the first that was not stored; others may be.
+        `publish` does, for the first that was not stored; others may be. What can be no message is
+        an `InvalidCall` that says which one it is, before any is sent.
         """
-        pairs = list(messages)
+        pairs = keyed_messages(messages)
 
         async def send(producer: Producer) -> list[Receipt]:
-            return [await producer.send(value, key=key) for key, value in pairs]
+            return await producer.send_all(pairs)
 
         return await self._publish(topic, send)
 

@@ -15,10 +15,9 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-import msgspec
-
 from octavo.client.errors import ApiError, InvalidCall
 from octavo.client.incarnation import Incarnation
+from octavo.client.json_values import json_bytes
 from octavo.client.transport import JSON_TYPE, Answer, Transport
 from octavo.client.types import TopicName
 
@@ -327,14 +326,7 @@ def _is_json(content_type: str) -> bool:
 
 def _json_body(values: list[Any]) -> bytes:
     # In an array, so that a list is one message and not as many as it has elements.
-    try:
-        return b"[%b]" % b",".join(map(_json_text, values))
-    except (TypeError, ValueError) as error:
-        raise InvalidCall(f"a message of a JSON stream is a JSON value: {error}") from None
-
-
-def _json_text(value: Any) -> bytes:
-    return bytes(value) if isinstance(value, msgspec.Raw) else json.dumps(value).encode()
+    return b"[%b]" % b",".join(map(json_bytes, values))
 
 
 def _time_text(time: datetime) -> str:

@@ -40,6 +40,13 @@ class InvalidCall(ClientError):
     name = "invalid-call"
 
 
+class NotJson(InvalidCall, ValueError):
+    """A value that JSON cannot say; nothing was sent. The message names the place in the value, as
+    in `value['when'][2]`, and what would be right."""
+
+    name = "not-json"
+
+
 class MessageTooLong(InvalidCall):
     """A message that no broker would take; nothing was sent, and others are not concerned."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import reprlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
@@ -39,7 +40,14 @@ async def upload(
     partition: int | None,
     of: Incarnation,
 ) -> Position:
-    """Send a body until it is stored. Raises as `Transport.call` does, `OSError`."""
+    """Send a body until it is stored. Raises as `Transport.call` does, `InvalidCall`, `OSError`."""
+    if not isinstance(source, bytes | bytearray | memoryview | str | os.PathLike):
+        raise InvalidCall(
+            "the body of a large message is bytes, or the path of a file, "
+            f"not {reprlib.repr(source)}"
+        )
+    if isinstance(source, bytearray | memoryview):
+        source = bytes(source)
     size = await asyncio.to_thread(_size_of, source)
     where = "" if partition is None else f"/partitions/{partition}"
     answer = await transport.call(

@@ -260,6 +260,16 @@ class Producer:
         item, size = self.item(value, name, headers, timestamp_ms, deliver_at_ms)
         return Receipt(*self.take(item, size, name, partition))
 
+    async def send_all(self, pairs: Sequence[tuple[bytes | None, Value]]) -> list[Receipt]:
+        """Send (key, value) pairs as `send` does; if one is too long, none of them."""
+        items = [self.item(value, key, None, None, None) for key, value in pairs]
+        receipts = []
+        for (key, _), (item, size) in zip(pairs, items, strict=True):
+            await self.until_room()
+            self.check(None)
+            receipts.append(Receipt(*self.take(item, size, key, None)))
+        return receipts
+
     def check(self, partition: int | None) -> None:
         """Raises what `send` raises, but for a message that is too long."""
         if self._replaced is not None:

@@ -27,6 +27,7 @@ from octavo.client.errors import (
     api_error,
 )
 from octavo.client.incarnation import Incarnation
+from octavo.client.json_values import api_json
 from octavo.client.wire import LOST, Body, HttpWire, Reply, Wire, is_hopeless, reason_of
 from octavo.protocol.backoff import Backoff
 
@@ -127,7 +128,7 @@ class Transport:
         """
         sent = dict(headers or {})
         if json_body is not None:
-            body = json.dumps(json_body).encode()
+            body = api_json(json_body, "body")
             sent["Content-Type"] = JSON_TYPE
         shown = f"{method} {path}"
         params = _params(query or {})

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from octavo.client.errors import InvalidCall
+from octavo.client.json_values import json_bytes, text_bytes
 from octavo.protocol.append_time import Times, readable
 from octavo.protocol.batch import InvalidBatch, split_batches
 from octavo.protocol.entry import Buffer
@@ -24,7 +26,7 @@ SubscriptionType = Literal["exclusive", "failover", "shared", "key_shared"]
 
 Json = dict[str, Any]
 Value = Any
-"""A message value: bytes as they are, text as UTF-8, anything else as compact JSON."""
+"""A message value: bytes as they are, text as UTF-8, what JSON can say as compact JSON."""
 
 
 class TopicName(NamedTuple):
@@ -49,14 +51,14 @@ class TopicName(NamedTuple):
 
 
 def to_bytes(value: Value) -> bytes | None:
-    """The bytes of a message value; None stays None (a tombstone)."""
+    """The bytes of a message value; None stays None (a tombstone). Raises `NotJson`."""
     if value is None or type(value) is bytes:
         return value
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if isinstance(value, str):
-        return value.encode()
-    return msgspec.json.encode(value)
+        return text_bytes(value, "value")
+    return json_bytes(value)
 
 
 Headers = Mapping[str, str | bytes | None] | Iterable[tuple[str, str | bytes | None]]
@@ -64,9 +66,39 @@ Headers = Mapping[str, str | bytes | None] | Iterable[tuple[str, str | bytes | N
 
 
 def header_pairs(headers: Headers | None) -> list[tuple[str, bytes | None]]:
-    """The headers in their order, as bytes. Raises `InvalidCall` for a name that is no text."""
+    """The headers in their order, as bytes. Raises `InvalidCall` for what cannot be headers."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
-    return [(_header_name(name), to_bytes(value)) for name, value in pairs]
+    return [(_header_name(name), _header_value(name, value)) for name, value in _paired(pairs)]
+
+
+def _paired(pairs: Iterable[Any]) -> Iterable[tuple[Any, Any]]:
+    """Raises `InvalidCall` for what is no list of pairs."""
+    found: list[tuple[Any, Any]] = []
+    try:
+        for pair in pairs:
+            if isinstance(pair, str | bytes):
+                raise TypeError
+            name, value = pair
+            found.append((name, value))
+    except (TypeError, ValueError):
+        raise InvalidCall(
+            f"headers are a mapping, or pairs of name and value where a name repeats: "
+            f"{{'kind': 'order'}} or [('kind', 'order')], not {reprlib.repr(pairs)}"
+        ) from None
+    return found
+
+
+def _header_value(name: str, value: object) -> bytes | None:
+    if value is None or type(value) is bytes:
+        return value
+    if isinstance(value, str):
+        return text_bytes(value, f"header {name!r:.60}")
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise InvalidCall(
+        f"header {name!r:.60} is {reprlib.repr(value)}: write text, bytes or None, "
+        "for example str(…)"
+    )
 
 
 def _header_name(name: object) -> str:
@@ -87,10 +119,28 @@ def key_bytes(key: str | bytes | None) -> bytes | None:
     if key is None or type(key) is bytes:
         return key
     if isinstance(key, str):
-        return key.encode()
+        return text_bytes(key, "key")
     if isinstance(key, bytes | bytearray | memoryview):
         return bytes(key)
-    raise InvalidCall(f"a key is bytes or text, not {key!r:.60}")
+    raise InvalidCall(f"a key is bytes or text, not {reprlib.repr(key)}")
+
+
+def keyed_messages(
+    messages: Iterable[tuple[str | bytes | None, Value]],
+) -> list[tuple[bytes | None, bytes | None]]:
+    """Pairs of key and value, as bytes. Raises `InvalidCall`, which says which one is wrong."""
+    found: list[tuple[bytes | None, bytes | None]] = []
+    for number, pair in enumerate(messages, 1):
+        if isinstance(pair, str | bytes) or not isinstance(pair, Sequence) or len(pair) != 2:
+            raise InvalidCall(
+                f"message {number} is {reprlib.repr(pair)}: write (key, value), "
+                "and None where there is no key"
+            )
+        try:
+            found.append((key_bytes(pair[0]), to_bytes(pair[1])))
+        except InvalidCall as error:
+            raise type(error)(f"message {number}: {error}") from None
+    return found
 
 
 def time_ms(given: int, what: str = "timestamp_ms", first: int = -1) -> int:

@@ -55,4 +55,4 @@ def test_lines_before_a_bad_one_are_appended() -> None:
 
 
 def test_json_goes_as_it_is_written() -> None:
-    assert _json_body([msgspec.Raw(b"1.50"), {"a": 1}, [2]]) == b'[1.50,{"a": 1},[2]]'
+    assert _json_body([msgspec.Raw(b"1.50"), {"a": 1}, [2]]) == b'[1.50,{"a":1},[2]]'
