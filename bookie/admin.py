@@ -72,6 +72,10 @@ class AdminServer:
         self._connections = 0
         self.port = 0
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"connections": self._connections}
+
     def route(self, method: str, path: str, handler: Handler) -> None:
         """Answer `method` (GET or POST) on `path` with what `handler` returns, as JSON."""
         assert method in ("GET", "POST")

@@ -83,6 +83,10 @@ class Budget:
         """The most that ever was in use."""
         self._listeners: list[Callable[[], None]] = []
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"bytes": self.used}
+
     def when_room(self, listener: Callable[[], None]) -> None:
         """Call `listener` each time when it is spent no longer."""
         self._listeners.append(listener)
@@ -130,6 +134,10 @@ class FrameRoom:
         self.peak = 0
         self._grants = 0
         self._waiting: dict[Flow, int] = {}
+
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"bytes": self.used, "grants": self._grants, "waiting": len(self._waiting)}
 
     @property
     def is_pressed(self) -> bool:
@@ -207,6 +215,10 @@ class Turns:
         self._waiting: dict[Flow, None] = {}
         self._due = False
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"waiting": len(self._waiting)}
+
     @property
     def is_over(self) -> bool:
         """Whether this turn has had its share."""
@@ -267,6 +279,10 @@ class AddPressure:
         self.used = 0
         self.peak = 0
         """The most that ever was in use."""
+
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"level": int(self.level)}
 
     def on_change(self, listener: Callable[[Pressure], None]) -> None:
         """Call `listener` with each new level."""
@@ -408,6 +424,15 @@ class Flow:
         self._batch_bytes = 0
         self._stall: asyncio.TimerHandle | None = None
         self._looked_at = (0, 0.0)
+
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {
+            "held_bytes": self._held_bytes,
+            "answer_bytes": self._counted_bytes,
+            "writes": len(self._batches),
+            "pauses": len(self.pauses),
+        }
 
     def attach(self, transport: asyncio.Transport, peer: str) -> None:
         """The socket is there. Its buffer is told of as soon as it holds a byte, and when empty."""

@@ -121,6 +121,10 @@ class EmbeddedStore:
         self._generation = 0
         self._thread_generation = 0
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"waiting": len(self._waiting)}
+
     @property
     def url(self) -> str:
         """`file://` and the path."""

@@ -466,6 +466,10 @@ class LogHandle:
         self._reads = 0
         self._removed = False
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"reads": self._reads}
+
     @property
     def path(self) -> str:
         """Where it lies, or lay."""

@@ -68,6 +68,10 @@ class LedgerControl:
         self._unsure_deletions: dict[int, None] = dict.fromkeys(unsure_deletions)
         self._watches = LacWatches()
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"fences": len(self._fences), "deletions": len(self._deletions)}
+
     # Adds
 
     def admit(self, batch: AddBatch, *, read_only: bool) -> Code | None:
@@ -367,6 +371,10 @@ class LacWatches:
 
     def __init__(self) -> None:
         self._parked: dict[int, dict[asyncio.Future[int], int]] = {}
+
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"waiting": sum(map(len, self._parked.values()))}
 
     def __len__(self) -> int:
         return sum(map(len, self._parked.values()))

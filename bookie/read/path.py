@@ -97,6 +97,10 @@ class ReadPath:
         self._listing = asyncio.Semaphore(_LISTS_AT_ONCE)
         answers.when_room(self._room)
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"waiting": sum(not one.done() for one in self._waiting)}
+
     def read_now(
         self, ledger_id: int, first: int, count_max: int, bytes_max: int
     ) -> list[bytes] | None:

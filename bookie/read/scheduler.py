@@ -87,6 +87,15 @@ class ReadScheduler:
         """Requests that run, long-polls apart."""
         answers.when_room(self._soon)
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {
+            "ready": len(self._ready),
+            "blocked": len(self._blocked),
+            "waiting": self.waiting,
+            "tasks": self.tasks,
+        }
+
     def is_full(self, *, urgent: bool) -> bool:
         """Whether one more must be refused; urgent ones have twice the room."""
         return self.waiting >= (2 * self._waiting_max if urgent else self._waiting_max)
@@ -236,6 +245,10 @@ class ColdReads:
         self._rest_until = 0.0
         self._rest: asyncio.TimerHandle | None = None
         self._epoch = 0
+
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"waiting": len(self._queue), "flights": len(self._flights)}
 
     def index_changed(self) -> None:
         """A flush ended: what a read found before may no longer be the newest copy."""

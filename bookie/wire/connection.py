@@ -171,6 +171,14 @@ class Connection(asyncio.BufferedProtocol):
         """What came while it was being found out who the peer is; None once that is known."""
         self._caller = None if server.guard is None else server.caller(self._may_now)
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {
+            "add_bytes": self._add_bytes,
+            "v3_batches": len(self._v3_batches),
+            "answer_bytes": self._gathered_bytes,
+        }
+
     # What the transport calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -60,6 +60,15 @@ class InFlight:
         self._waits: set[asyncio.Task[None]] = set()
         """Those of `_tasks` that are long-polls."""
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {
+            "waiting": len(self._waiting),
+            "running": self._running,
+            "tasks": len(self._tasks),
+            "long_polls": len(self._waits),
+        }
+
     @property
     def count(self) -> int:
         """Requests not answered yet, long-polls apart."""

@@ -105,6 +105,10 @@ class Requests:
         self.polls = 0
         """Long polls under way, of all connections; those who begin and end one keep count."""
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"parked": len(self._parked), "long_polls": self.polls}
+
     def stop(self) -> None:
         """Answer every parked long-poll now, with what is known."""
         for watch in tuple(self._parked):

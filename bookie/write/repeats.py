@@ -90,6 +90,15 @@ class Repeats:
         self.count = 0
         """The same, in batches."""
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {
+            "batches": self.count,
+            "bytes": self.bytes,
+            "lines": len(self._lines),
+            "tasks": len(self._tasks),
+        }
+
     def take(self, batch: AddBatch, done: Done, lane: Hashable) -> None:
         """Take `batch`, or refuse it; `done` gets it with its code."""
         self.count += 1

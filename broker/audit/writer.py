@@ -62,6 +62,10 @@ class AuditWriter:
         self._sequence = 0
         self._told: str | None = None
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"waiting": len(self._waiting)}
+
     @property
     def waiting(self) -> int:
         """Events that are not stored yet."""

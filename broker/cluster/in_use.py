@@ -88,6 +88,10 @@ class RecoveryDoor:
         self._begun_s: deque[float] = deque()
         self._forced_s = -math.inf
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"recoveries": self._inside}
+
     @contextlib.contextmanager
     def entered(self, now_s: float) -> Iterator[None]:
         """While one is under way. Raises `TooManyRecoveries`."""

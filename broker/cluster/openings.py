@@ -16,9 +16,18 @@ class Openings:
     """`at_once` have a turn at the same time; the others stand in line."""
 
     def __init__(self, at_once: int) -> None:
-        self._free = at_once
+        self._at_once = self._free = at_once
         self._line: OrderedDict[Hashable, asyncio.Future[None]] = OrderedDict()
         self._hurried: OrderedDict[Hashable, asyncio.Future[None]] = OrderedDict()
+
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {
+            "turns": self._at_once - self._free,
+            "waiting": sum(
+                not one.done() for line in (self._line, self._hurried) for one in line.values()
+            ),
+        }
 
     @contextlib.asynccontextmanager
     async def turn(self, one: Hashable) -> AsyncIterator[None]:

@@ -296,6 +296,15 @@ class OwnershipManager:
         self._reconcile_again = False
         ownership.on_lost(self._claim_lost)
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {
+            "handing": len(self._handing),
+            "releasing": len(self._releasing),
+            "awaited": len(self._awaited),
+            "prepared": len(self._prepared),
+        }
+
     def start(self, value: bytes) -> None:
         """`value` is what our claims say."""
         self._value = value

@@ -39,6 +39,10 @@ class _Line:
         self._taken = False
         self._waiting: FairQueue[str, asyncio.Future[None]] = FairQueue()
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"turns": int(self._taken), "waiting": len(self._waiting)}
+
     async def enter(self, peer: str) -> None:
         """Return when it is one's turn, until `leave`. Raises `Overloaded`."""
         if not self._taken:

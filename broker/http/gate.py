@@ -80,6 +80,10 @@ class Wakes:
     def __init__(self) -> None:
         self._sleepers: dict[asyncio.Future[None], None] = {}  # a dict keeps their order
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"sleepers": len(self._sleepers)}
+
     @contextmanager
     def next(self) -> Iterator[asyncio.Future[None]]:
         """Done at the next `wake`."""

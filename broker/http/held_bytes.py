@@ -31,6 +31,15 @@ class HeldBytes:
         self._by_peer: Counter[str] = Counter()
         self._waiting: deque[asyncio.Future[None]] = deque()
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {
+            "bytes": self._held,
+            "going_out": self._going_out,
+            "peers": len(self._by_peer),
+            "waiting": sum(not one.done() for one in self._waiting),
+        }
+
     @property
     def total(self) -> int:
         """Bytes in memory now."""

@@ -70,6 +70,10 @@ class Pages:
     def __init__(self) -> None:
         self._fetching: dict[Place, asyncio.Task[Page]] = {}
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"fetching": len(self._fetching)}
+
     async def at(self, place: Place, fetch: Callable[[], Awaitable[Page]]) -> Page:
         """The page at (partition, incarnation, offset): what `fetch` gives, or who came before."""
         task = self._fetching.get(place)

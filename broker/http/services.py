@@ -52,6 +52,10 @@ class InHand:
         self.idle = asyncio.Event()
         self.idle.set()
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"requests": self.count}
+
     def enter(self) -> None:
         """One more."""
         self.count += 1

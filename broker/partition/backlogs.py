@@ -71,6 +71,10 @@ class Backlogs:
         self._unjudged_bytes = 0
         self._evicting: asyncio.Task[None] | None = None
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"held": self._held}
+
     # Publishing
 
     async def admit(self) -> None:

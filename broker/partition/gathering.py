@@ -81,6 +81,14 @@ class Gathering:
         self._under_way = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {
+            "under_way": self._under_way,
+            "tasks": len(self._tasks),
+            "open": 0 if self._open is None else len(self._open.records),
+        }
+
     @property
     def idle(self) -> bool:
         """Whether nobody waits for it."""

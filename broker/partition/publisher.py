@@ -212,6 +212,18 @@ class Publisher:
         """Has a first ledger made, and `switch_to` called; set by who makes them (rollover.py)."""
         self._listen_to(segment)
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {
+            "inflight_bytes": self.inflight_bytes,
+            "pending": len(self._pending),
+            "waiting": len(self._waiting),
+            "waiting_bytes": self._waiting_bytes,
+            "deferred": len(self._deferred),
+            "until_confirmed": len(self._until_confirmed),
+            "unanswered": self._unanswered,
+        }
+
     async def publish(
         self,
         batch: bytes,

@@ -78,6 +78,10 @@ class PartitionStream:
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._used_s = self._loop.time()
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"pending": self._pending, "waiting": len(self._waiting)}
+
     # What it is
 
     @property

@@ -136,6 +136,10 @@ class StateLog:
         self._behind = False
         """The state in memory has a change that was refused here: only a snapshot tells it."""
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"waiting": len(self._waiting)}
+
     @property
     def exists(self) -> bool:
         """Whether there has been need of a state ledger."""

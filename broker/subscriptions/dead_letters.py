@@ -57,6 +57,14 @@ class SpentMessages:
         self._due_ms: dict[int, int] = {}
         """Of those that are not to be delivered at once, elsewhere."""
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {
+            "waiting": len(self._waiting),
+            "under_way": len(self._under_way),
+            "due": len(self._due_ms),
+        }
+
     @property
     def limits(self) -> bool:
         """Whether a message can be spent at all."""

@@ -124,6 +124,14 @@ class Dispatcher:
         self._reads = 0
         """Hand-outs that are being read."""
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {
+            "leased": len(self._lease_of),
+            "reads": self._reads,
+            "out": sum(one.leased for one in self.consumers.values()),
+        }
+
     @property
     def limits(self) -> tuple[int, int | None]:
         """How many messages may be out: at all consumers, and at one (None: as many)."""

@@ -71,6 +71,10 @@ class KeyOrder:
         self._resets = 0
         self._begin()
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"waiting": self._waiting, "returned": len(self._returned)}
+
     def _begin(self) -> None:
         self.front = self._cursor.committed_offset
         """All before it were looked at."""

@@ -228,6 +228,10 @@ class Subscription:
         """When it is looked at again who is there."""
         self._closed: NotOwner | None = None
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"waiters": len(self._waiters), "receiving": self._receiving}
+
     async def receive(
         self,
         consumer: str,

@@ -104,6 +104,15 @@ class BookieConnection(asyncio.BufferedProtocol):
         self.refusal = ""
         """What the bookie found wrong with what we showed of ourselves."""
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {
+            "reads": sum(map(len, self._reads.values())),
+            "requests": len(self._by_id),
+            "out_bytes": self._out_bytes,
+            "deadlines": sum(not one.answered for _, one in self._deadlines),
+        }
+
     # ------------------------------------------------------------------ what the transport calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -52,6 +52,10 @@ class BookieChannel:
         self._connection: BookieConnection | None = None
         self._heard_at = 0.0
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"again": len(self._again)}
+
     @property
     def down(self) -> bool:
         """Whether the ledger goes on without this bookie for now; what it misses may be gone.

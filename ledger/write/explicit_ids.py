@@ -39,6 +39,10 @@ class ExplicitIds:
         """What waits for ids below its own."""
         writer.on_event.append(self._heard)
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"early_bytes": self.early_bytes, "early": len(self._early)}
+
     def add(self, entry_id: int, payload: Buffer, done: AddDone) -> None:
         """Add an entry; `done(entry_id, error)` is called in the order of ids, as by a writer.
 

@@ -43,6 +43,10 @@ class Forces:
         self.wanted = -1
         """See above."""
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"asked": len(self._asked)}
+
     @property
     def are_owed(self) -> bool:
         """Whether something wanted is not confirmed, or a bookie has to be asked for it."""

@@ -71,6 +71,10 @@ class Pending:
         """The ledger's payload bytes, with all that was ever encoded."""
         self.held_bytes = 0
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"bytes": self.held_bytes}
+
     @property
     def key(self) -> bytes:
         """The master key that every add carries."""

@@ -97,6 +97,15 @@ class LedgerWriter:
         self._core = self._ensemble_writer.core
         self._pending = self._ensemble_writer.pending
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {
+            "payload_bytes": self._payload_bytes,
+            "unanswered": len(self._dones),
+            "drains": len(self._drained),
+            "forces": len(self._forced),
+        }
+
     # ------------------------------------------------------------------ what a caller sees
 
     @property

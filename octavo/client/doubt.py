@@ -32,6 +32,10 @@ class Doubts:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"waiting": sum(map(len, self._waiting.values()))}
+
     async def unless_moved(
         self,
         url: str,

@@ -171,6 +171,14 @@ class PartitionQueue:
         self._ended: ProducerFailed | TopicReplaced | None = None
         """Why nothing can be sent any more."""
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {
+            "open": 0 if self.open_batch is None else len(self.open_batch.items),
+            "sealed": len(self._sealed),
+            "window": len(self._window),
+        }
+
     def add(self, item: Record | bytes, size: int) -> tuple[Batch, int]:
         """Put a message into the open batch; return the batch and its place there."""
         batch, bytes_max = self.open_batch, self._options.batch_bytes

@@ -211,6 +211,10 @@ class Producer:
         self._replaced: TopicReplaced | None = None
         self._closed = False
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"bytes": self._pending_bytes}
+
     @property
     def pending_bytes(self) -> int:
         """Bytes sent or batched and not answered yet."""

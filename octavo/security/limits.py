@@ -141,6 +141,10 @@ class Limits:
         """Those who have asked and have no bound."""
         self._held: dict[tuple[str, str], int] = {}
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"held": sum(self._held.values())}
+
     @property
     def quotas(self) -> Quotas:
         """As they are set."""

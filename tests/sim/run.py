@@ -27,6 +27,7 @@ from tests.sim.ledger_settle import COLLECT_LEDGER_S_MAX, Judge
 from tests.sim.loop import SimLoop, SimStuck
 from tests.sim.mutants import planted
 from tests.sim.nemesis import Nemesis
+from tests.sim.quiescence import Quiescence
 from tests.sim.quiet import bugs, quiet
 from tests.sim.thresholds import shrunk
 from tests.sim.topics import Topics, has_topics, with_tools, with_workload
@@ -35,6 +36,7 @@ from tests.sim.trace import Trace
 START_S_MAX = 20.0
 SETTLE_S_MAX = 60.0
 AUDIT_S_MAX = 30.0
+REST_S_MAX = 60.0
 
 
 @dataclass
@@ -139,6 +141,7 @@ class Simulation:
         judge.settle()
         collect_s = COLLECT_LEDGER_S_MAX * len(self.audit.ledgers)
         self._until(lambda: judge.settled, SETTLE_S_MAX + collect_s)
+        self._come_to_rest(self._nodes, lambda: self.options.beyond)
         self.events.add("phase", "audit")
         judge.audit()
         self._until(lambda: judge.audited, AUDIT_S_MAX)
@@ -147,7 +150,20 @@ class Simulation:
         topics.heal()
         topics.settle()
         self._until(lambda: topics.settled, SETTLE_S_MAX)
+        self._come_to_rest(topics.roots, topics.is_hopeless)
         topics.stop()
+
+    def _nodes(self) -> list[object]:
+        return [one.node for one in self.cluster.bookies.values() if one.node is not None]
+
+    def _come_to_rest(
+        self, roots: Callable[[], list[object]], is_hopeless: Callable[[], bool]
+    ) -> None:
+        """Check that every count is given back (Q1)."""
+        if self.audit.failure is None and not self.loop.errors:
+            quiescence = Quiescence(self.cluster, roots, is_hopeless)
+            quiescence.begin()
+            self._until(lambda: quiescence.over, REST_S_MAX)
 
     def _until(self, done: Callable[[], bool], virtual_s_max: float) -> None:
         """Run until it is so, or until something is wrong."""

@@ -439,6 +439,19 @@ class Topics:
         self.cluster.trace.probe("topic.hopeless")
         return True
 
+    def roots(self) -> list[object]:
+        """List the live brokers and their ledger clients."""
+        return [
+            one
+            for broker in self.brokers.values()
+            if broker.is_alive
+            for one in (broker.broker, broker.ledgers)
+        ]
+
+    def is_hopeless(self) -> bool:
+        """Whether more is lost than may be, so that something waits for ever."""
+        return self.cluster.options.beyond or self._hopeless()
+
     def _hopeless(self) -> bool:
         """Whether a ledger that a take-over has to close cannot be closed."""
         for known in self.chains.owned.values():

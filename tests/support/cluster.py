@@ -51,6 +51,7 @@ from octavo.security.keys.data_keys import DataKeys
 from octavo.security.policy import PolicyRecord, PolicyStore, make_rule, rule_record
 from octavo.tls.contexts import Certificates
 from tests.support.fake_broker import Api
+from tests.support.kit.quiescence import held_after_close
 from tests.support.raw_bookie import config_in, new_node, open_metadata
 
 QUICK: dict[str, Any] = {
@@ -154,6 +155,12 @@ class Cluster:
         self._clients: list[LedgerClient] = []
         self._running: list[RunningBroker] = []
         self._http: aiohttp.ClientSession | None = None
+
+    def parts(self) -> list[object]:
+        """List servers, brokers, clients and bookies that end in good order."""
+        living = [one for one in self._running if not one.gone]
+        brokers = [part for one in living for part in (one.server, one.broker, one.ledgers)]
+        return [*brokers, *self._clients, *self.nodes.values()]
 
     async def close(self) -> None:
         for running in self._running:
@@ -394,8 +401,13 @@ async def running_cluster(
             for number in range(brokers):
                 await cluster.start_broker(f"broker-{number}")
             yield cluster
-        finally:
+        except BaseException:
             await cluster.close()
+            raise
+        parts = cluster.parts()
+        await cluster.close()
+        left = held_after_close(parts)
+        assert not left, f"counted, and not given back at the end: {left}"
 
 
 @pytest.fixture

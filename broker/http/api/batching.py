@@ -136,6 +136,10 @@ class Publishing:
         self.failed = False
         """Something was not stored: no more need be read."""
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"open_bytes": self._open_bytes, "in_flight": self._in_flight}
+
     @property
     def held_bytes(self) -> int:
         """What is in memory: messages in unfinished batches, and batches on their way."""

@@ -123,6 +123,10 @@ class Authenticator:
         self._moved = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"checking": len(self._checking)}
+
     @property
     def generation(self) -> int:
         """Another one whenever somebody may be no more who they were."""

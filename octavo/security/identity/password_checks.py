@@ -25,6 +25,10 @@ class PasswordChecks:
         self._turn = asyncio.Semaphore(at_once)
         self._under_way: Counter[str] = Counter()
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"under_way": self._under_way.total()}
+
     def close(self) -> None:
         """Those that have begun end by themselves. May be called twice."""
         self._threads.shutdown(wait=False, cancel_futures=True)
