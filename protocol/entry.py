@@ -35,6 +35,26 @@ _CRC32C = struct.Struct(">I")
 _CRC32 = struct.Struct(">Q")
 
 Buffer = bytes | bytearray | memoryview
+ENTRY_MAX = 2**63 - 1
+
+
+class EntryRange(NamedTuple):
+    """Entries of one ledger, from `first` to `last`, both included."""
+
+    first: int = 0
+    last: int = ENTRY_MAX
+
+    def has(self, entry_id: int) -> bool:
+        """Whether the entry is one of them."""
+        return self.first <= entry_id <= self.last
+
+    def covers(self, other: EntryRange) -> bool:
+        """Whether all of `other` are among them."""
+        return self.first <= other.first and other.last <= self.last
+
+
+WHOLE = EntryRange()
+"""All entries of a ledger, also those that are still to come."""
 
 
 class DigestType(enum.IntEnum):

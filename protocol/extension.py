@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from octavo.protocol.codes import Code, ProtocolError
+from octavo.protocol.entry import WHOLE, EntryRange
 from octavo.protocol.frames import PREFIX, header
 
 VERSION = 0x4F
@@ -58,6 +59,8 @@ class Request(NamedTuple):
     op: Op
     request_id: int
     body: dict[str, Any]
+    within: EntryRange = WHOLE
+    """The entries of the ledger that its sender may know of. Never on the wire."""
 
 
 class Answer(NamedTuple):

@@ -59,7 +59,7 @@ from octavo.protocol.frames import (
 from octavo.protocol.tally import host_of
 
 if TYPE_CHECKING:
-    from octavo.bookie.wire.rights import Request, Rights
+    from octavo.bookie.wire.rights import Asked, Rights
     from octavo.bookie.wire.server import BookieServer
     from octavo.bookie.write.repeats import Done
 
@@ -342,14 +342,14 @@ class Connection(asyncio.BufferedProtocol):
             self._loop.call_soon(self.finish)
         return answer
 
-    def _may(self, request: Request) -> bool:
-        """Whether the peer may ask that; if not, it is told so."""
-        assert self._rights is not None
+    def _narrowed(self, request: Asked) -> Asked | None:
+        """The request as far as the peer may ask it; where that is nothing, refuse it."""
+        if self._rights is None:
+            return request
         assert self._caller is not None
-        if self._rights.allow(request):
-            return True
-        self._answer(self._server.requests.unauthorized(request, self._caller.refused()))
-        return False
+        if (narrowed := self._rights.narrowed(request)) is None:
+            self._answer(self._server.requests.unauthorized(request, self._caller.refused()))
+        return narrowed
 
     def _refuse_adds(self, adds: Adds) -> None:
         """Of one who may not write."""
@@ -447,14 +447,15 @@ class Connection(asyncio.BufferedProtocol):
         return position
 
     def _dispatch_v3(self, request: v3.Read | v3.Call) -> None:
-        if self._rights is not None and not self._may(request):
+        narrowed = self._narrowed(request)
+        if isinstance(narrowed, v3.Read):
+            self._in_flight.read(narrowed)
+        elif narrowed is None:
             pass
-        elif isinstance(request, v3.Read):
-            self._in_flight.read(request)
-        elif self._caller is not None and v3.is_auth(request):
-            self._authenticate_v3(request)
+        elif self._caller is not None and v3.is_auth(narrowed):
+            self._authenticate_v3(narrowed)
         else:
-            self._in_flight.call(request)
+            self._in_flight.call(narrowed)
         self._server.turns.took(1)
         if self._in_flight.count > self._config.connection_reads_max:
             self.flow.pause(Pause.READS)
@@ -466,16 +467,13 @@ class Connection(asyncio.BufferedProtocol):
     def _dispatch(self, head: int, frame: memoryview) -> None:
         kind = head >> 16
         if kind == _READ:
-            read = parse_read(frame)
-            if self._rights is None or self._may(read):
+            if read := self._narrowed(parse_read(frame)):
                 self._in_flight.read(read)
         elif kind == _BATCH_READ:
-            reads = parse_batch_read(frame)
-            if self._rights is None or self._may(reads):
+            if reads := self._narrowed(parse_batch_read(frame)):
                 self._in_flight.read(reads)
         elif head >> 24 == extension.VERSION:
-            request = extension.decode_request(frame)
-            if self._rights is None or self._may(request):
+            if request := self._narrowed(extension.decode_request(frame)):
                 self._in_flight.extension(request)
         elif kind == _AUTH:
             _, answer = self._authenticate(parse_auth(frame))

@@ -22,7 +22,7 @@ from octavo.protocol.codes import (
     OctavoError,
     ProtocolError,
 )
-from octavo.protocol.entry import INVALID_ENTRY_ID
+from octavo.protocol.entry import INVALID_ENTRY_ID, WHOLE, EntryRange
 from octavo.protocol.extension import Op, Request, bytes_of, encode_answer, int_of
 from octavo.protocol.frames import (
     BATCH_ANSWER,
@@ -277,7 +277,7 @@ class Requests:
                 self.compare_copies(ledger_id, first, last)
                 return {}
             case Op.READ_LAC:
-                return await self._lac(ledger_id, entry=True)
+                return await self._lac(ledger_id, request.within)
             case Op.WRITE_LAC:
                 key, lac = bytes_of(body, "key"), int_of(body, "lac")
                 await self._storage.control.set_explicit_lac(ledger_id, key, lac)
@@ -292,9 +292,11 @@ class Requests:
             case _:
                 raise ProtocolError(f"{request.op.name} is not a request")
 
-    async def _lac(self, ledger_id: int, *, entry: bool) -> dict[str, Any]:
-        answer: dict[str, Any] = {"lac": self._storage.control.last_add_confirmed(ledger_id)}
-        if entry:
+    async def _lac(self, ledger_id: int, within: EntryRange) -> dict[str, Any]:
+        """The LAC and the last entry; of a part of the ledger its end, and no entry."""
+        lac = self._storage.control.last_add_confirmed(ledger_id)
+        answer: dict[str, Any] = {"lac": min(lac, within.last)}
+        if within == WHOLE:
             try:
                 answer["entry"] = await self._storage.reads.read(ledger_id, INVALID_ENTRY_ID)
             except BookieError as error:
@@ -305,7 +307,7 @@ class Requests:
     async def _wait_lac(self, request: Request) -> dict[str, Any]:
         poll = poll_of(request)
         lac = await self.wait_lac(poll)
-        answer: dict[str, Any] = {"lac": lac}
+        answer: dict[str, Any] = {"lac": min(lac, request.within.last)}
         if lac > poll.after and request.body.get("entry"):
             entry = await self.entry_after(poll.ledger_id, poll.after)
             if entry is not None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar, cast
 
 from octavo.protocol import extension, frames, v3
+from octavo.protocol.entry import WHOLE, EntryRange
 from octavo.protocol.frames import BatchReadRequest, Flag, ReadRequest
 
 
@@ -64,14 +65,15 @@ _AS_A_WRITER = int(Flag.FENCE | Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY)
 """A read with one of these stops a writer, or is a recovery's and goes before others' reads."""
 
 Request = ReadRequest | BatchReadRequest | extension.Request | v3.Read | v3.Call
+Asked = TypeVar("Asked", bound=Request)
 
 
 class Rights(NamedTuple):
     """What a caller may do who may not do everything."""
 
     needs: frozenset[Need]
-    ledgers: frozenset[int] | None = None
-    """The only ones; None: all."""
+    ledgers: Mapping[int, EntryRange] | None = None
+    """The ledgers that the caller may ask about, and which entries of each; None: all."""
 
     @property
     def may_write(self) -> bool:
@@ -80,10 +82,19 @@ class Rights(NamedTuple):
 
     def allow(self, request: Request) -> bool:
         """Whether the caller may ask that."""
+        return self.narrowed(request) is not None
+
+    def narrowed(self, request: Asked) -> Asked | None:
+        """The request, asking for no more than the caller may have; None: it may not ask that."""
         need, ledger_id = asked(request)
         if need not in self.needs:
-            return False
-        return self.ledgers is None or need in _OF_NO_LEDGER or ledger_id in self.ledgers
+            return None
+        if self.ledgers is None or need in _OF_NO_LEDGER:
+            return request
+        entries = None if ledger_id is None else self.ledgers.get(ledger_id)
+        if entries is None or entries == WHOLE:
+            return None if entries is None else request
+        return cast("Asked | None", _within(request, entries))
 
     def covers(self, other: Rights | None) -> bool:
         """Whether whoever had `other` has lost nothing with these."""
@@ -91,15 +102,19 @@ class Rights(NamedTuple):
             return False
         if self.ledgers is None or other.needs <= frozenset(_OF_NO_LEDGER):
             return True
-        return other.ledgers is not None and other.ledgers <= self.ledgers
+        return other.ledgers is not None and all(
+            ledger_id in self.ledgers and self.ledgers[ledger_id].covers(entries)
+            for ledger_id, entries in other.ledgers.items()
+        )
 
 
+_COUNT_MAX = 2**31 - 1
 _OF_NO_LEDGER = (Need.NOTHING, Need.KNOWN)
 STRANGER = Rights(frozenset({Need.NOTHING}))
 
 
-def reader_of(ledgers: frozenset[int]) -> Rights:
-    """Of whoever may read these ledgers."""
+def reader_of(ledgers: Mapping[int, EntryRange]) -> Rights:
+    """The rights of a caller who may read these entries of these ledgers."""
     return Rights(frozenset({Need.NOTHING, Need.KNOWN, Need.READ}), ledgers)
 
 
@@ -108,6 +123,32 @@ def rights_of(*needs: Need) -> Rights | None:
     if set(needs) >= {Need.READ, Need.WRITE, Need.ADMIN}:
         return None
     return Rights(frozenset({Need.NOTHING, Need.KNOWN}).union(needs)) if needs else STRANGER
+
+
+def _within(request: Request, entries: EntryRange) -> Request | None:
+    """A request to read a part of a ledger, asking for nothing outside; None where it asks for
+    nothing else, or for what cannot be given in part."""
+    if isinstance(request, BatchReadRequest):
+        if not entries.has(request.start_entry):
+            return None
+        most = min(entries.last - request.start_entry + 1, _COUNT_MAX)
+        count = min(request.count_max, most) if request.count_max > 0 else most
+        return request._replace(count_max=count)
+    if isinstance(request, ReadRequest):
+        return request if entries.has(request.entry_id) else None
+    if isinstance(request, v3.Read):
+        entry_id = request.entry_id
+        if request.waits and request.piggyback:
+            assert request.previous_lac is not None
+            entry_id = request.previous_lac + 1
+        return request if entries.has(entry_id) else None
+    if isinstance(request, extension.Request):
+        after = request.body.get("after")
+        if request.op is extension.Op.READ_LAC or (
+            request.op is extension.Op.WAIT_LAC and type(after) is int and entries.has(after + 1)
+        ):
+            return request._replace(within=entries)
+    return None
 
 
 def asked(request: Request) -> tuple[Need, int | None]:

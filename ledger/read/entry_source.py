@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 from octavo.ledger.errors import BeyondLastConfirmed, LedgerError
 from octavo.protocol.append_time import Appended, shown
-from octavo.protocol.batch import read_header
+from octavo.protocol.batch import BatchHeader, read_header
 from octavo.protocol.entry import Entry
 
 DISORDER_UNKNOWN = -1
@@ -99,3 +99,25 @@ class EntrySource(ABC):
 def newest_ms(entry: Entry, appended: Appended | None) -> int:
     """The newest timestamp of a batch, as its header is shown."""
     return shown(read_header(entry.payload), appended).max_timestamp
+
+
+async def header_of(reader: EntrySource, entry_id: int) -> BatchHeader:
+    """The header of the batch in an entry; its base offset is relative to the ledger."""
+    (entry,) = await reader.read(entry_id, entry_id)
+    return read_header(entry.payload)
+
+
+async def first_entry(
+    reader: EntrySource, last: int, fits: Callable[[BatchHeader], bool]
+) -> int | None:
+    """The first entry up to `last` whose batch fits, when all after it fit too; by halving."""
+    if last < 0 or not fits(await header_of(reader, last)):
+        return None
+    low, high = 0, last
+    while low < high:
+        middle = (low + high) // 2
+        if fits(await header_of(reader, middle)):
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,18 +1,20 @@
 """What is shown to a bookie in AUTH: the token of a node, and that of a reader.
 
     node     whoever has the cluster's secret: brokers, bookies, tools. May do everything
-    reader   a principal who may consume a topic, and the ledgers of it; read, for some minutes
+    reader   a principal who may consume a topic, and what it has of which ledgers; read, for some
+             minutes
 
 Both are JWTs (HS256), each signed with a key of its own, made of the cluster's secret. A node's is
 for one bookie by its id and short-lived, so that an impostor at the address of one bookie can do
-nothing with it at another. A reader's names the ledgers and the topic: the bookie asks its own
-policy once more whether the principal may consume that. And it says what it was given out for: so
-it ends with that, wherever the bookie hears of its end (`Standing`).
+nothing with it at another. A reader's names the topic and the entries that the topic has: ledgers
+as a whole, and of a ledger that is shared with another topic or was truncated only a part. The
+bookie asks its own policy once more whether the principal may consume that. And it says what it was
+given out for: so it ends with that, wherever the bookie hears of its end (`Standing`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jwt
@@ -20,6 +22,7 @@ import jwt
 from octavo.metadata.secret import ClusterSecret, cluster_secret
 from octavo.metadata.store import MetadataStore
 from octavo.protocol.codes import OctavoError
+from octavo.protocol.entry import ENTRY_MAX, WHOLE, EntryRange
 from octavo.security.principal import (
     Identity,
     InvalidPrincipal,
@@ -44,6 +47,8 @@ _KEY_OF = {_NODE: "bookies", _READER: "bookie readers"}
 _CLAIMS = {_NODE: ["sub", "aud", "iat", "exp"], _READER: ["sub", "aud", "iat", "exp", "ledgers"]}
 _ANY_BOOKIE = "bookies"
 _ALGORITHM = "HS256"
+_TO_THE_END = -1
+"""In place of a part's last entry: also those that are still to come."""
 
 Prove = Callable[[str], bytes]
 """From a bookie's id to the token that is shown to it."""
@@ -55,8 +60,8 @@ class Proof(NamedTuple):
     identity: Identity
     topic: str | None = None
     """`namespace/topic`: the right to consume it is what the proof rests on."""
-    ledgers: frozenset[int] | None = None
-    """The only ones that may be read; None when the proof is not about ledgers."""
+    ledgers: Mapping[int, EntryRange] | None = None
+    """The ledgers that may be read, and their entries; None when the proof is not about them."""
     standing: Standing | None = None
     """What it was given out for; None when it says nothing of that, as those of 0.1 do."""
 
@@ -96,14 +101,17 @@ class BookieTokens:
         topic: str | None,
         ledgers: Iterable[int],
         life_s: int = READER_TOKEN_S,
+        *,
+        parts: Mapping[int, EntryRange] | None = None,
     ) -> ReaderToken:
-        """That `identity` may read `ledgers`, those of `topic`, at any bookie; no longer than what
-        it has proved itself holds. Raises `TooManyLedgers`."""
-        named = sorted(set(ledgers))
-        if len(named) > LEDGERS_MAX:
+        """That `identity` may read `ledgers`, those of `topic`, and of other ledgers these `parts`,
+        at any bookie; no longer than what it has proved itself holds. Raises `TooManyLedgers`."""
+        some = sorted((parts or {}).items())
+        named = sorted(set(ledgers).difference(parts or ()))
+        if len(named) + len(some) > LEDGERS_MAX:
             raise TooManyLedgers(
-                f"{len(named)} ledgers, and a reader's token names at most {LEDGERS_MAX}: ask for "
-                "fewer of them, by offset or partition"
+                f"{len(named) + len(some)} ledgers, and a reader's token names at most "
+                f"{LEDGERS_MAX}: ask for fewer of them, by offset or partition"
             )
         now_s = self._now_s()
         end_s = now_s + life_s
@@ -118,6 +126,11 @@ class BookieTokens:
             # Ids of one topic lie close together: as distances they take a fraction of the room.
             "ledgers": [one - before for before, one in zip([0, *named], named, strict=False)],
         }
+        if some:  # a bookie that does not know the claim refuses these ledgers
+            claims["parts"] = [
+                [one, entries.first, _TO_THE_END if entries.last == ENTRY_MAX else entries.last]
+                for one, entries in some
+            ]
         if topic is not None:
             claims["topic"] = topic
         if not identity.is_node:  # a node has no record, and what it may ends with the secret
@@ -158,7 +171,8 @@ class BookieTokens:
         except (InvalidPrincipal, TypeError, AttributeError) as error:
             raise Unauthenticated(f"the token names nobody: {error}") from None
         identity = Identity(name, frozenset(groups), "token", float(end_s))
-        return Proof(identity, topic, _ledgers_of(claims["ledgers"]), standing)
+        ledgers = _ledgers_of(claims["ledgers"], claims.get("parts", []))
+        return Proof(identity, topic, ledgers, standing)
 
     def _claims(self, token: bytes, bookie_id: str) -> tuple[str, dict[str, Any]]:
         if len(token) > TOKEN_BYTES_MAX:
@@ -225,13 +239,28 @@ def _standing_of(claims: dict[str, Any]) -> Standing | None:
     return Standing(record, mark)
 
 
-def _ledgers_of(claim: object) -> frozenset[int]:
-    if not isinstance(claim, list) or len(claim) > LEDGERS_MAX:
-        raise Unauthenticated("the token names no ledgers")
-    found, last = [], 0
-    for step in claim:
+def _ledgers_of(whole: object, parts: object) -> Mapping[int, EntryRange]:
+    if not isinstance(whole, list) or not isinstance(parts, list):
+        raise _names_none()
+    if len(whole) + len(parts) > LEDGERS_MAX:
+        raise _names_none()
+    found: dict[int, EntryRange] = {}
+    last = 0
+    for step in whole:
         if type(step) is not int or not 0 <= step < 2**63:
-            raise Unauthenticated("the token names no ledgers")
+            raise _names_none()
         last += step
-        found.append(last)
-    return frozenset(found)
+        found[last] = WHOLE
+    for part in parts:
+        if not isinstance(part, list) or [type(one) for one in part] != [int, int, int]:
+            raise _names_none()
+        ledger_id, first, end = part
+        end = ENTRY_MAX if end == _TO_THE_END else end
+        if not (0 <= ledger_id < 2**63 and 0 <= first < 2**63 and 0 <= end < 2**63):
+            raise _names_none()
+        found[ledger_id] = EntryRange(first, end)
+    return found
+
+
+def _names_none() -> Unauthenticated:
+    return Unauthenticated("the token names no ledgers")

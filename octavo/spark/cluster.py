@@ -14,7 +14,7 @@ import logging
 import random
 import re
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 
 import aiohttp
 import structlog
@@ -29,7 +29,7 @@ from octavo.ledger.errors import LedgerNotFound
 from octavo.ledger.offload.offloaded import OffloadedReader, open_offloaded
 from octavo.ledger.options import LedgerOptions
 from octavo.ledger.read.continuity import Continuity
-from octavo.ledger.read.entry_source import DISORDER_UNKNOWN
+from octavo.ledger.read.entry_source import DISORDER_UNKNOWN, first_entry, header_of
 from octavo.ledger.read.open_batch import opening
 from octavo.ledger.read.reader import LedgerReader
 from octavo.ledger.read.time_search import offset_as_new_as
@@ -53,7 +53,7 @@ from octavo.metadata.topics import (
     TopicStore,
     broker_path,
 )
-from octavo.protocol.batch import BatchHeader, read_header
+from octavo.protocol.batch import read_header
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.entry import Entry
 from octavo.security.bookie_tokens import LEDGERS_MAX, BookieTokens, prover
@@ -442,25 +442,3 @@ async def connected(service: str, read_from: str = "auto") -> AsyncIterator[Clus
         yield cluster
     finally:
         await cluster.close()
-
-
-async def header_of(reader: LedgerReader | OffloadedReader, entry_id: int) -> BatchHeader:
-    """The header of the batch in an entry; its base offset is relative to the ledger."""
-    (entry,) = await reader.read(entry_id, entry_id)
-    return read_header(entry.payload)
-
-
-async def first_entry(
-    reader: LedgerReader | OffloadedReader, last: int, fits: Callable[[BatchHeader], bool]
-) -> int | None:
-    """The first entry up to `last` whose batch fits, when all after it fit too; by halving."""
-    if last < 0 or not fits(await header_of(reader, last)):
-        return None
-    low, high = 0, last
-    while low < high:
-        middle = (low + high) // 2
-        if fits(await header_of(reader, middle)):
-            high = middle
-        else:
-            low = middle + 1
-    return low

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -692,3 +693,68 @@ async def test_a_broker_gives_a_token_for_the_ledgers_of_a_topic(tmp_path: Path)
         await cluster.secure()
         async with asyncio.timeout(1):
             assert await client.is_closed()
+
+
+async def test_a_token_reads_what_the_topic_has_and_no_entry_besides(tmp_path: Path) -> None:
+    """A fork's token reads neither what its source took later nor what was truncated.
+
+    The fork's token named the ledger in which both have their messages.
+    """
+    async with running_cluster(tmp_path, 1, brokers=1, guarded=True) as cluster:
+        api, node = cluster.api, cluster.nodes["b1"]
+        settings = dict.fromkeys(("ensemble_size", "write_quorum", "ack_quorum"), 1)
+        source = "/v1/topics/public/source"
+        assert (await api.put(source, json=settings)).status == 201
+
+        async def publish(*texts: str) -> None:
+            for text in texts:
+                answer = await api.post(f"{source}/messages", text.encode(), "text/plain")
+                assert answer.status == 200, answer
+
+        await publish("gone-0", "gone-1", "both-2", "both-3")
+        answer = await api.post(f"{source}/fork", json={"name": "fork"})
+        assert answer.status == 201, answer
+        await publish("later-4", "later-5")
+        for topic in ("source", "fork"):
+            path = f"/v1/topics/public/{topic}/messages?before=2"
+            assert (await api.call("DELETE", path)).status == 200
+        await cluster.secure(("*", "consume", "topic:public/*"))
+
+        async def read_by(topic: str, given: dict[str, Any]) -> set[str]:
+            """All texts that the token gets out of the bookie, by every kind of request."""
+            client, wrong = await shown(node, given["token"])
+            assert wrong == ""
+            found: list[Any] = []
+            for ledger in given["ledgers"]:
+                for entry in range(-1, 9):
+                    found.append(await client.read(ledger, entry))
+                    client.send(batch_read_request(ledger, entry, 1, 0, 1 << 20))
+                    answer = await client.answer()
+                    assert isinstance(answer, BatchReadAnswer), answer
+                    found += answer.entries
+                    for op, body in (
+                        (extension.Op.READ_LAC, {}),
+                        (extension.Op.WAIT_LAC, {"after": entry, "timeout_ms": 0, "entry": True}),
+                    ):
+                        told = await client.call(op, ledger=ledger, **body)
+                        found.append(told.body.get("entry", b""))
+            client.close()
+            texts = b" ".join(one for one in found if isinstance(one, bytes))
+            return set(re.findall(r"(?:gone|both|later)-\d", texts.decode("latin-1")))
+
+        async def until_known(topic: str) -> dict[str, Any]:
+            """A token, once the bookie knows the ledger to have come so far."""
+            while True:
+                given = (await api.post(f"/v1/topics/public/{topic}/reader-token")).json()
+                if given["ledgers"]:
+                    return given
+                await asyncio.sleep(0.05)
+
+        of_fork = await until_known("fork")
+        (entries,) = of_fork["parts"].values()
+        assert entries == [2, 3]
+        assert await read_by("fork", of_fork) == {"both-2", "both-3"}
+        of_source = await until_known("source")
+        assert list(of_source["parts"].values()) == [[2, None]]
+        assert {"both-2", "both-3", "later-4"} <= await read_by("source", of_source)
+        assert not {"gone-0", "gone-1"} & await read_by("source", of_source)

@@ -31,7 +31,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.subscriptions.assignment:_64_BITS
         octavo.broker.http.api.batching:SEQUENCE_MASK octavo.broker.state.format:FORMAT_VERSION
         octavo.broker.policies.rules:OFF octavo.broker.policies.rules:_AMOUNT_MAX
-        octavo.broker.state.access:BROKERS
+        octavo.broker.state.access:BROKERS octavo.bookie.wire.rights:_COUNT_MAX
         octavo.broker.subscriptions.slots:SLOTS octavo.broker.subscriptions.slots:POINTS
         octavo.broker.subscriptions.slots:_POINT_BYTES
         octavo.broker.subscriptions.slots:_NAMES_REMEMBERED
@@ -169,7 +169,7 @@ KEPT: Mapping[str, str] = {
         octavo.ledger.write.explicit_ids:*
     """,
     "HTTP and sockets are outside of the simulator": """
-        octavo.broker.http.api.forks:*
+        octavo.broker.http.api.forks:* octavo.broker.http.api.reader_tokens:*
         octavo.bookie.admin:* octavo.broker.http.api.cluster:* octavo.broker.http.api.deliveries:*
         octavo.broker.http.api.acks:* octavo.broker.http.api.cursors:*
         octavo.broker.http.stream:* octavo.broker.http.api.push:*

@@ -1,12 +1,18 @@
 """Tokens for those who read a topic's ledgers from the bookies themselves, past the brokers.
 
-Who may consume the topic gets one. It names the topic's ledgers as they are now, reads nothing
-else, stops no writer, and ends after ten minutes, or with what its owner has shown for it: the
-bookies ask the policy once more, and whether its owner is still known by that.
+A client that may consume the topic gets one. It names the entries that the topic has now: its
+ledgers, and of a ledger that it shares with the topic that it was forked from, or that was
+truncated in the middle, only its own part. It reads nothing else, stops no writer, and ends after
+ten minutes, or with what its owner has shown for it: the bookies ask the policy once more, and
+whether its owner is still known by that.
+
+An entry is a batch, and the smallest part: where a fork was made or a topic was truncated amid a
+batch, the token reads the whole batch.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 
 from aiohttp import web
@@ -14,12 +20,18 @@ from aiohttp import web
 from octavo.broker.http.call import Call, bad_parameter
 from octavo.broker.http.problems import Problem
 from octavo.broker.types import PartitionName
+from octavo.ledger.errors import LedgerNotFound
+from octavo.ledger.read.entry_source import first_entry
 from octavo.metadata.compactions import compacted_ledgers
 from octavo.metadata.secret import cluster_secret
 from octavo.metadata.store import RecordNotFound
 from octavo.metadata.together import all_of
-from octavo.metadata.topics import TopicStore
+from octavo.metadata.topics import PartitionLedger, TopicStore
+from octavo.protocol.entry import ENTRY_MAX, WHOLE, EntryRange
 from octavo.security.bookie_tokens import BookieTokens, TooManyLedgers
+
+LOOKED_AT_ONCE = 16
+"""Truncated ledgers that a call searches side by side for their first entry."""
 
 
 async def issue(call: Call) -> web.StreamResponse:
@@ -31,22 +43,70 @@ async def issue(call: Call) -> web.StreamResponse:
         raise bad_parameter("partition", str(only), f"a partition of the topic, below {count}")
     numbers = range(count) if only < 0 else (only,)
     topics = TopicStore(call.services.store)
+    turn = asyncio.Semaphore(LOOKED_AT_ONCE)
 
-    async def of(name: PartitionName) -> set[int]:
+    async def of(name: PartitionName) -> dict[int, EntryRange]:
+        found: dict[int, EntryRange] = {}
         with contextlib.suppress(RecordNotFound):  # nobody has used it yet
             record, _ = await topics.read_partition(*name)
-            if not record.deleted and record.incarnation in ("", info.incarnation):
-                named = (link.ledger_id for link in record.ledgers)
-                return {*named, *compacted_ledgers(record)}
-        return set()
+            if record.deleted or record.incarnation not in ("", info.incarnation):
+                return {}
+            for link in record.ledgers:
+                if entries := await _entries_of(call, link, record.trimmed_offset, turn):
+                    found[link.ledger_id] = entries
+            found.update(dict.fromkeys(compacted_ledgers(record), WHOLE))
+        return found
 
-    found = await all_of(of(call.topic.partition(number)) for number in numbers)
-    ledgers = set().union(*found)
+    found: dict[int, EntryRange] = {}
+    for some in await all_of(of(call.topic.partition(number)) for number in numbers):
+        found.update(some)
+    parts = {one: entries for one, entries in found.items() if entries != WHOLE}
     tokens = BookieTokens(await cluster_secret(call.services.store), call.services.clock)
     try:
-        token, expires_at_s = tokens.reader(call.identity, str(call.topic), ledgers)
+        token, expires_at_s = tokens.reader(
+            call.identity, str(call.topic), found.keys() - parts.keys(), parts=parts
+        )
     except TooManyLedgers as error:
         raise Problem(422, error.name, f"{error}, with ?partition=") from None
     return call.reply(
-        {"token": token, "ledgers": sorted(ledgers), "expires_at": expires_at_s * 1000}
+        {
+            "token": token,
+            "ledgers": sorted(found),
+            "parts": {
+                str(one): [entries.first, None if entries.last == ENTRY_MAX else entries.last]
+                for one, entries in sorted(parts.items())
+            },
+            "expires_at": expires_at_s * 1000,
+        }
     )
+
+
+async def _entries_of(
+    call: Call, link: PartitionLedger, trimmed_to: int, turn: asyncio.Semaphore
+) -> EntryRange | None:
+    """The entries of a ledger that the partition has; None: it has none of them."""
+    last = link.cut if link.cut >= 0 else ENTRY_MAX
+    start = trimmed_to - link.base_offset
+    if start <= 0:
+        return EntryRange(0, last)
+    if link.count is not None and start >= link.count:
+        return None
+    if link.pieces:
+        return EntryRange(start, last)  # each record of such a ledger is an entry by itself
+    async with turn:
+        first = await _entry_with(call, link.ledger_id, start)
+    return None if first is None or first > last else EntryRange(first, last)
+
+
+async def _entry_with(call: Call, ledger_id: int, offset: int) -> int | None:
+    """The entry with this offset, which counts from the ledger's first. None: the ledger is gone,
+    or is not known to have come so far: then its reader asks for another token later."""
+    try:
+        reader = await call.services.ledgers.open(ledger_id)
+    except LedgerNotFound:
+        return None
+    try:
+        end = await reader.refresh()
+        return await first_entry(reader, end, lambda header: header.next_offset > offset)
+    finally:
+        await reader.close()

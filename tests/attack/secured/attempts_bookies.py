@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -64,6 +65,31 @@ BODIES: dict[extension.Op, dict[str, Any]] = {
     extension.Op.FETCH_COPIES: {"first": 0, "last": 10},
 }  # fmt: skip
 assert BODIES.keys() | {extension.Op.ADDED} == set(extension.Op), "an operation that nobody tries"
+
+
+@secured("a fork's reader token reads what its source took later, and what was truncated")
+async def behind_the_fork(world: SecuredWorld) -> None:
+    source = "/v1/topics/tenant/forked"
+    await world.ask("PUT", source, {}, who="mallory")
+    for text in (b"gone", b"both"):
+        said = await world.ask("POST", f"{source}/messages", text, who="mallory")
+        assert said.status == 200, said
+    said = await world.ask("POST", f"{source}/fork", {"name": "fork"}, who="mallory")
+    assert said.status in (201, 409), said
+    await world.ask("POST", f"{source}/messages", b"later", who="mallory")
+    fork = source.replace("forked", "fork")
+    await world.ask("DELETE", f"{fork}/messages?before=1", who="mallory")
+    given = json.loads((await world.ask("POST", f"{fork}/reader-token", who="mallory")).body)
+    frames = [
+        frame
+        for ledger in given["ledgers"]
+        for entry in range(-1, 6)
+        for frame in (read_request(ledger, entry), batch_read_request(ledger, entry, 1, 0, 1 << 20))
+    ]
+    data = auth_frame(PLUGIN, given["token"].encode()) + b"".join(frames)
+    found = b"".join([await exchange(one, data, 1.5, tls=world.tls) for one in world.bookies])
+    assert b"later" not in found, "of the source"
+    assert b"gone" not in found, "truncated"
 
 
 def proofs(world: SecuredWorld, bookie: str) -> dict[str, bytes | None]:

@@ -19,6 +19,7 @@ from octavo.bookie.wire.rights import (
     rights_of,
 )
 from octavo.protocol import extension, frames, v3
+from octavo.protocol.entry import ENTRY_MAX, WHOLE, EntryRange
 from octavo.protocol.frames import BatchReadRequest, Flag, ReadRequest
 
 LEDGER, OTHER = 7, 8
@@ -83,7 +84,7 @@ def test_a_stranger_may_do_nothing() -> None:
 
 
 def test_a_reader_may_read_its_ledgers_and_nothing_else() -> None:
-    rights = reader_of(frozenset({LEDGER}))
+    rights = reader_of({LEDGER: WHOLE})
     free = (Need.NOTHING, Need.KNOWN)
     assert not rights.may_write
     for request in every_request(LEDGER):
@@ -97,8 +98,8 @@ def test_a_reader_may_read_its_ledgers_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("ledger", [None, "7", 7.0, True, [7], {"a": 1}, b"7"])
 def test_a_ledger_that_is_no_number_is_nobodys(ledger: Any) -> None:
-    assert not reader_of(frozenset({1, LEDGER})).allow(ask(extension.Op.READ_LAC, ledger=ledger))
-    assert not reader_of(frozenset({1, LEDGER})).allow(ask(extension.Op.READ_LAC))
+    assert not reader_of({1: WHOLE, LEDGER: WHOLE}).allow(ask(extension.Op.READ_LAC, ledger=ledger))
+    assert not reader_of({1: WHOLE, LEDGER: WHOLE}).allow(ask(extension.Op.READ_LAC))
 
 
 def test_an_operation_of_v3_that_nobody_knows_needs_most() -> None:
@@ -123,11 +124,11 @@ def test_a_rule_about_bookies_gives_what_it_says() -> None:
 
 
 def test_who_lost_nothing_is_left_alone() -> None:
-    reads = reader_of(frozenset({LEDGER}))
+    reads = reader_of({LEDGER: WHOLE})
     assert reads.covers(reads)
     assert reads.covers(STRANGER)
-    assert reader_of(frozenset({LEDGER, OTHER})).covers(reads)
-    assert not reader_of(frozenset({OTHER})).covers(reads)
+    assert reader_of({LEDGER: WHOLE, OTHER: WHOLE}).covers(reads)
+    assert not reader_of({OTHER: WHOLE}).covers(reads)
     assert not STRANGER.covers(reads)
     assert not reads.covers(None)
     all_ledgers = rights_of(Need.READ)
@@ -135,3 +136,71 @@ def test_who_lost_nothing_is_left_alone() -> None:
     assert all_ledgers.covers(reads)
     assert not reads.covers(all_ledgers)
     assert Rights(frozenset(Need)).covers(all_ledgers)
+
+
+FROM, UPTO = 3, 6
+PART = reader_of({LEDGER: EntryRange(FROM, UPTO), OTHER: WHOLE})
+
+
+@pytest.mark.parametrize("entry_id", [-1, 0, FROM - 1, FROM, FROM + 1, UPTO, UPTO + 1, ENTRY_MAX])
+@pytest.mark.parametrize("make", ["v2", "v3", "v3 poll", "v3 entry behind the LAC", "WAIT_LAC"])
+def test_an_entry_outside_a_part_is_read_in_no_way(make: str, entry_id: int) -> None:
+    """A fork's token read the source's later entries: it named the ledger that both have."""
+    before = entry_id - 1
+    request: Any = {
+        "v2": read(LEDGER)._replace(entry_id=entry_id),
+        "v3": v3.Read(b"", 0, LEDGER, entry_id, b""),
+        "v3 poll": v3.Read(b"", 0, LEDGER, entry_id, b"", before, 1000),
+        "v3 entry behind the LAC": v3.Read(b"", 0, LEDGER, -1, b"", before, 1000, piggyback=True),
+        "WAIT_LAC": ask(extension.Op.WAIT_LAC, ledger=LEDGER, after=before, entry=True),
+    }[make]
+    assert PART.allow(request) == (FROM <= entry_id <= UPTO)
+
+
+@pytest.mark.parametrize("start", range(8))
+@pytest.mark.parametrize("count", [-1, 0, 1, 2, 4, 5, 100, 2**31 - 1])
+def test_a_batch_read_ends_where_the_part_ends(start: int, count: int) -> None:
+    found = PART.narrowed(BatchReadRequest(0, LEDGER, start, 1, count, 1 << 20, b""))
+    if not FROM <= start <= UPTO:
+        assert found is None
+        return
+    assert found is not None
+    most = UPTO - start + 1
+    assert found.count_max == (min(count, most) if count > 0 else most)
+
+
+def test_a_part_without_an_end_bounds_the_beginning_alone() -> None:
+    rights = reader_of({LEDGER: EntryRange(FROM)})
+    assert not rights.allow(read(LEDGER)._replace(entry_id=FROM - 1))
+    assert rights.allow(read(LEDGER)._replace(entry_id=10**12))
+    found = rights.narrowed(BatchReadRequest(0, LEDGER, FROM, 1, 0, 1 << 20, b""))
+    assert found is not None
+    assert found.count_max == 2**31 - 1
+
+
+def test_of_a_part_no_operation_tells_the_rest() -> None:
+    """A request that is allowed besides single entries says how far it may look."""
+    for request in every_request(LEDGER):
+        found = PART.narrowed(request)
+        if found is None or asked(request)[0] is not Need.READ:
+            continue
+        assert isinstance(found, extension.Request), found
+        assert found.op is extension.Op.READ_LAC
+        assert found.within == EntryRange(FROM, UPTO)
+    for request in every_request(OTHER):  # and of a whole ledger nothing is narrowed
+        if asked(request)[0] is Need.READ:
+            assert PART.narrowed(request) is request
+    assert PART.narrowed(ask(extension.Op.WAIT_LAC, ledger=LEDGER, after=UPTO)) is None
+    assert PART.narrowed(ask(extension.Op.WAIT_LAC, ledger=LEDGER, after="3")) is None
+
+
+def test_a_part_that_shrinks_is_a_right_that_was_lost() -> None:
+    for ledgers, covers in (
+        ({LEDGER: WHOLE, OTHER: WHOLE}, True),
+        ({LEDGER: EntryRange(FROM, UPTO), OTHER: WHOLE}, True),
+        ({LEDGER: EntryRange(FROM + 1, UPTO), OTHER: WHOLE}, False),
+        ({LEDGER: EntryRange(FROM, UPTO - 1), OTHER: WHOLE}, False),
+        ({LEDGER: EntryRange(FROM, UPTO)}, False),
+        ({OTHER: WHOLE}, False),
+    ):
+        assert reader_of(ledgers).covers(PART) == covers, ledgers

@@ -10,6 +10,7 @@ import jwt
 import pytest
 
 from octavo.metadata.secret import ClusterSecret
+from octavo.protocol.entry import WHOLE, EntryRange
 from octavo.security.bookie_tokens import (
     CLOCKS_APART_S,
     LEDGERS_MAX,
@@ -76,7 +77,7 @@ def test_a_reader_has_its_ledgers_at_any_bookie() -> None:
     assert expires_at_s == NOW_S + READER_TOKEN_S
     for bookie in ("b1", "b2"):
         proof = tokens().verify(token.encode(), bookie)
-        assert proof.ledgers == frozenset(ids)
+        assert proof.ledgers == dict.fromkeys(ids, WHOLE)
         assert proof.topic == "public/t"
         assert (proof.identity.name, proof.identity.groups) == (ALICE.name, ALICE.groups)
         assert proof.identity.expires_at_s == expires_at_s
@@ -106,6 +107,14 @@ def test_a_reader_has_a_bounded_number_of_ledgers() -> None:
     refused(signed(ledgers=[1] * (LEDGERS_MAX + 1)), "names no ledgers")
 
 
+def test_a_reader_has_a_part_of_a_ledger() -> None:
+    parts = {9: EntryRange(0, 4), 5: EntryRange(7), 2**62: EntryRange(3, 3)}
+    token, _ = tokens().reader(ALICE, "a/b", [1, 5], parts=parts)
+    assert tokens().verify(token.encode(), "b1").ledgers == {1: WHOLE, **parts}
+    with pytest.raises(TooManyLedgers, match="at most 10000"):
+        tokens().reader(ALICE, "a/b", range(LEDGERS_MAX), parts={10**6: EntryRange(1)})
+
+
 def test_one_kind_never_passes_for_the_other() -> None:
     as_node = signed("node", SECRET.key("bookie readers"), sub="node:x")
     refused(as_node, "secret")
@@ -126,6 +135,17 @@ def test_one_kind_never_passes_for_the_other() -> None:
         {"ledgers": [2**64]},
         {"ledgers": [[1]]},
         {"ledgers": {"1": 1}},
+        {"parts": "1"},
+        {"parts": [1]},
+        {"parts": [[1, 0]]},
+        {"parts": [[1, 0, True]]},
+        {"parts": [[1, 0, -2]]},
+        {"parts": [[1, -1, 3]]},
+        {"parts": [[-1, 0, 3]]},
+        {"parts": [[2**63, 0, 3]]},
+        {"parts": [[1, 0, 2**63]]},
+        {"parts": [[1, 0, 3.0]]},
+        {"parts": {"1": [0, 3]}},
         {"sub": None},
         {"sub": "alice"},
         {"sub": "*"},
