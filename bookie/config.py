@@ -55,6 +55,8 @@ class BookieConfig:
     # When data was lost
     accept_data_loss: bool = False
     """Start although folders are empty or damaged: what may be lost is answered as unknown."""
+    accept_older_metadata: bool = False
+    """Start although the metadata is an older copy: what was made since is given up."""
     limbo_ended_through: int = -1
     """Ends a limbo up to this ledger id or a lower one: its ledgers were copied or given up."""
 

@@ -13,6 +13,7 @@ ends the node: `failed` carries the reason, and the process must exit with it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import importlib.metadata
 import random
@@ -29,6 +30,7 @@ from octavo.bookie.gc.deletion_proof import DeletionProof
 from octavo.bookie.gc.status import ledger_sizes
 from octavo.bookie.index.index import LedgerIndex
 from octavo.bookie.ledgers.cookies import lock_folders
+from octavo.bookie.ledgers.high_water import HighWaterMark
 from octavo.bookie.ledgers.identity import Identity
 from octavo.bookie.metrics import BookieMetrics
 from octavo.bookie.storage import Storage
@@ -37,8 +39,10 @@ from octavo.bookie.wire.listener import Listener, SecureListener
 from octavo.bookie.wire.server import BookieServer
 from octavo.metadata.bookies import AUTH, INCARNATION, BookieInfo, BookieRegistry
 from octavo.metadata.cookie import Cookie
+from octavo.metadata.high_water import HighWaterStore
 from octavo.metadata.ledgers import LedgerStore
 from octavo.metadata.store import (
+    MetadataError,
     MetadataStore,
     MetadataUnavailable,
     SessionExpired,
@@ -55,6 +59,10 @@ log = structlog.get_logger()
 
 _RETRY_FIRST_S = 0.1
 _RETRY_MAX_S = 5.0
+_RISE_EVERY_S = 60.0
+"""The high-water mark is raised at the latest after this …"""
+_RISE_PAUSE_S = 1.0
+"""… and so long after a rise when ledgers have begun here."""
 
 
 class BookieStartTimeout(OctavoError):
@@ -110,6 +118,8 @@ class BookieNode:
         self._locks: list[File] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._registration_due = asyncio.Event()
+        self._rise_due = asyncio.Event()
+        self._high_water: HighWaterMark | None = None
         self._told_read_only = config.read_only
         self._short_of_space = False
         self._free_bytes = self._most_free_bytes = 0
@@ -266,6 +276,16 @@ class BookieNode:
         )
         cookie = await self._within_start("checking the cookie", identity.establish())
         self._cookie = cookie
+        self._high_water = mark = HighWaterMark(
+            self.bookie_id,
+            HighWaterStore(self._store),
+            LedgerStore(self._store, rng=self._rng),
+            self._disk,
+            self.config.ledger_directories,
+            self._blocking,
+        )
+        accept_older = self.config.accept_older_metadata
+        await self._within_start("checking the metadata", mark.start(accept_older=accept_older))
         room = await self._measure_space()
         storage = await self._open_storage(
             self.config,
@@ -282,6 +302,7 @@ class BookieNode:
         self._serving = _Serving(storage, server, collector)
         self._judge_space(room, collect=False)
         self._show(storage, server, collector)
+        storage.control.newcomers.on_begin = self._rise_due.set
         limbo = storage.limbo
         if limbo.record is not None and not limbo.is_over:
             log.warning(
@@ -304,6 +325,7 @@ class BookieNode:
                 risk="what was acked may be lost with the machine's power",
             )
         self._spawn(self._keep_registered(), "registration")
+        self._spawn(self._raise_high_water(mark), "high water")
         self._spawn(self._watch_space(), "disk-space")
         self._spawn(storage.scrubber.run(), "scrub")
         self._spawn(collector.run(), "gc")
@@ -332,6 +354,12 @@ class BookieNode:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         timeout_s = self.config.stop_timeout_ms / 1000
+        if self._serving is not None and self._high_water is not None:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._high_water.rise()
+            except (OctavoError, TimeoutError) as error:
+                log.warning("high_water_not_raised", bookie=self.bookie_id, reason=str(error))
         try:
             async with asyncio.timeout(timeout_s):
                 await self._registry.unregister(self.bookie_id)
@@ -388,6 +416,7 @@ class BookieNode:
     def _on_session(self, state: SessionState) -> None:
         if state is SessionState.CONNECTED:
             self._registration_due.set()
+            self._rise_due.set()
         else:
             log.warning("metadata_session", bookie=self.bookie_id, state=state.value)
 
@@ -405,6 +434,25 @@ class BookieNode:
                     log.warning("registration_failed", bookie=self.bookie_id, reason=str(error))
                     await asyncio.sleep(pauses.next_s())
             log.info("bookie_registered", bookie=self.bookie_id, read_only=self.read_only)
+
+    # Whether the metadata is the newest
+
+    async def _raise_high_water(self, mark: HighWaterMark) -> None:
+        """Raise it when ledgers have begun here, after a break of the session, and now and then.
+
+        Metadata that has become older ends this task, and with it the bookie.
+        """
+        while True:
+            await asyncio.sleep(_RISE_PAUSE_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_RISE_EVERY_S):
+                    await self._rise_due.wait()
+            self._rise_due.clear()
+            try:
+                await mark.rise()
+            except MetadataError as error:
+                log.warning("high_water_not_raised", bookie=self.bookie_id, reason=str(error))
+                self._rise_due.set()
 
     # Disk space
 

@@ -19,6 +19,7 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from octavo.metadata.cookie import Cookie, decode_cookie, encode_cookie
+from octavo.metadata.high_water import HighWaterStore
 from octavo.metadata.ledgers import LEDGERS_ROOT
 from octavo.metadata.paths import join
 from octavo.metadata.protobuf_schema import BookieServiceInfoFormat
@@ -278,6 +279,7 @@ class BookieRegistry:
     async def delete_cookie(self, bookie_id: str, version: int) -> None:
         """Forget a bookie that is gone for good. Raises `RecordNotFound`, `VersionConflict`."""
         await self._store.delete(join(self._cookies, bookie_id), version)
+        await HighWaterStore(self._store).delete(bookie_id)
 
     async def cookies(self) -> list[str]:
         """The ids of all bookies that ever were set up and not decommissioned."""

@@ -82,6 +82,21 @@ class LedgerIds:
         if high == ledger_id >> 32 and high + stretches < _HIGH_END:
             await self._open(high + stretches)
 
+    async def stretch(self) -> int:
+        """Return the number of the 2^32 ids that new ledgers are drawn from."""
+        return await self._highest() or 0
+
+    async def draw_beyond(self, stretch: int) -> int:
+        """Draw from later ids than those of `stretch`, and of all before it; return from which.
+
+        Raises `MetadataUnavailable`; calling again is safe.
+        """
+        high = max(await self.stretch(), stretch) + 1
+        if high >= _HIGH_END:
+            raise MetadataError("all ledger ids are used up")
+        await self._open(high)
+        return high
+
     async def _highest(self) -> int | None:
         names = await self._store.children(self._long)
         return max((int(m[1]) for name in names if (m := _HOB.match(name))), default=None)

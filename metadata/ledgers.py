@@ -115,6 +115,14 @@ class LedgerStore:
         """Others have taken ids like this one: the next are drawn from so many 2^32 further on."""
         await self._ids.leave(ledger_id, stretches)
 
+    async def stretch(self) -> int:
+        """Return the number of the 2^32 ids that new ledgers are drawn from."""
+        return await self._ids.stretch()
+
+    async def draw_beyond(self, stretch: int) -> int:
+        """Draw ids beyond those of `stretch` from now on; return from which 2^32 of them."""
+        return await self._ids.draw_beyond(stretch)
+
     async def _create(self, metadata: LedgerMetadata, *, once: bool) -> tuple[LedgerMetadata, int]:
         """Make this record. With `once` it is never made again after a lost reply: not being there
         may mean that it was made, recovered and deleted, and an id has one life."""

@@ -21,6 +21,7 @@ from dataclasses import replace
 
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.files import Disk, DiskError, File, draft_of, replace_file
+from octavo.bookie.ledgers.high_water import NAME as HIGH_WATER_FILE
 from octavo.bookie.ledgers.limbo import NAME as LIMBO_FILE
 from octavo.metadata.cookie import Cookie, decode_cookie, encode_cookie
 from octavo.metadata.store import BadRecord
@@ -34,6 +35,8 @@ _NOT_DATA = frozenset(
         draft_of(VERSION_FILE),
         LIMBO_FILE,
         draft_of(LIMBO_FILE),
+        HIGH_WATER_FILE,
+        draft_of(HIGH_WATER_FILE),
         LOCK_FILE,
         "octavo.lock",
         "lost+found",

@@ -34,6 +34,8 @@ class Newcomers:
         self._here_and_listed = 0
         self._listing: asyncio.Task[None] | None = None
         self._list: Listing | None = None
+        self.on_begin: Callable[[], None] = lambda: None
+        """Called whenever a ledger begins here."""
 
     def ask(self, listing: Listing) -> None:
         """From now on records are found there; before, every ledger may begin."""
@@ -43,8 +45,10 @@ class Newcomers:
         """Whether a ledger that is not known here may begin. It is taken to begin then."""
         if ledger_id in self._listed:
             self._here_and_listed += 1
+            self.on_begin()
             return True
         if self._list is None or len(self._states) - self._here_and_listed < self._unlisted_max:
+            self.on_begin()
             return True
         if self._listing is None:
             self._listing = asyncio.create_task(self._renew(self._list), name="list ledgers")

@@ -14,6 +14,21 @@ if TYPE_CHECKING:
     from octavo.security.settings import SecurityConfig
     from octavo.tls.settings import TlsConfig
 
+AcceptLoss = Annotated[
+    bool,
+    typer.Option(
+        "--accept-loss",
+        help="Start although folders are empty or damaged; what may be lost is 'unknown'.",
+    ),
+]
+AcceptOlder = Annotated[
+    bool,
+    typer.Option(
+        "--accept-older-metadata",
+        help="Start although the metadata is an older copy; what was made since is given up.",
+    ),
+]
+
 
 def bookie(
     context: typer.Context,
@@ -37,13 +52,8 @@ def bookie(
         typer.Option(help="Folder of entry logs and index. Default: DATA/ledgers."),
     ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Take no new entries.")] = False,
-    accept_loss: Annotated[
-        bool,
-        typer.Option(
-            "--accept-loss",
-            help="Start although folders are empty or damaged; what may be lost is 'unknown'.",
-        ),
-    ] = False,
+    accept_loss: AcceptLoss = False,
+    accept_older_metadata: AcceptOlder = False,
     end_limbo: Annotated[
         int | None,
         typer.Option(
@@ -77,6 +87,7 @@ def bookie(
         "ledger_directories": _folders(ledgers, folder, "ledgers"),
         "read_only": read_only or None,
         "accept_data_loss": accept_loss or None,
+        "accept_older_metadata": accept_older_metadata or None,
         "limbo_ended_through": end_limbo,
         **parse_sets(sets),
     }

@@ -22,6 +22,7 @@ KEPT: Mapping[str, str] = {
         octavo.bookie.journal.journal:_MASK octavo.bookie.ledgers.control:_LAC_AT
         octavo.bookie.ledgers.rules:_HMAC_BYTES octavo.bookie.ledgers.state:VERSION
         octavo.bookie.ledgers.limbo:VERSION octavo.bookie.ledgers.limbo:_NOWHERE
+        octavo.bookie.ledgers.high_water:VERSION octavo.bookie.ledgers.high_water:_BYTES_MAX
         octavo.bookie.journal.mark:VERSION octavo.bookie.journal.reader:_ADD
         octavo.bookie.write.cache:_NEVER octavo.broker.http.call:OFFSET_MAX
         octavo.broker.http.call:_LEAP_SECOND octavo.broker.config:KIB

@@ -21,6 +21,7 @@ from octavo.bookie.entrylog.log import EntryLogs
 from octavo.bookie.index.index import RocksIndex
 from octavo.bookie.journal.mark import decode_mark
 from octavo.bookie.journal.reader import JournalReader, records_of
+from octavo.bookie.ledgers.high_water import decode_high_water, read_high_water
 from octavo.bookie.ledgers.limbo import decode_limbo, read_limbo
 from octavo.bookie.ledgers.state import StateFile
 from octavo.bookie.storage import Storage
@@ -46,6 +47,7 @@ WHERE = {
     "bookie/journal/format.py": "journal",
     "bookie/entrylog/format.py": "entry_log",
     "bookie/ledgers/state.py": "ledger_state",
+    "bookie/ledgers/high_water.py": "high_water",
     "bookie/ledgers/limbo.py": "limbo",
     "bookie/journal/mark.py": "mark",
     "metadata/cookie.py": "cookie",
@@ -170,6 +172,12 @@ def test_mark(folder: Path) -> None:
 @pytest.mark.parametrize("folder", kept("cookie"), ids=lambda one: one.name)
 def test_cookie(folder: Path) -> None:
     assert decode_cookie((folder / "VERSION").read_bytes()) == make.COOKIE
+
+
+@pytest.mark.parametrize("folder", kept("high_water"), ids=lambda one: one.name)
+def test_high_water(folder: Path) -> None:
+    assert decode_high_water((folder / "high-water").read_bytes()) == make.HIGH_WATER
+    assert read_high_water(RealDisk(), [str(folder)]) == make.HIGH_WATER
 
 
 @pytest.mark.parametrize("folder", kept("limbo"), ids=lambda one: one.name)

@@ -1,0 +1,197 @@
+"""Recognises metadata that is older than what this bookie has seen: a copy that was put back.
+
+Such a store names no ledger that was made since, and would give its id to a new one: acked messages
+would be lost without a word, and new ledgers would meet the old ones of their id. So a bookie keeps
+a mark in the metadata (metadata/high_water.py) and the same one in a small file of every ledger
+folder. It raises both, the metadata first: at each start and stop, when ledgers begin here, and now
+and then. A crash between the two leaves the store ahead, which says nothing. A store that is behind
+the file is refused, at the start and at any time later.
+
+What happened after the mark was raised last is not noticed: it is raised within some seconds after
+a ledger has begun here. The highest of the readable files counts. Without one there is nothing to
+hold the store against. Spec: docs/formats/high_water.md.
+
+    file := "OctvHigh" version:u32 body_bytes:u32 body crc32c:u32
+    body := msgpack({seen, stretch})
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgpack
+import structlog
+from crc32c import crc32c
+
+from octavo.bookie.disk.files import Disk, DiskError, SyncFailed, replace_file
+from octavo.metadata.high_water import HighWater, HighWaterStore
+from octavo.metadata.ledgers import LedgerStore
+from octavo.protocol.codes import OctavoError, Scope
+
+NAME = "high-water"
+MAGIC = b"OctvHigh"
+VERSION = 1
+_HEAD = struct.Struct(">8sII")
+_CRC = struct.Struct(">I")
+_BYTES_MAX = 4096
+
+_log = structlog.get_logger()
+
+
+class MetadataOlder(OctavoError):
+    """The metadata store is an older copy than the one that this bookie has worked with."""
+
+    name = "metadata-older"
+    scope = Scope.PROCESS
+
+
+class HighWaterDamaged(OctavoError):
+    """A file that holds no mark, or one of a later version."""
+
+    name = "high-water-damaged"
+    scope = Scope.PROCESS
+
+
+def encode_high_water(mark: HighWater) -> bytes:
+    """The file's bytes."""
+    body = msgpack.packb({"seen": mark.seen, "stretch": mark.stretch})
+    front = _HEAD.pack(MAGIC, VERSION, len(body)) + body
+    return front + _CRC.pack(crc32c(front))
+
+
+def decode_high_water(data: bytes) -> HighWater:
+    """Raises `HighWaterDamaged`, also for a version that is not known."""
+    if len(data) < _HEAD.size + _CRC.size:
+        raise HighWaterDamaged(f"{len(data)} bytes are too few")
+    magic, version, size = _HEAD.unpack_from(data)
+    end = _HEAD.size + size
+    if magic != MAGIC or len(data) != end + _CRC.size:
+        raise HighWaterDamaged("it does not begin or end as it should")
+    if crc32c(data[:end]) != _CRC.unpack_from(data, end)[0]:
+        raise HighWaterDamaged("its checksum does not match")
+    if version != VERSION:
+        raise HighWaterDamaged(f"its version is {version}; this release reads version {VERSION}")
+    try:
+        body = msgpack.unpackb(data[_HEAD.size : end])
+        seen, stretch = body["seen"], body["stretch"]
+    except Exception as error:  # msgpack raises a wide, undocumented set for bad input
+        raise HighWaterDamaged(f"its body is none of version {VERSION}: {error!r:.100}") from error
+    if type(seen) is not int or type(stretch) is not int or seen < 0 or stretch < 0:
+        raise HighWaterDamaged("its numbers are none, or negative")
+    return HighWater(seen, stretch)
+
+
+def read_high_water(disk: Disk, directories: Sequence[str]) -> HighWater | None:
+    """Return the highest mark of the ledger folders; None when no folder has one; blocking."""
+    found: list[HighWater] = []
+    for directory in directories:
+        path = f"{directory}/{NAME}"
+        try:
+            file = disk.open(path)
+        except FileNotFoundError:
+            continue
+        try:
+            found.append(decode_high_water(file.pread(_BYTES_MAX, 0)))
+        except (HighWaterDamaged, DiskError) as error:
+            _log.warning("high_water_unreadable", path=path, reason=str(error))
+        finally:
+            file.close()
+    if not found:
+        return None
+    return HighWater(max(one.seen for one in found), max(one.stretch for one in found))
+
+
+def write_high_water(disk: Disk, directories: Sequence[str], mark: HighWater) -> None:
+    """Put `mark` into every ledger folder, durably; blocking."""
+    data = encode_high_water(mark)
+    for directory in directories:
+        replace_file(disk, f"{directory}/{NAME}", data)
+
+
+def is_older(recorded: HighWater | None, held: HighWater | None) -> bool:
+    """Whether the store that says `recorded` is behind what this bookie `held`."""
+    return held is not None and (recorded is None or recorded.seen < held.seen)
+
+
+def raised(recorded: HighWater | None, held: HighWater | None, stretch: int) -> HighWater:
+    """Return the next mark: above both; new ledgers are drawn from `stretch` now."""
+    marks = [mark for mark in (recorded, held) if mark is not None]
+    return HighWater(
+        max((mark.seen for mark in marks), default=0) + 1,
+        max(stretch, *(mark.stretch for mark in marks)) if marks else stretch,
+    )
+
+
+class HighWaterMark:
+    """The mark of one bookie. Its calls must not overlap."""
+
+    def __init__(
+        self,
+        bookie_id: str,
+        records: HighWaterStore,
+        ledgers: LedgerStore,
+        disk: Disk,
+        directories: Sequence[str],
+        blocking: Callable[..., Awaitable[Any]],
+    ) -> None:
+        self._bookie_id = bookie_id
+        self._records = records
+        self._ledgers = ledgers
+        self._disk = disk
+        self._directories = directories
+        self._blocking = blocking
+        self._held: HighWater | None = None
+
+    async def start(self, *, accept_older: bool) -> None:
+        """Hold the store against the files, and raise the mark.
+
+        With `accept_older` an older store is taken as it is; ledgers that are made from now on get
+        ids beyond all that were drawn. Raises `MetadataOlder`, `MetadataUnavailable`.
+        """
+        self._held = await self._blocking(read_high_water, self._disk, self._directories)
+        recorded, _ = await self._records.read(self._bookie_id)
+        if is_older(recorded, self._held) and accept_older:
+            assert self._held is not None
+            stretch = await self._ledgers.draw_beyond(self._held.stretch)
+            _log.error(
+                "older_metadata_accepted",
+                bookie=self._bookie_id,
+                seen=self._held.seen,
+                recorded=0 if recorded is None else recorded.seen,
+                ids_from=stretch << 32,
+            )
+        await self.rise(accept_older=accept_older)
+
+    async def rise(self, *, accept_older: bool = False) -> None:
+        """Raise the mark in the store above that of the disks, then on the disks.
+
+        Raises `MetadataOlder`, and what the store raises: it is raised another time then.
+        """
+        recorded, version = await self._records.read(self._bookie_id)
+        if is_older(recorded, self._held) and not accept_older:
+            raise self._older(recorded)
+        mark = raised(recorded, self._held, await self._ledgers.stretch())
+        await self._records.write(self._bookie_id, mark, version)
+        try:
+            await self._blocking(write_high_water, self._disk, self._directories, mark)
+        except SyncFailed:
+            raise
+        except DiskError as error:  # a full disk, for example: the older mark is good as well
+            _log.warning("high_water_not_written", bookie=self._bookie_id, reason=str(error))
+            return
+        self._held = mark
+
+    def _older(self, recorded: HighWater | None) -> MetadataOlder:
+        assert self._held is not None
+        says = "nothing" if recorded is None else f"state {recorded.seen}"
+        return MetadataOlder(
+            f"the metadata store {self._records.url} is an older copy: bookie {self._bookie_id} "
+            f"has worked with its state {self._held.seen}, and the store says {says} of this "
+            "bookie. Ledgers that were made since that copy have no record in it: what was acked "
+            "into them could not be read, and garbage collection would remove it. Stop all brokers "
+            "and bookies and put the newest metadata back. If there is none, copy the folders of "
+            "the bookies aside and start each bookie once with --accept-older-metadata: new "
+            "ledgers then get ids that none had before (docs/operations.md, When metadata is older)"
+        )
