@@ -36,7 +36,8 @@ class Op(enum.IntEnum):
     WRITE_LAC = 2
     """{ledger, key, lac} → {}: the explicit LAC of an idle writer."""
     WAIT_LAC = 3
-    """{ledger, after, timeout_ms, entry: bool} → {lac, entry?}: parks until LAC > after."""
+    """{ledger, after, timeout_ms, entry: bool} → {lac, entry?}: parks until LAC > after, or the
+    ledger is fenced or deleted."""
     FORCE = 4
     """{ledger} → {}: all that was acked before is durable: what was deferred
     (`Flag.DEFERRED_SYNC`), and what journal_sync = false left."""

@@ -153,7 +153,8 @@ class LedgerControl:
         return self.sure(ledger_id, "has a later entry").last_entry
 
     def watch_lac(self, ledger_id: int, after: int) -> asyncio.Future[int]:
-        """A future that ends with the LAC once it is above `after`; the ledger may be unknown."""
+        """Return a future that ends with the LAC: once it is above `after`, or when the ledger is
+        fenced or deleted. The ledger may be unknown."""
         future = self._watches.park(ledger_id, after)
         state = self._states.get(ledger_id)
         if state is not None:
@@ -189,6 +190,7 @@ class LedgerControl:
 
         Raises `Unauthorized`, `NoSuchLedger` (deleted), and `ReadOnly` or `BookieIOError` when it
         could not be made durable: the fence then holds in memory, and the next call tries again.
+        Readers that wait for a LAC are answered: what follows may come from a recovery.
         """
         try:
             state = self._authorized(ledger_id, key)
@@ -202,6 +204,7 @@ class LedgerControl:
         sure = ledger_id not in self._unsure_fences
         step = ledger_rules.fence(state, sure=sure, under_way=pending is not None)
         if step is FenceStep.DURABLE:
+            self._watches.wake(ledger_id, state.last_add_confirmed)
             return
         if step is FenceStep.JOURNAL:
             self._unsure_fences.add(ledger_id)
@@ -211,6 +214,7 @@ class LedgerControl:
             pending.add_done_callback(partial(self._fenced, ledger_id))
         assert pending is not None
         await asyncio.shield(pending)
+        self._watches.wake(ledger_id, state.last_add_confirmed)
 
     async def _vouch_for_key(self, ledger_id: int) -> None:
         """Return when the key that the ledger has here is durable.
@@ -301,6 +305,7 @@ class LedgerControl:
         state.delete(now_ms)
         self._unsure_deletions[ledger_id] = None
         self._states.touch(ledger_id)
+        self._watches.wake(ledger_id, state.last_add_confirmed)
         self._on_deleted(ledger_id)
 
     def _write(
@@ -380,7 +385,8 @@ class LacWatches:
         return sum(map(len, self._parked.values()))
 
     def park(self, ledger_id: int, after: int) -> asyncio.Future[int]:
-        """A future that ends with the LAC once it is above `after`. Cancel it to give it up."""
+        """Return a future that ends once the LAC is above `after`, or at `wake`. Cancel it to give
+        it up."""
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._parked.setdefault(ledger_id, {})[future] = after
         future.add_done_callback(lambda done: self._leave(ledger_id, done))
@@ -390,6 +396,12 @@ class LacWatches:
         """The LAC of a ledger went up."""
         for future, after in self._parked.get(ledger_id, {}).items():
             if lac > after and not future.done():
+                future.set_result(lac)
+
+    def wake(self, ledger_id: int, lac: int) -> None:
+        """End all that wait for this ledger, whatever they know."""
+        for future in self._parked.get(ledger_id, {}):
+            if not future.done():
                 future.set_result(lac)
 
     def cancel_all(self) -> None:

@@ -255,6 +255,34 @@ async def test_wait_lac_returns_with_the_entry(bookie: BookieNode, client: RawCl
     writer.close()
 
 
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_fence_ends_long_polls(bookie: BookieNode, client: RawClient, times: int) -> None:
+    """A follower learned of a recovered end only when its poll's whole time was over."""
+    assert await client.add(add_of(1, 0)) is Code.OK
+    assert await client.add(add_of(2, 0)) is Code.OK
+    for _ in range(times - 1):  # also a fence that is there already
+        await bookie.storage.control.fence(1, KEY)
+    for number in (1, 2):
+        body = {"ledger": number, "after": 5, "timeout_ms": 600_000}
+        client.send(encode_request(Op.WAIT_LAC, number, body))
+    await until(lambda: len(bookie.server.requests._parked) == 2)
+    await bookie.storage.control.fence(1, KEY)
+    answer = await client.answer()
+    assert (answer.request_id, answer.code) == (1, Code.OK)  # type: ignore[union-attr]
+    assert answer.body == {"lac": -1}  # type: ignore[union-attr]
+    assert len(bookie.server.requests._parked) == 1, "the other ledger is not concerned"
+
+
+async def test_a_deletion_ends_long_polls(bookie: BookieNode, client: RawClient) -> None:
+    assert await client.add(add_of(1, 0)) is Code.OK
+    body = {"ledger": 1, "after": 5, "timeout_ms": 600_000}
+    client.send(encode_request(Op.WAIT_LAC, 1, body))
+    await until(lambda: bookie.server.requests._parked)
+    await bookie.storage.control.delete(1)
+    answer = await client.answer()
+    assert answer.code is Code.NO_LEDGER  # type: ignore[union-attr]
+
+
 async def test_parked_long_poll_ends_with_its_connection(bookie: BookieNode) -> None:
     client = await RawClient.connect(bookie)
     assert await client.add(add_of(1, 0)) is Code.OK

@@ -31,6 +31,11 @@ async def test_a_reader_ends_at_the_first_lac_above_its_own(seed: int) -> None:
             assert future.done() == (lacs[its] > after)
             assert not future.done() or after < future.result() <= lacs[its]
         assert len(watches) == sum(not future.done() for _, _, future in parked)
+    watches.wake(1, 99)
+    await asyncio.sleep(0)
+    for its, _, future in parked:
+        assert future.done() or its == 2
+    assert len(watches) == sum(not future.done() for _, _, future in parked)
     watches.cancel_all()
     await asyncio.sleep(0)
     assert not len(watches)
