@@ -62,7 +62,7 @@ _RETRY_MAX_S = 5.0
 _RISE_EVERY_S = 60.0
 """The high-water mark is raised at the latest after this …"""
 _RISE_PAUSE_S = 1.0
-"""… and so long after a rise when ledgers have begun here."""
+"""… and at the earliest after this pause, when ledgers have begun here."""
 
 
 class BookieStartTimeout(OctavoError):
