@@ -46,6 +46,7 @@ from octavo.broker.metrics import Duties
 from octavo.broker.partition.context import PartitionContext
 from octavo.broker.partition.ending import Foretold
 from octavo.broker.partition.partition import Partition
+from octavo.broker.schemas.engine import Engine
 from octavo.broker.types import (
     DEFAULT_NAMESPACE,
     BrokerInfo,
@@ -74,7 +75,10 @@ TellPeer = Callable[[BrokerInfo, TopicName, str], Awaitable[list[int]]]
 
 
 class Broker:
-    """The broker core of one process. The caller starts and closes `store` and `ledgers`."""
+    """The broker core of one process. The caller starts and closes `store` and `ledgers`.
+
+    `schema_engine`: what works with the libraries of schemas; on the loop when None.
+    """
 
     def __init__(
         self,
@@ -84,6 +88,7 @@ class Broker:
         *,
         rng: random.Random,
         clock: Callable[[], int],
+        schema_engine: Engine | None = None,
     ) -> None:
         self.config = config
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -128,12 +133,11 @@ class Broker:
         """For whoever wants single messages."""
         self.letters = Letters(self.topics, lambda: self.ownership, clock)
         """What this broker publishes for itself."""
-        self.schemas = SchemaRegistry(SchemaStore(store), clock, self._spawn)
+        self.schemas = self._new_schemas(store, clock, schema_engine)
         """Subjects of schemas."""
         self._context = self._new_context(store, records, ledgers, clock)
-        self.bulk_loads = BulkLoads(
-            self._context.bulk_loads, records, ledgers, clock, self.deletion_time
-        )
+        loads = self._context.bulk_loads
+        self.bulk_loads = BulkLoads(loads, records, ledgers, clock, self.deletion_time)
         """Commit and abort of bulk loads; not of one partition, so any broker may."""
         self.ownership = OwnershipManager(
             self._context, config, self.topics, records, ownership, self.registry, self._spawn
@@ -151,6 +155,12 @@ class Broker:
         """Durable streams that have to go."""
         self.chores = Chores(config.trim_interval_ms, self._spawn)
         """What is done again and again."""
+
+    def _new_schemas(
+        self, store: MetadataStore, clock: Callable[[], int], engine: Engine | None
+    ) -> SchemaRegistry:
+        turns = self.open_batches.turns
+        return SchemaRegistry(SchemaStore(store), clock, self._spawn, engine, turns)
 
     def _new_context(
         self,

@@ -499,6 +499,13 @@ class IncompatibleSchema(BrokerError):
         self.problems = tuple(problems)
 
 
+class SchemaCheckUnavailable(BrokerError):
+    """What checks by a topic's schema, or reads one, gives no answer now (503)."""
+
+    name = "schema-check-unavailable"
+    retryable = True
+
+
 class SchemaMismatch(BrokerError):
     """A message that does not fit its topic's schema; nothing of its batch was stored (422).
 

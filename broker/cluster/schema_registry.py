@@ -3,13 +3,17 @@
 A subject is used by whoever owns a partition of a topic that checks its messages: its record is
 then kept under a watch (watched_record.py), and its schemas are compiled once. So publishing goes
 on while the metadata store is away. A version never changes, and none goes but with its subject.
+
+Reading, comparing and checking is work of libraries that no bound holds, so an `Engine` does it,
+elsewhere; messages whose check is known to take few steps are checked here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+import json
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -21,8 +25,22 @@ from octavo.broker.errors import (
     SchemaNotFound,
     SettingsConflict,
 )
-from octavo.broker.schemas.compatibility import MODES, problems_of
-from octavo.broker.schemas.kinds import Schema, id_of, parsed
+from octavo.broker.log import open_batches
+from octavo.broker.log.open_batches import Turns
+from octavo.broker.schemas.compatibility import MODES
+from octavo.broker.schemas.engine import (
+    Check,
+    Compare,
+    Engine,
+    InProcess,
+    Misfit,
+    Problems,
+    Read,
+    Refused,
+    Text,
+    TooCostly,
+)
+from octavo.broker.schemas.kinds import SCHEMA_BYTES_MAX, TYPES, Quick, id_of, quick
 from octavo.metadata.one_record import ABSENT
 from octavo.metadata.schemas import SchemaStore, SchemaVersion, SubjectRecord
 from octavo.metadata.store import RecordExists, RecordNotFound, VersionConflict, Watch
@@ -35,6 +53,10 @@ RECORD_CHARS_MAX = 400_000
 """Texts of all versions: the metadata store takes records of 1 MB."""
 SUBJECTS_KEPT = 10_000
 """In memory; further ones are read each time."""
+GIVEN_BYTES_MAX = 4 * SCHEMA_BYTES_MAX
+"""Of a schema before it is brought into one form: with spaces, escapes and line ends."""
+QUICK_STEPS_MAX = 400_000
+"""Of messages checked on the loop in one turn of it: ten milliseconds at most, mostly far less."""
 _CHANGES_TRIED_MAX = 8
 SubjectName = tuple[str, str]
 
@@ -47,17 +69,96 @@ class Registered(NamedTuple):
 
 
 class _Subject:
-    """As known here, with its schemas compiled when they are needed."""
+    """As known here, with what checks its messages quickly, made when it is needed."""
 
     def __init__(self, record: SubjectRecord) -> None:
         self.record = record
-        self._compiled: dict[int, Schema] = {}
+        self._versions = {str(one.number): one for one in record.versions}
+        self._versions |= {one.id: one for one in record.versions}
+        self._quick: dict[int, Quick | None] = {}
 
-    def schema(self, version: SchemaVersion) -> Schema:
-        found = self._compiled.get(version.number)
-        if found is None:
-            found = self._compiled[version.number] = parsed(version.type, version.text)
+    def version(self, name: SubjectName, which: str) -> SchemaVersion:
+        """By number or id, or the newest. Raises `SchemaNotFound`."""
+        if which == "latest" and self.record.versions:
+            return self.record.versions[-1]
+        if (found := self._versions.get(which)) is None:
+            raise _no_version(name, which)
         return found
+
+    def quick(self, version: SchemaVersion) -> Quick | None:
+        """None: only the engine may check messages of this version."""
+        if version.number not in self._quick:
+            self._quick[version.number] = quick(version.type, version.text)
+        return self._quick[version.number]
+
+
+class MessageCheck:
+    """Checks the messages of a topic by its subject as it is now.
+
+    Most are checked here, where a bound on the steps is known and small; all others go to the
+    engine together.
+    """
+
+    def __init__(self, name: SubjectName, subject: _Subject, engine: Engine, turns: Turns) -> None:
+        self._name = name
+        self._subject = subject
+        self._engine = engine
+        self._turns = turns
+
+    async def misfit(self, messages: Sequence[Record]) -> tuple[int, str] | None:
+        """The first message that does not fit, and why; None when all do.
+
+        Raises `SchemaCheckUnavailable`.
+        """
+        found: tuple[int, str] | None = None
+        elsewhere: dict[int, list[tuple[int, bytes]]] = {}
+        versions: dict[int, SchemaVersion] = {}
+        quickly = 0
+        for index, message in enumerate(messages):
+            if message.value is None:
+                continue  # a tombstone takes its key away, and is of no schema
+            which = next((v for n, v in message.headers or () if n == SCHEMA_HEADER), None)
+            try:
+                text = "latest" if which is None else which.decode()
+                version = self._subject.version(self._name, text)
+            except (SchemaNotFound, UnicodeDecodeError) as error:
+                found = (index, f"its header {SCHEMA_HEADER}: {error}")
+                break
+            check = self._subject.quick(version)
+            steps = QUICK_STEPS_MAX + 1 if check is None else check.steps(len(message.value))
+            if check is not None and steps <= QUICK_STEPS_MAX:
+                if (quickly := quickly + steps) > QUICK_STEPS_MAX:
+                    quickly = steps
+                    await self._turns.take(open_batches.RECORDS_A_TURN)
+                if check.fits(message.value):
+                    continue
+            versions[version.number] = version
+            elsewhere.setdefault(version.number, []).append((index, bytes(message.value)))
+            if check is not None and steps <= QUICK_STEPS_MAX:
+                break  # it does not fit; the engine says why
+        await self._turns.take(1 + quickly * open_batches.RECORDS_A_TURN // QUICK_STEPS_MAX)
+        for number, values in elsewhere.items():
+            said = await self._ask_engine(versions[number], values)
+            if said is not None and (found is None or said[0] < found[0]):
+                found = said
+        return found
+
+    async def _ask_engine(
+        self, version: SchemaVersion, values: Sequence[tuple[int, bytes]]
+    ) -> tuple[int, str] | None:
+        subject = "/".join(self._name)
+        question = Check(version.type, version.text, [value for _, value in values])
+        answer = await self._engine.ask(self._name, question)
+        if isinstance(answer, TooCostly):
+            index = values[0][0]
+            return index, f"checking it by {subject} version {version.number}: {answer.why}"
+        if isinstance(answer, Refused):
+            return values[0][0], answer.why
+        assert isinstance(answer, Misfit)
+        if not answer.why:
+            return None
+        why = f"it does not fit {subject} version {version.number}: {answer.why}"
+        return values[answer.index][0], why
 
 
 class SchemaRegistry:
@@ -68,10 +169,15 @@ class SchemaRegistry:
         records: SchemaStore,
         clock: Callable[[], int],
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        engine: Engine | None = None,
+        turns: Turns | None = None,
     ) -> None:
+        """`engine`: what works with the libraries; on the loop when None. `turns`: of the loop."""
         self._records = records
         self._clock = clock
         self._spawn = spawn
+        self._engine = engine or InProcess()
+        self._turns = turns or Turns()
         self._known: dict[SubjectName, tuple[WatchedRecord[_Subject], Watch]] = {}
 
     def close(self) -> None:
@@ -95,33 +201,39 @@ class SchemaRegistry:
         """By its number, its id, or `latest`. Raises `SchemaNotFound`."""
         return _find(name, await self.subject(name), which)
 
-    async def check(self, name: SubjectName, kind: str, given: Any) -> tuple[str, list[str]]:
+    async def check(
+        self, name: SubjectName, kind: str, given: Any, caller: Hashable = None
+    ) -> tuple[str, list[str]]:
         """The subject's compatibility, and why this schema may not be its next version.
 
-        Raises `InvalidSchema`.
+        `caller`: callers take turns. Raises `InvalidSchema`, `SchemaCheckUnavailable`.
         """
         record, _ = await self._records.read(*name)
-        return record.compatibility, _problems(record, kind, parsed(kind, given))
+        text = await self._text(kind, given, caller)
+        return record.compatibility, await self._problems(record, kind, text, caller)
 
-    async def register(self, name: SubjectName, kind: str, given: Any) -> Registered:
+    async def register(
+        self, name: SubjectName, kind: str, given: Any, caller: Hashable = None
+    ) -> Registered:
         """Make it the next version, unless it is there already.
 
-        Raises `InvalidSchema`, `IncompatibleSchema`, `SettingsConflict`.
+        `caller`: callers take turns. Raises `InvalidSchema`, `IncompatibleSchema`,
+        `SettingsConflict`, `SchemaCheckUnavailable`.
         """
-        schema = parsed(kind, given)
-        made_of = id_of(kind, schema.text)
+        text = await self._text(kind, given, caller)
+        made_of = id_of(kind, text)
         for _ in range(_CHANGES_TRIED_MAX):
             record, version = await self._records.read(*name)
             for one in record.versions:
                 if one.id == made_of:
                     return Registered(one, new=False)
-            if problems := _problems(record, kind, schema):
+            if problems := await self._problems(record, kind, text, caller):
                 raise IncompatibleSchema(
                     f"the schema may not follow those of {'/'.join(name)} "
                     f"({record.compatibility}): {'; '.join(problems[:5])}",
                     problems,
                 )
-            chars = sum(len(one.text) for one in record.versions) + len(schema.text)
+            chars = sum(len(one.text) for one in record.versions) + len(text)
             if len(record.versions) >= VERSIONS_MAX or chars > RECORD_CHARS_MAX:
                 raise IncompatibleSchema(
                     f"subject {'/'.join(name)} has {len(record.versions)} versions with "
@@ -130,7 +242,7 @@ class SchemaRegistry:
                     [],
                 )
             number = record.versions[-1].number + 1 if record.versions else 1
-            made = SchemaVersion(number, made_of, kind, schema.text, self._clock())
+            made = SchemaVersion(number, made_of, kind, text, self._clock())
             changed = replace(record, versions=(*record.versions, made))
             with contextlib.suppress(RecordExists, VersionConflict, RecordNotFound):
                 await self._records.write(*name, changed, version)
@@ -168,8 +280,8 @@ class SchemaRegistry:
 
     # ---- messages
 
-    async def checker(self, name: SubjectName) -> Callable[[Record], str | None]:
-        """Tells why a message does not fit its subject; None when it does.
+    async def checker(self, name: SubjectName) -> MessageCheck:
+        """What checks the messages of a topic by this subject.
 
         Raises `SchemaMismatch` when the subject has no version that anything could fit, and
         `MetadataUnavailable` when it was never read.
@@ -187,41 +299,57 @@ class SchemaRegistry:
     async def _read(self, name: SubjectName) -> _Subject:
         return _Subject((await self._records.read(*name))[0])
 
-    def _fits(self, name: SubjectName, subject: _Subject) -> Callable[[Record], str | None]:
-        record = subject.record
-        if not record.versions:
+    def _fits(self, name: SubjectName, subject: _Subject) -> MessageCheck:
+        if not subject.record.versions:
             raise SchemaMismatch(
                 f"the topic checks messages by schema subject {'/'.join(name)}, which has no "
                 "version: register one, or set `schema` of the topic to null"
             )
+        return MessageCheck(name, subject, self._engine, self._turns)
 
-        def misfit(message: Record) -> str | None:
-            if message.value is None:
-                return None  # a tombstone takes its key away, and is of no schema
-            which = next((v for n, v in message.headers or () if n == SCHEMA_HEADER), None)
-            try:
-                version = _find(name, record, "latest" if which is None else which.decode())
-            except (SchemaNotFound, UnicodeDecodeError) as error:
-                return f"its header {SCHEMA_HEADER}: {error}"
-            try:
-                why = subject.schema(version).misfit(message.value)
-            except InvalidSchema as error:
-                return str(error)
-            return why and f"it does not fit {'/'.join(name)} version {version.number}: {why}"
+    # ---- schemas
 
-        return misfit
+    async def _text(self, kind: str, given: Any, caller: Hashable) -> str:
+        """A schema's text in one form. Raises `InvalidSchema`."""
+        if kind not in TYPES:
+            raise InvalidSchema(f"type is {kind[:40]!r}; it must be {' or '.join(TYPES)}")
+        try:
+            sent = json.dumps(given).encode()
+        except RecursionError:
+            raise InvalidSchema("the schema is nested too deeply") from None
+        if len(sent) > GIVEN_BYTES_MAX:
+            raise InvalidSchema(
+                f"the schema has {len(sent)} bytes as it was given; the most are {GIVEN_BYTES_MAX}"
+            )
+        answer = await self._engine.ask(("registrations", caller), Read(kind, sent))
+        if isinstance(answer, TooCostly):
+            raise InvalidSchema(f"the schema costs too much: {answer.why}")
+        if isinstance(answer, Refused):
+            raise InvalidSchema(answer.why)
+        assert isinstance(answer, Text)
+        return answer.text
 
-
-def _problems(record: SubjectRecord, kind: str, schema: Schema) -> list[str]:
-    if record.compatibility == "NONE":
-        return []
-    others = sorted({one.type for one in record.versions if one.type != kind})
-    if others:
-        return [f"the subject's schemas are of type {others[0]}, not {kind}"]
-    versions = [(one.number, parsed(one.type, one.text)) for one in record.versions]
-    return problems_of(
-        record.compatibility, schema, versions, lambda reader, writer: reader.unreadable(writer)
-    )
+    async def _problems(
+        self, record: SubjectRecord, kind: str, text: str, caller: Hashable
+    ) -> list[str]:
+        """Why this schema may not be the next version; empty when it may."""
+        if record.compatibility == "NONE" or not record.versions:
+            return []
+        others = sorted({one.type for one in record.versions if one.type != kind})
+        if others:
+            return [f"the subject's schemas are of type {others[0]}, not {kind}"]
+        of = record.versions if record.compatibility.endswith("TRANSITIVE") else (
+            record.versions[-1:]
+        )  # fmt: skip
+        versions = [(one.number, one.text) for one in of]
+        question = Compare(kind, text, record.compatibility, versions)
+        answer = await self._engine.ask(("registrations", caller), question)
+        if isinstance(answer, TooCostly):
+            return [f"it cannot be proved that it is compatible: {answer.why}"]
+        if isinstance(answer, Refused):
+            return [f"a version cannot be read any more: {answer.why}"]
+        assert isinstance(answer, Problems)
+        return answer.problems
 
 
 def _find(name: SubjectName, record: SubjectRecord, which: str) -> SchemaVersion:
@@ -230,7 +358,11 @@ def _find(name: SubjectName, record: SubjectRecord, which: str) -> SchemaVersion
     for one in record.versions:
         if which in (one.id, str(one.number)):
             return one
-    raise SchemaNotFound(f"subject {'/'.join(name)} has no version {which[:40]!r}")
+    raise _no_version(name, which)
+
+
+def _no_version(name: SubjectName, which: str) -> SchemaNotFound:
+    return SchemaNotFound(f"subject {'/'.join(name)} has no version {which[:40]!r}")
 
 
 def _no_subject(name: SubjectName) -> SchemaNotFound:

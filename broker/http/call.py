@@ -405,9 +405,11 @@ class Call:
             await writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             writer.output_size = 0  # it is no part of the answer
 
-    async def read_json(self, kind: type[Body], *, required: bool = True) -> Body:
-        """The body as a JSON object of the given shape. Raises 400, 415, 422."""
-        body = await self.read_body()
+    async def read_json(
+        self, kind: type[Body], *, required: bool = True, bytes_max: int | None = None
+    ) -> Body:
+        """The body as a JSON object of the given shape. Raises 400, 413, 415, 422."""
+        body = await self.read_body(bytes_max)
         if not body.strip():
             if required:
                 raise Problem(400, "body-missing", "this call needs a JSON object as its body")

@@ -198,6 +198,7 @@ STATUS_OF: dict[type[OctavoError], int] = {
     broker_errors.PartitionUnavailable: 503,
     broker_errors.CompactedViewUnreadable: 503,
     broker_errors.BulkLoadUnfinished: 503,
+    broker_errors.SchemaCheckUnavailable: 503,
     broker_errors.ForkDisturbed: 503,
     metadata_errors.MetadataUnavailable: 503,
     metadata_errors.SessionExpired: 503,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from octavo.broker.clock.deletion_clock import DeletionTime
 from octavo.broker.config import BrokerConfig
@@ -21,6 +21,13 @@ from octavo.metadata.bulk_loads import BulkLoadStore
 from octavo.metadata.topics import TopicStore
 from octavo.protocol.backoff import Backoff
 from octavo.protocol.records import Record
+
+
+class SchemaCheck(Protocol):
+    """Checks messages by a schema subject."""
+
+    async def misfit(self, messages: Sequence[Record]) -> tuple[int, str] | None:
+        """The first that does not fit, and why. Raises `SchemaCheckUnavailable`."""
 
 
 @dataclass(slots=True)
@@ -56,7 +63,7 @@ class PartitionContext:
     bulk_loads: BulkLoadStore
     shared: SharedLedgers
     """Lets go of ledgers that leave a partition."""
-    schema_checker: Callable[[tuple[str, str]], Awaitable[Callable[[Record], str | None]]]
+    schema_checker: Callable[[tuple[str, str]], Awaitable[SchemaCheck]]
     """Of a subject; raises `SchemaMismatch` when nothing could fit it."""
     passed_over: PassedOver = field(default_factory=PassedOver)
     letters: LetterOffice | None = None

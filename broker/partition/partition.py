@@ -55,7 +55,7 @@ from octavo.broker.log.record import OwnershipLost, PartitionRecordKeeper, with_
 from octavo.broker.partition.backlogs import Backlogs
 from octavo.broker.partition.compacted import CompactedLog
 from octavo.broker.partition.compactor import Compactor
-from octavo.broker.partition.context import PartitionContext
+from octavo.broker.partition.context import PartitionContext, SchemaCheck
 from octavo.broker.partition.ending import STATE_BYTES_MAX, Foretold, PartitionEnd
 from octavo.broker.partition.gathering import Gathering, Joined, Placed
 from octavo.broker.partition.large import (
@@ -451,12 +451,12 @@ class Partition:
         """
         check_not_internal(self.name.topic_name)
         if self._settings().schema_validate:
-            misfit = await self._schema_checker()
-            if (why := misfit(record)) is not None:
-                raise SchemaMismatch(f"the message was not stored: {why}", 0)
+            check = await self._schema_checker()
+            if (misfit := await check.misfit([record])) is not None:
+                raise SchemaMismatch(f"the message was not stored: {misfit[1]}", 0)
         return await self._gathering.publish(record)
 
-    async def _schema_checker(self) -> Callable[[Record], str | None]:
+    async def _schema_checker(self) -> SchemaCheck:
         subject = self._settings().schema_subject
         assert subject is not None, "checked where settings are made"
         return await self._context.schema_checker((self.name.namespace, subject))
@@ -464,15 +464,16 @@ class Partition:
     async def _check_schema(self, batch: bytes) -> None:
         """Raises `SchemaMismatch` for the first message that does not fit."""
         async with self._schema_turns:
-            misfit = await self._schema_checker()
+            check = await self._schema_checker()
             opened = await open_batch(batch)
             for index, records in opened.following(0):
-                for number, record in enumerate(records, index):
-                    if (why := misfit(record)) is not None:
-                        raise SchemaMismatch(
-                            f"message {number} of its batch, and so none of it, was stored: {why}",
-                            number,
-                        )
+                if (misfit := await check.misfit(records)) is not None:
+                    number = index + misfit[0]
+                    raise SchemaMismatch(
+                        f"message {number} of its batch, and so none of it, was stored: "
+                        f"{misfit[1]}",
+                        number,
+                    )
                 await asyncio.sleep(0)
 
     def join_single(self, record: Record) -> Joined:

@@ -6,7 +6,7 @@ ones. What is found wrong is said with the path at which it was found.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Avro = Any
@@ -20,6 +20,10 @@ PROMOTIONS: Mapping[str, tuple[str, ...]] = {
 }
 """By what was written: as what else it is read."""
 _NAMED = ("record", "error", "enum", "fixed")
+PAIRS_MAX = 50_000
+"""Of types of two schemas: half a second, about. Two unions of 200 types have 40,000."""
+_TOLD_MAX = 50
+_SHOWN_MAX = 10
 
 
 def mistake(given: Avro) -> str | None:
@@ -49,88 +53,169 @@ def mistake(given: Avro) -> str | None:
 
 
 def _twice(what: str, names: Sequence[object]) -> str | None:
-    return _first(f"{what} {one!r} twice" for one in names if names.count(one) > 1)
+    seen: set[str] = set()
+    for one in names:
+        if repr(one) in seen:
+            return f"{what} {one!r} twice"
+        seen.add(repr(one))
+    return None
 
 
 def _first(found: Iterable[str | None]) -> str | None:
     return next((one for one in found if one is not None), None)
 
 
+class TooManyPairs(ValueError):
+    """Two schemas have more pairs of types to compare than `PAIRS_MAX`."""
+
+    def __init__(self) -> None:
+        super().__init__(f"the two schemas have more than {PAIRS_MAX} pairs of types to compare")
+
+
 def unreadable(reader: Avro, writer: Avro) -> list[str]:
-    """Why `reader` does not read what `writer` wrote; empty when it does."""
-    return list(_Pair(names_of(reader), names_of(writer)).problems(reader, writer, "", frozenset()))
+    """Why `reader` does not read what `writer` wrote; empty when it does. Raises `TooManyPairs`."""
+    return _Pairs(names_of(reader), names_of(writer)).problems(reader, writer)
 
 
 class _Pair:
-    """Two schemas, and the types that each has named."""
+    """A type of the reader beside one of the writer, and which other pairs decide about it."""
+
+    __slots__ = ("all_of", "any_of", "fits", "left", "needed_by", "problems", "reader", "writer")
+
+    def __init__(self, reader: Avro, writer: Avro) -> None:
+        self.reader, self.writer = reader, writer
+        self.problems: list[tuple[str, str]] = []
+        """Of this pair itself: the rest of the path, and what is wrong."""
+        self.all_of: list[tuple[str, _Pair]] = []
+        """Each must fit: the rest of the path, and the pair."""
+        self.any_of: list[_Pair] | None = None
+        """One of them must fit."""
+        self.left = 0
+        """Of `any_of`, how many may still fit."""
+        self.needed_by: list[_Pair] = []
+        self.fits = True
+
+
+class _Pairs:
+    """All pairs of types that one comparison meets, each looked at once.
+
+    A type may contain itself, so a pair may depend on itself: every pair fits until something
+    shows that it does not, and what does not fit is told to the pairs that need it.
+    """
 
     def __init__(self, readers: Mapping[str, Avro], writers: Mapping[str, Avro]) -> None:
         self._readers = readers
         self._writers = writers
+        self._known: dict[tuple[int, int], _Pair] = {}
+        self._new: list[_Pair] = []
+        self._edges = 0
 
-    def problems(
-        self, reader: Avro, writer: Avro, path: str, inside: frozenset[tuple[str, str]]
-    ) -> Iterator[str]:
-        reader, writer = (
-            self._readers.get(_key(reader), reader),
-            self._writers.get(_key(writer), writer),
-        )
+    def problems(self, reader: Avro, writer: Avro) -> list[str]:
+        """Why the one does not read the other."""
+        top = self._pair(reader, writer)
+        while self._new:
+            self._look(self._new.pop())
+        misfits = [pair for pair in self._known.values() if pair.problems or pair.any_of == []]
+        for pair in misfits:
+            pair.fits = False
+        while misfits:
+            for other in misfits.pop().needed_by:
+                if other.any_of is not None:
+                    other.left -= 1
+                if other.fits and not (other.any_of is not None and other.left):
+                    other.fits = False
+                    misfits.append(other)
+        return [] if top.fits else self._told(top)
+
+    def _pair(self, reader: Avro, writer: Avro, needed_by: _Pair | None = None) -> _Pair:
+        reader, writer = _resolved(reader, self._readers), _resolved(writer, self._writers)
+        key = (id(reader), id(writer))
+        pair = self._known.get(key)
+        if pair is None:
+            pair = self._known[key] = _Pair(reader, writer)
+            self._new.append(pair)
+        if needed_by is not None:
+            pair.needed_by.append(needed_by)
+            self._edges += 1
+            if self._edges > PAIRS_MAX:
+                raise TooManyPairs
+        return pair
+
+    def _look(self, pair: _Pair) -> None:
+        reader, writer = pair.reader, pair.writer
         if isinstance(writer, list):
-            for branch in writer:
-                yield from self.problems(reader, branch, path, inside)
+            pair.all_of = [("", self._pair(reader, branch, pair)) for branch in writer]
             return
         if isinstance(reader, list):
-            if not any(self._fits(branch, writer, path, inside) for branch in reader):
-                yield f"{path or '/'}: none of the reader's union reads {_shown(writer)}"
+            pair.any_of = [self._pair(branch, writer, pair) for branch in reader]
+            pair.left = len(pair.any_of)
             return
         kind, written = _kind(reader), _kind(writer)
         if kind != written:
             if kind not in PROMOTIONS.get(written, ()):
-                yield f"{path or '/'}: {_shown(writer)} is not read as {_shown(reader)}"
-            return
-        if kind in _NAMED:
-            yield from self._named(reader, writer, path, inside)
-        elif kind == "array":
-            yield from self.problems(reader["items"], writer["items"], f"{path}/*", inside)
-        elif kind == "map":
-            yield from self.problems(reader["values"], writer["values"], f"{path}/*", inside)
+                pair.problems = [("", f"{_shown(writer)} is not read as {_shown(reader)}")]
+        elif kind in _NAMED:
+            self._look_at_named(kind, pair)
+        elif kind in ("array", "map"):
+            part = "items" if kind == "array" else "values"
+            pair.all_of = [("/*", self._pair(reader[part], writer[part], pair))]
 
-    def _fits(
-        self, reader: Avro, writer: Avro, path: str, inside: frozenset[tuple[str, str]]
-    ) -> bool:
-        return not any(True for _ in self.problems(reader, writer, path, inside))
-
-    def _named(
-        self, reader: Avro, writer: Avro, path: str, inside: frozenset[tuple[str, str]]
-    ) -> Iterator[str]:
-        kind = _kind(reader)
-        both = (reader["name"], writer["name"])
-        aliases = [_last(one) for one in reader.get("aliases", ())]
-        if _last(both[0]) != _last(both[1]) and _last(both[1]) not in aliases:
-            yield f"{path or '/'}: {kind} {both[1]} is not read as {both[0]}, by no alias of it"
-            return
-        if kind == "fixed":
+    def _look_at_named(self, kind: str, pair: _Pair) -> None:
+        reader, writer = pair.reader, pair.writer
+        own, other = reader["name"], writer["name"]
+        aliases = {_last(one) for one in reader.get("aliases", ())}
+        if _last(own) != _last(other) and _last(other) not in aliases:
+            pair.problems = [("", f"{kind} {other} is not read as {own}, by no alias of it")]
+        elif kind == "fixed":
             if reader["size"] != writer["size"]:
-                yield f"{path or '/'}: {both[1]} has {writer['size']} bytes, not {reader['size']}"
+                wrong = f"{other} has {writer['size']} bytes, not {reader['size']}"
+                pair.problems = [("", wrong)]
         elif kind == "enum":
-            lost = [one for one in writer["symbols"] if one not in reader["symbols"]]
+            symbols = set(reader["symbols"])
+            lost = [one for one in writer["symbols"] if one not in symbols]
             if lost and "default" not in reader:
-                yield f"{path or '/'}: the reader has no default for {', '.join(lost)}"
-        elif both not in inside:  # a record inside of itself was looked at already
-            yield from self._fields(reader, writer, path, inside | {both})
+                shown = ", ".join(lost[:_SHOWN_MAX]) + ", …" * (len(lost) > _SHOWN_MAX)
+                pair.problems = [("", f"the reader has no default for {shown}")]
+        else:
+            written = {one["name"]: one for one in writer["fields"]}
+            for field in reader["fields"]:
+                names = (field["name"], *field.get("aliases", ()))
+                found = next((written[name] for name in names if name in written), None)
+                at = f"/{field['name']}"
+                if found is not None:
+                    pair.all_of.append((at, self._pair(field["type"], found["type"], pair)))
+                elif "default" not in field:
+                    pair.problems.append((at, "was not written, and has no default"))
 
-    def _fields(
-        self, reader: Avro, writer: Avro, path: str, inside: frozenset[tuple[str, str]]
-    ) -> Iterator[str]:
-        written = {one["name"]: one for one in writer["fields"]}
-        for field in reader["fields"]:
-            names = (field["name"], *field.get("aliases", ()))
-            found = next((written[name] for name in names if name in written), None)
-            at = f"{path}/{field['name']}"
-            if found is not None:
-                yield from self.problems(field["type"], found["type"], at, inside)
-            elif "default" not in field:
-                yield f"{at}: was not written, and has no default"
+    def _told(self, top: _Pair) -> list[str]:
+        """What is wrong, with its path; each pair is told of once, and the first `_TOLD_MAX`."""
+        found: list[str] = []
+        seen: set[int] = set()
+        left: list[tuple[str, _Pair]] = [("", top)]
+        while left and len(found) < _TOLD_MAX:
+            path, pair = left.pop()
+            if pair.fits or id(pair) in seen:
+                continue
+            seen.add(id(pair))
+            found += [f"{path + at or '/'}: {wrong}" for at, wrong in pair.problems]
+            if pair.any_of is not None:
+                found.append(f"{path or '/'}: none of the reader's union reads "
+                             f"{_shown(pair.writer)}")  # fmt: skip
+            left += [(path + at, inner) for at, inner in reversed(pair.all_of)]
+        return found[:_TOLD_MAX]
+
+
+def _resolved(schema: Avro, names: Mapping[str, Avro]) -> Avro:
+    """The type that a name stands for, without wraps as `{"type": {…}}` around it."""
+    while True:
+        if isinstance(schema, str) and schema in names:
+            schema = names[schema]
+        elif isinstance(schema, Mapping) and (
+            not isinstance(schema["type"], str) or schema["type"] in names
+        ):
+            schema = schema["type"]
+        else:
+            return schema
 
 
 def _kind(schema: Avro) -> str:
@@ -138,10 +223,6 @@ def _kind(schema: Avro) -> str:
         inner = schema["type"]
         return _kind(inner) if isinstance(inner, Mapping) else str(inner)
     return str(schema)
-
-
-def _key(schema: Avro) -> str:
-    return schema if isinstance(schema, str) else ""
 
 
 def _last(name: str) -> str:

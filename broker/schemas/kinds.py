@@ -2,6 +2,9 @@
 
 The libraries are optional (`octavo[schemas]`) and loaded at the first use. A reference to another
 document is refused, nothing is fetched; patterns are those of a matcher that takes linear time.
+
+A call of a library has no bound in time or memory, and it keeps the interpreter. So this runs in a
+process of its own (engine.py), but for `quick`: messages whose check is known to be short.
 """
 
 from __future__ import annotations
@@ -15,13 +18,22 @@ from typing import Any, Protocol
 import msgspec
 
 from octavo.broker.errors import InvalidSchema
+from octavo.broker.schemas.avro_rules import TooManyPairs
 from octavo.broker.schemas.avro_rules import mistake as avro_mistake
 from octavo.broker.schemas.avro_rules import unreadable as avro_unreadable
 from octavo.broker.schemas.avro_shape import Shape
+from octavo.broker.schemas.json_cost import PARTS_MAX, cost_of
 
 TYPES = ("json", "avro")
 SCHEMA_BYTES_MAX = 64 * 1024
 SHOWN_CHARS = 300
+QUICK_CHARS = 16 * 1024
+QUICK_PARTS = 2_000
+"""A schema of more is compiled elsewhere, too: this many take two milliseconds."""
+STEP_NS = 26
+"""What holding one part of a value against one part of a schema takes, about."""
+_AVRO_STEPS = 40
+"""A part of an Avro value is an object that the library makes: about a microsecond."""
 
 
 class Schema(Protocol):
@@ -44,8 +56,8 @@ def parsed(kind: str, given: Any) -> Schema:
         raise InvalidSchema(f"type is {kind[:40]!r}; it must be {' or '.join(TYPES)}")
     if isinstance(given, str):
         try:
-            given = json.loads(given)
-        except ValueError as error:
+            given = msgspec.json.decode(given)  # which takes no NaN, and no half of a character
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
             raise InvalidSchema(f"the schema is not JSON: {error}") from None
     text = json.dumps(given, separators=(",", ":"), ensure_ascii=False, sort_keys=kind == "json")
     if len(text.encode()) > SCHEMA_BYTES_MAX:
@@ -66,28 +78,96 @@ def id_of(kind: str, text: str) -> str:
     return hashlib.sha256(f"{kind} {text}".encode()).hexdigest()[:16]
 
 
+class Quick(Protocol):
+    """Checks messages where nothing bounds how long that takes but their own size."""
+
+    def steps(self, size: int) -> int:
+        """The most that a value of `size` bytes takes; see `STEP_NS`."""
+
+    def fits(self, value: bytes) -> bool:
+        """Whether a message's value fits."""
+
+
+def quick(kind: str, text: str) -> Quick | None:
+    """Checks messages of a schema that has been read; None where no bound of its steps is known."""
+    if len(text) > QUICK_CHARS:
+        return None
+    try:
+        given = msgspec.json.decode(text)
+        return _quick_json(given) if kind == "json" else _quick_avro(given)
+    except (InvalidSchema, ModuleNotFoundError, RecursionError, msgspec.DecodeError):
+        return None  # whoever checks elsewhere says what is the matter
+
+
+def _quick_json(given: Any) -> Quick | None:
+    cost = cost_of(given)
+    if not cost.known or cost.parts > QUICK_PARTS:
+        return None
+    validator = _validator(given)
+
+    class QuickJson:
+        def steps(self, size: int) -> int:
+            return cost.parts * (size + 1)
+
+        def fits(self, value: bytes) -> bool:
+            try:
+                found = msgspec.json.decode(value)
+            except (msgspec.DecodeError, RecursionError):
+                return False
+            return bool(validator.is_valid(found))
+
+    return QuickJson()
+
+
+def _quick_avro(given: Any) -> Quick | None:
+    schema = _AvroSchema("", given)
+    if schema.shape.nests:
+        return None
+    base, per_byte = schema.shape.cost()
+    if base > QUICK_PARTS:
+        return None
+
+    class QuickAvro:
+        def steps(self, size: int) -> int:
+            return _AVRO_STEPS * (base + max(1, per_byte) * size)
+
+        def fits(self, value: bytes) -> bool:
+            return schema.misfit(value) is None
+
+    return QuickAvro()
+
+
+def _validator(given: Any) -> Any:
+    import jsonschema_rs
+
+    try:
+        return jsonschema_rs.validator_for(
+            given, pattern_options=jsonschema_rs.RegexOptions(), retriever=_fetch_nothing
+        )
+    except (ValueError, TypeError) as error:  # its own errors are kinds of ValueError
+        raise InvalidSchema(f"no JSON Schema: {_short(error)}") from None
+
+
 class _JsonSchema:
     def __init__(self, text: str, given: Any) -> None:
-        import jsonschema_rs
-
         self.text = text
-        self._rs = jsonschema_rs
-        linear = jsonschema_rs.RegexOptions()
-        try:
-            self._validator = jsonschema_rs.validator_for(
-                given, pattern_options=linear, retriever=_fetch_nothing
+        self._given = given
+        self._validator = _validator(given)
+        parts = cost_of(given).parts
+        if parts > PARTS_MAX:
+            raise InvalidSchema(
+                "the schema costs too much: with its references filled in it has more than "
+                f"{PARTS_MAX} parts, and a value may be held against each of them"
             )
-            self._canonical = jsonschema_rs.canonicalize(
-                given, pattern_options=linear, retriever=_fetch_nothing
-            )
-        except (ValueError, TypeError) as error:  # its own errors are kinds of ValueError
-            raise InvalidSchema(f"no JSON Schema: {_short(error)}") from None
+        self._canonical: Any = None
 
     def misfit(self, value: bytes) -> str | None:
         try:
             found = msgspec.json.decode(value)
         except (msgspec.DecodeError, RecursionError) as error:
             return f"the value is not JSON: {error}"
+        if self._validator.is_valid(found):
+            return None
         for wrong in self._validator.iter_errors(found):
             path = "/" + "/".join(str(step) for step in wrong.instance_path)
             return f"at {path}: {wrong.message[:SHOWN_CHARS]}"
@@ -95,16 +175,36 @@ class _JsonSchema:
 
     def unreadable(self, writer: Any) -> Sequence[str]:
         assert isinstance(writer, _JsonSchema)
-        answer = self._canonical.covers(writer._canonical)
-        if answer == self._rs.canonical.Containment.YES:
+        import jsonschema_rs
+
+        containment = jsonschema_rs.canonical.Containment
+        unproved = "it cannot be proved that it allows all values that the other does"
+        try:
+            answer = self.canonical.covers(writer.canonical)
+        except ValueError as error:  # of schemas that it cannot compare: some `not`, for example
+            return (f"{unproved}: {_short(error)}",)
+        if answer == containment.YES:
             return ()
-        if answer == self._rs.canonical.Containment.NO:
+        if answer == containment.NO:
             return (f"it refuses some values that the other allows{self._lost(writer)}",)
-        return ("it cannot be proved that it allows all values that the other does",)
+        return (unproved,)
+
+    @property
+    def canonical(self) -> Any:
+        """In the form in which schemas are compared. Raises `ValueError`."""
+        if self._canonical is None:
+            import jsonschema_rs
+
+            self._canonical = jsonschema_rs.canonicalize(
+                self._given,
+                pattern_options=jsonschema_rs.RegexOptions(),
+                retriever=_fetch_nothing,
+            )
+        return self._canonical
 
     def _lost(self, writer: _JsonSchema) -> str:
         try:
-            lost = writer._canonical.subtract(self._canonical).to_json_schema()
+            lost = writer.canonical.subtract(self.canonical).to_json_schema()
         except ValueError:
             return ""
         return f", such as {json.dumps(lost)[:SHOWN_CHARS]}"
@@ -119,19 +219,23 @@ class _AvroSchema:
         self._read = fastavro.schemaless_reader
         try:
             self._schema = fastavro.parse_schema(given)
+            # A decimal is made into a number digit by digit, and any bytes are one.
+            self._as_read = fastavro.parse_schema(_without_decimals(given))
         except Exception as error:  # whatever it says of what is no schema
             what = f"{error} is missing" if isinstance(error, KeyError) else _short(error)
             raise InvalidSchema(f"no Avro schema: {what}") from None
-        self._shape = Shape(self._schema)
-        if (wrong := avro_mistake(given) or self._shape.mistake()) is not None:
+        self.shape = Shape(self._schema)
+        if (wrong := avro_mistake(given) or self.shape.mistake()) is not None:
             raise InvalidSchema(f"no Avro schema: {wrong}")
 
     def misfit(self, value: bytes) -> str | None:
-        if (wrong := self._shape.misfit(value)) is not None:
+        if (wrong := self.shape.misfit(value)) is not None:
             return f"the value is not of that Avro schema: {wrong}"
         stream = io.BytesIO(value)
         try:
-            self._read(stream, self._schema, None)
+            self._read(stream, self._as_read, None)
+        except MemoryError:
+            raise
         except Exception as error:  # of bytes that are no such value, whatever it is
             what = "it ends before that is whole" if isinstance(error, EOFError) else _short(error)
             return f"the value is not of that Avro schema: {what}"
@@ -140,7 +244,21 @@ class _AvroSchema:
 
     def unreadable(self, writer: Any) -> Sequence[str]:
         assert isinstance(writer, _AvroSchema)
-        return avro_unreadable(self._schema, writer._schema)
+        try:
+            return avro_unreadable(self._schema, writer._schema)
+        except TooManyPairs as error:
+            return (f"it cannot be proved that it reads all that the other wrote: {error}",)
+
+
+def _without_decimals(given: Any) -> Any:
+    if isinstance(given, list):
+        return [_without_decimals(one) for one in given]
+    if not isinstance(given, dict):
+        return given
+    kept = {key: _without_decimals(value) for key, value in given.items()}
+    if kept.get("logicalType") == "decimal":
+        del kept["logicalType"]
+    return kept
 
 
 def _fetch_nothing(uri: str) -> Any:

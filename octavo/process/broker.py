@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from octavo.metadata.opening import open_store
 from octavo.metadata.secret import cluster_secret
 from octavo.process.life import Life, run_process
 from octavo.process.recovery_log import log_recovery_step
+from octavo.process.schema_workers import SchemaWorkers
 from octavo.process.security import followed_rights
 from octavo.process.spec import ProcessSpec, read_spec
 from octavo.security.bookie_tokens import BookieTokens, prover
@@ -59,8 +61,14 @@ async def serve_broker(spec: ProcessSpec, life: Life) -> None:
         )
         await ledgers.start()
         try:
-            broker = Broker(store, ledgers, config, rng=rng, clock=wall_clock_ms)
-            async with followed_rights(store, security, wall_clock_ms, rng) as rights:
+            schemas = SchemaWorkers()
+            broker = Broker(
+                store, ledgers, config, rng=rng, clock=wall_clock_ms, schema_engine=schemas
+            )
+            async with (
+                contextlib.aclosing(schemas),
+                followed_rights(store, security, wall_clock_ms, rng) as rights,
+            ):
                 server = BrokerServer(
                     broker,
                     store=store,

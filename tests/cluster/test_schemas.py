@@ -13,11 +13,13 @@ import fastavro
 import pytest
 
 from octavo.broker.cluster import schema_registry
+from octavo.broker.errors import SchemaCheckUnavailable
 from octavo.client.client import AsyncClient
 from octavo.client.errors import ApiError, Conflict, NotFound
 from octavo.protocol.compression import Compression
 from octavo.protocol.records import Record, build_batch
 from tests.support.cluster import Cluster, running_cluster
+from tests.support.schemas import fanned_out
 
 BATCH = "application/vnd.kafka.recordbatch.v2"
 NDJSON = "application/x-ndjson"
@@ -193,3 +195,63 @@ async def test_a_subject_has_bounds(client: AsyncClient, monkeypatch: pytest.Mon
     await client.register_schema("s", {"const": 2})
     with pytest.raises(Conflict, match="has 2 versions"):
         await client.register_schema("s", {"const": 3})
+
+
+async def test_what_cannot_be_proved_is_an_answer(client: AsyncClient) -> None:
+    """`{"not": {"const": [1]}}`, then `{}`: a 500, for the library says that by an exception."""
+    await client.register_schema("s", {"not": {"const": [1]}})
+    [problem] = await client.check_schema("s", {}) or [""]
+    assert "cannot be proved" in problem
+    with pytest.raises(Conflict, match="cannot be proved") as refused:
+        await client.register_schema("s", {})
+    assert refused.value.code == "incompatible-schema"
+
+
+async def test_a_schema_that_costs_too_much_is_refused(
+    cluster: Cluster, client: AsyncClient
+) -> None:
+    """A schema of 4 KB and the message `1` stopped a broker for good, and each next owner."""
+    with pytest.raises(ApiError, match="costs too much") as refused:
+        await client.register_schema("s", fanned_out(60))
+    assert (refused.value.status, refused.value.code) == (422, "invalid-schema")
+    path = "/v1/schemas/subjects/public/s/check"
+    long = {"schema": {"description": "x" * schema_registry.GIVEN_BYTES_MAX}}
+    assert (await cluster.api.call("POST", path, json=long)).status == 413
+    for text in ('{"minimum": NaN}', '{"const": "\\ud800"}'):
+        with pytest.raises(ApiError, match="not JSON"):
+            await client.register_schema("s", text)
+
+
+class Away:
+    """What checks schemas, out of reach."""
+
+    async def ask(self, key: object, question: object) -> Any:
+        raise SchemaCheckUnavailable("it is away; try again")
+
+    async def aclose(self) -> None:
+        pass
+
+
+async def test_a_check_that_is_away_concerns_its_topic_alone(
+    cluster: Cluster, client: AsyncClient
+) -> None:
+    await client.register_schema("s", {"type": "string", "pattern": "^a+$"})
+    await client.register_schema("plain", SCHEMA)
+    await client.create_topic("t", schema={"subject": "s"})
+    await client.create_topic("plain", schema={"subject": "plain"})
+    await client.create_topic("free")
+    engines = {one.broker.schemas: one.broker.schemas._engine for one in cluster.brokers.values()}
+    for registry in engines:
+        registry._engine = Away()
+    for body, kind in ((b'"aaa"', "text/plain"), (batch(b'"aaa"'), BATCH)):
+        answer = await cluster.api.post(T, body, kind)
+        assert answer.status == 503, answer
+        assert answer.json()["code"] == "schema-check-unavailable"
+        assert answer.json()["retryable"]
+    await client.publish("plain", {"n": 1})
+    await client.publish("free", {"n": 1})
+    for registry, engine in engines.items():
+        registry._engine = engine
+    assert (await client.publish("t", b'"aaa"')).offset == 0
+    with pytest.raises(ApiError, match="does not match"):
+        await client.publish("t", b'"b"')

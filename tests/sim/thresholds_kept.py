@@ -193,7 +193,8 @@ KEPT: Mapping[str, str] = {
         octavo.client.consumer:* octavo.client.large:* octavo.client.durable:*
         octavo.client.json_values:*
         octavo.broker.cluster.schema_registry:* octavo.broker.schemas.kinds:*
-        octavo.broker.schemas.avro_shape:*
+        octavo.broker.schemas.avro_shape:* octavo.broker.schemas.avro_rules:*
+        octavo.broker.schemas.json_cost:* octavo.broker.schemas.engine:*
         octavo.bookie.wire.server:_KEEPALIVE_PROBES octavo.bookie.wire.listener:_BACKLOG
         octavo.broker.http.problems:RETRY_AFTER_S
         octavo.broker.http.forwarding:HELD_ANSWER_BYTES_MAX

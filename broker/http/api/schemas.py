@@ -9,10 +9,11 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, UnsetType
 
-from octavo.broker.cluster.schema_registry import SubjectName
+from octavo.broker.cluster.schema_registry import GIVEN_BYTES_MAX, SubjectName
 from octavo.broker.http.call import Call
 from octavo.broker.types import checked_name
 from octavo.metadata.schemas import SchemaVersion, SubjectRecord
+from octavo.security.principal import ANONYMOUS
 
 Compatibility = Literal[
     "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE",
@@ -89,8 +90,8 @@ async def delete_subject(call: Call) -> web.StreamResponse:
 async def register_schema(call: Call) -> web.StreamResponse:
     """`POST /v1/schemas/subjects/{namespace}/{subject}/versions`."""
     name = _name(call)
-    body = await call.read_json(SchemaBody)
-    made = await call.services.broker.schemas.register(name, body.type, body.schema)
+    body = await call.read_json(SchemaBody, bytes_max=GIVEN_BYTES_MAX)
+    made = await call.services.broker.schemas.register(name, body.type, body.schema, _caller(call))
     return call.reply(_version(name, made.version), status=201 if made.new else 200)
 
 
@@ -104,9 +105,17 @@ async def get_schema(call: Call) -> web.StreamResponse:
 async def check_schema(call: Call) -> web.StreamResponse:
     """`POST /v1/schemas/subjects/{namespace}/{subject}/check`."""
     name = _name(call)
-    body = await call.read_json(SchemaBody)
-    mode, problems = await call.services.broker.schemas.check(name, body.type, body.schema)
+    body = await call.read_json(SchemaBody, bytes_max=GIVEN_BYTES_MAX)
+    mode, problems = await call.services.broker.schemas.check(
+        name, body.type, body.schema, _caller(call)
+    )
     return call.reply(SchemaChecked(not problems, mode, problems))
+
+
+def _caller(call: Call) -> str:
+    """For whom libraries work on a schema: callers take turns."""
+    name = ANONYMOUS.name if call.grant is None else call.grant.identity.name
+    return name if name != ANONYMOUS.name else f"{name} at {call.request.remote}"
 
 
 def _name(call: Call) -> SubjectName:
@@ -114,13 +123,10 @@ def _name(call: Call) -> SubjectName:
 
 
 def _subject(name: SubjectName, record: SubjectRecord) -> SubjectShown:
-    versions = [_version(name, one) for one in record.versions]
-    for one in versions:
-        one.schema = UNSET
+    versions = [_version(name, one, shown=False) for one in record.versions]
     return SubjectShown("/".join(name), record.compatibility, versions)
 
 
-def _version(name: SubjectName, one: SchemaVersion) -> SchemaShown:
-    return SchemaShown(
-        "/".join(name), one.number, one.id, one.type, one.created_ms, json.loads(one.text)
-    )
+def _version(name: SubjectName, one: SchemaVersion, *, shown: bool = True) -> SchemaShown:
+    schema = json.loads(one.text) if shown else UNSET
+    return SchemaShown("/".join(name), one.number, one.id, one.type, one.created_ms, schema)
