@@ -184,6 +184,7 @@ class Broker:
             subscription_info=lambda name, sub: self.topics.subscription(name.topic_name, sub),
             spawn=self._spawn,
             broker_id=lambda: self.registry.own.broker_id,
+            leases_are_read=lambda: self.registry.all_read_leases,
             bulk_loads=BulkLoadStore(store),
             letters=self.letters,
             shared=self._shared,

@@ -41,8 +41,17 @@ _TAKEN_SESSIONS_MAX = 2
 
 def encode_broker(info: BrokerInfo, run: str) -> bytes:
     """The value of a broker's and of an owner's record; `run` differs at every start."""
-    packed: bytes = msgpack.packb({"v": 1, "id": info.broker_id, "url": info.url, "run": run})
+    fields = {"v": 1, "id": info.broker_id, "url": info.url, "run": run, "leases": True}
+    packed: bytes = msgpack.packb(fields)
     return packed
+
+
+def reads_leases(value: bytes) -> bool:
+    """Whether the broker of this record reads leases in state ledgers. Brokers of 0.1 do not, and
+    could not open a partition whose state ledger holds leases."""
+    with contextlib.suppress(ValueError, KeyError, TypeError, msgpack.UnpackException):
+        return bool(msgpack.unpackb(value)["leases"])
+    return False
 
 
 def decode_broker(value: bytes) -> BrokerInfo | None:
@@ -143,6 +152,11 @@ class BrokerRegistry:
     def has_session(self) -> bool:
         """Whether the metadata store has vouched for this broker's session in time."""
         return self._store.session_state is SessionState.CONNECTED
+
+    @property
+    def all_read_leases(self) -> bool:
+        """Whether every live broker, as last seen, reads leases in state ledgers."""
+        return all(map(reads_leases, self._values.values()))
 
     @property
     def is_draining(self) -> bool:

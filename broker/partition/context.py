@@ -66,6 +66,8 @@ class PartitionContext:
     schema_checker: Callable[[tuple[str, str]], Awaitable[SchemaCheck]]
     """Of a subject; raises `SchemaMismatch` when nothing could fit it."""
     passed_over: PassedOver = field(default_factory=PassedOver)
+    leases_are_read: Callable[[], bool] = lambda: True
+    """Whether every broker that may be the successor knows what leases look like when written."""
     letters: LetterOffice | None = None
     """Brings dead letters into their topic."""
     compacting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))

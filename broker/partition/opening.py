@@ -196,6 +196,7 @@ class PartitionOpener:
                 self._with_state(prepared.state, end),
             )
             state = State.told_by(end.state)
+            state.keep_leases_of(record.epoch)
             fits = prepared.epoch == end.epoch and end.fits(record) and end.is_told_by(closed)
             if not fits or (state_writer is None) != (end.state_ledger is None):
                 raise PartitionUnavailable("its record or its newest ledger says something else")
@@ -259,6 +260,7 @@ class PartitionOpener:
             new_state = self._create("state", record)
         try:
             recovered, state = await asyncio.gather(self._close_last(), self._replay(state_ledger))
+            state.keep_leases_of(record.epoch)
             contents = await self._measure(recovered)
             ledger_list = self._closing(self._record.ledgers, contents)
             upto = known_upto

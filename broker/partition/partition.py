@@ -259,6 +259,8 @@ class Partition:
         )  # fmt: skip
         self._rollover = self._new_rollover()
         self._gathering = Gathering(partial(self.publish, checked=True, fits=True))
+        self._left: list[Op] = []
+        """The leases, once it is closed for a successor that can read them."""
         self._schema_turns = asyncio.Lock()
         """Batches are checked in the order in which they came, and stored in it."""
 
@@ -732,6 +734,8 @@ class Partition:
         if self.state is PartitionState.CLOSED:
             return
         self._stop_serving(NotOwner(f"{self.name} is being handed over; ask again"))
+        if graceful:
+            self._leave_leases()
         try:
             if graceful:
                 closed = await self._close_log()
@@ -784,11 +788,19 @@ class Partition:
             return
         was_open = self.state is PartitionState.OPEN
         self._stop_serving(NotOwner(f"{self.name} is being handed over; ask again"))
+        self._leave_leases()
         try:
             on_drained(await self._drained() if was_open else None)
             await asyncio.gather(self._close_log(), self._state_log.close(drain=True))
         finally:
             self._context.spawn(self._release())
+
+    def _leave_leases(self) -> None:
+        """Write the leases behind all acks, so that the next owner continues with them."""
+        if self._context.leases_are_read():
+            self._left = self._subscriptions.leave(self.epoch)
+            if self._left:
+                self._state_log.note(*self._left)
 
     async def _drained(self) -> PartitionEnd | None:
         """How it is left once all that was under way is stored."""
@@ -937,6 +949,7 @@ class Partition:
             self._access.state,
             publisher.stored_stream,
             self._subscriptions.used_ms(),
+            self._left,
         )
 
     def _publisher_failed(self, error: OctavoError) -> None:

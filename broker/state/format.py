@@ -15,6 +15,8 @@ Each entry is a msgpack array of operations, each an array that begins with its 
     [20, name, [gap, deliveries, gap, deliveries, …]]    how often messages were delivered
     [21, name, created_ms, committed_offset, seeks]      a cursor is set by a seek, which is counted
     [52, revision, offset, …]                            a durable stream as of offset (stream.py)
+    [22, name, created_ms, epoch, …]                     its leases, as the owner of that epoch left
+    [23, name, kind, time_ms, …]                         them at a planned end (leases.py)
 
 A ledger begins with a snapshot of all; replaying its entries in order gives the state. Operations
 only add acks between two "c", so one that is replayed twice does no harm.
@@ -33,6 +35,7 @@ from octavo.broker.policies.ages import Ages, Mark
 from octavo.broker.state.access import NOBODY, AccessState
 from octavo.broker.state.cursor import Cursor, Range, pack_ranges, unpack_ranges
 from octavo.broker.state.dedup import ProducerState, Remembered
+from octavo.broker.state.leases import LeftLeases, left_told, messages_told
 from octavo.broker.state.stream import StreamState, stream_told
 from octavo.protocol.codes import OctavoError, Scope
 
@@ -68,6 +71,8 @@ class CursorState:
     """Counted where there are dead letters: what is given up after a seek is another letter."""
     used_ms: int = 0
     """When it was used, as of its last mark; 0: nobody knows (subscriptions/uses.py)."""
+    left: LeftLeases | None = None
+    """The leases of the last owner, until the subscription is first used here."""
 
     def forget_acked(self) -> None:
         """Drop the counts of what is acked by now."""
@@ -86,6 +91,12 @@ class State:
     ages: Ages = field(default_factory=Ages)
     access: AccessState = NOBODY
     stream: StreamState | None = None
+
+    def keep_leases_of(self, epoch: int) -> None:
+        """Drop the leases that were not left by the owner at this epoch: it did not end so."""
+        for held in self.cursors.values():
+            if held.left is not None and held.left.epoch != epoch:
+                held.left = None
 
     @classmethod
     def told_by(cls, entries: Iterable[bytes]) -> State:
@@ -148,6 +159,13 @@ class State:
                 used_ms = self._used_ms(name, created_ms)
                 cursor = Cursor(committed_offset)
                 self.cursors[name] = CursorState(created_ms, cursor, seeks=seeks, used_ms=used_ms)
+            case [22, str(name), int(created_ms), *_]:
+                held = self.cursors.get(name)
+                if held is not None and held.created_ms == created_ms:
+                    held.left = left_told(op)
+            case [23, str(name), *_]:
+                if (held := self.cursors.get(name)) is not None and held.left is not None:
+                    messages_told(held.left, op)
             case [52, *_] if len(op) == 11:
                 self.stream = stream_told(self.stream, op)
             case [80, str(name), int(time_ms)]:
@@ -237,9 +255,11 @@ def snapshot(
     access: AccessState = NOBODY,
     stream: StreamState | None = None,
     used_ms: Mapping[str, int] | None = None,
+    leases: Iterable[Op] = (),
 ) -> Iterator[bytes]:
     """Entries that say all of it, none much longer than `SNAPSHOT_ENTRY_BYTES`.
 
+    `leases`: only what an owner leaves at a planned end.
     The stream's producers are of what lies before `producers_upto`, as the others are.
     """
     ops: list[Op] = [["v", FORMAT_VERSION]]
@@ -251,7 +271,8 @@ def snapshot(
     told = _told_ops(deliveries)
     states = _snapshot_ops(cursors, producers, producers_upto, seeks or {})
     used = [(used_op(name, at_ms), 16 + len(name)) for name, at_ms in (used_ms or {}).items()]
-    for op, op_bytes in chain(streams, states, told, ages, used):
+    left = [(op, len(encode([op]))) for op in leases]
+    for op, op_bytes in chain(streams, states, told, ages, used, left):
         ops.append(op)
         size += op_bytes
         if size >= SNAPSHOT_ENTRY_BYTES:

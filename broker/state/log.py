@@ -157,13 +157,13 @@ class StateLog:
         """
         await self._written([op])
 
-    def note(self, op: Op) -> None:
-        """Have `op` written, behind all that was before it, without waiting for it.
+    def note(self, *ops: Op) -> None:
+        """Have `ops` written, behind all that was before them, without waiting for it.
 
         Whoever has it in memory has it in the next snapshot, too, if this write fails.
         """
         with contextlib.suppress(OctavoError):
-            self._queue([op]).add_done_callback(_seen)
+            self._queue(list(ops)).add_done_callback(_seen)
 
     async def prove(self) -> None:
         """Return when it is certain that the partition was ours when this was called.

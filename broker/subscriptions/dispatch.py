@@ -7,8 +7,9 @@
 A dispatched batch is what one receive gives: messages leased to one consumer under one lease
 number. An ack id names offset and lease, so it is good at any broker while the lease lasts and
 worthless afterwards.
-Nothing here is durable: after a take-over leases are void and what is unacked is fresh again, with
-the delivery counts that the caller has kept (`attempts`).
+Nothing here is durable: after a crash leases are void and what is unacked is fresh again, with the
+delivery counts that the caller has kept (`attempts`). At a planned end `leave` says all that a
+successor needs to go on with the same leases (`resume`).
 Redelivery comes before what is new, lowest offset first. Where a partition has one order (exclusive
 and failover) one that waits for its delay holds up what is behind it. `leased_max` bounds what is
 out or ready to go out again; what waits for its delay is no consumer's, and is bounded apart by
@@ -27,6 +28,16 @@ from typing import NamedTuple
 
 from octavo.broker.errors import SubscriptionBusy
 from octavo.broker.state.cursor import Cursor
+from octavo.broker.state.leases import (
+    ASLEEP,
+    BACK,
+    OUT,
+    SPENT,
+    LeftConsumer,
+    LeftHold,
+    LeftLeases,
+    LeftMessages,
+)
 from octavo.broker.subscriptions.dead_letters import SpentMessages
 from octavo.broker.subscriptions.delays import Delays
 from octavo.broker.subscriptions.keys import KeyOrder
@@ -40,7 +51,7 @@ CONSUMERS_MAX = 10_000
 class _Lease:
     """Messages handed out together. A part that is extended gets a lease object of its own."""
 
-    __slots__ = ("being_read", "consumer", "deadline_ms", "left", "number", "offsets")
+    __slots__ = ("being_read", "consumer", "deadline_ms", "given", "left", "number", "offsets")
 
     def __init__(
         self, number: int, consumer: Consumer, deadline_ms: int, offsets: Sequence[int]
@@ -53,6 +64,8 @@ class _Lease:
         """How many are still leased; at 0 the list of offsets is let go."""
         self.being_read = False
         """Its messages are still on their way from the bookies: it does not end by time."""
+        self.given = False
+        """Its consumer has the messages, or may have them."""
 
 
 class DispatchedBatch(NamedTuple):
@@ -106,6 +119,9 @@ class Dispatcher:
         self._leased_max = leased_max
         self._delayed_max = delayed_max
         self._fresh = cursor.committed_offset
+        self._resumed: dict[int, None] = {}
+        """Behind `_fresh`, and not fresh: an owner before has left them out, or asleep."""
+        self._resumed_end = 0
         self._lease_of: dict[int, _Lease] = {}
         self._deadlines: list[tuple[int, int, _Lease]] = []
         self._pushed = 0
@@ -206,7 +222,16 @@ class Dispatcher:
         """Whether there are messages that nobody has, and that do not wait for their delay."""
         if self.keys is not None:
             return self.keys.is_left(end)
-        return bool(self._ready) or self.cursor.next_unacked(self._fresh) < end
+        return bool(self._ready) or self._first_fresh() < end
+
+    def _first_fresh(self) -> int:
+        """The first offset that was never handed out."""
+        start = self.cursor.next_unacked(self._fresh)
+        while start in self._resumed:
+            start = self._fresh = self.cursor.next_unacked(start + 1)
+        if start >= self._resumed_end:
+            self._resumed.clear()
+        return start
 
     def enter(self, consumer: str, now_ms: int, priority: int = 0) -> None:
         """A consumer shows itself. Raises `SubscriptionBusy` if another holds the subscription.
@@ -222,11 +247,7 @@ class Dispatcher:
                 )
             self._holder = consumer
             self._held_until_ms = now_ms + self._ack_timeout_ms
-        known = self.consumers.get(consumer)
-        if known is None:
-            if len(self.consumers) >= CONSUMERS_MAX:
-                self._forget_idle()
-            known = self.consumers[consumer] = Consumer(consumer, now_ms)
+        known = self._consumer(consumer, now_ms)
         known.seen_ms = now_ms
         known.priority = priority
 
@@ -306,7 +327,7 @@ class Dispatcher:
             if self.holds(offset, found.number):
                 self._release_uncounted(offset)
                 self._stands_in_no_way(offset)
-            elif self.keys is None and offset == self._fresh:
+            elif self.keys is None and offset == self._fresh and offset not in self._resumed:
                 self._fresh = offset + 1
             else:
                 continue  # somebody has it, or has acked it
@@ -327,7 +348,8 @@ class Dispatcher:
     def begin(self, found: DispatchedBatch, now_ms: int) -> None:
         """They go to their consumer now: its time to ack begins."""
         self._reads -= 1
-        self.extend([o for o in found.offsets if self.holds(o, found.number)], now_ms)
+        held = [o for o in found.offsets if self.holds(o, found.number)]
+        self.extend(held, now_ms, given=True)
 
     def again(self, found: DispatchedBatch, now_ms: int) -> DispatchedBatch | None:
         """What is still out of an earlier batch, its lease begun anew; None when nothing is.
@@ -425,8 +447,11 @@ class Dispatcher:
         self._take_back(found, count)
         return found._replace(offsets=found.offsets[:count])
 
-    def extend(self, offsets: Iterable[int], now_ms: int) -> None:
-        """Begin the ack timeout of these leased messages anew; their ack ids stay good."""
+    def extend(self, offsets: Iterable[int], now_ms: int, *, given: bool = False) -> None:
+        """Begin the ack timeout of these leased messages anew; their ack ids stay good.
+
+        `given`: from now on their consumer has them.
+        """
         parts: dict[_Lease, list[int]] = {}
         for offset in dict.fromkeys(offsets):
             parts.setdefault(self._lease_of[offset], []).append(offset)
@@ -434,7 +459,9 @@ class Dispatcher:
             deadline = now_ms + self._ack_timeout_ms
             lease.left -= len(part)
             lease.consumer.leased -= len(part)
-            self._grant(_Lease(lease.number, lease.consumer, deadline, part))
+            again = _Lease(lease.number, lease.consumer, deadline, part)
+            again.given = given or lease.given
+            self._grant(again)
             if self._exclusive:
                 self._held_until_ms = max(self._held_until_ms, deadline)
 
@@ -490,6 +517,7 @@ class Dispatcher:
     def reset(self) -> None:
         """After a seek: every lease is void, all that is unacked is fresh."""
         self._fresh = self.cursor.committed_offset
+        self._resumed.clear()
         for consumer in self.consumers.values():
             consumer.leased = 0
         self._lease_of.clear()
@@ -501,6 +529,108 @@ class Dispatcher:
         self.delays.clear()
         if self.keys is not None:
             self.keys.reset()
+
+    def leave(self, left: LeftLeases, now_ms: int) -> None:
+        """Add to `left` all that a successor needs to continue with these leases.
+
+        A message that no consumer was given is fresh there. Nothing may be handed out here after
+        this call.
+        """
+        self.expire(now_ms)
+        left.numbers = self._numbers
+        active = None if self.turns is None else self.turns.active
+        if active is not None:
+            left.active = active.name
+        if self._holder is not None and now_ms < self._held_until_ms:
+            left.holder = LeftHold(self._holder, self._held_until_ms - now_ms)
+        left.consumers += [
+            LeftConsumer(
+                one.name,
+                one.priority,
+                0 if one.waiting else max(0, now_ms - one.seen_ms),
+                None if one.able_ms is None else max(0, now_ms - one.able_ms),
+            )
+            for one in self.consumers.values()
+            if one.leased or one is active
+        ]
+        groups: dict[tuple[int, int, int, str], list[int]] = {}
+        for offset, lease in self._lease_of.items():
+            if lease.given:
+                of = (OUT, lease.deadline_ms - now_ms, lease.number, lease.consumer.name)
+                groups.setdefault(of, []).append(offset)
+        for at_ms, offset in self._delayed:
+            if not self.cursor.is_acked(offset) and offset not in self._lease_of:
+                groups.setdefault((ASLEEP, at_ms - now_ms, 0, ""), []).append(offset)
+        for offset in self._spent.offsets():
+            due_ms = self._spent.due_ms(offset)
+            groups.setdefault((SPENT, -1 if due_ms is None else due_ms, 0, ""), []).append(offset)
+        told = {offset for offsets in groups.values() for offset in offsets}
+        if back := [one for one in self._attempts if one not in told]:
+            groups[BACK, 0, 0, ""] = [one for one in back if not self.cursor.is_acked(one)]
+        for (kind, time_ms, number, consumer), offsets in groups.items():
+            some = sorted(offsets)
+            attempts = [self._attempts.get(one, 0) for one in some]
+            keyed = self.keys is not None and kind in (OUT, ASLEEP)
+            keys = [self.keys.hash_of(one) for one in some] if self.keys and keyed else []
+            if some:
+                left.messages.append(
+                    LeftMessages(kind, time_ms, number, consumer, some, attempts, keys)
+                )
+
+    def resume(self, left: LeftLeases, now_ms: int) -> None:
+        """Continue with the leases of the last owner. Nothing was handed out here yet."""
+        self._seen_ms = now_ms
+        self._numbers = left.numbers
+        for name, priority, seen_ms, able_ms in left.consumers:
+            one = self._consumer(name, now_ms - seen_ms)
+            one.priority = priority
+            one.able_ms = None if able_ms is None else now_ms - able_ms
+        if self.turns is not None and left.active in self.consumers:
+            self.turns.active = self.consumers[left.active]
+        if self._exclusive and left.holder is not None:
+            self._holder, self._held_until_ms = left.holder.name, now_ms + left.holder.left_ms
+        for part in left.messages:
+            self._resume(part, now_ms)
+        self.look(now_ms)
+
+    def _resume(self, part: LeftMessages, now_ms: int) -> None:
+        out = list[int]()
+        keys = part.keys or [None] * len(part.offsets)
+        for offset, attempts, key in zip(part.offsets, part.attempts, keys, strict=True):
+            if self.cursor.is_acked(offset) or offset in self._lease_of:
+                continue
+            self._attempts.pop(offset, None)
+            if attempts:
+                self._attempts[offset] = attempts
+            if part.kind == SPENT:
+                self._spent.take(offset, attempts, None if part.time_ms < 0 else part.time_ms)
+            elif part.kind in (OUT, ASLEEP):
+                self._resumed[offset] = None
+                self._resumed_end = max(self._resumed_end, offset + 1)
+                if self.keys is not None:
+                    self.keys.resume(offset, key, out=part.kind == OUT)
+                if part.kind == OUT:
+                    out.append(offset)
+                else:
+                    heapq.heappush(self._delayed, (now_ms + part.time_ms, offset))
+        if out:
+            consumer = self._consumer(part.consumer, now_ms)
+            lease = _Lease(part.number, consumer, now_ms + part.time_ms, out)
+            lease.given = True
+            self._grant(lease)
+
+    def left_of(self, number: int) -> list[int]:
+        """Return the offsets that are out under a lease, ascending."""
+        return sorted(one for one, lease in self._lease_of.items() if lease.number == number)
+
+    def _consumer(self, name: str, seen_ms: int) -> Consumer:
+        """The one of this name, made at its first mention."""
+        known = self.consumers.get(name)
+        if known is None:
+            if len(self.consumers) >= CONSUMERS_MAX:
+                self._forget_idle()
+            known = self.consumers[name] = Consumer(name, seen_ms)
+        return known
 
     def _comes_back(self, offset: int, *, asleep: bool) -> None:
         """It is to be delivered again, at once or when its delay is over."""
@@ -565,8 +695,10 @@ class Dispatcher:
 
     def _take_fresh(self, offsets: list[int], room: int, end: int) -> None:
         while room > 0:
-            start = self.cursor.next_unacked(self._fresh)
+            start = self._first_fresh()
             stop = self.cursor.next_acked(start, min(end, start + room))
+            if self._resumed:
+                stop = next((one for one in range(start, stop) if one in self._resumed), stop)
             if start >= stop:
                 self._fresh = max(self._fresh, min(start, end))
                 return

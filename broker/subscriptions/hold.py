@@ -4,13 +4,14 @@ The partition's owner keeps one of these for each subscription, in memory. What 
 group's generation (group.py): whoever comes with a higher one has the partition from then on, and
 what others have of it is void, so that they cannot ack it; whoever comes with a lower one was away,
 and is told so. Consumers of no group wait while a member has the partition. After a change of the
-owner the first member to come has it, until one with a higher generation comes: leases of the
-owner before are void anyway.
+owner the first member to come has it, until one with a higher generation comes: after a crash
+leases of the owner before are void anyway, and in a planned hand-over this is handed on with them.
 """
 
 from __future__ import annotations
 
 from octavo.broker.errors import StaleGeneration, SubscriptionBusy
+from octavo.broker.state.leases import LeftHold
 
 
 class Hold:
@@ -24,6 +25,17 @@ class Hold:
         self.member: str | None = None
         self.until_ms = 0
         """So long consumers of no group are kept out."""
+
+    def leave(self, now_ms: int) -> LeftHold | None:
+        """Return the fence for a successor; None if no member of a group has received here."""
+        if not self.generation and self.member is None:
+            return None
+        return LeftHold(self.member or "", max(0, self.until_ms - now_ms), self.generation)
+
+    def resume(self, left: LeftHold, now_ms: int) -> None:
+        """Continue with the fence of the last owner."""
+        self.generation, self.member = left.generation, left.name or None
+        self.until_ms = now_ms + left.left_ms
 
     def enter(self, consumer: str, generation: int | None, now_ms: int, hold_ms: int) -> bool:
         """A consumer asks for messages; `generation` is None when it is no member of a group.

@@ -89,6 +89,8 @@ class KeyOrder:
         """Those without a key: until they wake they are not in `_free`."""
         self._returned: dict[int, None] = {}
         self._waiting = 0
+        self._resumed_end = 0
+        """One past the last message that an owner before has left out, or asleep."""
 
     @property
     def ready(self) -> int:
@@ -154,7 +156,8 @@ class KeyOrder:
                 return Look(start, stop, self._resets, consumer)
             self._looked_at(start, unacked, {})
         self.front = max(self.front, min(self._cursor.next_unacked(self.front), end))
-        if self.front >= end or self.is_full:
+        # The last owner knew these keys within the same bound: looking at them adds no more.
+        if self.front >= end or (self.is_full and self.front >= self._resumed_end):
             return None
         return Look(self.front, min(end, self.front + LOOK_MESSAGES), self._resets, consumer)
 
@@ -168,7 +171,11 @@ class KeyOrder:
         refused: dict[int, None] = {}
         touched: dict[int, _Key] = {}
         for offset, key_hash in found:
-            if self._cursor.is_acked(offset) or offset in self._known:
+            if self._cursor.is_acked(offset):
+                continue
+            if offset in self._known:
+                if (resumed := self._known[offset]) is not None:
+                    touched[resumed.hash] = resumed
                 continue
             if key_hash is None:
                 if offset >= self.front:
@@ -265,6 +272,31 @@ class KeyOrder:
         for key in out.values():
             self._offer(key)
         return taken
+
+    def hash_of(self, offset: int) -> int | None:
+        """Return the hash of a known message's key; None if it has no key."""
+        key = self._known.get(offset)
+        return None if key is None else key.hash
+
+    def resume(self, offset: int, key_hash: int | None, *, out: bool) -> None:
+        """Take over a message that the last owner had out at a consumer, or asleep.
+
+        The messages before it are not known yet. So when it comes back, it is not offered to a
+        consumer before those were looked at.
+        """
+        key = None
+        if key_hash is not None and (key := self._keys.get(key_hash)) is None:
+            key = self._keys[key_hash] = _Key(key_hash)
+        self._known[offset] = key
+        self._resumed_end = max(self._resumed_end, offset + 1)
+        if key is not None and out:
+            key.out[offset] = None
+        elif not out:
+            (self._asleep_free if key is None else self._asleep)[offset] = None
+            self._returned[offset] = None
+            if key is not None:
+                self._waiting += 1
+                heapq.heappush(key.waiting, offset)
 
     def lend(self, offset: int) -> None:
         """One that was not due until now is out: it has no place in the order of its key."""
@@ -375,7 +407,7 @@ class KeyOrder:
         """Whose first message was just taken: the next one may be a part of the same answer."""
         head = self._head(key)
         key.offered = None
-        if head is not None and head not in self._asleep:
+        if head is not None and head not in self._asleep and head < self.front:
             key.offered = (consumer, head)
             heapq.heappush(self._offers[consumer], (head, key.hash))
 
@@ -384,7 +416,9 @@ class KeyOrder:
         head = self._head(key)
         if head is None and not key.out and key.more_from is None:
             self._keys.pop(key.hash, None)
-        consumer = None if head is None or head in self._asleep else self._may_have(key)
+        # Only what an owner before has left lies behind the front (`resume`).
+        cannot_go = head is None or head in self._asleep or head >= self.front
+        consumer = None if cannot_go else self._may_have(key)
         if head is None or consumer is None:
             key.offered = None
         elif key.offered != (consumer, head):

@@ -1,9 +1,10 @@
 """The driver of one subscription in one partition: receive, acknowledge, seek.
 
 Promises: an ack that returned is durable, in whatever order acks come and however many holes they
-leave; a message whose lease ended is delivered again, so delivery is at least once. Leases are
-memory only: after a take-over they are void and unacked messages are delivered again. Delivery
-counts above 1 are durable before a consumer hears of them.
+leave; a message whose lease ended is delivered again, so delivery is at least once. Leases are in
+memory. At a planned end they are written down for the successor, which goes on with them; after a
+crash they are void, and unacked messages are delivered again. Delivery counts above 1 are durable
+before a consumer hears of them.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from octavo.broker.errors import (
 from octavo.broker.log.open_batches import ReadableBatch
 from octavo.broker.state.cursor import Cursor, Range, ranges_of
 from octavo.broker.state.format import CursorState, Op, ack_op, cursor_op, deliveries_op, sought_op
+from octavo.broker.state.leases import LeftAnswer, LeftLeases
 from octavo.broker.subscriptions.burying import Burying, LargeSource, LetterOffice
 from octavo.broker.subscriptions.dead_letters import SpentMessages
 from octavo.broker.subscriptions.dispatch import DispatchedBatch, Dispatcher
@@ -227,6 +229,47 @@ class Subscription:
         self._look_ms = 0
         """When it is looked at again who is there."""
         self._closed: NotOwner | None = None
+        self._era = log.lease_epoch & 0xFFFF_FFFF
+        """The epoch of the partition in which these leases began: it stands in their ack ids."""
+        left, self._held.left = self._held.left, None
+        if left is not None:
+            self._resume(left)
+
+    def _resume(self, left: LeftLeases) -> None:
+        """Continue with the leases of the last owner."""
+        now_ms = self._now_ms()
+        self._era = left.era
+        self._dispatcher.resume(left, now_ms)
+        if left.group is not None:
+            self._hold.resume(left.group, now_ms)
+        if left.newest is not None:
+            front, number, self._newest_got_none = left.newest
+            self._newest = front, number
+        for consumer, request, number, was_pending in left.answers:
+            offsets = self._dispatcher.left_of(number)
+            times = self._dispatcher.deliveries_of
+            counts = {one: times(one) + 1 for one in offsets if times(one)}
+            found = DispatchedBatch(number, offsets, counts, was_pending=was_pending)
+            self._answered[consumer] = _Answer(request, found)
+
+    def leave(self, epoch: int) -> LeftLeases:
+        """Return the leases for the successor of the owner at this epoch.
+
+        The subscription is closed: no message is handed out or acked after this call.
+        """
+        assert self._closed is not None
+        now_ms = self._now_ms()
+        left = LeftLeases(epoch, self._era, 0, group=self._hold.leave(now_ms))
+        self._dispatcher.leave(left, now_ms)
+        given = {one.number for one in left.messages if one.number}
+        left.answers += [
+            LeftAnswer(consumer, answer.request, answer.found.number, answer.found.was_pending)
+            for consumer, answer in self._answered.items()
+            if answer.found is not None and answer.found.number in given
+        ]
+        if self._newest is not None:
+            left.newest = (*self._newest, self._newest_got_none)
+        return left
 
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
@@ -758,12 +801,11 @@ class Subscription:
 
     @property
     def _lease_epoch(self) -> int:
-        """The partition's, elsewhere in each subscription: an ack id is good for one alone, and
-        for no later one of its name.
+        """That of the first owner of a chain of planned ends, elsewhere in each subscription: an
+        ack id is good for one alone, and for no later one of its name.
         """
-        topic, epoch = divmod(self._log.lease_epoch, 1 << 32)
         word = f"{self.info.name} {self.info.created_ms}"
-        return (zlib.crc32(word.encode(), topic) << 32) + epoch
+        return (zlib.crc32(word.encode(), self._log.lease_epoch >> 32) << 32) + self._era
 
     def _lease_of(self, found: DispatchedBatch) -> str:
         """How its ack ids end."""
@@ -829,6 +871,8 @@ class Subscription:
                 found = self._shorten(found, count)
             if found.counts and not found.is_repeat:
                 await self._keep_counts(found)
+            if self._closed is not None:
+                raise self._closed  # the successor may hand it to another consumer
             self._dispatcher.begin(found, self._now_ms())
             return given
         except BaseException:

@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
 
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import NotOwner, SubscriptionNotFound
 from octavo.broker.state.cursor import Cursor
 from octavo.broker.state.format import CursorState, Op, ack_op, cursor_op, delete_op
+from octavo.broker.state.leases import LeftLeases, bounded, left_ops
 from octavo.broker.subscriptions.burying import LetterOffice
 from octavo.broker.subscriptions.subscription import SubscribedLog, Subscription
 from octavo.broker.subscriptions.uses import Uses
@@ -47,6 +49,8 @@ class SubscriptionSet:
         """Cursors that were made here, and whose making is not known to be durable."""
         self._open: dict[str, Subscription] = {}
         self._making = asyncio.Lock()
+        self._restored_s = 0.0
+        """When this owner began: leases that were left to it run from then on."""
         self.is_followed = False
         """Whether it was asked since the partition is owned which subscriptions there are."""
 
@@ -56,6 +60,7 @@ class SubscriptionSet:
         One that was truncated under, just before its owner ended, begins with what is left.
         """
         self._cursors = cursors
+        self._restored_s = asyncio.get_running_loop().time()
         for held in cursors.values():
             held.cursor.ack(0, self._log.earliest_offset)
         for held in cursors.values():
@@ -138,6 +143,7 @@ class SubscriptionSet:
                 if self._cursors.get(info.name) is not held:
                     raise SubscriptionNotFound(f"subscription {info.name!r} was deleted meanwhile")
                 del self._unsaved[info.name]
+            held.left = self._left_of(held)
             found = Subscription(
                 self._log, info, held.cursor, self._config, held, self._office, self._uses
             )
@@ -201,6 +207,23 @@ class SubscriptionSet:
         """The partition is served elsewhere from now on."""
         for subscription in tuple(self._open.values()):
             subscription.close(error)
+
+    def leave(self, epoch: int) -> list[Op]:
+        """Return all leases, for the successor of the owner at this epoch. All are closed."""
+        found = list[list[Op]]()
+        for name, held in self._cursors.items():
+            subscription = self._open.get(name)
+            left = self._left_of(held) if subscription is None else subscription.leave(epoch)
+            if left is not None and left.says_something:
+                found.append(left_ops(name, held.created_ms, replace(left, epoch=epoch)))
+        return bounded(found)
+
+    def _left_of(self, held: CursorState) -> LeftLeases | None:
+        """Return the last owner's leases of a subscription not used here yet, as of this moment."""
+        if held.left is None:
+            return None
+        passed_s = asyncio.get_running_loop().time() - self._restored_s
+        return held.left.later(int(passed_s * 1000))
 
     def stats(self) -> dict[str, SubscriptionStats]:
         """Of those in use since the partition was opened."""

@@ -147,7 +147,7 @@ class ClientReferee:
                         epoch, lease = map(int, one.ack_id.split("-")[2:])
                         record = Record(one.key, one.value, one.headers)
                         shown = log.odd.name_of(record, "a loop")
-                        rows.append((one.offset, shown, epoch, lease, one.delivery_count))
+                        rows.append((one.offset, shown, epoch, epoch, lease, one.delivery_count))
                 log.delivered(exchange.sub, rows, exchange.asked[name])
         elif exchange.what == "ack":
             epochs = msgspec.json.decode(reply.headers[EPOCHS], type=dict[str, int])

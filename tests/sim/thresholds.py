@@ -190,6 +190,8 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "octavo.broker.partition.compactor:_READ_BYTES": (1, 300),
     "octavo.broker.partition.compactor:_READ_COUNT": (1, 5),
     "octavo.broker.partition.ending:STATE_BYTES_MAX": (0, 60),
+    "octavo.broker.state.leases:LEASES_BYTES_MAX": (0, 1_000),
+    "octavo.broker.state.leases:_OF_ONE_OP": (1, 3),
     "octavo.broker.cluster.ownership:_GIVEN_LOOKS": (1, 4),
     "octavo.broker.cluster.ownership:_GIVEN_PAUSE_S": (0.001, 0.05),
     "octavo.broker.partition.opening:_CLOSED_LOOKS": (1, 4),

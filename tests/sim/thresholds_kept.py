@@ -107,6 +107,7 @@ KEPT: Mapping[str, str] = {
         octavo.ledger.rereplication.forgetting:_NAMED_MAX
     """,
     "bounds a file that was never written longer: what is longer is not read": """
+        octavo.broker.state.leases:_MESSAGES_MAX
         octavo.bookie.ledgers.cookies:_VERSION_BYTES_MAX
         octavo.bookie.check.folder_check:_MARK_BYTES_MAX octavo.bookie.journal.mark:_BYTES_MAX
     """,

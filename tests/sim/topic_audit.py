@@ -88,7 +88,7 @@ class CursorHistory:
     answered: int = 0
     """Receives. What was given to one that was not answered comes again, after what followed it."""
     fresh: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    """Epoch → (lease, offset) of first deliveries."""
+    """Era → (lease, offset) of first deliveries."""
     mark: tuple[int, int] = (0, 0)
     """Epoch and committed offset as last seen."""
     told: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -374,19 +374,21 @@ class LogHistory:
             }
 
     def delivered(
-        self, sub: str, given: Sequence[tuple[int, str, int, int, int]], asked: Asked
+        self, sub: str, given: Sequence[tuple[int, str, int, int, int, int]], asked: Asked
     ) -> None:
-        """A consumer was given (offset, value, epoch, lease, delivery count) each.
+        """A consumer was given (offset, value, epoch, era, lease, delivery count) each.
+
+        The era is the epoch that its ack id names: lease numbers ascend within it.
 
         A seek since it asked may have come before the delivery, and the acks that count now after.
         """
         cursor = self.cursors[sub]
-        for offset, value, epoch, lease, count in given:
+        for offset, value, epoch, era, lease, count in given:
             self._see(offset, value, f"subscription {sub}")
             cursor.delivered.add(offset)
             self._check_count(cursor, asked, offset, epoch, count)
             if count == 1:
-                cursor.fresh.setdefault(epoch, []).append((lease, offset))
+                cursor.fresh.setdefault(era, []).append((lease, offset))
             else:
                 self._trace.probe("topic.redelivered")
             by = asked.acked.get(offset)

@@ -349,8 +349,12 @@ class TopicLoad:
         self._requests += 1
         request = f"r{self._requests}" if client.rng.random() < 0.7 else ""
 
+        owner_epoch = 0
+
         async def work(partition: Partition) -> list[Delivery]:
+            nonlocal owner_epoch
             subscription = await partition.subscription(sub)
+            owner_epoch = partition.epoch
             given = await subscription.receive(
                 consumer or f"{client.name}.{client.run}",
                 messages_max=messages_max,
@@ -376,23 +380,28 @@ class TopicLoad:
                 await client.pause(RETRY_S)
                 continue
             cursor.answered += 1
-            self._delivered(log, sub, given, asked)
+            self._delivered(log, sub, given, asked, owner_epoch)
             if log.appends is not None and log.appends.how == "append":
                 for one in given:  # a delivery does not say whose word its time is
                     log.appends.shown(log, one.offset, one.record.timestamp_ms, "consumer")
             return given
         return []
 
-    def _delivered(self, log: LogHistory, sub: str, given: list[Delivery], asked: Asked) -> None:
+    def _delivered(
+        self, log: LogHistory, sub: str, given: list[Delivery], asked: Asked, epoch: int
+    ) -> None:
+        """`epoch`: of the owner when it was asked; an ack id may name an earlier epoch."""
         rows = []
         for one in given:
             partition, offset, lease_epoch, lease = map(int, one.ack_id.split("-"))
-            epoch = lease_epoch & 0xFFFF_FFFF
+            era = lease_epoch & 0xFFFF_FFFF
+            if era > epoch:
+                self.audit.fail(f"S9 {log.name}: ack id {one.ack_id} at epoch {epoch}")
             if (partition, offset) != (log.name.partition, one.offset):
                 self.audit.fail(f"S9 {log.name} offset {one.offset}: ack id {one.ack_id}")
             value = log.odd.name_of(one.record, f"subscription {sub}")
             self.types.given(log, sub, one.offset, value)
-            rows.append((one.offset, value, epoch, lease, one.delivery_count))
+            rows.append((one.offset, value, epoch, era, lease, one.delivery_count))
         log.delivered(sub, rows, asked)
 
     async def acknowledge(

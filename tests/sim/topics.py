@@ -39,6 +39,7 @@ from tests.sim.exclusive_load import ExclusiveLoad, ExclusiveOptions
 from tests.sim.fleet import Fleet
 from tests.sim.fork_load import ForkLoad
 from tests.sim.large_load import LargeLoad
+from tests.sim.lease_audit import LeaseAudit
 from tests.sim.leftover_audit import left_over
 from tests.sim.letter_load import LetterJudge, LetterOptions
 from tests.sim.options import SimOptions
@@ -232,6 +233,7 @@ class Topics:
             two_clocks=cluster.metadata.resends_reads,
         )  # fmt: skip
         self.times = TimeLoad(self.load, times, self.chains.times)
+        self.leases = LeaseAudit(loop.time, cluster.trace, cluster.audit.fail)
         self.policies = PolicyAudit(
             cluster, self.audit, self.chains.times, clocks_jump=times.jump_mean_s is not None
         )
@@ -346,6 +348,7 @@ class Topics:
         with (
             self.fleet.installed(),
             self.policies.installed(),
+            self.leases.installed(),
             nullcontext() if not self.tools else self.tools.installed(),
             self.load.delays.installed(self.cluster.loop.wall_ms),
             self._cursors(),

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from octavo.broker.state.cursor import Cursor
+from octavo.broker.state.format import CursorState, State, encode
+from octavo.broker.state.leases import LeftLeases, left_ops
 from octavo.broker.subscriptions.dispatch import DispatchedBatch, Dispatcher
 from octavo.broker.subscriptions.keys import KeyOrder
 from octavo.broker.subscriptions.slots import SLOTS, Slots, hash_of, slot_of
@@ -48,6 +50,8 @@ class Topic:
         while True:
             found = self.dispatcher.dispatch(name, now, end, most)
             if found is not None:
+                self.dispatcher.reading(found)
+                self.dispatcher.begin(found, now)
                 return found
             look = self.order.wanted(name, end)
             if look is None or not self.dispatcher.is_open_to(name):
@@ -58,6 +62,23 @@ class Topic:
                 for offset, key in enumerate(self.messages[look.start : look.stop], look.start)
             ]
             assert self.order.learn(look, known, look.stop)
+
+    def handed_over(self, now: int, ahead: int = 1000) -> Topic:
+        """The same at another owner, which was told of leases and has looked at nothing."""
+        other = Topic(ahead, self.messages)
+        left = LeftLeases(1, 1, 0)
+        self.dispatcher.leave(left, now)
+        state = State({"s": CursorState(7, Cursor(0))})
+        state.apply(encode(left_ops("s", 7, left)))
+        told = state.cursors["s"].left
+        assert told is not None
+        other.cursor.reset(self.cursor.committed_offset)
+        for start, end in self.cursor.ranges():
+            other.cursor.ack(start, end)
+        other.order.reset()
+        other.dispatcher.reset()
+        other.dispatcher.resume(told, now)
+        return other
 
     def ack(self, *offsets: int) -> None:
         for offset in offsets:
@@ -196,6 +217,56 @@ def test_a_seek_begins_anew() -> None:
     assert topic.take("a", 0) == [1, 2, 3]
 
 
+def test_the_next_owner_keeps_each_key_where_it_is() -> None:
+    topic = Topic(keys=["k", "k", "k", "other", None])
+    first = topic.receive("a", 0, 2)
+    assert first is not None
+    assert first.offsets == [0, 1]
+    topic = topic.handed_over(10)
+    assert topic.take("b", 11) == [3, 4], "the third of the key waits for the two that are out"
+    assert [topic.dispatcher.holds(one, first.number) for one in range(3)] == [True, True, False]
+    topic.ack(0, 1)
+    assert topic.take("a", 12) == [2]
+
+
+def test_what_sleeps_at_one_owner_sleeps_on_at_the_next_in_its_place() -> None:
+    topic = Topic(keys=["k", "k", "k", "k"])
+    assert topic.take("a", 0, 3) == [0, 1, 2]
+    topic.dispatcher.nack(2, 0, 50)
+    topic.dispatcher.nack(0, 0, None)
+    topic = topic.handed_over(10)
+    assert topic.take("a", 59, 1) == [0], "it came back at once, and was not looked at here before"
+    topic.ack(0)
+    assert topic.take("a", 59) == [1, 2, 3], "the delay of the third was over at 50"
+
+
+def test_what_woke_at_the_next_owner_does_not_overtake_what_was_not_looked_at() -> None:
+    """The second of the key is further than one look from the first."""
+    topic = Topic(keys=["k", *[None] * 1199, "k", *[None] * 299, "k"])
+    while (look := topic.order.wanted("", 1_501)) is not None:
+        known = [(one, hash_of(b"k") if one in (0, 1_200, 1_500) else None)
+                 for one in range(look.start, look.stop)]  # fmt: skip
+        topic.order.learn(look, known, look.stop)
+    assert topic.take("a", 0, 2_000) == list(range(1_501))
+    topic.ack(*range(1, 1_200), *range(1_201, 1_500))
+    topic.dispatcher.nack(1_500, 0, 5)
+    topic.dispatcher.nack(1_200, 0, None)
+    topic.dispatcher.nack(0, 0, None)
+    topic = topic.handed_over(2)
+    assert topic.take("a", 20) == [0]
+    topic.ack(0)
+    assert topic.take("a", 20) == [1_200, 1_500]
+
+
+def test_more_keys_than_are_looked_ahead_for_come_back_at_the_next_owner() -> None:
+    """All that was out comes back, and nothing new may be looked at: it would wait for ever."""
+    keys: list[str | None] = [f"k{number}" for number in range(8)]
+    topic = Topic(keys=keys * 2)
+    assert topic.take("a", 0) == list(range(16))
+    topic = topic.handed_over(10, ahead=4)
+    assert topic.take("a", LEASE + 1) == list(range(16))
+
+
 @dataclass
 class Held:
     consumer: str
@@ -319,6 +390,13 @@ class KeyShared(RuleBasedStateMachine):
         assert self.topic.dispatcher.revoke(name) == bool(others)
         for offset in others:
             del self.model.held[offset]
+
+    @rule()
+    def hand_over(self) -> None:
+        """The next owner knows only the consumers that hold messages."""
+        self.topic = self.topic.handed_over(self.now, ahead=8)
+        holders = {held.consumer for held in self.model.held.values()}
+        self.model.seen = {one: at for one, at in self.model.seen.items() if one in holders}
 
     @rule(back=st.integers(0, 10))
     def seek(self, back: int) -> None:

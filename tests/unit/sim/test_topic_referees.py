@@ -48,7 +48,7 @@ def test_a_good_history_is_left_alone(log: LogHistory, failures: list[str]) -> N
     read(log, 0, "a", "b")
     moves = log.ack_begins("s", [0, 1])
     log.ack_ends("s", [0, 1], 1, moves)
-    log.delivered("s", [(2, "c", 1, 3, 1), (3, "d", 1, 4, 1)], log.cursors["s"].asks())
+    log.delivered("s", [(2, "c", 1, 1, 3, 1), (3, "d", 1, 1, 4, 1)], log.cursors["s"].asks())
     log.trim(2)
     log.mark_seen("s", 1, 2)
     log.check_whole(2, 4)
@@ -101,7 +101,7 @@ BAD: dict[str, Callable[[LogHistory], object]] = {
     "is delivered again in epoch 1": lambda log: (
         stored(log, "a", at=0),
         log.ack_ends("s", [0], 1, log.ack_begins("s", [0])),
-        log.delivered("s", [(0, "a", 1, 2, 1)], log.cursors["s"].asks()),
+        log.delivered("s", [(0, "a", 1, 1, 2, 1)], log.cursors["s"].asks()),
     ),
     "back to 1": lambda log: (
         stored(log, "a", "b", at=0),
@@ -114,7 +114,7 @@ BAD: dict[str, Callable[[LogHistory], object]] = {
     "never got offset 0": lambda log: (stored(log, "a", at=0), log.check_cursors(1)),
     "came first after 1": lambda log: (
         stored(log, "a", "b", at=0),
-        log.delivered("s", [(1, "b", 1, 1, 1), (0, "a", 1, 2, 1)], Asked(0, {})),
+        log.delivered("s", [(1, "b", 1, 1, 1, 1), (0, "a", 1, 1, 2, 1)], Asked(0, {})),
         log.check_cursors(2),
     ),
 }
@@ -174,7 +174,7 @@ def test_what_an_older_owner_delivers_again_is_allowed(
 ) -> None:
     stored(log, "a", at=0)
     log.ack_ends("s", [0], 2, log.ack_begins("s", [0]))
-    log.delivered("s", [(0, "a", 1, 2, 1)], log.cursors["s"].asks())
+    log.delivered("s", [(0, "a", 1, 1, 2, 1)], log.cursors["s"].asks())
     assert not failures
 
 
@@ -188,7 +188,7 @@ def test_what_was_given_between_a_seek_and_the_ack_after_it_is_allowed(
     log.seek_begins("s", 0)
     log.seek_ends("s", 0, known=True)
     log.ack_ends("s", [0], 1, log.ack_begins("s", [0]))
-    log.delivered("s", [(0, "a", 1, 2, 1)], asked)
+    log.delivered("s", [(0, "a", 1, 1, 2, 1)], asked)
     assert not failures
 
 
@@ -226,11 +226,11 @@ def test_a_count_does_not_fall(log: LogHistory, failures: list[str]) -> None:
     stored(log, "a", at=0)
     cursor = log.cursors["s"]
     asked = cursor.asks()
-    log.delivered("s", [(0, "a", 2, 1, 2)], cursor.asks())
-    log.delivered("s", [(0, "a", 1, 2, 1)], cursor.asks())  # of an owner that has a successor
-    log.delivered("s", [(0, "a", 2, 2, 1)], asked)  # was on its way for long
+    log.delivered("s", [(0, "a", 2, 2, 1, 2)], cursor.asks())
+    log.delivered("s", [(0, "a", 1, 1, 2, 1)], cursor.asks())  # of an owner that has a successor
+    log.delivered("s", [(0, "a", 2, 2, 2, 1)], asked)  # was on its way for long
     assert not failures
-    log.delivered("s", [(0, "a", 4, 1, 1)], cursor.asks())
+    log.delivered("s", [(0, "a", 4, 4, 1, 1)], cursor.asks())
     assert any("X15" in failure for failure in failures)
 
 

@@ -1,0 +1,155 @@
+"""The referee of leases over planned ends: what an owner leaves, its successor goes on with.
+
+It looks at what an owner has out when it ends as planned, at what of that became durable, and at
+what the next owner holds when the subscription is first used there. X24: a message that a consumer
+was given, and that was leased when its owner ended so, is leased at the next owner, under the same
+ack id, until its time is over. It may be acked meanwhile. An owner that could not write is no
+promise, and an opening in between ends all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from octavo.broker.partition.partition import Partition
+from octavo.broker.state import leases
+from octavo.broker.state.cursor import unpack_ranges
+from octavo.broker.state.format import Op
+from octavo.broker.state.log import StateLog
+from octavo.broker.subscriptions.subscription import Subscription
+from octavo.broker.types import PartitionName
+from tests.sim.trace import Trace
+
+_ALL_FIT = 10_000
+"""Of a seed, whose bound was not drawn small."""
+
+
+class Promise(NamedTuple):
+    """What one subscription's leases are when its owner ends."""
+
+    epoch: int
+    created_ms: int
+    era: int
+    out: dict[int, tuple[int, float]]
+    """Offset → lease number, and until when, in seconds."""
+
+
+class LeaseAudit:
+    """Of all partitions of one seed."""
+
+    def __init__(
+        self, now_s: Callable[[], float], trace: Trace, fail: Callable[[str], None]
+    ) -> None:
+        self._now_s = now_s
+        self._trace = trace
+        self._fail = fail
+        self._promises: dict[tuple[PartitionName, str], Promise] = {}
+        """Durable ones."""
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """While this is entered, ends and beginnings are looked at."""
+        referee, put = self, setattr
+        kept_leave, kept_note = Partition._leave_leases, StateLog.note
+        kept_init = Subscription.__init__
+
+        def leave(partition: Partition) -> None:
+            kept_leave(partition)
+            referee.left(partition)
+
+        def note(log: StateLog, *ops: Op) -> None:
+            if not ops or ops[0][0] != 22:
+                kept_note(log, *ops)
+                return
+            queued = log._queue
+
+            def watched(some: list[Op]) -> Any:
+                done = queued(some)
+                told = referee.told(log._name, some)
+                done.add_done_callback(
+                    lambda one: (
+                        referee.durable(told)
+                        if not one.cancelled() and one.exception() is None
+                        else None
+                    )
+                )
+                return done
+
+            put(log, "_queue", watched)
+            try:
+                kept_note(log, *ops)
+            finally:
+                del log.__dict__["_queue"]
+
+        def begun(subscription: Subscription, *args: Any, **more: Any) -> None:
+            kept_init(subscription, *args, **more)
+            if isinstance(subscription._log, Partition):
+                referee.begun(subscription._log, subscription)
+
+        put(Partition, "_leave_leases", leave)
+        put(StateLog, "note", note)
+        put(Subscription, "__init__", begun)
+        try:
+            yield
+        finally:
+            put(Partition, "_leave_leases", kept_leave)
+            put(StateLog, "note", kept_note)
+            put(Subscription, "__init__", kept_init)
+
+    def left(self, partition: Partition) -> None:
+        """An owner has ended as planned: all that its consumers hold is among what it leaves."""
+        if not partition._context.leases_are_read() or leases.LEASES_BYTES_MAX < _ALL_FIT:
+            return
+        told = self.told(partition.name, partition._left)
+        for name in partition._subscriptions._cursors:
+            subscription = partition._subscriptions._open.get(name)
+            if subscription is None:
+                continue
+            of = told.get((partition.name, name))
+            for offset, lease in subscription._dispatcher._lease_of.items():
+                if lease.given and (of is None or of.out.get(offset, (0,))[0] != lease.number):
+                    self._fail(
+                        f"X24 {partition.name} {name}: offset {offset} is out under lease "
+                        f"{lease.number}, and its owner ends without telling"
+                    )
+
+    def told(self, name: PartitionName, ops: list[Op]) -> dict[tuple[PartitionName, str], Promise]:
+        """What operations say."""
+        now_s, found = self._now_s(), dict[tuple[PartitionName, str], Promise]()
+        for op in ops:
+            if op[0] == 22:
+                _, sub, created_ms, epoch, era, *_ = op
+                found[name, sub] = Promise(epoch, created_ms, era, {})
+            elif op[2] == leases.OUT:
+                _, sub, _, time_ms, number, _, ranges, *_ = op
+                for start, end in unpack_ranges(ranges):
+                    found[name, sub].out.update(
+                        dict.fromkeys(range(start, end), (number, now_s + time_ms / 1000))
+                    )
+        return found
+
+    def durable(self, told: dict[tuple[PartitionName, str], Promise]) -> None:
+        """Whoever opens the partition next reads it."""
+        self._promises |= told
+
+    def begun(self, partition: Partition, subscription: Subscription) -> None:
+        """A subscription is used at an owner for the first time."""
+        name, sub = partition.name, subscription.info.name
+        promise = self._promises.pop((name, sub), None)
+        if promise is None or promise.created_ms != subscription.info.created_ms:
+            return
+        if promise.epoch + 1 != partition.epoch or not subscription.info.settings.durable:
+            return
+        for offset, (number, until_s) in promise.out.items():
+            if self._now_s() >= until_s or subscription._cursor.is_acked(offset):
+                continue
+            self._trace.probe("topic.lease_goes_on")
+            if not subscription._dispatcher.holds(offset, number):
+                self._fail(
+                    f"X24 {name} {sub}: offset {offset} was left leased under {number} in epoch "
+                    f"{promise.epoch}, and is nobody's in epoch {partition.epoch}"
+                )
+            elif subscription._era != promise.era:
+                self._fail(f"X24 {name} {sub}: ack ids of {promise.era} are not taken any more")
