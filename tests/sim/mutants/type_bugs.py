@@ -58,7 +58,7 @@ MUTANTS = (
         (
             Edit(
                 f"{_KEYS}.wanted",
-                "if self.front >= end or self.is_full:",
+                "if self.front >= end or (self.is_full and self.front >= self._resumed_end):",
                 "if self.front >= end or self.is_full or self._spilled:",
             ),
         ),
