@@ -31,6 +31,7 @@ from octavo.bookie.wire.guard import Guard
 from octavo.bookie.wire.listener import ListenFailed, why_not_listening
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.host_names import is_own
+from octavo.protocol.numbers import whole
 from octavo.security.principal import ANONYMOUS, Shown, Unauthenticated
 from octavo.security.rules import BOOKIES, CLUSTER, Operation
 from octavo.tls.contexts import Certificates
@@ -216,6 +217,18 @@ class AdminServer:
         except Exception as error:
             log.error("admin_request_failed", path=path, error=repr(error), exc_info=error)
             return "500 Internal Server Error", _JSON, _plain({"error": repr(error)})
+
+
+def number_of(query: Mapping[str, str], name: str, default: int) -> int:
+    """A whole number from the query. Raises a `ValueError` that is answered as a 400."""
+    text = query.get(name)
+    found = default if text is None else whole(text)
+    if found is None:
+        raise ValueError(
+            f"{name}={text[:60] if text else ''!r}: it must be a whole number in plain digits, "
+            "without a sign or a zero in front"
+        )
+    return found
 
 
 def _shown(head: bytes, writer: asyncio.StreamWriter) -> Shown:

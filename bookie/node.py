@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
-from octavo.bookie.admin import AdminServer
+from octavo.bookie.admin import AdminServer, number_of
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.files import Disk, DiskError, File
 from octavo.bookie.gc.collector import Collector
@@ -247,7 +247,7 @@ class BookieNode:
         admin.route("GET", "/scrub", lambda _: storage.scrubber.status())
         admin.route("POST", "/scrub", start_scrub)
         admin.route(
-            "GET", "/gc", lambda query: collector.status_json(int(query.get("limit", "1000")))
+            "GET", "/gc", lambda query: collector.status_json(number_of(query, "limit", 1000))
         )
         admin.route("POST", "/gc", start_gc)
 

@@ -14,9 +14,10 @@ from typing import Literal, NamedTuple
 from octavo.broker.errors import InvalidAckId, InvalidMessageId, InvalidName, InvalidSettings
 from octavo.broker.policies.rules import OFF, check_policies, resolved
 from octavo.metadata.topic_records import ForkRecord, Policies
-from octavo.protocol.ack_ids import span_of
+from octavo.protocol.ack_ids import parts_of, span_of
 from octavo.protocol.batch import BatchHeader
 from octavo.protocol.names import NAME_RULE, is_name
+from octavo.protocol.numbers import whole
 from octavo.protocol.records import Record
 
 DEFAULT_NAMESPACE = "public"
@@ -105,12 +106,14 @@ class MessageId(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> MessageId:
         """`ledger:entry:index`. Raises `InvalidMessageId`."""
-        parts = text.split(":")
-        if len(parts) != 3 or not all(p.isascii() and p.isdigit() and len(p) < 20 for p in parts):
+        numbers = [whole(part) for part in text.split(":", 3)]
+        found = [number for number in numbers if number is not None]
+        if len(numbers) != 3 or len(found) != 3:
             raise InvalidMessageId(
-                f"message id {text[:_NAME_SHOWN_CHARS]!r} is not of the form ledger:entry:index"
+                f"message id {text[:_NAME_SHOWN_CHARS]!r} is not of the form ledger:entry:index, "
+                "each a number without a zero in front"
             )
-        return cls(int(parts[0]), int(parts[1]), int(parts[2]))
+        return cls(*found)
 
 
 class AckId(NamedTuple):
@@ -133,10 +136,13 @@ class AckId(NamedTuple):
     def parse(cls, text: str) -> AckId:
         """The fields of an ack id. Raises `InvalidAckId`."""
         try:
-            partition, offset, epoch, lease = text.split("-")
-            return cls(int(partition), int(offset), int(epoch), int(lease))
+            partition, offsets, epoch, lease = parts_of(text)
+            start, _ = span_of(offsets)
         except ValueError:
             raise cls.invalid(text) from None
+        if ":" in offsets:
+            raise cls.invalid(text)
+        return cls(int(partition), start, int(epoch), int(lease))
 
     @staticmethod
     def invalid(text: str) -> InvalidAckId:
@@ -159,7 +165,7 @@ class AckRange(NamedTuple):
     def parse(cls, text: str) -> AckRange:
         """Of one message or of many: see protocol/ack_ids.py. Raises `InvalidAckId`."""
         try:
-            partition, offsets, epoch, lease = text.split("-")
+            partition, offsets, epoch, lease = parts_of(text)
             return cls(int(partition), *span_of(offsets), int(epoch), int(lease))
         except ValueError:
             raise AckId.invalid(text) from None

@@ -20,7 +20,7 @@ _FORMS = (
     "a metadata URL is zk://host:port[,host:port…]/chroot for ZooKeeper (zks:// with TLS), "
     "or file:///absolute/path/octavo.db for one machine"
 )
-_HOST = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?\Z")
+_HOST = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?\Z")
 
 
 def open_store(

@@ -9,12 +9,28 @@ thousands of the first.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
+
+_NUMBER = r"(?:0|[1-9][0-9]{0,18})"
+_ACK_ID = re.compile(rf"({_NUMBER})-({_NUMBER}(?::{_NUMBER})?)-({_NUMBER})-({_NUMBER})")
 
 
 def one(partition: int, offset: int, lease: str) -> str:
     """Of one message; `lease` is `epoch-number`."""
     return f"{partition}-{offset}-{lease}"
+
+
+def parts_of(text: str) -> tuple[str, str, str, str]:
+    """Partition, offsets, epoch and lease, as they stand. `ValueError` for what is no ack id.
+
+    Each number has one spelling, so that two texts never name one message.
+    """
+    found = _ACK_ID.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text[:50]!r} is no ack id")
+    partition, offsets, epoch, lease = found.groups()
+    return partition, offsets, epoch, lease
 
 
 def span_of(text: str) -> tuple[int, int]:

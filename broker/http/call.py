@@ -22,6 +22,7 @@ from octavo.broker.http.gate import Grant
 from octavo.broker.http.inflating import ENCODINGS, Inflater
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.types import PartitionName, TopicName, checked_name
+from octavo.protocol.numbers import AMOUNT, whole
 from octavo.security.principal import Identity
 from octavo.security.rules import Kind, Operation, Resource
 
@@ -38,7 +39,7 @@ CURL_DATA = "application/x-www-form-urlencoded"
 OWNER_HEADER = "Octavo-Owner"
 NEXT_OFFSET_HEADER = "Next-Offset"
 
-_DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,20})?)(ms|s|m|h|d)?")
+_DURATION = re.compile(rf"({AMOUNT})(ms|s|m|h|d)?")
 _UNKNOWN_FIELD = re.compile(
     r"Object contains unknown field `.*?`(?: - at `\$(?P<path>.*)`)?", re.DOTALL
 )
@@ -55,6 +56,7 @@ _LEAP_SECOND = 60
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNIT_MS = {"ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "d": 8.64e7, None: 1e3}
 OFFSET_MAX = 2**63 - 1
+PARTITION_MAX = 10**9 - 1
 PRESSED_STALL_S = 2.0
 """A body that stands still for so long while memory for bodies is scarce loses its place."""
 
@@ -147,11 +149,12 @@ class Call:
         text = self.variables.get("partition")
         if text is None:
             return None
-        if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        number = whole(text, PARTITION_MAX)
+        if number is None:
             raise Problem(
                 400, "invalid-partition", f"partition {text[:20]!r} in the path is not a number"
             )
-        return self.topic.partition(int(text))
+        return self.topic.partition(number)
 
     @property
     def names_incarnation(self) -> bool:
@@ -209,9 +212,10 @@ class Call:
         text = self.query.get(name)
         if text is None:
             return default
-        if not re.fullmatch(r"-?[0-9]{1,19}", text) or not least <= int(text) <= most:
-            raise bad_parameter(name, text, f"a whole number from {least} to {most}")
-        return int(text)
+        found = whole(text, most, least)
+        if found is None:
+            raise bad_parameter(name, text, whole_hint(least, most))
+        return found
 
     def duration_ms(self, name: str, default_ms: int, most_ms: int) -> int:
         """A span of time from the query: seconds, or with a unit as in `500ms`, `30s`, `2m`."""
@@ -537,6 +541,11 @@ def time_hint(text: str) -> str:
     if _DAY.fullmatch(text):
         return f" (a day alone is no time: {text}T00:00:00Z is one)"
     return ""
+
+
+def whole_hint(least: int, most: int) -> str:
+    """What a whole number must be, for errors."""
+    return f"a whole number from {least} to {most}, in plain digits without a zero in front"
 
 
 def bad_parameter(name: str, text: str, expected: str) -> Problem:

@@ -14,6 +14,8 @@ from datetime import datetime
 
 import msgspec
 
+from octavo.protocol.numbers import whole
+
 OFFSET_HEADER = "Stream-Next-Offset"
 CLOSED_HEADER = "Stream-Closed"
 UP_TO_DATE_HEADER = "Stream-Up-To-Date"
@@ -37,7 +39,6 @@ CURSOR_EPOCH_S = 1_728_432_000
 CURSOR_JITTER_S = 3600
 
 _OFFSET = re.compile(r"0{16}_([0-9]{16})")
-_NUMBER = re.compile(r"0|[1-9][0-9]{0,15}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
 _LINE_ENDS = re.compile(rb"\r\n|\r|\n")
 
@@ -56,9 +57,7 @@ def offset_of(text: str) -> int | None:
 
 def number_of(text: str) -> int | None:
     """A whole number from 0 to 2⁵³−1, without a sign or a leading 0."""
-    if _NUMBER.fullmatch(text) is None or int(text) > HIGHEST_NUMBER:
-        return None
-    return int(text)
+    return whole(text, HIGHEST_NUMBER)
 
 
 def time_ms_of(text: str) -> int | None:

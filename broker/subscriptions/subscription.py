@@ -56,11 +56,12 @@ from octavo.broker.types import (
     SubscriptionInfo,
     SubscriptionStats,
 )
-from octavo.protocol.ack_ids import shown, span_of
+from octavo.protocol.ack_ids import parts_of, shown, span_of
 from octavo.protocol.append_time import Times
 from octavo.protocol.batch import ATTRIBUTE_DELAYED
 from octavo.protocol.due import due_of
 from octavo.protocol.leased import Leased, Run, joined, runs_of
+from octavo.protocol.numbers import whole
 from octavo.protocol.records import record_bytes
 
 _MESSAGES_MAX = 10_000
@@ -983,7 +984,7 @@ class Subscription:
         for text in ack_ids:
             # Taken apart in place: a thousand of these come with every call.
             try:
-                partition, offsets_text, epoch, lease_text = text.split("-")
+                partition, offsets_text, epoch, lease_text = parts_of(text)
                 start, end = span_of(offsets_text)
                 lease, of = int(lease_text), int(epoch) >> 32
             except ValueError:
@@ -1037,8 +1038,9 @@ class Subscription:
 
 def _number_of(request: str) -> tuple[str, int] | None:
     """The two parts of a request's text when it ends in a number, `…-12`."""
-    front, _, number = request.rpartition("-")
-    return (front, int(number)) if front and number.isascii() and number.isdigit() else None
+    front, _, last = request.rpartition("-")
+    number = whole(last)
+    return None if number is None or not front else (front, number)
 
 
 def _stop_of(hidden: Range) -> int:

@@ -21,6 +21,7 @@ from msgspec import UNSET
 from octavo.cli.options import BadOption, Data, Url, broker_urls
 from octavo.cli.output import Waiting, emit_raw, say
 from octavo.protocol.json_message import show_headers, show_key, show_value
+from octavo.protocol.numbers import whole
 
 if TYPE_CHECKING:
     from octavo.client.client import AsyncClient
@@ -422,7 +423,8 @@ async def _by_reading(
     """Print one partition, or all of them one after the other (beside one another: --follow)."""
     found = await client.topic(topic)
     numbers = range(found.partitions) if partition is None else [partition]
-    place: str | int = int(start) if start.isdigit() else start
+    offset = whole(start)
+    place = start if offset is None else offset
 
     async def one(number: int) -> None:
         async for message in client.messages(

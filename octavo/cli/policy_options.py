@@ -9,6 +9,8 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from octavo.protocol.numbers import whole
+
 DEFAULT = "default"
 """Given as a value: say nothing any more, so that the namespace's word or the default holds."""
 
@@ -96,7 +98,8 @@ def _nested(said: dict[str, str | None]) -> dict[str, Any]:
         if text is None:
             continue
         first, _, second = path.partition(".")
-        value = None if text == DEFAULT else int(text) if text.isdigit() else text
+        number = whole(text)
+        value = None if text == DEFAULT else text if number is None else number
         if second:
             found.setdefault(first, {})[second] = value
         else:

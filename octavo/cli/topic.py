@@ -21,6 +21,7 @@ from octavo.cli.options import (
 )
 from octavo.cli.output import Waiting, emit_fields, emit_json, emit_table, err, say
 from octavo.cli.policy_options import merged, with_policies
+from octavo.protocol.numbers import whole
 
 if TYPE_CHECKING:
     from octavo.client.client import AsyncClient
@@ -201,18 +202,20 @@ def _places(given: list[str]) -> str | int | dict[int, str | int]:
     """Of `--at`: one place for all partitions, or one for each that is named."""
 
     def place(text: str) -> str | int:
-        return int(text) if text.isascii() and text.isdigit() else text
+        offset = whole(text)
+        return text if offset is None else offset
 
     if len(given) == 1 and "=" not in given[0]:
         return place(given[0])
     found: dict[int, str | int] = {}
     for one in given:
         number, _, text = one.partition("=")
-        if not (text and number.isascii() and number.isdigit()):
+        partition = whole(number)
+        if not text or partition is None:
             raise BadOption(
                 f"--at {one!r}: one place for all partitions, or PARTITION=PLACE for each of them"
             )
-        found[int(number)] = place(text)
+        found[partition] = place(text)
     return found
 
 

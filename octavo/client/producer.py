@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import operator
 import random
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
@@ -33,6 +32,7 @@ from octavo.client.types import (
 )
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.due import due_header
+from octavo.protocol.numbers import producer_number
 from octavo.protocol.records import Record, partition_for
 
 PRODUCER_ID_MAX = 2**63 - 1
@@ -77,9 +77,7 @@ def producer_id_of(text: str | int | None, rng: random.Random) -> int:
     """A number as it is, another name by its SHA-256 (as brokers do), none at random."""
     if text is None:
         return rng.getrandbits(63)
-    if isinstance(text, int) or (text.isascii() and text.isdigit()):
-        return int(text)
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+    return text if isinstance(text, int) else producer_number(text)
 
 
 class Receipt:

@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from octavo.bookie.adds import AddBatch
+from octavo.bookie.admin import number_of
 from octavo.bookie.node import BookieNode
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.options import LedgerOptions
@@ -27,6 +28,7 @@ from octavo.ledger.rereplication.keeper import CopyKeeper, KeeperOptions, Keeper
 from octavo.metadata.store import MetadataError, MetadataStore
 from octavo.protocol.entry import HEADER
 from octavo.protocol.frames import Flag, add_prefix
+from octavo.protocol.numbers import WHOLE_MAX
 from octavo.security.bookie_tokens import Prove
 from octavo.tls.contexts import Certificates
 
@@ -152,7 +154,7 @@ def _expose(node: BookieNode, keeper: CopyKeeper, comparer: CopyComparer) -> Non
     status, compared = keeper.status, comparer.status
 
     def listing(query: Mapping[str, str]) -> dict[str, Any]:
-        limit = int(query.get("limit", str(_LISTED_MAX)))
+        limit = number_of(query, "limit", _LISTED_MAX)
         return {
             "walks": status.walks,
             "copied_entries": status.copied_entries,
@@ -173,8 +175,8 @@ def _expose(node: BookieNode, keeper: CopyKeeper, comparer: CopyComparer) -> Non
 
     def look_now(query: Mapping[str, str]) -> dict[str, Any]:
         if "ledger" in query:
-            first, last = int(query.get("first", "0")), int(query.get("last", str(2**63 - 1)))
-            comparer.doubt(int(query["ledger"]), max(0, first), last)
+            first, last = number_of(query, "first", 0), number_of(query, "last", WHOLE_MAX)
+            comparer.doubt(number_of(query, "ledger", 0), first, last)
         else:
             keeper.walk_now()
         return listing(query)

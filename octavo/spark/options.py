@@ -102,9 +102,9 @@ _TABLES = {
 """These too, of a table in a catalog, beside the person's own properties (`team.name`)."""
 _OF_TABLE = "option."
 """Before the name of each option of a table, which Spark gives once so and once plainly."""
-_TIME = re.compile(r"(\d+)\s*(ms|s|m|h|d)?\Z")
+_TIME = re.compile(r"([0-9]+)\s*(ms|s|m|h|d)?\Z")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SIZE = re.compile(r"(\d+)\s*(k|m|g|t)?i?b?\Z", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]+)\s*(k|m|g|t)?i?b?\Z", re.IGNORECASE)
 _UNIT_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 READ_FROM = ("auto", "bookies", "broker", "offload")
 SPLIT_BYTES = 128 * 2**20

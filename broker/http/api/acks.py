@@ -21,6 +21,7 @@ from octavo.broker.http.forwarding import ask_all, ask_partition, at_owner, topi
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import AckRange, MessageId, Nack, TopicName
+from octavo.protocol.numbers import whole
 from octavo.security.principal import Identity
 
 ACK_IDS_MAX = 100_000
@@ -216,8 +217,8 @@ def _up_to(value: int | str) -> Position:
             return value
     elif value.count(":") == 2:
         return MessageId.parse(value)
-    elif value.isascii() and value.isdigit() and len(value) < 20 and int(value) <= OFFSET_MAX:
-        return int(value)
+    elif (offset := whole(value)) is not None:
+        return offset
     raise Problem(
         422, "invalid-up-to", f"up_to is {value!r:.60}; it must be an offset or a message id"
     )

@@ -29,13 +29,14 @@ from octavo.broker.http.api.answers import (
     PartLoaded,
 )
 from octavo.broker.http.api.topics import show_partition
-from octavo.broker.http.call import OFFSET_MAX, Call, bad_parameter
+from octavo.broker.http.call import OFFSET_MAX, Call, bad_parameter, whole_hint
 from octavo.broker.http.forwarding import ask_partition, at_owner
 from octavo.broker.http.problems import Problem
 from octavo.broker.internal_topics import check_not_internal
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import PartitionName, TopicName, checked_name
 from octavo.metadata.bulk_loads import BulkLoadRecord, PrivateLedger
+from octavo.protocol.numbers import whole
 from octavo.security.rules import Kind, Operation, Resource
 
 TOKEN_HEADER = "Bulk-Load-Token"
@@ -278,9 +279,10 @@ def _bulk_load(call: Call) -> str:
 
 def _batch(call: Call) -> int:
     text = call.variables["batch"]
-    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= OFFSET_MAX):
-        raise bad_parameter("batch", text, f"a whole number from 0 to {OFFSET_MAX}")
-    return int(text)
+    found = whole(text)
+    if found is None:
+        raise bad_parameter("batch", text, whole_hint(0, OFFSET_MAX))
+    return found
 
 
 def _caller(call: Call, batch: int, after: int | None) -> Caller:

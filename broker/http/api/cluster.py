@@ -19,7 +19,7 @@ from octavo.broker.clock.deletion_clock import DeletionTime
 from octavo.broker.cluster.in_use import FORCED_EVERY_S, in_use, user_of
 from octavo.broker.http.api.answers import Ledger, LedgerFragment
 from octavo.broker.http.browsers import PAGE_HEADERS
-from octavo.broker.http.call import OFFSET_MAX, Call, bad_parameter
+from octavo.broker.http.call import OFFSET_MAX, Call, bad_parameter, whole_hint
 from octavo.broker.http.overview import Seen
 from octavo.broker.http.problems import Problem
 from octavo.broker.http.status_page import page
@@ -30,6 +30,7 @@ from octavo.metadata.bookies import BookieInfo
 from octavo.metadata.ledgers import LedgerMetadata, LedgerState
 from octavo.metadata.store import MetadataUnavailable
 from octavo.protocol.batch import BatchHeader, InvalidBatch, read_header
+from octavo.protocol.numbers import whole
 from octavo.security.keys.errors import KeyMissing
 from octavo.security.rules import Kind
 
@@ -164,9 +165,10 @@ def _show_batch(payload: bytes) -> dict[str, Any] | None:
 
 def _number(call: Call, name: str) -> int:
     text = call.variables[name]
-    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= OFFSET_MAX):
-        raise bad_parameter(name, text, f"a whole number from 0 to {OFFSET_MAX}")
-    return int(text)
+    found = whole(text)
+    if found is None:
+        raise bad_parameter(name, text, whole_hint(0, OFFSET_MAX))
+    return found
 
 
 # ---- nodes

@@ -32,6 +32,7 @@ from octavo.broker.partition.partition import Partition
 from octavo.broker.types import Owner, PartitionName
 from octavo.protocol.append_time import APPEND_TIME_HEADER, SPAN_MS, Times
 from octavo.protocol.batch import BatchHeader, read_header
+from octavo.protocol.numbers import whole
 
 LAST_EVENT_HEADER = "Last-Event-ID"
 PAGE_BYTES = 64 * 1024
@@ -160,10 +161,11 @@ def _from(call: Call, start: str) -> str:
     last = call.headers.get(LAST_EVENT_HEADER)
     if last is None:
         return start
-    if not (last.isascii() and last.isdigit() and len(last) < 20 and int(last) < OFFSET_MAX):
+    offset = whole(last, OFFSET_MAX - 1)
+    if offset is None:
         raise Problem(
             400,
             "invalid-header",
             f"{LAST_EVENT_HEADER} is {last[:40]!r}; it must be the offset that an event had as id",
         )
-    return str(int(last) + 1)
+    return str(offset + 1)

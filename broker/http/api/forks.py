@@ -26,6 +26,7 @@ from octavo.broker.internal_topics import check_not_internal
 from octavo.broker.log.ledger_list import Cut, ForkPoint
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import TopicInfo, TopicName
+from octavo.protocol.numbers import whole
 from octavo.security.rules import Kind, Operation, Resource
 
 _TRIES_MAX = 3
@@ -83,9 +84,10 @@ def _places(at: str | int | dict[str, str | int], info: TopicInfo) -> dict[int, 
     if isinstance(at, dict):
         found = dict.fromkeys(range(count), "latest")
         for key, place in at.items():
-            if not (key.isascii() and key.isdigit() and len(key) < 9 and int(key) < count):
+            number = whole(key, count - 1)
+            if number is None:
                 raise _wrong(f"{key!r:.60} is no partition of {info.name}, which has {count}")
-            found[int(key)] = _checked(place)
+            found[number] = _checked(place)
         return found
     if isinstance(_position(_checked(at)), int) and count > 1:
         raise _wrong(

@@ -16,10 +16,11 @@ from msgspec import Meta
 
 from octavo.broker.errors import GroupFull, TopicNotFound
 from octavo.broker.http.api.topic_body import TIME, time_ms
-from octavo.broker.http.call import Call
+from octavo.broker.http.call import PARTITION_MAX, Call
 from octavo.broker.http.groups import GroupName, KeptGroup, keeper_of, now_ms
 from octavo.broker.http.problems import Problem
 from octavo.broker.types import Owner, PartitionName, TopicName, checked_name
+from octavo.protocol.numbers import whole
 from octavo.protocol.topic_patterns import InvalidPattern, TopicPattern
 from octavo.security.rules import Kind, Operation, Resource
 
@@ -195,9 +196,10 @@ def _pattern(name: GroupName, text: str) -> TopicPattern:
 
 def _partition(text: str) -> PartitionName:
     topic, _, number = text.rpartition("/")
-    if not (number.isascii() and number.isdigit() and len(number) <= 9 and topic.count("/") == 1):
+    found = whole(number, PARTITION_MAX)
+    if found is None or topic.count("/") != 1:
         raise Problem(422, "invalid-body", f"holds {text[:60]!r}: write namespace/topic/partition")
-    return TopicName.parse(topic).partition(int(number))
+    return TopicName.parse(topic).partition(found)
 
 
 async def _wanted(call: Call, name: GroupName, patterns: list[TopicPattern]) -> list[PartitionName]:

@@ -34,6 +34,7 @@ from octavo.protocol.json_message import (
 )
 from octavo.protocol.large import large_body_of
 from octavo.protocol.limits import JSON_HEADERS_MAX, TIMESTAMP_MS_MAX
+from octavo.protocol.numbers import whole
 from octavo.protocol.records import Record
 
 DELAY_MS_MAX = 366 * 24 * 3_600_000
@@ -258,7 +259,7 @@ def raw_record(body: bytes, headers: Mapping[str, str], now_ms: int) -> Record:
     stamp = headers.get("Octavo-Timestamp")
     stamp_ms: int | None = now_ms
     if stamp is not None:
-        stamp_ms = int(stamp) if stamp.isdecimal() and len(stamp) < 16 else parse_time_ms(stamp)
+        stamp_ms = _millis_of(stamp)
         if stamp_ms is None or not 0 <= stamp_ms <= TIMESTAMP_MS_MAX:
             raise Problem(
                 400,
@@ -277,6 +278,12 @@ def raw_record(body: bytes, headers: Mapping[str, str], now_ms: int) -> Record:
     return Record(None if key is None else _header_bytes(key), body, found, stamp_ms)
 
 
+def _millis_of(text: str) -> int | None:
+    """Milliseconds since the epoch, written so or as an RFC 3339 time; None when it is neither."""
+    millis = whole(text, 10**15 - 1)
+    return parse_time_ms(text) if millis is None else millis
+
+
 def _due_of_head(headers: Mapping[str, str], now_ms: int) -> list[tuple[str, bytes]]:
     at, after = headers.get("Octavo-Deliver-At"), headers.get("Octavo-Deliver-After")
     if at is None and after is None:
@@ -291,7 +298,7 @@ def _due_of_head(headers: Mapping[str, str], now_ms: int) -> list[tuple[str, byt
         wanted = "a time such as 500ms, 30s or 2h"
     else:
         assert at is not None
-        due_ms = int(at) if at.isdecimal() and len(at) < 16 else parse_time_ms(at)
+        due_ms = _millis_of(at)
         wanted = f"milliseconds since the epoch or an RFC 3339 time{time_hint(at)}"
     if due_ms is None:
         name = "Octavo-Deliver-At" if after is None else "Octavo-Deliver-After"

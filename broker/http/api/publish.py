@@ -10,7 +10,6 @@ owner. 2xx only when all of it is durable; what was stored before something fail
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import re
 from collections.abc import Mapping
 from typing import Any, cast
@@ -23,7 +22,7 @@ from octavo.broker.http.api.access import LAST_EPOCH
 from octavo.broker.http.api.auto_create import topic_to_publish
 from octavo.broker.http.api.batching import ACCESS_HEADER, Piece, Producer, Publishing, size_of
 from octavo.broker.http.api.payloads import decode_message, decode_messages, raw_record, record_of
-from octavo.broker.http.call import JSON, NDJSON, NEXT_OFFSET_HEADER, RECORD_BATCH, Call
+from octavo.broker.http.call import JSON, NDJSON, NEXT_OFFSET_HEADER, RECORD_BATCH, Call, whole_hint
 from octavo.broker.http.forwarding import at_owner, with_owner
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.http.services import Services
@@ -43,6 +42,7 @@ from octavo.protocol.batch import (
 )
 from octavo.protocol.compression import compression_of
 from octavo.protocol.limits import json_line_bytes_max
+from octavo.protocol.numbers import producer_number, whole
 from octavo.protocol.records import Record, partition_for
 
 BLANK_LINES_MAX = 10_000
@@ -309,24 +309,17 @@ def _producer_of(call: Call) -> Producer | None:
     if not name:
         raise _bad_header("Producer-Id", name, "a number or a name")
     return Producer(
-        _producer_number(name),
+        producer_number(name),
         _header_number("Producer-Epoch", epoch, 2**15 - 1),
         _header_number("Producer-Seq", sequence, 2**31 - 1),
     )
 
 
-def _producer_number(name: str) -> int:
-    """A producer's 63-bit id: its decimal digits, or the first 63 bits of its name's SHA-256."""
-    if name.isascii() and name.isdigit() and len(name) < 20 and int(name) < 2**63:
-        return int(name)
-    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
-
-
 def _header_number(name: str, text: str, most: int) -> int:
-    if text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= most:
-        return int(text)
-    raise _bad_header(name, text, f"a whole number from 0 to {most}")
+    found = whole(text, most)
+    if found is None:
+        raise _bad_header(name, text, whole_hint(0, most))
+    return found
 
 
 def _bad_header(name: str, text: str, expected: str) -> Problem:
@@ -375,10 +368,11 @@ def _expected_offset(call: Call) -> int | None:
     text = call.headers.get("If-Match")
     if text is None:
         return None
-    found = text.strip().strip('"')
-    if found.isascii() and found.isdigit() and len(found) < 20:
-        return int(found)
-    raise _bad_header("If-Match", text, 'the next offset in quotes, such as "42"')
+    is_quoted = len(text) > 2 and text[0] == text[-1] == '"'
+    found = whole(text[1:-1] if is_quoted else text)
+    if found is None:
+        raise _bad_header("If-Match", text, 'the next offset in quotes, such as "42"')
+    return found
 
 
 def _wants_places(call: Call) -> bool:

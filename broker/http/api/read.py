@@ -24,7 +24,6 @@ from octavo.broker.http.call import (
     JSON,
     NDJSON,
     NEXT_OFFSET_HEADER,
-    OFFSET_MAX,
     OWNER_HEADER,
     RECORD_BATCH,
     Call,
@@ -44,6 +43,7 @@ from octavo.protocol.append_time import APPEND_TIME_HEADER, Times
 from octavo.protocol.batch import InvalidBatch
 from octavo.protocol.compression import UnsupportedCompression
 from octavo.protocol.limits import MESSAGE_BYTES_MAX
+from octavo.protocol.numbers import whole
 from octavo.protocol.records import record_bytes
 from octavo.protocol.windows import BatchWindows
 
@@ -223,8 +223,9 @@ def position_of(text: str) -> Position | None:
     """What `text` means as a place in a partition; `None` when it means nothing."""
     if text in ("earliest", "latest"):
         return text
-    if text.isascii() and text.isdigit():
-        return int(text) if len(text) < 20 and int(text) <= OFFSET_MAX else None
+    offset = whole(text)
+    if offset is not None:
+        return offset
     if text.count(":") == 2 and "T" not in text and "-" not in text:
         return MessageId.parse(text)
     time_ms = parse_time_ms(text)

@@ -32,6 +32,7 @@ from octavo.broker.types import (
     TopicSettings,
 )
 from octavo.metadata.topics import AutoCreate, NamespaceRecord, Policies
+from octavo.protocol.numbers import AMOUNT
 
 OFF_WORD = "off"
 """None of it, whatever the namespace says; `null` leaves it to the namespace."""
@@ -89,7 +90,7 @@ BACKOFF_MOST_MS = 600_000
 COMPACTION_AFTER_BYTES = 64 * 2**20
 """Of a topic whose `compaction` says no `after_size`."""
 
-_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([KMGT]i?B|B)?", re.IGNORECASE)
+_SIZE = re.compile(rf"({AMOUNT}) ?([KMGT]i?B|B)?", re.IGNORECASE | re.ASCII)
 _UNIT_BYTES = {
     "": 1, "b": 1,
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from octavo.bookie import admin as module
-from octavo.bookie.admin import AdminServer
+from octavo.bookie.admin import AdminServer, number_of
 from octavo.bookie.metrics import BookieMetrics
 from octavo.protocol.codes import BookieIOError
 
@@ -65,11 +65,13 @@ async def test_a_handler_that_fails_is_an_answer(admin: AdminServer) -> None:
         raise BookieIOError("the log is gone")
 
     admin.route("GET", "/refuse", refuse)
-    admin.route("GET", "/number", lambda query: int(query.get("limit", "1")))
+    admin.route("GET", "/number", lambda query: number_of(query, "limit", 1))
     admin.route("GET", "/wrong", lambda query: 1 // 0)
     status, said = await ask(admin, "GET /refuse")
     assert (status, said["reason"]) == (503, "the log is gone")
-    assert (await ask(admin, "GET /number?limit=many"))[0] == 400
+    for wrong in ("many", "-1", "007", "%2B7", "1_000", "%D9%A7"):
+        status, said = await ask(admin, f"GET /number?limit={wrong}")
+        assert (status, said["reason"][:6]) == (400, "limit="), wrong
     assert (await ask(admin, "GET /wrong"))[0] == 500
     assert (await ask(admin, "GET /number"))[0] == 200, "the server goes on"
 
