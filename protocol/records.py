@@ -33,6 +33,7 @@ from octavo.protocol.batch import (
     sealed,
     with_base_offset,
 )
+from octavo.protocol.calendar import NO_TIME_MS
 from octavo.protocol.compression import Compression, compression_of, unpack
 from octavo.protocol.due import is_delayed
 from octavo.protocol.entry import Buffer
@@ -43,8 +44,6 @@ _UNLIMITED = 2**31 - 1
 """The builder's own size limit is not used: callers bound a batch by what they put into it."""
 RECORD_OVERHEAD_BYTES = 16
 """About what a message takes in a batch beside its `record_bytes`."""
-NO_TIME_MS = -1
-"""The timestamp of a message that has none."""
 _LATER_MS = 2
 """By so much -1 is a time like any other."""
 _NO_HEADERS: list[tuple[str, bytes | None]] = []

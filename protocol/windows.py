@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import compress
 from operator import attrgetter
+from typing import Any
 
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch
@@ -26,10 +27,12 @@ from octavo.protocol.batch import (
     InvalidBatch,
     read_header,
 )
-from octavo.protocol.compression import Compression, compression_of
+from octavo.protocol.compression import Compression, compression_of, unpack
 from octavo.protocol.entry import Buffer
 from octavo.protocol.limits import RECORD_BYTES_MAX, RECORD_HEADERS_MAX
-from octavo.protocol.records import Record
+from octavo.protocol.odd_records import OddRecord, as_record, damaged, parse
+from octavo.protocol.records import NOT_RECORDS, Record
+from octavo.protocol.records import open_batch as open_records
 
 WINDOW_RECORDS = 128
 """Records taken apart together: a tenth of a millisecond."""
@@ -133,9 +136,20 @@ class BatchWindows:
                 Record(one.key, one.value, one.headers, one.timestamp, number)
                 for number, one in enumerate(self._opened(at), first)
             ]
-        except _DAMAGED as error:
-            raise self._damaged_soon(first, error) from error
+        except _DAMAGED:
+            odd = self._one_by_one(at)
+            found = [as_record(one, number) for number, one in enumerate(odd, first)]
         return first, found
+
+    def readable_window(self, index: int) -> tuple[int, list[Record]]:
+        """The same for readers: a damaged record alone is an empty message that says why."""
+        try:
+            return self.window(index)
+        except InvalidBatch:
+            at = bisect_right(self._firsts, index) - 1
+            first = self._firsts[at]
+            odd = self._one_by_one(at, marked=True)
+            return first, [as_record(one, number) for number, one in enumerate(odd, first)]
 
     def gapped_window(self, index: int) -> tuple[int, list[Record]]:
         """The same of a batch of a compacted view: `offset_delta` is what each record says."""
@@ -146,16 +160,16 @@ class BatchWindows:
                 Record(one.key, one.value, one.headers, one.timestamp, one.offset)
                 for one in self._opened(at)
             ]
-        except _DAMAGED as error:
-            raise self._damaged_soon(first, error) from error
+        except _DAMAGED:
+            found = [as_record(one, one.offset) for one in self._one_by_one(at)]
         return first, found
 
     def keys(self, number: int) -> list[bytes | None]:
         """The keys of window `number`, as `numbers` has them. Raises `InvalidBatch`."""
         try:
             return [one.key for one in self._opened(number)]
-        except _DAMAGED as error:
-            raise self._damaged_soon(self._firsts[number], error) from error
+        except (*_DAMAGED, InvalidBatch):
+            return [one.key for one in self._one_by_one(number, marked=True)]
 
     def chosen(self, number: int, marks: bytes) -> list[Record]:
         """Of window `number` the records whose mark is not 0: a byte for each. See `window`."""
@@ -165,21 +179,26 @@ class BatchWindows:
                 Record(one.key, one.value, one.headers, one.timestamp, at)
                 for at, one in compress(enumerate(self._opened(number), first), marks)
             ]
-        except _DAMAGED as error:
-            raise self._damaged_soon(first, error) from error
+        except (*_DAMAGED, InvalidBatch):
+            odd = enumerate(self._one_by_one(number, marked=True), first)
+            return [as_record(one, at) for at, one in compress(odd, marks)]
 
     def numbers(self, number: int) -> range:
         """Those of the records in window `number`."""
         return range(self._firsts[number], self._last(number))
 
-    def following(self, index: int, *, gaps: bool = False) -> Iterator[tuple[int, list[Record]]]:
+    def following(
+        self, index: int, *, gaps: bool = False, marked: bool = False
+    ) -> Iterator[tuple[int, list[Record]]]:
         """Window by window, from the one that holds the record `index` on: see `window`.
 
-        `gaps`: see `gapped_window`; the offset deltas must ascend to what the header says.
+        `marked`: see `readable_window`. `gaps`: see `gapped_window`; the offset deltas must ascend
+        to what the header says.
         """
         last = -1
         while index < self.header.record_count:
-            first, found = self.gapped_window(index) if gaps else self.window(index)
+            read = self.readable_window if marked else self.window
+            first, found = self.gapped_window(index) if gaps else read(index)
             for number, record in enumerate(found, first) if gaps else ():
                 if not last < record.offset_delta <= self.header.last_offset_delta:
                     raise self._damaged(
@@ -188,6 +207,12 @@ class BatchWindows:
                 last = record.offset_delta
             yield first, found
             index = first + len(found)
+
+    def marked(self) -> Iterable[OddRecord]:
+        """All records, one by one; `offset` counts as `base_offset` does."""
+        for number in range(self.windows):
+            for one in self._one_by_one(number, marked=True):
+                yield one._replace(offset=one.offset + self.header.base_offset)
 
     @property
     def windows(self) -> int:
@@ -219,8 +244,8 @@ class BatchWindows:
             raise self._damaged(first, f"it has {size} bytes; the most is {RECORD_BYTES_MAX}")
         try:
             deltas = self._deltas(number)
-        except _DAMAGED as error:
-            raise self._damaged_soon(first, error) from error
+        except _DAMAGED:
+            deltas = [one.offset for one in self._one_by_one(number)]
         if deltas != list(range(first, after)):
             raise self._damaged(first, "offset deltas do not count up by one")
         return after - first
@@ -248,6 +273,33 @@ class BatchWindows:
         )
         return DefaultRecordBatch(HEADER.pack(*plain) + self._data[start:end])
 
+    def _one_by_one(self, number: int, *, marked: bool = False) -> list[OddRecord]:
+        """The records of a window that holds one which the compiled codec refuses.
+
+        A damaged one is `InvalidBatch`, or stands there as such where it is to be `marked`.
+        """
+        found: list[OddRecord] = []
+        position, last = self._starts[number], self._end(number)
+        for index in self.numbers(number):
+            try:
+                size, body = _varint(self._data, position)
+            except IndexError:
+                raise self._damaged(index, "the batch ends before it") from None
+            end = body + (size >> 1)
+            if end > last:
+                raise self._damaged(index, "the batch ends within it")
+            try:
+                found.append(parse(self._data, position, end, self.header))
+            except ValueError as error:
+                why = self._damaged(index, str(error))
+                if not marked:
+                    raise why from error
+                found.append(damaged(self.header, index, str(why)))
+            position = end
+        if position != last:
+            raise InvalidBatch(f"{last - position} bytes follow the last record")
+        return found
+
     def _check_headers(self, index: int, position: int) -> None:
         """A long record is a window of its own; each header would be three objects."""
         data = self._data
@@ -265,11 +317,25 @@ class BatchWindows:
         if count > RECORD_HEADERS_MAX:
             raise self._damaged(index, f"it has {count} headers; the most is {RECORD_HEADERS_MAX}")
 
-    def _damaged_soon(self, first: int, why: Exception) -> InvalidBatch:
-        return self._damaged(first, f"it, or one soon behind it: {why}")
-
     def _damaged(self, index: int, why: str) -> InvalidBatch:
         return InvalidBatch(f"record {index} of {self.header.record_count}: {why}")
+
+
+def all_records(batch: Buffer) -> list[Any]:
+    """The records of one whole batch, as `records.open_batch` has them; a damaged one is marked.
+
+    Raises `NOT_RECORDS` where the batch cannot be unpacked, or its lengths do not fit.
+    """
+    try:
+        return list(open_records(batch))
+    except NOT_RECORDS:
+        header, kind = packing_of(batch)
+        packed = bytes(batch)
+        records = unpack(kind, packed[HEADER_BYTES:]) if kind else packed[HEADER_BYTES:]
+        windows = BatchWindows(header, records)
+        while windows.step():
+            pass
+        return list(windows.marked())
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from octavo.protocol.append_time import readable
 from octavo.protocol.batch import InvalidBatch, read_header
 from octavo.protocol.compression import UnsupportedCompression
 from octavo.protocol.entry import Buffer
+from octavo.protocol.odd_records import ERROR_HEADER
 from octavo.protocol.records import Record
 from octavo.protocol.windows import WINDOW_RECORDS, BatchWindows
 
@@ -144,7 +145,7 @@ class ReadableBatch:
         span = self._windows.span(index)
         await self._turns.take(len(span))
         try:
-            self._first, self._records = self._windows.window(index)
+            self._first, self._records = self._windows.readable_window(index)
         except InvalidBatch as error:
             self._first, self._records = span.start, _empty(span, error)
 
@@ -163,13 +164,13 @@ class _Damaged:
         """Messages to take together."""
         return range(index, min(index + WINDOW_RECORDS, self._record_count))
 
-    def window(self, index: int) -> tuple[int, list[Record]]:
-        """See `BatchWindows.window`."""
+    def readable_window(self, index: int) -> tuple[int, list[Record]]:
+        """See `BatchWindows.readable_window`."""
         return index, _empty(self.span(index), self._why)
 
 
 def _empty(span: range, why: Exception) -> list[Record]:
-    headers = (("octavo-error", str(why).encode()),)
+    headers = ((ERROR_HEADER, str(why).encode()),)
     return [Record(None, None, headers, 0, index) for index in span]
 
 

@@ -1,6 +1,7 @@
 """Where in a ledger a time begins: the first record that is as new, in the order of offsets.
 
-Kafka's rule, which holds also where timestamps are out of order. A source finds batches by the
+Kafka's rule, which holds also where timestamps are out of order. A time that no calendar has
+(microseconds, say) is no time: its message is passed over. A source finds batches by the
 newest timestamp that their headers name (`EntrySource.as_new_as`); here the record is found.
 """
 
@@ -14,6 +15,7 @@ from octavo.protocol.append_time import Appended, shown
 from octavo.protocol.batch import InvalidBatch, read_header
 from octavo.protocol.compression import UnsupportedCompression
 from octavo.protocol.entry import Buffer
+from octavo.protocol.limits import TIMESTAMP_MS_MAX
 
 
 async def offset_as_new_as(
@@ -61,7 +63,8 @@ async def _first_delta(
         async with opening(batch) as windows:
             for turn, (_, records) in enumerate(windows.following(0, gaps=gaps), 1):
                 for record in records:
-                    if record.timestamp_ms >= time_ms and record.offset_delta >= passed:
+                    is_so = time_ms <= record.timestamp_ms <= TIMESTAMP_MS_MAX
+                    if is_so and record.offset_delta >= passed:
                         return record.offset_delta
                 if not turn % TURN_WINDOWS:
                     await asyncio.sleep(0)

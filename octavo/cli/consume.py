@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
-from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from msgspec import UNSET
 
 from octavo.cli.options import BadOption, Data, Url, broker_urls
 from octavo.cli.output import Waiting, emit_raw, say
+from octavo.protocol.calendar import iso_of
 from octavo.protocol.json_message import show_headers, show_key, show_value
 from octavo.protocol.numbers import whole
 
@@ -324,11 +324,13 @@ def plain_message(message: Message) -> dict[str, Any]:
     """The JSON form, as the API gives it; `octavo publish --envelope` stores it again."""
     key, key_base64 = show_key(message.key)
     value, value_text, value_base64 = show_value(message.value)
-    found = {
+    time = iso_of(message.timestamp_ms)
+    found: dict[str, Any] = {
         "topic": (getattr(message, "topic", "")) or UNSET,
         "partition": message.partition,
         "offset": message.offset,
-        "time": datetime.fromtimestamp(message.timestamp_ms / 1000, UTC).isoformat(),
+        "time": time,
+        "timestamp": UNSET if time is not None else message.timestamp_ms,
         "id": message.id or UNSET,
         "key": key,
         "key_base64": key_base64,

@@ -16,6 +16,7 @@ import typer
 
 from octavo.cli.options import AsJson, BadOption, Data, Metadata, Yes, metadata_url
 from octavo.cli.output import emit_fields, emit_json, emit_raw, emit_table, say
+from octavo.protocol.calendar import in_calendar
 
 if TYPE_CHECKING:
     from octavo.ledger.client import LedgerClient
@@ -294,7 +295,11 @@ def _end(found: LedgerMetadata) -> str:
 
 
 def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds") if ms else ""
+    if not ms:
+        return ""
+    if not in_calendar(ms):
+        return f"{ms} ms"
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 def _show_entry(entry_id: int, payload: bytes, raw: bool, as_json: bool) -> None:

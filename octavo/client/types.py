@@ -20,7 +20,8 @@ from octavo.protocol.large import LargeBody, large_body_of
 from octavo.protocol.leased import LEASED_HEADER, Leased
 from octavo.protocol.limits import TIMESTAMP_MS_MAX
 from octavo.protocol.names import NAME_RULE, is_name
-from octavo.protocol.records import NOT_RECORDS, open_batch
+from octavo.protocol.records import NOT_RECORDS
+from octavo.protocol.windows import all_records
 
 SubscriptionType = Literal["exclusive", "failover", "shared", "key_shared"]
 
@@ -314,6 +315,6 @@ def _of_batches(leased: Leased, body: bytes) -> list[Delivery]:
 def records_of(base: int, batch: Buffer) -> list[Any]:
     """aiokafka's record objects of a batch that `check_batch` has passed. Raises `InvalidBatch`."""
     try:
-        return list(open_batch(batch))
+        return all_records(batch)
     except NOT_RECORDS as error:
         raise InvalidBatch(f"the batch at offset {base}: {error}") from error

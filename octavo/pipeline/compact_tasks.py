@@ -94,16 +94,16 @@ def keys_of(work: Work, chunk: int) -> Iterator[pa.RecordBatch]:
     """A row for each message of the chunk."""
     place, split = work.splits[chunk]
     horizon = work.places[place].horizon
-    reader = SplitReader(work.options, ("key", "value", "offset", "timestamp"))
+    reader = SplitReader(work.options, ("key", "value", "offset", "timestampMillis"))
     started_s, done = time.monotonic(), 0
     for rows in reader.read(split):
         keys, offsets = rows.column("key").to_pylist(), rows.column("offset").to_pylist()
-        times = rows.column("timestamp").cast(pa.int64()).to_pylist()
+        times = rows.column("timestampMillis").to_pylist()
         without = rows.column("value").is_null().to_pylist()
         gone = [
             empty and key is not None and offset < horizon
-            and may_go(time_us // 1000, work.policy, work.now_ms)
-            for key, offset, time_us, empty in zip(keys, offsets, times, without, strict=True)
+            and may_go(time_ms, work.policy, work.now_ms)
+            for key, offset, time_ms, empty in zip(keys, offsets, times, without, strict=True)
         ]  # fmt: skip
         yield pa.RecordBatch.from_arrays(
             [pa.array([place] * len(keys), pa.int32()), pa.array(keys, pa.binary()),

@@ -25,7 +25,8 @@ from pyspark.sql.types import (
 
 from octavo.broker.types import DEFAULT_NAMESPACE
 from octavo.protocol.batch import BatchHeader
-from octavo.protocol.records import open_batch
+from octavo.protocol.limits import TIMESTAMP_MS_MAX
+from octavo.protocol.windows import all_records
 from octavo.spark.options import InvalidOption, SourceOptions
 
 _HEADERS = ArrayType(
@@ -50,7 +51,9 @@ METADATA: dict[str, DataType] = {
     "sequence": LongType(),
 }
 """Where a message lies, and which of its producer's it is; null without an idempotent producer."""
-EVERY = {**PLAIN, **HEADERS, **METADATA}
+AS_STORED: dict[str, DataType] = {"timestampMillis": LongType()}
+"""Columns that a query has to name: the time as it is stored, also where no calendar has it."""
+EVERY = {**PLAIN, **HEADERS, **METADATA, **AS_STORED}
 
 _ARROW: dict[str, pa.DataType] = {
     "key": pa.binary(),
@@ -67,6 +70,7 @@ _ARROW: dict[str, pa.DataType] = {
     "producer": pa.int64(),
     "epoch": pa.int32(),
     "sequence": pa.int64(),
+    "timestampMillis": pa.int64(),
 }
 _MS = pa.timestamp("ms", tz="UTC")
 """What a record carries; Spark wants microseconds."""
@@ -127,7 +131,7 @@ class StoredBatch(NamedTuple):
 
     def numbered(self) -> tuple[Sequence[int], list[Any]]:
         """Offsets in the partition, and the records that have them."""
-        records = list(open_batch(self.data))
+        records = all_records(self.data)
         return self.offsets(records, 0), records
 
     def offsets(self, records: list[Any], first: int) -> Sequence[int]:
@@ -154,7 +158,7 @@ class ArrowBuilder:
             last = min(batch.header.record_count, end - batch.base)
             if first >= last:
                 return
-            records = list(open_batch(batch.data))[first:last]
+            records = all_records(batch.data)[first:last]
         else:
             offsets, every = batch.numbered()
             first, last = bisect_left(offsets, start), bisect_left(offsets, end)
@@ -187,6 +191,12 @@ def _headers(headers: list[tuple[str, bytes | None]]) -> list[dict[str, Any]] | 
     return [{"key": key, "value": value} for key, value in headers] or None
 
 
+def _times(records: list[Any]) -> list[int | None]:
+    """Null where no calendar has the time: decision 63."""
+    times: list[int] = [one.timestamp for one in records]
+    return [time if 0 <= time <= TIMESTAMP_MS_MAX else None for time in times]
+
+
 def _sequences(batch: StoredBatch, first: int, count: int) -> list[int | None]:
     sequence = batch.header.base_sequence
     if batch.header.producer_id < 0 or sequence < 0:
@@ -200,7 +210,7 @@ _FILL: dict[str, Callable[[StoredBatch, list[Any], int], Iterable[Any]]] = {
     "topic": lambda batch, records, __: [shown(batch.topic)] * len(records),
     "partition": lambda batch, records, __: [batch.partition] * len(records),
     "offset": lambda batch, records, first: batch.offsets(records, first),
-    "timestamp": lambda _, records, __: [one.timestamp for one in records],
+    "timestamp": lambda _, records, __: _times(records),
     "timestampType": lambda batch, records, __: (
         [int(bool(batch.header.attributes & _APPEND_TIME))] * len(records)
     ),
@@ -215,5 +225,6 @@ _FILL: dict[str, Callable[[StoredBatch, list[Any], int], Iterable[Any]]] = {
         [batch.header.producer_epoch if batch.header.producer_id >= 0 else None] * len(records)
     ),
     "sequence": lambda batch, records, first: _sequences(batch, first, len(records)),
+    "timestampMillis": lambda _, records, __: [one.timestamp for one in records],
 }
 assert list(_FILL) == list(_ARROW) == list(EVERY)

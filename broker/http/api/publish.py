@@ -40,6 +40,7 @@ from octavo.protocol.batch import (
     check_batch,
     split_batches,
 )
+from octavo.protocol.calendar import NO_TIME_MS, in_calendar, unit_hint
 from octavo.protocol.compression import compression_of
 from octavo.protocol.limits import json_line_bytes_max
 from octavo.protocol.numbers import producer_number, whole
@@ -355,6 +356,14 @@ def _refuse_unsupported(header: BatchHeader) -> None:
             f"record batch names producer {header.producer_id} but epoch {header.producer_epoch} "
             f"and sequence {header.base_sequence}: all three are 0 or more, or all three are -1",
         )
+    for time_ms in (header.first_timestamp, header.max_timestamp):
+        if time_ms != NO_TIME_MS and not in_calendar(time_ms):
+            raise Problem(
+                422,
+                "invalid-timestamp",
+                f"record batch has timestamp {time_ms}, which is not in milliseconds from 1970 to "
+                f"9999: {unit_hint(time_ms)}",
+            )
 
 
 def access_of(call: Call) -> int | None:

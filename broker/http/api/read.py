@@ -331,7 +331,7 @@ class _Page:
         # In a batch of a compacted view a record's offset is not told by its position.
         gaps = isinstance(batch, CompactedBatch)
         start = 0 if gaps else max(0, skip)
-        following = windows.following(start, gaps=gaps)
+        following = windows.following(start, gaps=gaps, marked=True)
         while start < batch.header.record_count:
             await self._opener.turns.take(len(windows.span(start)))
             first, records = next(following)

@@ -1,0 +1,98 @@
+"""Take apart records that the compiled codec refuses. Pure.
+
+The codec refuses a header whose name is not UTF-8, and with it every record that it was to read in
+the same go. Here one record is read by itself: an odd name is shown with its bytes spelled out
+(`caf\\xe9`), and what is really damaged is an empty message that says so, alone.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from octavo.protocol.batch import BatchHeader
+from octavo.protocol.limits import RECORD_HEADERS_MAX
+from octavo.protocol.records import Record
+
+ERROR_HEADER = "octavo-error"
+"""Of an empty message in place of one that is damaged: why."""
+_VARINT_BITS_MAX = 70
+_APPEND_TIME = 0x08
+
+
+class OddRecord(NamedTuple):
+    """A record with the attributes that the compiled codec's have."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    timestamp: int
+    offset: int
+
+
+def parse(data: bytes, start: int, end: int, header: BatchHeader) -> OddRecord:
+    """The record in `data` from `start` (its length) to `end`. `ValueError` where it is damaged.
+
+    `offset` counts from the batch's base.
+    """
+    try:
+        return _parse(data, start, end, header)
+    except IndexError:
+        raise ValueError("the batch ends within it") from None
+
+
+def _parse(data: bytes, start: int, end: int, header: BatchHeader) -> OddRecord:
+    size, at = _varint(data, start)
+    if at + size != end:
+        raise ValueError(f"its length is {size}, {end - at} bytes are there")
+    time_delta, at = _varint(data, at + 1)  # behind the attributes, which nobody uses
+    offset, at = _varint(data, at)
+    key, at = _bytes(data, at, end)
+    value, at = _bytes(data, at, end)
+    count, at = _varint(data, at)
+    if not 0 <= count <= RECORD_HEADERS_MAX:
+        raise ValueError(f"it has {count} headers; the most is {RECORD_HEADERS_MAX}")
+    headers = []
+    for _ in range(count):
+        name, at = _bytes(data, at, end)
+        if name is None:
+            raise ValueError("a header has no name")
+        text, at = _bytes(data, at, end)
+        headers.append((name.decode("utf-8", "backslashreplace"), text))
+    if at != end:
+        raise ValueError(f"{end - at} bytes follow its headers")
+    appended = header.attributes & _APPEND_TIME
+    time_ms = header.max_timestamp if appended else header.first_timestamp + time_delta
+    return OddRecord(key, value, headers, time_ms, offset)
+
+
+def damaged(header: BatchHeader, offset: int, why: str) -> OddRecord:
+    """What stands in the place of a record that cannot be read."""
+    return OddRecord(None, None, [(ERROR_HEADER, why.encode())], header.first_timestamp, offset)
+
+
+def as_record(found: OddRecord, delta: int) -> Record:
+    """The same as the project's type."""
+    return Record(found.key, found.value, found.headers, found.timestamp, delta)
+
+
+def _bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
+    size, at = _varint(data, at)
+    if size == -1:
+        return None, at
+    if size < 0 or at + size > end:
+        raise ValueError(f"a field of {size} bytes; the record has {end - at} left")
+    return data[at : at + size], at + size
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A zigzag number, and what follows."""
+    found = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        found |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return found >> 1 ^ -(found & 1), at
+        shift += 7
+        if shift >= _VARINT_BITS_MAX:
+            raise ValueError("a number without end")
