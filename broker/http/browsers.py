@@ -24,6 +24,11 @@ from octavo.broker.http.status_page import STYLE
 from octavo.protocol.host_names import is_address, is_own, name_of
 
 SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
+_BROWSERS = "mozilla/"
+"""How the `User-Agent` of every browser begins; a page cannot change it without asking first."""
+_LEASED_TYPES = frozenset(
+    ("*/*", "application/*", "application/json", "application/x-ndjson", "text/event-stream")
+)
 _OWN_SITES = frozenset(("same-origin", "none"))
 """`none`: a person typed the address."""
 
@@ -44,6 +49,28 @@ PAGE_HEADERS: Mapping[str, str] = {
     ),
 }
 """For what a browser may show: its own style sheet, and nothing that runs or is fetched."""
+
+
+SANDBOX = "sandbox; default-src 'none'; frame-ancestors 'none'"
+"""For everything else: a page of no site, without scripts, in nobody's frame."""
+PASSIVE_TYPES = frozenset(
+    (
+        "application/json",
+        "application/problem+json",
+        "application/x-ndjson",
+        "application/octet-stream",
+        "application/vnd.kafka.recordbatch.v2",
+        "text/plain",
+        "text/csv",
+        "text/event-stream",
+        "image/png",
+        "image/jpeg",
+        "image/gif",
+        "image/webp",
+    )
+)
+"""What a browser shows without running anything; all else it is to save, not to show."""
+_PASSIVE_KINDS = ("audio/", "video/", "font/")
 
 
 class Asked(Protocol):
@@ -106,6 +133,36 @@ def check_origin(headers: Mapping[str, str], origins: Collection[str]) -> None:
         )
 
 
+def check_lease(headers: Mapping[str, str], origins: Collection[str]) -> None:
+    """Raises a 403 when a browser makes a GET that leases messages, and no page of ours asks.
+
+    Where a page is not loaded by TLS, a picture's or a script's request to another site says
+    neither `Origin` nor `Sec-Fetch-Site`. So a browser has to say that it is one of our own pages,
+    or show something that such a request cannot have (`Authorization`).
+    """
+    check_origin(headers, origins)
+    if "Origin" in headers or "Sec-Fetch-Site" in headers or "Authorization" in headers:
+        return
+    accepted = {
+        wish.partition(";")[0].strip().lower() for wish in headers.get("Accept", "*/*").split(",")
+    }
+    is_browser = (
+        headers.get("User-Agent", "").lower().startswith(_BROWSERS)
+        or "Accept-Language" in headers
+        or "Referer" in headers
+        or "text/html" in accepted
+        or ("*/*" in accepted and accepted > _LEASED_TYPES & accepted)
+    )
+    if is_browser:
+        raise Problem(
+            403,
+            "foreign-origin",
+            "this call leases messages, and a browser that does not say which page asks (Origin, "
+            "Sec-Fetch-Site) may not make it; a program that calls itself a browser can send "
+            "Authorization, or another User-Agent",
+        )
+
+
 def preflight(
     method: str, headers: Mapping[str, str], origins: Collection[str]
 ) -> Mapping[str, str] | None:
@@ -146,12 +203,24 @@ def protect(
         and _is_of_dns(headers.get("Host", ""))
     ):
         answer["Strict-Transport-Security"] = f"max-age={HSTS_S}"
+    if is_safe:
+        _disarm(answer)
     origin = headers.get("Origin")
     if origins and (origin is not None or is_safe):
         answer["Vary"] = "Origin"
         if origin is not None and origin in origins:
             answer["Access-Control-Allow-Origin"] = origin
             answer["Access-Control-Expose-Headers"] = "*"
+
+
+def _disarm(answer: MutableMapping[str, str]) -> None:
+    """What users have stored is no page of this site: nothing in it runs, whatever its type."""
+    if "Content-Security-Policy" in answer:  # the status page
+        return
+    answer["Content-Security-Policy"] = SANDBOX
+    kind = answer.get("Content-Type", "").partition(";")[0].strip().lower()
+    if kind and not (kind in PASSIVE_TYPES or kind.startswith(_PASSIVE_KINDS)):
+        answer.setdefault("Content-Disposition", "attachment")
 
 
 def _site_of(origin: str) -> str:

@@ -56,7 +56,7 @@ _LEAP_SECOND = 60
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNIT_MS = {"ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "d": 8.64e7, None: 1e3}
 OFFSET_MAX = 2**63 - 1
-PARTITION_MAX = 10**9 - 1
+PARTITION_HIGHEST = 10**9 - 1
 PRESSED_STALL_S = 2.0
 """A body that stands still for so long while memory for bodies is scarce loses its place."""
 
@@ -149,7 +149,7 @@ class Call:
         text = self.variables.get("partition")
         if text is None:
             return None
-        number = whole(text, PARTITION_MAX)
+        number = whole(text, PARTITION_HIGHEST)
         if number is None:
             raise Problem(
                 400, "invalid-partition", f"partition {text[:20]!r} in the path is not a number"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
+from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -125,15 +126,49 @@ def joined(values: Sequence[bytes], *, is_json: bool) -> bytes:
     return b"[" + b",".join(values) + b"]" if is_json else b"".join(values)
 
 
-def is_text(media_type: str) -> bool:
-    """Whether events carry the data as they are; otherwise in base64."""
-    return media_type.startswith("text/") or media_type == "application/json"
+def is_text(content_type: str) -> bool:
+    """Whether events carry the data as they are; otherwise in base64.
+
+    Events are UTF-8, so text in another charset goes in base64.
+    """
+    kind, *parameters = (part.strip().lower() for part in content_type.split(";"))
+    charsets = [part.partition("=")[2].strip() for part in parameters if part[:7] == "charset"]
+    if any(one.strip('"') not in ("utf-8", "utf8", "us-ascii") for one in charsets):
+        return False
+    return kind.startswith("text/") or kind == "application/json"
 
 
-def data_event(data: bytes, media_type: str) -> bytes:
+LOOK_BACK_BYTES = 3
+"""An unfinished character of UTF-8 has no more bytes."""
+
+
+class EventText:
+    """The text of a stream for its events, though appends cut it anywhere.
+
+    A character whose bytes are in two appends goes with the second one; of `\r` and `\n` in two
+    appends only the first ends a line. What is no UTF-8 is U+FFFD, as a reader would have it.
+    """
+
+    def __init__(self, before: bytes = b"") -> None:
+        """`before`: the last bytes in front of the first one, `LOOK_BACK_BYTES` are enough."""
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+        self._decoder.decode(before)
+        self._ended_with_return = before[-1:] == b"\r"
+
+    def feed(self, data: bytes, *, is_last: bool = False) -> bytes:
+        """What can be sent now, as UTF-8. `is_last`: nothing follows, ever."""
+        text = self._decoder.decode(data, is_last)
+        if not text:
+            return b""
+        found = text[1:] if self._ended_with_return and text[0] == "\n" else text
+        self._ended_with_return = text[-1] == "\r"
+        return found.encode()
+
+
+def data_event(data: bytes, content_type: str) -> bytes:
     """An event with these bytes. Whatever ends a line begins another `data:`, so nothing in it can
     pass for an event of its own."""
-    if not is_text(media_type):
+    if not is_text(content_type):
         return b"event: data\ndata:" + b64encode(data) + b"\n\n"
     lines = _LINE_ENDS.split(data)
     return b"event: data\n" + b"".join(map(_line, lines)) + b"\n"

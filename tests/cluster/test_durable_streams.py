@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b64decode
+from codecs import getincrementaldecoder
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,33 @@ async def test_events(cluster: Cluster, kind: str) -> None:
         first = json.loads(next(e for e in events if "control" in e).split("\n")[1])
         assert first["streamNextOffset"] in (at(1), at(2), at(3))
         assert first["streamCursor"].isdigit()
+
+
+async def test_text_that_was_cut_anywhere_is_whole_in_events(cluster: Cluster) -> None:
+    """Within a character and a line's end, read at once, as it comes, and from each offset."""
+    parts = [b"a\xe2", b"\x82", b"\xac\r", b"\nb\r", b"c", b"\xf0\x9f", b"\x98\x80\xff!", b"\xe2"]
+    whole = b"".join(parts).decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+
+    def text_of(body: bytes) -> str:
+        events = [one for one in body.decode().split("\n\n") if one.startswith("event: data")]
+        lines = [[line.removeprefix("data:") for line in one.split("\n")[1:]] for one in events]
+        return "".join("\n".join(one) for one in lines)
+
+    await put(cluster, "text/markdown")
+    reader = asyncio.create_task(get(cluster, "?offset=-1&live=sse"))
+    await asyncio.sleep(0.1)
+    for part in parts:
+        await post(cluster, part, "text/markdown")
+    await post(cluster, b"", "", Stream_Closed="true")
+    assert text_of((await reader).body) == whole
+    assert text_of((await get(cluster, "?offset=-1&live=sse")).body) == whole
+    for start in range(1, len(parts)):
+        rest = text_of((await get(cluster, f"?offset={at(start)}&live=sse")).body)
+        assert whole.endswith(rest), (start, rest)
+        decoder = getincrementaldecoder("utf-8")("replace")
+        before = decoder.decode(b"".join(parts[:start]))
+        seen = before.replace("\r\n", "\n").replace("\r", "\n")
+        assert seen + rest == whole, (start, rest)
 
 
 async def test_events_end_and_are_asked_for_again(tmp_path: Path) -> None:

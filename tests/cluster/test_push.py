@@ -186,6 +186,8 @@ async def test_two_streams_share(cluster: Cluster) -> None:
         (f"{STREAM}?form=batches", {}, 400, "invalid-parameter"),
         (STREAM, {"Accept": "image/png"}, 406, "not-acceptable"),
         (STREAM, {"Origin": "http://elsewhere.example"}, 403, "foreign-origin"),
+        (STREAM, {"Accept": "image/webp,*/*;q=0.8"}, 403, "foreign-origin"),
+        (STREAM, {"User-Agent": "Mozilla/5.0 (X11)"}, 403, "foreign-origin"),
         (STREAM, {"Upgrade": "websocket", "Connection": "Upgrade"}, 400, "invalid-upgrade"),
         (
             STREAM,

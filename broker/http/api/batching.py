@@ -26,6 +26,7 @@ from octavo.broker.http.broker_calls import partition_path
 from octavo.broker.http.call import RECORD_BATCH, Call
 from octavo.broker.http.forwarding import with_owner
 from octavo.broker.http.problems import Problem, problem_of
+from octavo.broker.http.producer_ids import bound
 from octavo.broker.http.quotas import wait_of
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import MessageId, Owner, PartitionName, Published, TopicName
@@ -309,7 +310,7 @@ class Publishing:
             results = await asyncio.gather(
                 *(
                     partition.publish(
-                        piece.batch,
+                        bound(self._call, piece.batch),
                         expected_offset=piece.expected,
                         checked=True,
                         access=self._access,

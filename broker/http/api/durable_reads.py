@@ -192,6 +192,21 @@ async def _values(call: Call, batch: StoredBatch, start: int, *, is_json: bool) 
     return found
 
 
+async def _before(call: Call, partition: Partition, start: int) -> bytes:
+    """The last bytes in front of `start`, as many as an unfinished character may have."""
+    at = max(partition.earliest_offset, start - durable.LOOK_BACK_BYTES)
+    found = b""
+    while at < start:
+        batches = await partition.read(at, bytes_max=1, count_max=start - at)
+        if not batches:
+            break
+        for batch in batches:
+            values = await _values(call, batch, at, is_json=False)
+            found = (found + b"".join(values[: start - at]))[-durable.LOOK_BACK_BYTES :]
+            at = batch.next_offset
+    return found
+
+
 def _cursor(call: Call) -> str:
     jitter_s = _RANDOM.randint(1, durable.CURSOR_JITTER_S)
     return durable.cursor(call.services.clock(), call.query.get("cursor"), jitter_s)
@@ -201,7 +216,7 @@ async def _events(
     call: Call, partition: Partition, state: StreamState, start: int
 ) -> web.StreamResponse:
     """Server-sent events, until the stream ends or it is time to come again."""
-    kind = state.config.media_type
+    kind = state.config.content_type
     await partition.read(start, bytes_max=1, count_max=1)  # what is wrong is said by an answer
     with call.services.streams.one(), call.services.quotas.stream(call):
         stream = Stream(call, EVENTS)
@@ -225,11 +240,16 @@ async def _events(
 async def _send(
     call: Call, partition: Partition, state: StreamState, stream: Stream, start: int
 ) -> None:
-    kind, is_first = state.config.media_type, True
+    kind, is_first = state.config.content_type, True
+    text = None
+    if durable.is_text(kind) and not state.config.is_json:
+        text = durable.EventText(await _before(call, partition, start))
     while True:
         piece = await _piece(call, partition, state, start)
-        if piece.values:
-            data = durable.joined(piece.values, is_json=state.config.is_json)
+        data = durable.joined(piece.values, is_json=state.config.is_json) if piece.values else b""
+        if text is not None:
+            data = text.feed(data, is_last=piece.closed)
+        if data:
             await stream.send(durable.data_event(data, kind), len(piece.values))
         if piece.values or is_first or piece.closed:
             control = durable.control_event(

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from octavo.broker.errors import GroupFull, TopicNotFound
 from octavo.broker.http.api.topic_body import TIME, time_ms
-from octavo.broker.http.call import PARTITION_MAX, Call
+from octavo.broker.http.call import PARTITION_HIGHEST, Call
 from octavo.broker.http.groups import GroupName, KeptGroup, keeper_of, now_ms
 from octavo.broker.http.problems import Problem
 from octavo.broker.types import Owner, PartitionName, TopicName, checked_name
@@ -196,7 +196,7 @@ def _pattern(name: GroupName, text: str) -> TopicPattern:
 
 def _partition(text: str) -> PartitionName:
     topic, _, number = text.rpartition("/")
-    found = whole(number, PARTITION_MAX)
+    found = whole(number, PARTITION_HIGHEST)
     if found is None or topic.count("/") != 1:
         raise Problem(422, "invalid-body", f"holds {text[:60]!r}: write namespace/topic/partition")
     return TopicName.parse(topic).partition(found)

@@ -25,6 +25,7 @@ from octavo.broker.http.api.payloads import decode_message, decode_messages, raw
 from octavo.broker.http.call import JSON, NDJSON, NEXT_OFFSET_HEADER, RECORD_BATCH, Call, whole_hint
 from octavo.broker.http.forwarding import at_owner, with_owner
 from octavo.broker.http.problems import Problem, problem_of
+from octavo.broker.http.producer_ids import bound
 from octavo.broker.http.services import Services
 from octavo.broker.internal_topics import AUDIT_PARTITION
 from octavo.broker.partition.gathering import Placed
@@ -104,7 +105,10 @@ async def _publish_one_batch(
     count = header.record_count
     call.services.quotas.may_publish(partition.name.topic_name)
     published = await partition.publish(
-        body, expected_offset=_expected_offset(call), checked=True, access=access_of(call)
+        bound(call, body),
+        expected_offset=_expected_offset(call),
+        checked=True,
+        access=access_of(call),
     )
     piece = Piece(number, 0)
     piece.last = count - 1

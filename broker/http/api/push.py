@@ -26,7 +26,7 @@ from octavo.broker.http.api.deliveries import (
 from octavo.broker.http.api.feed import AT_ONCE, Feed
 from octavo.broker.http.api.read import answer_type
 from octavo.broker.http.api.sockets import Socket, wants_socket
-from octavo.broker.http.browsers import check_origin
+from octavo.broker.http.browsers import check_lease
 from octavo.broker.http.call import JSON, NDJSON, Call, bad_parameter
 from octavo.broker.http.forwarding import topic_of
 from octavo.broker.http.pages import EVENTS
@@ -41,7 +41,7 @@ CREDITS = 1_000
 async def stream(call: Call) -> web.StreamResponse:
     """`GET …/subscriptions/{subscription}/stream`."""
     config = call.services.config
-    check_origin(call.headers, config.allowed_origins)  # what is given is leased
+    check_lease(call.headers, config.allowed_origins)
     info = await topic_of(call)
     call.incarnation = info.incarnation
     subscription = await call.services.broker.topics.subscription(call.topic, call.subscription)
