@@ -370,6 +370,18 @@ class LargeNotTaken(BrokerError):
     name = "large-not-taken"
 
 
+class NotEncrypted(BrokerError):
+    """A copy of an encrypted message would be stored in clear text (422)."""
+
+    name = "not-encrypted"
+
+
+class DueAfterExpiry(BrokerError):
+    """A message would be older than its topic's `ttl` before it is due (422); none was stored."""
+
+    name = "due-after-expiry"
+
+
 class TooManyLedgers(BrokerError):
     """A partition's record, or a bulk load's, would grow too long (409)."""
 

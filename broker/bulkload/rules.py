@@ -285,6 +285,17 @@ def check_large_taken(
             f"topic {topic} checks a schema, and a body that comes in pieces cannot be checked: "
             "publish it as an ordinary message, or to a topic whose schema has validate: false"
         )
+    check_copy_taken(name, settings, ledgers)
+
+
+def check_copy_taken(
+    name: PartitionName, settings: TopicSettings | StoredSettings, ledgers: int
+) -> None:
+    """Whether it takes a dead letter or a retry that is large: no schema is looked at.
+
+    Raises `LargeNotTaken`, `TooManyLedgers`.
+    """
+    topic = name.topic_name
     if settings.compaction_after_bytes is not None:
         raise LargeNotTaken(
             f"topic {topic} is compacted, which would keep a large message and not its body: "

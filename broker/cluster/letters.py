@@ -9,12 +9,13 @@ once, as long as the copy is kept.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import NamedTuple
 
 from octavo.broker.cluster.ownership import OwnershipManager
 from octavo.broker.cluster.topics import Topics
+from octavo.broker.errors import NotEncrypted
 from octavo.broker.subscriptions.burying import LargeSource
 from octavo.broker.types import Owner, PartitionName, TopicName
 from octavo.protocol.records import Record, build_batch, partition_for
@@ -23,8 +24,12 @@ SENDERS_MAX = 16
 """Partitions that have letters in memory at once, each some 4 MiB."""
 ATTEMPT_S = 40.0
 """Longer than a publish takes before its outcome is called unknown."""
+SLOW_S = 1.0
+"""A topic for which an attempt failed after this time is doubtful until one succeeds."""
 LARGE_AT_ONCE = 2
 """Large messages that a broker copies at once, each some 8 MiB of memory."""
+DOUBTFUL_MAX = 10_000
+"""Topics remembered as doubtful; beyond, the oldest one counts as any other."""
 SLOWEST_BYTES_S = 512 * 1024
 """A copy that is slower is begun again."""
 
@@ -45,6 +50,59 @@ PassLargeOn = Callable[[Owner, PartitionName, LargeLetter], Awaitable[None]]
 """The same for one of these."""
 
 
+class Turns:
+    """Which letters are in memory at once: a topic which cannot take any delays only its own.
+
+    A topic has at most an eighth of the turns, a namespace a quarter. A topic whose last attempt
+    took long and failed is doubtful: such topics share another quarter, on top, and each namespace
+    has one turn of it. So the topics of a tenant that are full or not served, however many, hold
+    up only that tenant's letters.
+    """
+
+    def __init__(self, most: int, now_s: Callable[[], float]) -> None:
+        self._most = most
+        self._now_s = now_s
+        self._all = asyncio.Semaphore(most)
+        self._doubtful_all = asyncio.Semaphore(max(1, most // 4))
+        self._shares: dict[object, tuple[asyncio.Semaphore, int]] = {}
+        """By topic and by namespace, while it is used: and how many use it or wait for it."""
+        self._doubtful: dict[TopicName, None] = {}
+
+    @asynccontextmanager
+    async def turn(self, topic: TopicName) -> AsyncIterator[None]:
+        """A turn for letters to a topic, for as long as the block lasts."""
+        doubtful = topic in self._doubtful
+        namespace = 1 if doubtful else self._most // 4
+        async with (
+            self._share(topic, self._most // 8),
+            self._share((topic.namespace, doubtful), namespace),
+            self._doubtful_all if doubtful else self._all,
+        ):
+            began_s = self._now_s()
+            try:
+                yield
+            except BaseException:
+                if self._now_s() - began_s >= SLOW_S:
+                    self._doubtful.pop(topic, None)
+                    self._doubtful[topic] = None
+                    if len(self._doubtful) > DOUBTFUL_MAX:
+                        del self._doubtful[next(iter(self._doubtful))]
+                raise
+            self._doubtful.pop(topic, None)
+
+    @asynccontextmanager
+    async def _share(self, of: object, most: int) -> AsyncIterator[None]:
+        turns, users = self._shares.get(of) or (asyncio.Semaphore(max(1, most)), 0)
+        self._shares[of] = turns, users + 1
+        try:
+            async with turns:
+                yield
+        finally:
+            turns, users = self._shares.pop(of)
+            if users > 1:
+                self._shares[of] = turns, users - 1
+
+
 class Letters:
     """Of one broker."""
 
@@ -54,18 +112,24 @@ class Letters:
         ownership: Callable[[], OwnershipManager],
         clock: Callable[[], int],
     ) -> None:
-        self.turn = asyncio.Semaphore(SENDERS_MAX)
+        loop = asyncio.get_running_loop()
+        self._turns = Turns(SENDERS_MAX, loop.time)
+        self._large_turns = Turns(LARGE_AT_ONCE, loop.time)
         self.pass_on: PassLetterOn | None = None
         """Set by whoever connects brokers with one another."""
         self.pass_large_on: PassLargeOn | None = None
         """As well."""
-        self._large_turn = asyncio.Semaphore(LARGE_AT_ONCE)
         self._topics = topics
         self._ownership = ownership
         self._clock = clock
 
+    def turn(self, topic: TopicName) -> AbstractAsyncContextManager[None]:
+        """Letters to a topic are in memory for as long as the block lasts."""
+        return self._turns.turn(topic)
+
     async def send(
         self,
+        origin: TopicName,
         topic: TopicName,
         number: int,
         record: Record,
@@ -75,15 +139,22 @@ class Letters:
         """Return when the message is durable, at this broker's time, with the body of a large one.
 
         It goes where its key says, without one to partition `number` of as many as there are.
-        Raises what publishing and reading do, `TopicNotFound`, `TimeoutError`.
+        Raises what publishing and reading do, `TopicNotFound`, `NotEncrypted`, `TimeoutError`.
         """
-        partitions = (await self._topics.get(topic)).settings.partitions
+        target = await self._topics.get(topic)
+        if not target.settings.encrypted and (await self._topics.get(origin)).settings.encrypted:
+            raise NotEncrypted(
+                f"topic {origin} is encrypted and {topic} is not: a copy would lie there in clear "
+                f"text; have namespace {topic.namespace} encrypted"
+            )
+        partitions = target.settings.partitions
         found = number % partitions if record.key is None else partition_for(record.key, partitions)
         name = topic.partition(found)
         record = record._replace(timestamp_ms=self._clock())
         if body is not None:
-            async with self._large_turn, asyncio.timeout(ATTEMPT_S + body.size / SLOWEST_BYTES_S):
-                await self._send_large(name, f"letter:{producer_id:016x}", record, body)
+            limit_s = ATTEMPT_S + body.size / SLOWEST_BYTES_S
+            async with self._large_turns.turn(topic), asyncio.timeout(limit_s):
+                await self._send_large(name, f"letter:{-producer_id:016x}", record, body)
             return
         batch = build_batch(
             [record],
@@ -94,7 +165,7 @@ class Letters:
         async with asyncio.timeout(ATTEMPT_S):
             owner = await self._ownership().owner_of(name)
             if owner.local:
-                await (await self._ownership().partition(name)).publish(batch)
+                await (await self._ownership().partition(name)).store_copy(batch)
             else:
                 assert self.pass_on is not None, "brokers are connected before partitions are open"
                 await self.pass_on(owner, name, batch)

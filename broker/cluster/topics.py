@@ -494,10 +494,19 @@ class Topics:
         its own topic has, in a subscription, without which retention would take them."""
         if not settings.dead_letter_topic and not settings.retry_topic:
             return
+        is_new = True
         with contextlib.suppress(SubscriptionNotFound):
             found = await self._read_subscription(origin.name, name)
             if found.settings != settings:
                 return  # which is refused next
+            is_new = False
+        targets = (
+            (settings.dead_letter_topic, settings.dead_letter_subscription),
+            (settings.retry_topic, settings.retry_subscription),
+        )
+        for text, subscription in targets if is_new else ():
+            if text:
+                await self._check_letters(origin, TopicName.parse(text), subscription)
         if text := settings.dead_letter_topic:
             shared = SubscriptionSettings(type="shared")
             await self._make_letters(origin, text, settings.dead_letter_subscription, shared)
@@ -529,6 +538,46 @@ class Topics:
                 await self.create(target, quorums)
         with contextlib.suppress(SettingsConflict):  # whatever it is like, it keeps them
             await self.create_subscription(target, subscription, settings, for_letters=True)
+
+    async def _check_letters(self, origin: TopicInfo, target: TopicName, subscription: str) -> None:
+        """Raises `InvalidSettings` where copies would lie in clear text, or not be kept.
+
+        A subscription that stands there already, and was not made for letters, is under the
+        topic's policies.
+        """
+        try:
+            info = await self.newest(target)
+            encrypted = info.settings.encrypted
+        except TopicNotFound:
+            info, encrypted = None, await self.is_encrypted(target.namespace)
+        if origin.settings.encrypted and not encrypted:
+            raise InvalidSettings(
+                f"topic {origin.name} is encrypted, and {target} is not, or would not be: copies "
+                "of its messages would lie there in clear text; name a topic of an encrypted "
+                "namespace"
+            )
+        if info is None:
+            return
+        with contextlib.suppress(SubscriptionNotFound):
+            found = await self._read_subscription(target, subscription)
+            policies = self.settings_of(target, info.settings).policies
+            quota = (policies.backlog_bytes, policies.backlog_age_ms)
+            evicts = policies.backlog_policy == "evict" and quota != (None, None)
+            takes = [
+                word
+                for word, holds in (
+                    ("ttl", policies.ttl_ms is not None),
+                    ("backlog_quota with the policy evict", evicts),
+                    ("subscription_expiry", policies.subscription_expiry_ms is not None),
+                )
+                if holds
+            ]
+            if takes and not found.has_letters:
+                raise InvalidSettings(
+                    f"subscription {subscription!r} of {target} was not made for copies of "
+                    f"messages, and that topic's {' and '.join(takes)} would take them from it: "
+                    "name another subscription there, which is then made, or set the policy to off"
+                )
 
     async def _remove_leftover(self, topic: TopicName, name: str, incarnation: str) -> None:
         """One that came too late for the deletion of an earlier topic."""

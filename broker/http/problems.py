@@ -110,6 +110,8 @@ STATUS_OF: dict[type[OctavoError], int] = {
     broker_errors.SchemaMismatch: 422,
     broker_errors.InvalidBulkLoad: 422,
     broker_errors.LargeNotTaken: 422,
+    broker_errors.DueAfterExpiry: 422,
+    broker_errors.NotEncrypted: 422,
     InvalidQuota: 422,
     InvalidRule: 422,
     callers.InvalidPrincipal: 422,

@@ -380,6 +380,15 @@ _TOPICS = (
         answers=(_ok("Whether that is so", "Unused"),), problems=(403, 404, 503),
     ),
     Route(
+        method="POST", path=_TOPIC + "/partitions/{partition}/copy",
+        handler=api_publish.store_copy, name="store_copy", tag="topics", needs=INNER,
+        summary="From broker to broker: store a copy of a message, a dead letter or a retry",
+        parameters=_in_path("namespace", "topic", "partition"),
+        body=(Content(RECORD_BATCH, {"type": "string", "format": "binary"}),),
+        answers=(Answer(204, "It is durable"),),
+        problems=(400, 403, 404, 409, 413, 422, 429, 503, 504),
+    ),
+    Route(
         method="POST", path=_TOPIC + "/partitions/{partition}/large-copy",
         handler=api_large.copy_large, name="copy_large", tag="topics", needs=INNER,
         summary="From broker to broker: store a copy of a large message, a dead letter or a retry",

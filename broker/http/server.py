@@ -298,9 +298,14 @@ class BrokerServer:
         )  # fmt: skip
 
     async def _pass_letter_on(self, owner: Owner, name: PartitionName, batch: bytes) -> None:
-        path = f"{partition_path(name)}/messages"
-        headers = {"Content-Type": RECORD_BATCH}
-        await self._ask(owner, "POST", path, batch, headers)
+        path, headers = partition_path(name), {"Content-Type": RECORD_BATCH}
+        try:
+            await self._ask(owner, "POST", f"{path}/copy", batch, headers)
+        except Problem as problem:
+            if problem.code != NO_SUCH_CALL:
+                raise
+            # A broker of before takes a copy as it takes any message.
+            await self._ask(owner, "POST", f"{path}/messages", batch, headers)
 
     async def _pass_large_on(self, owner: Owner, name: PartitionName, letter: LargeLetter) -> None:
         head = build_batch([letter.copy])

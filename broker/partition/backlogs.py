@@ -6,10 +6,11 @@
 
 Promises: a message counts as acked for a subscription only when it has been stored for longer than
 the topic's `ttl`, by the time that deletions go by, and never because a producer, or one machine's
-clock, says so; the change is durable before it is counted. Relies on the deletion clock, and on
-`policies/ages.py` for what is known of ages: that is in the state ledger, so a new owner knows it,
-too. What a crash takes back is passed over again. A quota passes over a subscription's own backlog
-and nobody else's, and deletes nothing. What is held keeps its order.
+clock, says so; the change is durable before it is counted. Neither a time to live nor a quota
+applies to a subscription that was made for dead letters or retries. Relies on the deletion clock,
+and on `policies/ages.py` for what is known of ages: that is in the state ledger, so a new owner
+knows it, too. What a crash takes back is passed over again. A quota passes over a subscription's
+own backlog and nobody else's, and deletes nothing. What is held keeps its order.
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ class Backlogs:
                 bytes_from(offset, stored),
                 0 if time is None else self.ages.age_of(offset, time.now_ms),
             )
-            for name, offset in self._subscriptions.committed().items()
+            for name, offset in self._subscriptions.bounded().items()
             if offset < end
         ]
 
@@ -187,6 +188,7 @@ class Backlogs:
         if spans or policies.backlog_bytes is not None:
             names = await self._context.topics.list_subscriptions(*self._name.topic_name)
             await self._subscriptions.follow(names)
+            await self._subscriptions.know_letters()
         if spans:
             await self._mark(min(spans))
         if policies.ttl_ms is not None:
@@ -211,7 +213,7 @@ class Backlogs:
         if time is None:
             return
         old = self.ages.stored_before(time.now_ms - ttl_ms - 1)
-        for name, committed in self._subscriptions.committed().items():
+        for name, committed in self._subscriptions.bounded().items():
             if committed < old:
                 passed = await self._pass_over(name, committed, old)
                 self._context.passed_over.expired += passed
@@ -236,6 +238,7 @@ class Backlogs:
 
     async def _evict(self) -> int:
         """Of each subscription beyond the quota as much as it takes; how many messages that is."""
+        await self._subscriptions.know_letters()
         quota, time = self._quota(), self._context.deletion_time()
         total = 0
         for backlog in self._backlogs():

@@ -52,6 +52,7 @@ from octavo.ledger.encryption import plain_length
 from octavo.ledger.write.writer import LedgerWriter
 from octavo.metadata.ledgers import LedgerMetadata, LedgerState
 from octavo.metadata.topics import PartitionLedger, PartitionRecord
+from octavo.protocol.batch import NO_PRODUCER
 from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
@@ -350,7 +351,8 @@ class PartitionOpener:
         first_entry = await self._reader.entry_of(segment, start)
         for _, header in await self._reader.headers_from(segment, first_entry):
             offset = segment.base_offset + header.base_offset
-            if header.producer_id >= 0 and header.base_sequence >= 0 and offset >= start:
+            is_numbered = header.producer_id != NO_PRODUCER and header.base_sequence >= 0
+            if is_numbered and offset >= start:
                 table.accept(
                     header.producer_id,
                     header.producer_epoch,

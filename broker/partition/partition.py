@@ -27,9 +27,10 @@ from functools import partial
 
 import structlog
 
-from octavo.broker.bulkload.rules import check_large_taken
+from octavo.broker.bulkload.rules import check_copy_taken, check_large_taken
 from octavo.broker.errors import (
     BatchTooLong,
+    DueAfterExpiry,
     ExclusiveProducer,
     NotOwner,
     OffsetBeyondEnd,
@@ -73,6 +74,7 @@ from octavo.broker.partition.publisher import OpenSegment, Publisher
 from octavo.broker.partition.rollover import Rollover
 from octavo.broker.partition.stream import PartitionStream
 from octavo.broker.policies.backlog import Stored
+from octavo.broker.policies.rules import why_never_due
 from octavo.broker.state.access import BROKERS, Access, AccessState
 from octavo.broker.state.format import Op, access_op, snapshot
 from octavo.broker.state.log import StateLog, delete_quietly
@@ -98,12 +100,17 @@ from octavo.metadata.ledgers import LedgerMetadata
 from octavo.metadata.topics import PartitionRecord
 from octavo.protocol.batch import (
     ATTRIBUTE_CONTROL,
+    ATTRIBUTE_DELAYED,
     ATTRIBUTE_TRANSACTIONAL,
+    NO_PRODUCER,
+    BatchHeader,
     InvalidBatch,
     check_batch,
     read_header,
 )
 from octavo.protocol.codes import OctavoError
+from octavo.protocol.due import due_of
+from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 from octavo.protocol.records import Record
 
 _log = structlog.get_logger()
@@ -261,8 +268,10 @@ class Partition:
         self._gathering = Gathering(partial(self.publish, checked=True, fits=True))
         self._left: list[Op] = []
         """The leases, once it is closed for a successor that can read them."""
-        self._schema_turns = asyncio.Lock()
+        self._check_turns = asyncio.Lock()
         """Batches are checked in the order in which they came, and stored in it."""
+        self._checking = 0
+        """Batches whose messages are being looked at, or wait for that."""
 
     # Figures
 
@@ -374,12 +383,12 @@ class Partition:
         Producer id, epoch and base sequence are read from its header (-1: not idempotent).
         `expected_offset`: store only at this offset. `checked`: the caller has passed the batch
         through `octavo.protocol.batch.check_batch` already; `fits`: and its messages through the
-        topic's schema. `access`: the epoch of exclusive access that it is published with. `own`: it
-        is the brokers' own, for an internal topic: no schema, backlog or exclusive access keeps it
-        out.
+        topic's schema, and none is due after its expiry. `access`: the epoch of exclusive access
+        that it is published with. `own`: it is the brokers' own, for an internal topic, or a copy:
+        no schema, backlog or exclusive access keeps it out.
         Calls take effect in the order in which they were made. Raises `AuditTopicClosed`,
-        `ExclusiveProducer`,
-        `StaleProducerAccess`, `SchemaMismatch`, `InvalidBatch`, `BatchTooLong`,
+        `ExclusiveProducer`, `StaleProducerAccess`, `SchemaMismatch`, `DueAfterExpiry`,
+        `InvalidBatch`, `BatchTooLong`,
         `StaleProducerEpoch`, `SequenceGap`,
         `OffsetMismatch`, `Overloaded`, `BacklogQuotaExceeded`; `NotOwner` and
         `PartitionUnavailable` (nothing was stored); `PublishOutcomeUnknown` (it may have been).
@@ -388,6 +397,20 @@ class Partition:
             batch, expected_offset=expected_offset, checked=checked, fits=fits, access=access,
             own=own,
         )  # fmt: skip
+        return await self._proved(published)
+
+    async def store_copy(self, batch: bytes) -> None:
+        """Store a dead letter or a retry, as brokers do; a copy that is here is not stored again.
+
+        Schema, quotas, exclusive access and `batch_bytes_max` may refuse a publisher, and never a
+        copy: it was let in as a message, a refusal cannot change it, and its original waits. Raises
+        as `publish` does in all other cases.
+        """
+        check_not_internal(self.name.topic_name)
+        await self._proved(await self._publish(batch, own=True))
+
+    async def _proved(self, published: Published) -> Published:
+        """With its place, when it was stored before. Raises `PublishOutcomeUnknown`."""
         if published.duplicate:
             try:
                 await self.prove()
@@ -421,18 +444,22 @@ class Partition:
                 f"a publish takes one record batch: it has {header.total_bytes} bytes, "
                 f"{len(batch)} were given"
             )
-        if len(batch) > self._config.batch_bytes_max:
-            raise BatchTooLong(
-                f"the batch has {len(batch)} bytes; one entry holds {self._config.batch_bytes_max}"
+        most = ENTRY_PAYLOAD_BYTES_MAX if own else self._config.batch_bytes_max
+        if len(batch) > most:
+            raise BatchTooLong(f"the batch has {len(batch)} bytes; one entry holds {most}")
+        if header.producer_id < NO_PRODUCER and not own:
+            raise InvalidBatch(
+                f"producer id {header.producer_id}: ids below {NO_PRODUCER} are brokers' own; a "
+                f"producer has an id from 0 on, and a batch of no producer {NO_PRODUCER}"
             )
         if header.attributes & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL):
             raise InvalidBatch("transactional and control batches are not supported")
         self._check_open()
-        if not fits and self._settings().schema_validate:
-            await self._check_schema(batch)
         if not own:
+            if not fits:
+                await self._check_messages(batch, header)
             await self._backlogs.admit()
-        self._check_open()
+            self._check_open()
         try:
             return await self._publisher.publish(batch, header, expected_offset, access, append)
         except (SequenceGap, OffsetMismatch, ExclusiveProducer, StaleProducerAccess):
@@ -452,6 +479,7 @@ class Partition:
         Raises as `publish` does.
         """
         check_not_internal(self.name.topic_name)
+        self.check_due(record)
         if self._settings().schema_validate:
             check = await self._schema_checker()
             if (misfit := await check.misfit([record])) is not None:
@@ -463,24 +491,53 @@ class Partition:
         assert subject is not None, "checked where settings are made"
         return await self._context.schema_checker((self.name.namespace, subject))
 
-    async def _check_schema(self, batch: bytes) -> None:
-        """Raises `SchemaMismatch` for the first message that does not fit."""
-        async with self._schema_turns:
-            check = await self._schema_checker()
-            opened = await open_batch(batch)
-            for index, records in opened.following(0):
-                if (misfit := await check.misfit(records)) is not None:
-                    number = index + misfit[0]
-                    raise SchemaMismatch(
-                        f"message {number} of its batch, and so none of it, was stored: "
-                        f"{misfit[1]}",
-                        number,
-                    )
-                await asyncio.sleep(0)
+    def check_due(self, record: Record) -> None:
+        """Raises `DueAfterExpiry` for a message that the topic's ttl acks before it is due."""
+        due_ms = due_of(record.headers)
+        why = why_never_due(due_ms, self._context.clock(), self._settings().policies)
+        if why is not None:
+            raise DueAfterExpiry(f"{self.name}: the message was not stored: {why}")
+
+    async def _check_messages(self, batch: bytes, header: BatchHeader) -> None:
+        """Raises `SchemaMismatch` or `DueAfterExpiry` for the first message that may not be here.
+
+        A batch that need not be looked at waits all the same while others are: its producer's next
+        batch would overtake it.
+        """
+        settings = self._settings()
+        is_delayed = header.attributes & ATTRIBUTE_DELAYED
+        looks_at_times = bool(is_delayed and settings.policies.ttl_ms is not None)
+        if not (settings.schema_validate or looks_at_times or self._checking):
+            return
+        self._checking += 1
+        try:
+            async with self._check_turns:
+                if settings.schema_validate or looks_at_times:
+                    check = await self._schema_checker() if settings.schema_validate else None
+                    await self._check_each(batch, check, looks_at_times=looks_at_times)
+        finally:
+            self._checking -= 1
+
+    async def _check_each(
+        self, batch: bytes, check: SchemaCheck | None, *, looks_at_times: bool
+    ) -> None:
+        policies, now_ms = self._settings().policies, self._context.clock()
+        where = "message {} of its batch, and so none of it, was stored: {}"
+        opened = await open_batch(batch)
+        for index, records in opened.following(0):
+            misfit = None if check is None else await check.misfit(records)
+            if misfit is not None:
+                number = index + misfit[0]
+                raise SchemaMismatch(where.format(number, misfit[1]), number)
+            for number, record in enumerate(records if looks_at_times else (), index):
+                why = why_never_due(due_of(record.headers), now_ms, policies)
+                if why is not None:
+                    raise DueAfterExpiry(f"{self.name}: {where.format(number, why)}")
+            await asyncio.sleep(0)
 
     def join_single(self, record: Record) -> Joined:
-        """What `publish_single` does, for who has no task that could wait, of topics that check no
-        schema."""
+        """What `publish_single` does, for a caller without a task that could wait. The
+        message has no due time, and the topic does not check a schema."""
         check_not_internal(self.name.topic_name)
         return self._gathering.join(record)
 
@@ -541,7 +598,8 @@ class Partition:
         """A large message is about to come in pieces (large.py); or where it is already.
 
         `upload`: what its publisher calls it, and calls it again when it repeats it; or empty.
-        `access`: as in `publish`. Raises `LargeNotTaken`, `TooManyLedgers`, and as `publish` does.
+        `access`: as in `publish`, and of a copy as in `store_copy`. Raises `LargeNotTaken`,
+        `TooManyLedgers`, and as `publish` does.
         """
         check_not_internal(self.name.topic_name)
         self._check_open()
@@ -551,11 +609,14 @@ class Partition:
             if stored.last_offset >= self.next_offset:
                 raise PartitionUnavailable(f"{self.name} is being opened anew; ask again")
             return stored
-        settings = self._settings()
-        check_large_taken(self.name, settings, len(self._record.ledgers.segments))
+        settings, ledgers = self._settings(), len(self._record.ledgers.segments)
         self._check_access(access)
-        await self._backlogs.admit()
-        self._check_open()
+        if access == BROKERS:
+            check_copy_taken(self.name, settings, ledgers)
+        else:
+            check_large_taken(self.name, settings, ledgers)
+            await self._backlogs.admit()
+            self._check_open()
         return LargeUpload(
             self.name, upload, self._context, self._record, settings, self._rollover,
             partial(self._check_access, access),
@@ -566,7 +627,7 @@ class Partition:
 
         Raises as `begin_large` and `take_copy` do.
         """
-        begun = await self.begin_large(upload)
+        begun = await self.begin_large(upload, BROKERS)
         if isinstance(begun, Published):
             return begun
         try:

@@ -46,7 +46,7 @@ from octavo.ledger.actions import Ended, Forced
 from octavo.ledger.errors import LedgerFenced, OutcomeUnknown, WriterBusy
 from octavo.ledger.write.writer import LedgerWriter
 from octavo.protocol.append_time import ROLL_AFTER_MS, SPAN_MS, stamped
-from octavo.protocol.batch import BatchHeader, with_base_offset
+from octavo.protocol.batch import NO_PRODUCER, BatchHeader, with_base_offset
 from octavo.protocol.codes import OctavoError
 from octavo.security.keys.errors import KeyMissing
 
@@ -141,7 +141,7 @@ class _Job:
         """Durable; on an ack quorum, perhaps not synced."""
         self.sequence: tuple[int, int, int, int] | None = None
         """Producer, epoch, first sequence, count; None when it does not number its messages."""
-        if header.producer_id >= 0 and header.base_sequence >= 0:
+        if header.producer_id != NO_PRODUCER and header.base_sequence >= 0:
             self.sequence = (
                 header.producer_id,
                 header.producer_epoch,

@@ -18,7 +18,8 @@ from typing import NamedTuple
 from octavo.broker.errors import ExclusiveProducer, ProducerBusy, StaleProducerAccess
 
 BROKERS = -1
-"""In place of an epoch: a broker writes its own topic, also while a client has the access."""
+"""In place of an epoch: brokers write topics of their own, and copies of messages, also while a
+client has the access."""
 
 
 class AccessState(NamedTuple):

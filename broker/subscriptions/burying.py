@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import structlog
@@ -48,18 +49,20 @@ class LargeSource(Protocol):
 class LetterOffice(Protocol):
     """Brings messages into topics, wherever those are served."""
 
-    turn: asyncio.Semaphore
-    """Of those who have messages in memory to be sent."""
+    def turn(self, topic: TopicName) -> AbstractAsyncContextManager[None]:
+        """Messages for a topic are in memory for as long as the block lasts: a wait for that."""
 
     async def send(
         self,
+        origin: TopicName,
         topic: TopicName,
         number: int,
         record: Record,
         producer_id: int,
         body: LargeSource | None = None,
     ) -> None:
-        """Return when the message is durable. Raises why it is not, or may not be.
+        """Return when a copy of a message of `origin` is durable in a topic. Raises why it is not,
+        or may not be.
 
         `number`: of the partition for a message without a key, of as many as the topic has. `body`:
         of a large message.
@@ -119,7 +122,7 @@ class Burying:
             while offsets := self._spent.send(_AT_ONCE):
                 sent = self._sent
                 try:
-                    async with self._office.turn:
+                    async with self._office.turn(self._target):
                         await self._bury(offsets)
                 except Exception as error:  # whatever it is: nothing of it may get lost
                     self._tell(error)
@@ -161,7 +164,8 @@ class Burying:
             record = dead_letter_of(self._name, self._info.name, letter, retried=retried)
         producer = producer_of(self._word(), self._name, self._info, letter.offset)
         body = await self._body_of(letter)
-        await self._office.send(self._target, self._name.partition, record, producer, body)
+        origin = self._name.topic_name
+        await self._office.send(origin, self._target, self._name.partition, record, producer, body)
 
     async def _body_of(self, letter: Delivery) -> LargeSource | None:
         if letter.record.value or large_body_of(letter.record.headers) is None:

@@ -32,6 +32,7 @@ from octavo.broker.types import (
     SubscriptionSettings,
     TopicName,
 )
+from octavo.protocol.batch import NO_PRODUCER
 from octavo.protocol.due import DELIVER_AT, DUE_MS_MAX, due_header
 from octavo.protocol.large import LARGE_HEADER
 from octavo.protocol.records import Record
@@ -277,9 +278,13 @@ def _said_of(
 
 
 def producer_of(word: object, name: PartitionName, info: SubscriptionInfo, offset: int) -> int:
-    """The 63-bit id of the producer of one dead letter: of this message of this subscription.
+    """The id of the producer of one dead letter: of this message of this subscription.
 
     `word` tells its topic from namesakes, and what was given up before a seek from what is after.
+    The id is below `NO_PRODUCER`. Only brokers may publish with such an id, so no client can make
+    a letter look like a duplicate by publishing first.
     """
     text = f"{word} {name} {info.name} {info.created_ms} {offset}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+    return (
+        NO_PRODUCER - 1 - (int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 2)
+    )

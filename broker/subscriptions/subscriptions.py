@@ -47,6 +47,8 @@ class SubscriptionSet:
         """Those of subscriptions that are not durable: nothing of them is written."""
         self._unsaved: dict[str, None] = {}
         """Cursors that were made here, and whose making is not known to be durable."""
+        self._for_letters: frozenset[str] = frozenset()
+        """Those that were made for dead letters or retries, as of `know_letters`."""
         self._open: dict[str, Subscription] = {}
         self._making = asyncio.Lock()
         self._restored_s = 0.0
@@ -170,6 +172,29 @@ class SubscriptionSet:
     def committed(self) -> dict[str, int]:
         """The first unacked offset of each subscription that has a cursor here."""
         return {name: held.cursor.committed_offset for name, held in self._cursors.items()}
+
+    async def know_letters(self) -> None:
+        """Ask which cursors here are of subscriptions that were made for dead letters or retries.
+
+        Raises what the metadata store does.
+        """
+        found = set()
+        for name in tuple(self._cursors):
+            with contextlib.suppress(SubscriptionNotFound):  # `follow` forgets it
+                if (await self._lookup(name)).has_letters:
+                    found.add(name)
+        self._for_letters = frozenset(found)
+
+    def bounded(self) -> dict[str, int]:
+        """`committed` of those to which a topic's time to live and its quota apply.
+
+        A letter that is not acked here was acked where it came from: this is its only copy.
+        """
+        return {
+            name: offset
+            for name, offset in self.committed().items()
+            if name not in self._for_letters
+        }
 
     async def pass_over(self, name: str, end: int) -> int:
         """Count all before offset `end` as acked, though nobody acked it; how many that are.

@@ -10,6 +10,7 @@ topic, while that took none. Found by a program that checks the order; seen with
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 import pytest
@@ -58,11 +59,15 @@ class _Shut:
     """A dead-letter topic that takes nothing."""
 
     def __init__(self) -> None:
-        self.turn = asyncio.Semaphore(1)
         self.opens = False
         self.stored: list[int] = []
 
-    async def send(self, topic: object, number: int, record: Any, *_: object) -> None:
+    def turn(self, topic: object) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+    async def send(
+        self, origin: object, topic: object, number: int, record: Any, *_: object
+    ) -> None:
         if not self.opens:
             raise PartitionUnavailable("no room")
         self.stored.append(int(dict(record.headers)["Octavo-Origin-Offset"]))

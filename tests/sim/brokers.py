@@ -208,7 +208,7 @@ class SimBroker:
         store = partial(
             self._peers[owner.broker_id].at_owner,
             name,
-            lambda partition: partition.publish(batch),
+            lambda partition: partition.store_copy(batch),
             forwarded=True,
             incarnation=owner.incarnation,
         )

@@ -73,6 +73,7 @@ KEPT: Mapping[str, str] = {
     """,
     "longer than what it waits for may take; the simulated network has deadlines of its own": """
         octavo.broker.cluster.letters:ATTEMPT_S octavo.broker.cluster.letters:SLOWEST_BYTES_S
+        octavo.broker.cluster.letters:SLOW_S octavo.broker.cluster.letters:DOUBTFUL_MAX
     """,
     "against seven days stand requests that are minutes on their way, and a seed lasts one: "
     "unit/broker/test_bulk_loads_kept goes to the end of them": """

@@ -360,7 +360,7 @@ class Cluster:
 
     async def _pass_letter_on(self, owner: Owner, name: PartitionName, batch: bytes) -> None:
         partition = await owned(self.brokers[owner.broker_id].broker, name)
-        await partition.publish(batch)
+        await partition.store_copy(batch)
 
     async def _foretell_peer(
         self, peer: BrokerInfo, name: PartitionName, foretold: Foretold

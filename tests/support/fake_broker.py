@@ -428,6 +428,12 @@ class FakePartition:
         assert batch >= 0
         return self.next_offset
 
+    def check_due(self, record: Record) -> None:
+        """No topic of a fake has a time to live."""
+
+    async def store_copy(self, batch: bytes) -> None:
+        await self.store(batch, access=BROKERS)
+
     async def begin_large(self, upload: str, access: int | None = None) -> FakeUpload | Published:
         self.exclusive.check(access, 0)
         found = self.uploads.get(upload)

@@ -110,6 +110,7 @@ class _Upload:
     async def store(self) -> LargePublished:
         """Take the body in. Raises why nothing of it is stored, or may be."""
         access = access_of(self._call)
+        self._partition.check_due(self._record)
         begun = await self._partition.begin_large(self._upload, access)
         if isinstance(begun, Published):
             return await self._answer(begun)

@@ -95,6 +95,19 @@ async def write_audit(call: Call) -> web.StreamResponse:
     return await at_owner(call, AUDIT_PARTITION, here)
 
 
+async def store_copy(call: Call) -> web.StreamResponse:
+    """`POST …/partitions/{partition}/copy`: from a broker that has a dead letter or a retry."""
+    name = call.partition
+    assert name is not None
+    body = await call.read_body()
+
+    async def here(partition: Partition) -> web.StreamResponse:
+        await partition.store_copy(body)
+        return web.Response(status=204)
+
+    return await at_owner(call, name, here)
+
+
 async def _publish_one_batch(
     call: Call, partition: Partition, number: int, body: bytes, header: BatchHeader
 ) -> web.StreamResponse:

@@ -47,6 +47,7 @@ from octavo.broker.http.problems import PROBLEM_TYPE, Problem
 from octavo.broker.http.services import Services
 from octavo.broker.partition.gathering import Joined, Stored
 from octavo.broker.types import PartitionName, TopicName
+from octavo.protocol.due import is_delayed
 from octavo.security.rules import Kind, Operation, Resource
 
 HEADS_KEPT = 512
@@ -175,8 +176,8 @@ class ShortWay:
             record = single_record(known.kind, known.headers, body, services, known.topic, key)
         except Problem:
             return False
-        if record is None:
-            return False
+        if record is None or is_delayed(record.headers):
+            return False  # one for later may be refused, and must not take others along
         number = known.partition
         if number is None:
             partitions = topic.settings.partitions

@@ -50,7 +50,7 @@ BUGS = (
         "issues/test_delete_and_create_again.py",
         (
             Edit(
-                "octavo.broker.partition.partition:Partition.publish",
+                "octavo.broker.partition.partition:Partition._proved",
                 "try:\n            await self.prove()",
                 "try:\n            pass",
             ),

@@ -475,9 +475,9 @@ BUGS = (
             Edit(
                 "octavo.broker.subscriptions.burying:Burying._send",
                 "await self._office.send("
-                "self._target, self._name.partition, record, producer, body)",
+                "origin, self._target, self._name.partition, record, producer, body)",
                 "asyncio.ensure_future(self._office.send(\n"
-                "        self._target, self._name.partition, record, producer, body))",
+                "        origin, self._target, self._name.partition, record, producer, body))",
             ),
         ),
     ),

@@ -34,8 +34,9 @@ class Bench:
             passed_over=PassedOver(),
         )
         subscriptions: Any = SimpleNamespace(
-            committed=lambda: {"s": self.cursor}, pass_over=self._pass_over, follow=self._follow
-        )
+            committed=lambda: {"s": self.cursor}, bounded=lambda: {"s": self.cursor},
+            pass_over=self._pass_over, follow=self._follow, know_letters=self._know_letters,
+        )  # fmt: skip
         self.backlogs = Backlogs(
             NAME, context, lambda: TopicSettings(policies=self.policies), subscriptions,
             self._persist, lambda: [Stored(0, self.end, 10 * self.end)], Ages(),
@@ -46,6 +47,9 @@ class Bench:
         return ["s"]
 
     async def _follow(self, _: object) -> None:
+        pass
+
+    async def _know_letters(self) -> None:
         pass
 
     async def _persist(self, op: Any) -> None:

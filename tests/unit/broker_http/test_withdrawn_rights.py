@@ -10,6 +10,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from octavo.broker.http.broker_calls import partition_path
+from octavo.broker.http.call import RECORD_BATCH
 from octavo.broker.http.forwarding import Peers
 from octavo.broker.types import Owner
 from octavo.protocol.records import Record, build_batch
@@ -263,5 +265,7 @@ async def test_brokers_speak_for_themselves_as_nodes(world: World) -> None:
     name = world.one.partition("public/one").name
     owner = Owner("b0", world.one.apis[0].url, False)
     letter = build_batch([Record(None, b"a letter")])
-    await world.one.servers[1]._pass_letter_on(owner, name, letter)
+    path, kind = f"{partition_path(name)}/messages", {"Content-Type": RECORD_BATCH}
+    await world.one.servers[1]._ask(owner, "POST", path, letter, kind)
+    await world.one.servers[1]._pass_letter_on(owner, name, letter)  # a call of brokers alone
     assert identities == [Identity("node:b1", source="node")]
