@@ -139,6 +139,12 @@ class FrameRoom:
         """Count what is in use now; at rest all of it is 0."""
         return {"bytes": self.used, "grants": self._grants, "waiting": len(self._waiting)}
 
+    def waits_in_vain(self) -> str:
+        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        if self._waiting and self._fits(next(iter(self._waiting.values()))):
+            return "a frame waits, and there is room for it"
+        return ""
+
     @property
     def is_pressed(self) -> bool:
         """Whether sockets should be read by small pieces."""
@@ -218,6 +224,10 @@ class Turns:
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
         return {"waiting": len(self._waiting)}
+
+    def waits_in_vain(self) -> str:
+        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        return "sockets wait for a turn that is not due" if self._waiting and not self._due else ""
 
     @property
     def is_over(self) -> bool:

@@ -373,6 +373,11 @@ class Journal:
         """Count what is in use now; at rest all of it is 0."""
         return {"bytes": self.pending_bytes, "buffers": self.pending_buffers}
 
+    def waits_in_vain(self) -> str:
+        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        works = self._committer is not None or self._scheduled
+        return "appends wait for no committer" if self._queue and not works else ""
+
     def append(
         self,
         buffers: list[bytes],

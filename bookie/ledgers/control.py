@@ -72,6 +72,14 @@ class LedgerControl:
         """Count what is in use now; at rest all of it is 0."""
         return {"fences": len(self._fences), "deletions": len(self._deletions)}
 
+    def waits_in_vain(self) -> str:
+        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        for ledger_id, lowest in self._watches.lowest().items():
+            state = self._states.get(ledger_id)
+            if state is not None and state.last_add_confirmed > lowest:
+                return f"a poll of ledger {ledger_id} waits for a LAC that is there"
+        return ""
+
     # Adds
 
     def admit(self, batch: AddBatch, *, read_only: bool) -> Code | None:
@@ -383,6 +391,10 @@ class LacWatches:
 
     def __len__(self) -> int:
         return sum(map(len, self._parked.values()))
+
+    def lowest(self) -> dict[int, int]:
+        """By ledger the lowest LAC above which a poll waits."""
+        return {ledger_id: min(parked.values()) for ledger_id, parked in self._parked.items()}
 
     def park(self, ledger_id: int, after: int) -> asyncio.Future[int]:
         """Return a future that ends once the LAC is above `after`, or at `wake`. Cancel it to give

@@ -101,6 +101,11 @@ class ReadPath:
         """Count what is in use now; at rest all of it is 0."""
         return {"waiting": sum(not one.done() for one in self._waiting)}
 
+    def waits_in_vain(self) -> str:
+        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        waits = not self._answers.is_spent and any(not one.done() for one in self._waiting)
+        return "reads wait for room, and there is room" if waits else ""
+
     def read_now(
         self, ledger_id: int, first: int, count_max: int, bytes_max: int
     ) -> list[bytes] | None:

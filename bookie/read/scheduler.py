@@ -96,6 +96,15 @@ class ReadScheduler:
             "tasks": self.tasks,
         }
 
+    def waits_in_vain(self) -> str:
+        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        if self._turn_due:
+            return ""
+        if self._ready and not self._answers.is_spent:
+            return "connections wait for a turn that is not due"
+        waits = self._blocked and self.has_task
+        return "connections wait for a task, and one is free" if waits else ""
+
     def is_full(self, *, urgent: bool) -> bool:
         """Whether one more must be refused; urgent ones have twice the room."""
         return self.waiting >= (2 * self._waiting_max if urgent else self._waiting_max)
@@ -249,6 +258,12 @@ class ColdReads:
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
         return {"waiting": len(self._queue), "flights": len(self._flights)}
+
+    def waits_in_vain(self) -> str:
+        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        if not self._queue or len(self._flights) >= self._threads or self._rest is not None:
+            return ""
+        return "" if self._flights and self._crowd.is_there else "reads wait, and a thread is free"
 
     def index_changed(self) -> None:
         """A flush ended: what a read found before may no longer be the newest copy."""

@@ -24,10 +24,16 @@ class Openings:
         """Count what is in use now; at rest all of it is 0."""
         return {
             "turns": self._at_once - self._free,
-            "waiting": sum(
-                not one.done() for line in (self._line, self._hurried) for one in line.values()
-            ),
+            "waiting": _waiting(self._line, self._hurried),
         }
+
+    def waits_in_vain(self) -> str:
+        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        return (
+            "openings wait for a turn, and one is free"
+            if self._free and _waiting(self._line, self._hurried)
+            else ""
+        )
 
     @contextlib.asynccontextmanager
     async def turn(self, one: Hashable) -> AsyncIterator[None]:
@@ -63,3 +69,7 @@ class Openings:
                     came.set_result(None)
                     return
         self._free += 1
+
+
+def _waiting(*lines: OrderedDict[Hashable, asyncio.Future[None]]) -> int:
+    return sum(not one.done() for line in lines for one in line.values())

@@ -76,6 +76,11 @@ class Backlogs:
         """Count what is in use now; at rest all of it is 0."""
         return {"held": self._held}
 
+    def waits_in_vain(self) -> str:
+        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        waits = self._held and self._room.is_set() and not self._turns.locked()
+        return "publishes are held, and no backlog is over" if waits else ""
+
     # Publishing
 
     async def admit(self) -> None:

@@ -89,6 +89,11 @@ class Gathering:
             "open": 0 if self._open is None else len(self._open.records),
         }
 
+    def waits_in_vain(self) -> str:
+        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        waits = self._open is not None and self._under_way < UNDER_WAY_MAX
+        return "messages wait for a batch, and one may go" if waits else ""
+
     @property
     def idle(self) -> bool:
         """Whether nobody waits for it."""

@@ -220,9 +220,15 @@ class Publisher:
             "waiting": len(self._waiting),
             "waiting_bytes": self._waiting_bytes,
             "deferred": len(self._deferred),
-            "until_confirmed": len(self._until_confirmed),
+            "until_confirmed": sum(not one.done() for _, one in self._until_confirmed),
             "unanswered": self._unanswered,
         }
+
+    def waits_in_vain(self) -> str:
+        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        if not self._waiting or self._draining is not None or self.failed is not None:
+            return ""
+        return "publishes wait, and there is room" if self._has_room(self._waiting[0]) else ""
 
     async def publish(
         self,
@@ -252,6 +258,9 @@ class Publisher:
                 return published
         except TimeoutError:
             raise self._too_late(job) from None
+        except asyncio.CancelledError:
+            self._give_up(job)
+            raise
 
     async def confirmed_up_to(self, offset: int) -> None:
         """Return when all before `offset` is durable. Raises what ends the pipeline before that."""
@@ -408,11 +417,18 @@ class Publisher:
 
     def _too_late(self, job: _Job) -> OctavoError:
         waited_ms = self._config.publish_timeout_ms
-        if job not in self._waiting:
+        if not self._give_up(job):
             return self._unknown(Overloaded(f"no ack quorum within {waited_ms} ms"))
+        return Overloaded(f"{self._name}: no room within {waited_ms} ms; not stored")
+
+    def _give_up(self, job: _Job) -> bool:
+        """Take a job out of the line, if it is there: those behind it may fit where it did not."""
+        if job not in self._waiting:
+            return False
         self._waiting.remove(job)
         self._waiting_bytes -= job.size
-        return Overloaded(f"{self._name}: no room within {waited_ms} ms; not stored")
+        self._pump()
+        return True
 
     @property
     def waiting_bytes(self) -> int:

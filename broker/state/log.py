@@ -140,6 +140,11 @@ class StateLog:
         """Count what is in use now; at rest all of it is 0."""
         return {"waiting": len(self._waiting)}
 
+    def waits_in_vain(self) -> str:
+        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        waits = self._waiting and self._writing is None
+        return "changes of state wait for no writer" if waits else ""
+
     @property
     def exists(self) -> bool:
         """Whether there has been need of a state ledger."""

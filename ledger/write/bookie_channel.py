@@ -56,6 +56,13 @@ class BookieChannel:
         """Count what is in use now; at rest all of it is 0."""
         return {"again": len(self._again)}
 
+    def waits_in_vain(self) -> str:
+        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        connection = self._connection
+        if connection is None or not connection.writable or self.down or self._pause is not None:
+            return ""
+        return "entries wait, and the bookie takes them" if self._due() is not None else ""
+
     @property
     def down(self) -> bool:
         """Whether the ledger goes on without this bookie for now; what it misses may be gone.

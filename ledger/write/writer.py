@@ -102,9 +102,15 @@ class LedgerWriter:
         return {
             "payload_bytes": self._payload_bytes,
             "unanswered": len(self._dones),
-            "drains": len(self._drained),
-            "forces": len(self._forced),
+            "drains": sum(not one.done() for one in self._drained),
+            "forces": sum(not one.done() for _, one in self._forced),
         }
+
+    def waits_in_vain(self) -> str:
+        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        if not self._is_full() and any(not one.done() for one in self._drained):
+            return "callers wait for room, and there is room"
+        return ""
 
     # ------------------------------------------------------------------ what a caller sees
 

@@ -359,14 +359,18 @@ class LedgerAudit:
                 self.fail(f"P40 bookie {bookie} holds ledger {ledger_id} again, which was deleted")
 
     def found_again(self, bookie: str, storage: Any) -> None:
-        """A bookie started, and has what it wrote and did not come to report; durable since."""
+        """A bookie started, and has what it wrote and did not come to report; durable since.
+
+        Not what it has taken since it listens and has not synced: it tells us of its start last.
+        """
         if not self.must_keep(bookie):
             return
         lost = self.lost.get(bookie, {})
         for ledger_id, history in self.ledgers.items():
             if history.deleted or ledger_id in lost or ledger_id in self.forgot[bookie]:
                 continue
-            if found := covered(storage, ledger_id):
+            unsynced = self.written[bookie][ledger_id]
+            if found := covered(storage, ledger_id) - unsynced:
                 self.held[bookie][ledger_id] |= found
 
     def disk_lost(self, bookie: str) -> None:

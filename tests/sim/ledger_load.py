@@ -22,6 +22,7 @@ from octavo.metadata.ledgers import LedgerState
 from octavo.protocol.codes import NoSuchEntry, NoSuchLedger, OctavoError
 from octavo.protocol.entry import DigestType
 from tests.sim.cluster import Cluster
+from tests.sim.crowd_load import crowd
 from tests.sim.sim_client import SimClient
 from tests.sim.v3_load import write_v3
 
@@ -52,6 +53,7 @@ class LedgerLoad:
             ("t", options.tailers, self._tail),
             ("d", int(options.deletes), self._delete),
             ("p", options.v3_writers, partial(write_v3, self)),
+            ("c", options.crowd, partial(crowd, self)),
         )
         for prefix, count, life in roles:
             for number in range(1, count + 1):

@@ -20,10 +20,11 @@ QUORUMS: Mapping[int, tuple[tuple[int, int, int], ...]] = {
 }
 """(E, Qw, Qa) by the number of bookies: with and without spares, with E > Qw, with Qa = Qw."""
 
-PROFILES = ("ledger", "topic", "both", "beyond", "copies", "recreate", "stream", "load", "large")
+PROFILES = ("ledger", "topic", "both", "beyond", "copies", "recreate", "stream", "load", "large",
+            "crowd")  # fmt: skip
 """Ledgers alone, topics alone, both; more lost than promised; bookies that keep their copies; a
 topic that is deleted and made again; durable streams; brokers that
-balance by load; large messages."""
+balance by load; large messages; clients that ask too much and go away."""
 
 FAULTS: Mapping[str, float] = {
     # kind of fault → mean seconds between two of them, for the most eager seeds
@@ -92,6 +93,8 @@ class SimOptions:
     """How likely a ledger's adds are acked before their sync."""
     v3_writers: int = 0
     """Of ledgers with such adds, in v3 frames."""
+    crowd: int = 0
+    """Clients that ask too much and go away: profile `crowd`."""
 
     disk_bytes: int = 2_000_000
     journal_directories: tuple[str, ...] = ("/j",)

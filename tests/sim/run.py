@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from tests.sim import options as sim_options
 from tests.sim import tool_options
 from tests.sim.cluster import Cluster
+from tests.sim.crowd_load import crowded
 from tests.sim.events import Events
 from tests.sim.guard import forbid_real_world
 from tests.sim.ledger_load import LedgerLoad
@@ -32,6 +33,7 @@ from tests.sim.quiet import bugs, quiet
 from tests.sim.thresholds import shrunk
 from tests.sim.topics import Topics, has_topics, with_tools, with_workload
 from tests.sim.trace import Trace
+from tests.sim.wakefulness import Place, Wakefulness
 
 START_S_MAX = 20.0
 SETTLE_S_MAX = 60.0
@@ -75,6 +77,8 @@ class Simulation:
         self.trace = Trace()
         self.loop = SimLoop(seed, trace=self.trace)
         options = sim_options.draw(seed, profile, self.loop.stream("options"))
+        if profile == "crowd":
+            options = crowded(options, self.loop.stream("crowd options"))
         options = with_workload(options, profile, self.loop.stream("workload").random())
         tools = tool_options.draw(self.loop.stream("tool options"))
         self.options = with_tools(options, tools)
@@ -85,6 +89,7 @@ class Simulation:
         self.load = LedgerLoad(self.cluster)
         self.nemesis = Nemesis(self.cluster, self.load)
         self.topics = Topics(self.cluster, tools) if has_topics(self.options) else None
+        self.wakefulness = Wakefulness(self.cluster, self._places)
         self.judge = Judge(self.cluster, self.load, self.nemesis.atlas.must_close)
 
     def run(self) -> SeedResult:
@@ -153,6 +158,18 @@ class Simulation:
         self._come_to_rest(topics.roots, topics.is_hopeless)
         topics.stop()
 
+    def _places(self) -> Iterator[Place]:
+        """Say where each live process keeps what it has."""
+        for bookie in self.cluster.bookies.values():
+            if bookie.process is not None and bookie.node is not None:
+                yield bookie.process, [bookie.node]
+        for client in self.load.clients:
+            if client.process is not None and client.is_ready:
+                yield client.process, [client.ledgers]
+        for broker in self.topics.brokers.values() if self.topics is not None else ():
+            if broker.process is not None and broker.broker is not None:
+                yield broker.process, [broker.broker, broker.ledgers]
+
     def _nodes(self) -> list[object]:
         return [one.node for one in self.cluster.bookies.values() if one.node is not None]
 
@@ -168,9 +185,9 @@ class Simulation:
     def _until(self, done: Callable[[], bool], virtual_s_max: float) -> None:
         """Run until it is so, or until something is wrong."""
         if not self._is_wrong():
-            audit, errors = self.audit, self.loop.errors
-            self.loop.run_until(  # asked at every sixteenth step: without a call of its own
-                lambda: done() or audit.failure is not None or errors or bugs,
+            audit, errors, look = self.audit, self.loop.errors, self.wakefulness.look
+            self.loop.run_until(  # asked at every sixteenth step
+                lambda: look() or done() or audit.failure is not None or errors or bugs,
                 virtual_s_max=virtual_s_max,
             )
             self._is_wrong()

@@ -11,6 +11,7 @@ from tests.sim.mutants import (
     bookie_bugs,
     client_bugs,
     copy_bugs,
+    count_bugs,
     deferred_bugs,
     fleet_bugs,
     garbage_bugs,
@@ -179,6 +180,12 @@ SECTIONS = (
             *tested_broker_bugs.BUGS,
             *tested_partition_bugs.BUGS,
         ),
+    ),
+    Section(
+        "Counts and wake-ups",
+        """What an error, a time-out or a cancellation does not give back, and waits that nothing
+        ends: a dropped line mostly. Searched with seeds of profile `crowd`, or `topic`.""",
+        count_bugs.MUTANTS,
     ),
     Section(
         "What is another's",

@@ -42,6 +42,8 @@ class FakeWriter:
         self.added: list[bytes] = []
         self.dones: list[Done] = []
         self.busy = False
+        self.takes = 0
+        """So many more, though it is busy."""
         self.drained = asyncio.Event()
         self.error: OctavoError | None = None
         self.answered = 0
@@ -51,8 +53,9 @@ class FakeWriter:
     def add(self, payload: bytes, done: Done) -> int:
         if self.error is not None:
             raise self.error
-        if self.busy:
+        if self.busy and not self.takes:
             raise WriterBusy("slow down")
+        self.takes = max(0, self.takes - 1)
         self.added.append(payload)
         self.dones.append(done)
         return len(self.added) - 1
@@ -399,3 +402,49 @@ async def test_a_close_waits_for_what_was_let_in_before_it() -> None:
     assert bench.stream.is_closed
     (op,) = bench.told
     assert stream_told(None, op).upto == 101
+
+
+@pytest.mark.parametrize("how", ["cancelled", "too late"])
+async def test_a_publisher_that_gives_up_frees_its_place_in_the_line(how: str) -> None:
+    """A long batch that found no room was given up; the short one behind it waited on."""
+    bench = Bench(inflight_bytes_max=300, publish_timeout_ms=50 if how == "too late" else 30_000)
+    under_way, long = bench.publish(), bench.publish(size=400)
+    await turns()
+    patient: Any = bench.publisher
+    patient._config = BrokerConfig(inflight_bytes_max=300, publish_timeout_ms=30_000)
+    short = bench.publish()
+    await turns()
+    if how == "cancelled":
+        long.cancel()
+    await asyncio.wait((long,))
+    await turns()
+    assert len(bench.writer.added) == 2, "there is room for the short one"
+    bench.writer.confirm(2)
+    await asyncio.gather(under_way, long, return_exceptions=True)
+    assert (await short).first_offset == 101
+    assert not any(bench.publisher.describe().values())
+
+
+@pytest.mark.parametrize("takes", [1, 2, 3])
+async def test_a_writer_that_is_busy_again_after_some_keeps_the_order(takes: int) -> None:
+    """Waiting batches keep their order, however few the writer takes at a time."""
+    bench = Bench()
+    bench.writer.busy = True
+    asked = [bench.publish(count) for count in (1, 2, 3, 4, 5, 6)]
+    await turns()
+    late: list[asyncio.Task[Published]] = []
+    for _ in range(8):
+        bench.writer.takes = takes
+        bench.writer.drained.set()
+        await turns()
+        bench.writer.drained = asyncio.Event()
+        late.append(bench.publish(7))  # who comes later goes behind those who wait
+        await turns()
+    bench.writer.busy = False
+    bench.writer.drained.set()
+    await turns(20)
+    bench.writer.confirm(len(bench.writer.added))
+    counts = [read_header(payload).record_count for payload in bench.writer.added]
+    assert counts == [1, 2, 3, 4, 5, 6] + [7] * len(late)
+    await asyncio.gather(*asked, *late)
+    assert not any(bench.publisher.describe().values())

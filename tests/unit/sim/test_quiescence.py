@@ -8,12 +8,14 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from octavo.bookie.back_pressure import Budget
 from octavo.broker.cluster.openings import Openings
+from tests.sim.wakefulness import Wakefulness
 from tests.support.kit.quiescence import Unrest, describable, in_use
 from tests.unit.sim.counted_kept import KEPT
 
@@ -145,3 +147,67 @@ async def test_openings_are_at_rest_after_their_turns(cancelled: bool) -> None:
     stay.set()
     await asyncio.gather(first, second, return_exceptions=True)
     assert in_use(openings) == {}
+
+
+class _Line:
+    """Waits as long as the test says."""
+
+    __module__ = "octavo.played"
+
+    def __init__(self) -> None:
+        self.why = ""
+
+    def describe(self) -> dict[str, int]:
+        return {"waiting": int(bool(self.why))}
+
+    def waits_in_vain(self) -> str:
+        return self.why
+
+
+class _Looked:
+    """The wake-up referee over one process that the test moves."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.line = _Line()
+        self.loop = SimpleNamespace(now=1.0)
+        self.process = SimpleNamespace(name="b1", alive=True, paused=False, queue=[])
+        cluster = SimpleNamespace(
+            loop=self.loop,
+            audit=SimpleNamespace(fail=self.said.append),
+            trace=SimpleNamespace(probe=lambda _: None),
+        )
+        self.referee = Wakefulness(cast(Any, cluster), self._places)
+
+    def _places(self) -> Iterator[Any]:
+        yield self.process, [self.line]
+
+    def look(self, later_s: float = 0.02) -> list[str]:
+        self.loop.now += later_s
+        self.referee.look()
+        return self.said
+
+
+def test_a_wait_in_vain_is_told_when_two_looks_agree() -> None:
+    """One look may come between a change and its wake-up."""
+    looked = _Looked()
+    assert looked.look() == []
+    looked.line.why = "reads wait, and a thread is free"
+    assert looked.look() == []
+    assert looked.look() == ["Q2 b1 played._Line: reads wait, and a thread is free"]
+
+
+@pytest.mark.parametrize("change", ["woken", "paused", "dead", "busy", "too soon"])
+def test_a_wait_that_may_end_is_not_told(change: str) -> None:
+    """A process that is paused, dead or has callbacks left is not blamed, nor a wait that ended."""
+    looked = _Looked()
+    looked.line.why = "reads wait, and a thread is free"
+    looked.look()
+    if change == "woken":
+        looked.line.why = ""
+        looked.look()
+        looked.line.why = "reads wait, and a thread is free"
+    looked.process.paused = change == "paused"
+    looked.process.alive = change != "dead"
+    looked.process.queue = [object()] if change == "busy" else []
+    assert looked.look(0.001 if change == "too soon" else 0.02) == []

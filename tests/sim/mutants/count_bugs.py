@@ -1,0 +1,129 @@
+"""Bugs of counts and wake-ups: what is not given back, and who is not woken.
+
+Most are a line that was dropped. Nothing is lost by them and nothing refused at once: a bound
+fills in the course of days, or a wait lasts until the next tick. The quiescence referee (Q1) and
+the wake-up referee (Q2) see them in the first seeds.
+"""
+
+from __future__ import annotations
+
+from tests.sim.mutants.planting import Edit, Mutant
+
+COUNTS = "counts and wake-ups"
+_FLIGHT = "octavo.bookie.wire.in_flight:InFlight"
+_LEFT = "clients that ask for much and go away (profile `crowd`)"
+
+
+def _bug(
+    name: str, title: str, story: str, breaks: str, edit: tuple[str, str, str], profile: str
+) -> Mutant:
+    found_by = _LEFT if profile == "crowd" else "tiny bounds"
+    return Mutant(name, 0, COUNTS, title, story, breaks, found_by, (Edit(*edit),), profile)
+
+
+MUTANTS = (
+    _bug(
+        "task-of-one-that-left",
+        "a read that its connection's end has cancelled stays counted",
+        "The count says how many reads may run. After some thousand clients none may.",
+        "Q1",
+        (
+            f"{_FLIGHT}._ran",
+            "self._scheduler.task_ended()",
+            "task.cancelled() or self._scheduler.task_ended()",
+        ),
+        "crowd",
+    ),
+    _bug(
+        "line-of-one-that-left",
+        "reads that waited when their connection ended stay counted",
+        "Above the bound each read is refused, though nothing waits.",
+        "Q1",
+        (
+            f"{_FLIGHT}.cancel",
+            "self._scheduler.waiting -= len(self._waiting.clear())",
+            "self._waiting.clear()",
+        ),
+        "crowd",
+    ),
+    _bug(
+        "poll-of-one-that-left",
+        "a long poll that its connection's end has cancelled stays counted",
+        "Followers of ledgers come and go; in the end each poll is refused.",
+        "Q1",
+        (
+            f"{_FLIGHT}._waited",
+            "self._requests.polls -= 1",
+            "self._requests.polls -= not task.cancelled()",
+        ),
+        "crowd",
+    ),
+    _bug(
+        "half-frame-of-one-that-left",
+        "the beginning of a frame stays counted when its connection ends",
+        "The room for frames that are not whole fills, and every socket is read by small pieces.",
+        "Q1",
+        (
+            "octavo.bookie.back_pressure:Flow.release",
+            "self._frames.give_back(self, self._held_bytes, granted=self._granted)",
+            "pass",
+        ),
+        "crowd",
+    ),
+    _bug(
+        "task-ends-and-wakes-none",
+        "a read that ends does not let the next one begin",
+        "A connection that waited for a task gets it with the next turn, or is refused.",
+        "Q2",
+        ("octavo.bookie.read.scheduler:ReadScheduler.task_ended", "self._unblock()", "pass"),
+        "crowd",
+    ),
+    _bug(
+        "stuck-for-good",
+        "a connection that had as many reads under way as it may never has a turn again",
+        "Its reads wait until the client gives up.",
+        "S1, Q1",
+        (f"{_FLIGHT}._ran_in_turn", "self._stuck = False", "pass"),
+        "crowd",
+    ),
+    _bug(
+        "turn-ends-with-some-left",
+        "a turn that leaves connections over does not plan the next one",
+        "They wait until another connection asks something.",
+        "Q2",
+        (
+            "octavo.bookie.read.scheduler:ReadScheduler._turn",
+            "if ready and not self._answers.is_spent:\n        self._soon()",
+            "if False:\n        self._soon()",
+        ),
+        "crowd",
+    ),
+    _bug(
+        "room-for-frames-is-not-told",
+        "room for a long frame that comes free is given to nobody",
+        "The socket stays unread until its client sends something else, which it cannot.",
+        "Q2",
+        (
+            "octavo.bookie.back_pressure:FrameRoom.change",
+            "if by < 0 and self._waiting:",
+            "if False:",
+        ),
+        "crowd",
+    ),
+    _bug(
+        "landed-and-starts-none",
+        "a read from disk that ends does not start the next one",
+        "What waits for a thread waits for another read to come.",
+        "Q2",
+        ("octavo.bookie.read.scheduler:ColdReads._landed", "self._start()", "pass"),
+        "crowd",
+    ),
+    _bug(
+        "drain-is-not-woken",
+        "a writer that has room again does not wake who waits for that",
+        "A partition whose ledger writer was full once takes no publish any more.",
+        "Q2 (S9)",
+        ("octavo.ledger.write.writer:LedgerWriter.released", "self._wake()", "pass"),
+        "topic",
+    ),
+)

@@ -1,0 +1,78 @@
+"""The wake-up referee (Q2): nothing waits while there is room, or an answer, for it.
+
+A lost wake-up is hidden by the next tick or time-out: the system recovers, late, and no check of
+liveness fails. So classes with waiters have a `waits_in_vain()` that names a wait for which there
+is no reason; it is "" in every quiet moment. This asks all of them every few virtual milliseconds,
+of each live process that has nothing left to run. Two looks in a row have to agree.
+
+It is asked from within the loop's own check, and draws nothing: a seed tells the same story with
+it and without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from tests.sim.cluster import Cluster
+from tests.sim.process import Process
+from tests.support.kit.quiescence import describable
+
+_LOOK_EVERY_S = 0.01
+_WALK_AGAIN_S = 0.15
+_WALK_FACTOR = 1.4
+"""Objects of a process are looked for less and less often: that takes milliseconds each time."""
+
+Place = tuple[Process, Iterable[object]]
+
+
+class Wakefulness:
+    """Of all live processes of one seed. `places` gives them, and where to begin in each."""
+
+    def __init__(self, cluster: Cluster, places: Callable[[], Iterator[Place]]) -> None:
+        self._cluster = cluster
+        self._places = places
+        self._next_s = self._walk_s = 0.0
+        self._pause_s = _WALK_AGAIN_S
+        self._found: list[tuple[Process, list[object]]] = []
+        self._suspects: dict[int, str] = {}
+
+    def look(self) -> None:
+        """Look, if it is time for that."""
+        now_s = self._cluster.loop.now
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + _LOOK_EVERY_S
+        if now_s >= self._walk_s:
+            self._walk()
+            self._walk_s = now_s + self._pause_s
+            self._pause_s *= _WALK_FACTOR
+        for process, found in self._found:
+            if process.alive and not process.paused and not process.queue:
+                self._look_at(process, found)
+
+    def _walk(self) -> None:
+        self._found = [
+            (process, [one for one in describable(roots) if hasattr(one, "waits_in_vain")])
+            for process, roots in self._places()
+        ]
+        self._cluster.trace.probe("wakefulness.walked")
+
+    def _look_at(self, process: Process, found: list[object]) -> None:
+        for one in found:
+            why = one.waits_in_vain()  # type: ignore[attr-defined]
+            if not why:
+                self._suspects.pop(id(one), None)
+            elif self._suspects.get(id(one)) != why:
+                self._suspects[id(one)] = why
+            elif self._is_there(process, one):
+                name = f"{type(one).__module__.removeprefix('octavo.')}.{type(one).__name__}"
+                self._cluster.audit.fail(f"Q2 {process.name} {name}: {why}")
+
+    def _is_there(self, process: Process, one: object) -> bool:
+        """Whether the process still uses it."""
+        return any(
+            known is one
+            for of, roots in self._places()
+            if of is process
+            for known in describable(roots)
+        )
