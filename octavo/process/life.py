@@ -2,7 +2,9 @@
 
 A process that a supervisor started holds one end of a socket pair. Over it goes one JSON line,
 `{"event": "ready", …}` or `{"event": "failed", "reason": …}`; its end of file means that the
-supervisor is gone, and the process then stops by itself: no orphan keeps ports and locks.
+supervisor is gone, and the process then stops by itself: no orphan keeps ports and locks. The
+kernel says so too, by SIGTERM when the supervisor dies, wherever else its end of the pair is open.
+A process whose loop stands still cannot stop; loop_watch.py and outside_watch.py end it.
 
 Exit codes: 0 stopped as asked, 1 could not start or failed while serving, 2 stop took too long.
 """
@@ -25,7 +27,10 @@ import structlog
 import uvloop
 
 from octavo.logs import configure_logging
+from octavo.process import outside_watch
 from octavo.process.loop_watch import LoopWatch
+from octavo.process.outside_watch import OutsideWatch
+from octavo.process.parent import die_with_parent
 from octavo.process.spec import ProcessSpec
 from octavo.protocol.codes import OctavoError
 
@@ -132,15 +137,21 @@ def run_process(main: Main, spec: ProcessSpec, control_fd: int | None = None) ->
         bytes_max=spec.log_bytes_max,
         files_max=spec.log_files_max,
     )
+    if control_fd is not None:
+        die_with_parent(signal.SIGTERM)
+    watch = OutsideWatch(turns_max=outside_watch.STANDS_STILL_S)
     control = socket.socket(fileno=control_fd) if control_fd is not None else None
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_live(main, spec, control))
+        return runner.run(_live(main, spec, control, watch))
 
 
-async def _live(main: Main, spec: ProcessSpec, control: socket.socket | None) -> int:
+async def _live(
+    main: Main, spec: ProcessSpec, control: socket.socket | None, outside: OutsideWatch
+) -> int:
     life = Life(control)
     watch = LoopWatch()
     watch.start()
+    outside.beat()
     task = asyncio.ensure_future(main(spec, life))
     ended = asyncio.ensure_future(life.until_stopped())
     await asyncio.wait((task, ended), return_when=asyncio.FIRST_COMPLETED)
@@ -159,6 +170,7 @@ async def _live(main: Main, spec: ProcessSpec, control: socket.socket | None) ->
         return 1
     finally:
         watch.stop()
+        outside.stop()
         ended.cancel()
         await asyncio.gather(ended, return_exceptions=True)
     log.info("stopped")

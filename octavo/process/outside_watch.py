@@ -1,0 +1,115 @@
+"""A small process that kills its parent when the parent's event loop stands still.
+
+The thread of loop_watch.py needs the interpreter, so it cannot see a loop that stands within a call
+of a C library that keeps it: such a broker held its partitions for ever, and outlived its
+supervisor. This process is forked before the loop is there, and hears a byte a second from the
+loop. It counts its own turns without a byte, not time by a clock; a parent that is stopped
+(SIGSTOP), traced or frozen misses none. After `turns_max` of them it sends SIGABRT, at which the
+parent's fault handler writes where each thread stands, and then SIGKILL.
+
+It ends with its parent: by the end of the pipe, and by the kernel's parent-death signal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import os
+import select
+import signal
+import sys
+from pathlib import Path
+
+import structlog
+
+from octavo.process.parent import die_with_parent
+
+STANDS_STILL_S = 25
+"""Longer than the thread's bound, which can say more in the log."""
+_TURN_S = 1.0
+_DUMP_S = 2.0
+"""For the fault handler to write, until the parent is killed."""
+
+log = structlog.get_logger()
+
+
+class OutsideWatch:
+    """Made before the event loop and any thread; `beat` on the loop, then `stop`."""
+
+    def __init__(self, *, turns_max: int = STANDS_STILL_S, turn_s: float = _TURN_S) -> None:
+        faulthandler.enable()
+        self._turn_s = turn_s
+        self._timer: asyncio.TimerHandle | None = None
+        reading, self._writing = os.pipe()
+        os.set_blocking(self._writing, False)
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = 1
+            try:
+                die_with_parent(signal.SIGKILL, parent)
+                for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                    signal.signal(number, signal.SIG_IGN)  # a terminal sends them to all
+                os.close(self._writing)
+                _close_others(reading)
+                _watch(reading, parent, turns_max, turn_s)
+                code = 0
+            finally:
+                os._exit(code)
+        os.close(reading)
+
+    def beat(self) -> None:
+        """From the running loop: it turns, and will say so again."""
+        with contextlib.suppress(BlockingIOError):  # it is full: the watch itself stands still
+            try:
+                os.write(self._writing, b".")
+            except OSError as error:
+                log.warning("outside_watch_gone", reason=str(error))
+                return
+        self._timer = asyncio.get_running_loop().call_later(self._turn_s, self.beat)
+
+    def stop(self) -> None:
+        """Watch no more; the process ends."""
+        if self._timer is not None:
+            self._timer.cancel()
+        os.close(self._writing)
+        with contextlib.suppress(ChildProcessError, ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)  # it has nothing to end in order
+            os.waitpid(self.pid, 0)
+
+
+def _close_others(kept: int) -> None:
+    """Hold nothing open that is the parent's, sockets above all. Standard error stays."""
+    for low, high in ((0, 2), (3, kept), (kept + 1, 1 << 16)):
+        os.closerange(low, high)
+
+
+def _watch(reading: int, parent: int, turns_max: int, turn_s: float) -> None:
+    silent = 0
+    while silent < turns_max:
+        ready, _, _ = select.select([reading], [], [], turn_s)
+        if ready:
+            if not os.read(reading, 4096):
+                return
+            silent = 0
+        elif _is_held(parent):
+            silent = 0
+        else:
+            silent += 1
+    said = f"process {parent}: its event loop stands still since {silent * turn_s:g} s; killed\n"
+    with contextlib.suppress(OSError):
+        os.write(2, said.encode())
+    os.kill(parent, signal.SIGABRT)
+    select.select([reading], [], [], _DUMP_S)  # it ends with the parent
+    os.kill(parent, signal.SIGKILL)
+
+
+def _is_held(pid: int) -> bool:
+    """Whether somebody has stopped the process, or traces it; not where there is no /proc."""
+    if sys.platform != "linux":
+        return False
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in b"Tt"
+    except OSError:
+        return False
