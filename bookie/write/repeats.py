@@ -9,15 +9,18 @@ is told of anything after a sync that failed.
 
 Only batches that begin at or below the highest entry that their ledger ever had come here
 (`LedgerControl.admit`), so writing new entries costs one comparison. Those of one ledger are looked
-at one after another, each when all that was admitted before it is durable, also what was deferred
-(so such an add is answered when it is durable, whatever it asked for); whoever comes meanwhile
-comes here too, for the ledger has reached what waits here. A fence may come in between, so each is
-asked once more whether it may be added. Used on the loop.
+at in rounds: batches that wait and have no entry in common share one wait, until all that was
+admitted before the round is durable, also what was deferred (so such an add is answered when it is
+durable, whatever it asked for). A writer that sends entries in any order (WriteAdv) so pays for a
+sync by the round and not by the entry. Batches that come meanwhile come here too, for the ledger
+has reached what waits here. A fence may come in between, so each is asked once more whether it may
+be added. Used on the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
@@ -44,6 +47,8 @@ log = structlog.get_logger()
 Results = list[tuple[AddBatch, Code]]
 Done = Callable[[Sequence[tuple[AddBatch, Code]]], None]
 _READ_BYTES = 1024 * 1024
+_ROUND_MAX = 256
+"""So many batches share one wait."""
 
 
 class Held(Protocol):
@@ -140,25 +145,34 @@ class Repeats:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _work_off(self, ledger_id: int, line: deque[_Repeat]) -> None:
+        together: deque[_Repeat] = deque()
         try:
             while line:
-                repeat = line.popleft()
-                try:
-                    await self._look(*repeat)
-                except Exception as error:
-                    first = repeat.batch.first_entry
-                    if isinstance(error, BadRequest):
-                        log.warning("add_refused", ledger=ledger_id, entry=first, reason=str(error))
-                    repeat.done([(repeat.batch, code_of(error, "add", ledger_id, first))])
-                finally:
-                    self.count -= 1
-                    self.bytes -= len(repeat.batch.frames)
-                    self._changed()
+                together = next_round(line)
+                await self._journals.settled(ledger_id)
+                while together:
+                    await self._work_off_one(together[0])
+                    self._leaves(together.popleft())
         finally:
             del self._lines[ledger_id]
+            for repeat in (*together, *line):
+                self._leaves(repeat)
+
+    async def _work_off_one(self, repeat: _Repeat) -> None:
+        ledger_id, first = repeat.batch.ledger_id, repeat.batch.first_entry
+        try:
+            await self._look(*repeat)
+        except Exception as error:
+            if isinstance(error, BadRequest):
+                log.warning("add_refused", ledger=ledger_id, entry=first, reason=str(error))
+            repeat.done([(repeat.batch, code_of(error, "add", ledger_id, first))])
+
+    def _leaves(self, repeat: _Repeat) -> None:
+        self.count -= 1
+        self.bytes -= len(repeat.batch.frames)
+        self._changed()
 
     async def _look(self, batch: AddBatch, done: Done, lane: Hashable) -> None:
-        await self._journals.settled(batch.ledger_id)
         is_here = await self._is_here(batch)
         code = self._admission(batch)
         journal = self._journals.of(batch.ledger_id)
@@ -178,9 +192,11 @@ class Repeats:
                     batch.ledger_id, entry_id, last - entry_id + 1, _READ_BYTES, urgent=True
                 )
             except (NoSuchEntry, UnknownState):
+                is_here = False
+                if entry_id == last:  # a lone entry, mostly: the list of all there are may be long
+                    break
                 if held is None:
                     held = await self._reading.held(batch.ledger_id)
-                is_here = False
                 entry_id = next((first for first, _ in held if first > entry_id), last + 1)
             except BookieIOError:  # not to be read: as good as not here
                 is_here = False
@@ -194,6 +210,24 @@ class Repeats:
                     is_here = is_here and found is Likeness.SAME
                     entry_id += 1
         return is_here
+
+
+def next_round(line: deque[_Repeat]) -> deque[_Repeat]:
+    """Take the front of `line` as far as its batches have no entry in common.
+
+    The first that has one is compared with what the round stores, so it waits for the next.
+    """
+    found: deque[_Repeat] = deque()
+    spans: list[tuple[int, int]] = []
+    while line and len(found) < _ROUND_MAX:
+        first, last = line[0].batch.first_entry, line[0].batch.last_entry
+        at = bisect_left(spans, (first, first))
+        before_ends = spans[at - 1][1] if at else -1
+        if before_ends >= first or (at < len(spans) and spans[at][0] <= last):
+            break
+        spans.insert(at, (first, last))
+        found.append(line.popleft())
+    return found
 
 
 def _kept(journal: Journal, batch: AddBatch, done: Done, _: BaseException | None) -> None:

@@ -33,8 +33,8 @@ BUGS = (
         "issues/test_ledgers_are_not_anyones.py",
         (
             Edit(
-                "octavo.bookie.write.repeats:Repeats._look",
-                "await self._journals.settled(batch.ledger_id)",
+                "octavo.bookie.write.repeats:Repeats._work_off",
+                "await self._journals.settled(ledger_id)",
                 "pass",
             ),
         ),
