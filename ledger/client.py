@@ -347,6 +347,16 @@ class LedgerClient:
             suspects=self.bookies.suspects(),
         )
 
+    def has_unsure_bookie(self, metadata: LedgerMetadata) -> bool:
+        """Whether a bookie that the record names lost data, and may have lost some of this ledger.
+
+        Such a bookie stays in limbo until the ledger is closed and copied back.
+        """
+        return any(
+            self.bookies.is_unsure(metadata.ledger_id, fragment.bookies)
+            for fragment in metadata.fragments
+        )
+
     def with_connection(
         self,
         bookie_id: str,

@@ -70,6 +70,12 @@ class BookieInfo:
         return self.properties.get(INCARNATION, "")
 
     @property
+    def unsure_through(self) -> int:
+        """The highest ledger of which it may have lost something; −1 when of none."""
+        text = self.properties.get("unsure_through", "")
+        return int(text) if text.isascii() and text.isdigit() else -1
+
+    @property
     def auth(self) -> str:
         """The plugin by which it wants to know who calls; empty when it does not."""
         return self.properties.get(AUTH, "")

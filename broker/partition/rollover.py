@@ -105,7 +105,12 @@ class Rollover:
         segment = self._publisher.segment
         if segment.writer is None:
             return
-        due = segment.roll_due(policy, self._clock()) or segment.is_made_otherwise(settings)
+        due = (
+            segment.roll_due(policy, self._clock())
+            or segment.is_made_otherwise(settings)
+            # A bookie whose disk was replaced is whole again once this ledger is closed.
+            or self._ledgers.has_unsure_bookie(segment.writer.metadata)
+        )
         if due and now_s >= self._not_before_s:
             self._task = asyncio.create_task(self._run(), name=f"roll over {self._name}")
 

@@ -22,7 +22,7 @@ import asyncio
 import contextlib
 import enum
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import structlog
@@ -296,6 +296,8 @@ class Bookies:
         self._bookies: dict[tuple[str, RequestClass], Bookie] = {}
         self._infos: dict[str, BookieInfo] = {}
         self._known: dict[str, BookieInfo] = {}
+        self._unsure_through: dict[str, int] = {}
+        """The registered bookies in limbo, each with the highest ledger that it is unsure of."""
         self._watch: Watch | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._refreshing: asyncio.Task[None] | None = None
@@ -361,6 +363,11 @@ class Bookies:
     def available(self) -> dict[str, BookieInfo]:
         """The registered bookies, as last seen."""
         return self._infos
+
+    def is_unsure(self, ledger_id: int, bookie_ids: Iterable[str]) -> bool:
+        """Whether one of these bookies lost data and may have lost some of this ledger."""
+        unsure = self._unsure_through
+        return bool(unsure) and any(unsure.get(one, -1) >= ledger_id for one in bookie_ids)
 
     def info(self, bookie_id: str) -> BookieInfo | None:
         """What was last known of it, also when it is not registered now."""
@@ -429,6 +436,8 @@ class Bookies:
         changed = infos != self._infos
         self._infos = infos
         self._known.update(infos)
+        bounds = {bookie_id: info.unsure_through for bookie_id, info in infos.items()}
+        self._unsure_through = {one: bound for one, bound in bounds.items() if bound >= 0}
         if changed:
             for bookie in tuple(self._bookies.values()):
                 self.let_go(bookie)

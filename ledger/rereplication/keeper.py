@@ -9,8 +9,10 @@ fetches from the others
 
 A bookie is lost when it was not registered for `lost_bookie_s`. Copied is only what no writer can
 change any more (`copies.stretches`); an open ledger whose ensemble has a lost bookie, or this one
-in limbo, for `open_ledger_s` longer is closed by recovery first. A closed ledger is fenced here
-before a copy counts: its old writer may still live, and the fence may be what was lost.
+in limbo, for `open_ledger_s` longer is closed by recovery first. One that names this bookie in an
+older fragment keeps it in limbo as well: its owner rolls it over (broker/partition/rollover.py),
+and after ten times as long it is closed by recovery, too. A closed ledger is fenced here before a
+copy counts: its old writer may still live, and the fence may be what was lost.
 
 Two who copy at once do double work and no harm; a crash at any point leaves copies that the next
 walk finds. What nobody has is told, never made up, and the record stays as it is.
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
     from octavo.ledger.client import LedgerClient
 
 log = structlog.get_logger()
+_ROLL_OVER_FACTOR = 10
+"""The owner of a ledger has so many times `open_ledger_s` to roll it over."""
 
 
 class OwnBookie(Protocol):
@@ -271,15 +275,19 @@ class CopyKeeper:
         ledger_id, tail = metadata.ledger_id, tail_of(metadata)
         lost = self._lost()
         takes = adopters(metadata, tail, 0, lost, self._candidates(ledger_id))
-        mine = self._me in tail and self._own.is_unsure(ledger_id)
+        unsure = self._own.is_unsure(ledger_id)
+        mine = bool(tail) and self._me in names(metadata) and unsure
         if not mine and not takes:
             self._waited_for.pop(ledger_id, None)
             return metadata
         if not mine and min(takes.values()) != self._me:
             return metadata  # one of them is enough
         since = self._waited_for.setdefault(ledger_id, self._loop.time())
-        if self._loop.time() - since < self._options.open_ledger_s:
-            self._leave(ledger_id, "it is open, and its writer may still replace who is lost")
+        patience_s = self._options.open_ledger_s
+        if not takes and self._me not in tail:
+            patience_s *= _ROLL_OVER_FACTOR
+        if self._loop.time() - since < patience_s:
+            self._leave(ledger_id, "it is open: its writer may still replace a bookie, or close it")
             return metadata
         log.info("abandoned_ledger_recovered", bookie=self._me, ledger=ledger_id)
         return await self._client.recover(ledger_id, password=metadata.password)
@@ -289,7 +297,7 @@ class CopyKeeper:
         return {
             bookie: info
             for bookie, info in self._client.bookies.available.items()
-            if info.incarnation and int(info.properties.get("unsure_through", "-1")) < ledger_id
+            if info.incarnation and info.unsure_through < ledger_id
         }
 
     async def _fetch(self, metadata: LedgerMetadata, stretch: Stretch, position: int) -> bool:

@@ -20,7 +20,15 @@ from octavo.process.copies import NodeCopies, kept_copies
 from octavo.protocol.codes import BadRequest, BookieIOError, Code
 from octavo.protocol.extension import Op
 from tests.cluster.test_wiped_bookie import wipe
-from tests.support.cluster import Cluster, add_many, payload_of
+from tests.support.cluster import (
+    Cluster,
+    add_many,
+    batch,
+    make_topic,
+    owned,
+    payload_of,
+    values,
+)
 from tests.support.raw_bookie import KEY, RawClient, add_of, until
 from tests.support.storage_support import is_fenced
 
@@ -91,6 +99,30 @@ async def test_a_wiped_bookie_fetches_everything_back_and_its_limbo_ends(
     for name in ("b2", "b3", "b4"):
         await cluster.stop_bookie(name)
     await all_is_there(await cluster.client(2), ledgers[0].ledger_id, 39)
+
+
+async def test_a_partition_rolls_over_and_the_limbo_of_a_replaced_disk_ends(
+    cluster: Cluster,
+) -> None:
+    """The bookie is named in an older fragment of an open ledger: the limbo lasted for hours."""
+    await cluster.start_bookie("b4")
+    broker = (await cluster.start("A")).broker
+    partition = await owned(broker, await make_topic(broker, rollover_age_ms=1 << 40))
+    first = await partition.publish(batch(3, tag="a"))
+    metadata = await (await cluster.client(1)).metadata(first.ledger_id)
+    name = metadata.fragments[0].bookies[0]
+    node = await wipe(cluster, name)
+    keeper = await keeper_of(cluster, name, open_ledger_s=3600.0)
+
+    for _ in range(400):
+        await partition.publish(batch(1, tag="b"))
+        await keeper.walk()
+        if node.storage.limbo.is_over:
+            break
+        await asyncio.sleep(0.02)
+    assert node.storage.limbo.is_over
+    assert keeper.status.unfinished == {}
+    assert (await values(partition))[:3] == ["a-0", "a-1", "a-2"]
 
 
 async def test_after_its_limbo_a_bookie_takes_no_adds_to_old_ledgers_that_it_forgot(

@@ -201,6 +201,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "octavo.broker.subscriptions.looking:_READ_BYTES": (1, 300),
     "octavo.broker.subscriptions.subscription:_LOOKING_S_MAX": (0.0, 0.01),
     "octavo.broker.cluster.standing:_RETRY_S": (0.01, 1.0),
+    "octavo.ledger.rereplication.keeper:_ROLL_OVER_FACTOR": (1, 3),
     "octavo.bookie.write.repeats:_ROUND_MAX": (1, 3),
     "octavo.bookie.node:_RISE_EVERY_S": (0.1, 2.0),
     "octavo.bookie.node:_RISE_PAUSE_S": (0.01, 0.3),

@@ -77,7 +77,13 @@ class Rolling:
             self.said.append(f"discarded {writer.ledger_id}")
 
         monkeypatch.setattr("octavo.broker.partition.rollover.delete_quietly", delete)
-        ledgers: Any = SimpleNamespace(discard=discard)
+        self.unsure: set[int] = set()
+        """Ledgers that name a bookie in limbo."""
+
+        def has_unsure_bookie(_: object) -> bool:
+            return self.bench.publisher.segment.ledger_id in self.unsure
+
+        ledgers: Any = SimpleNamespace(discard=discard, has_unsure_bookie=has_unsure_bookie)
         self.record = Record(self.said)
         settings: Any = lambda: TopicSettings(  # noqa: E731
             rollover_bytes=1 << 30, rollover_entries=1 << 30, rollover_age_ms=1 << 40
@@ -101,6 +107,25 @@ class Rolling:
         self.new.confirm()
         await turns(20)
         return before, after
+
+
+async def test_a_ledger_that_names_a_bookie_in_limbo_is_rolled_over_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such a bookie stayed in limbo until the ledger was old enough, four hours by default."""
+    rolling = Rolling(monkeypatch)
+    rolling.rollover.look()
+    await turns(20)
+    assert rolling.bench.publisher.segment.ledger_id == 1
+    rolling.unsure = {1}
+    rolling.rollover.look()
+    await turns(20)
+    assert rolling.bench.publisher.segment.ledger_id == 2
+    rolling.rollover.look()
+    await turns(20)
+    assert [line for line in rolling.said if line.startswith("closed")] == [
+        "closed with 0 unanswered"
+    ]
 
 
 async def test_the_old_ledger_is_closed_when_all_of_it_is_confirmed(

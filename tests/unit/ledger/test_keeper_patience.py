@@ -7,12 +7,14 @@ lives. Counted from the first time, the next short absence would fence that writ
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from octavo.ledger.rereplication.keeper import CopyKeeper, KeeperOptions
+from octavo.metadata.bookies import INCARNATION, BookieInfo
 from octavo.metadata.ledgers import Fragment, LedgerMetadata
 
 ME, MEMBERS = "d", ("a", "b", "c")
@@ -45,9 +47,7 @@ class World:
 
     def publish(self) -> None:
         self.client.bookies.available = {
-            name: SimpleNamespace(
-                bookie_id=name, incarnation="i", properties={}, read_only=False, host=name, port=1
-            )
+            name: BookieInfo(name, name, 1, properties={INCARNATION: "i"})
             for name in sorted(self.there)
         }
 
@@ -66,6 +66,28 @@ class World:
         self.keeper._note_absent(MEMBERS)
         await self.keeper._close_if_abandoned(self.ledger)
         return self.recovered > before
+
+
+@pytest.mark.parametrize(
+    ("fragments", "patience_s"),
+    [
+        ((Fragment(0, (ME, "b", "c")),), OPEN_S),
+        ((Fragment(0, (ME, "b", "c")), Fragment(9, MEMBERS)), 10 * OPEN_S),
+        ((Fragment(0, MEMBERS),), None),
+    ],
+)
+async def test_an_open_ledger_that_keeps_this_bookie_in_limbo_is_closed(
+    world: World, fragments: tuple[Fragment, ...], patience_s: float | None
+) -> None:
+    """Named in an older fragment alone it waited for a roll-over, for hours."""
+    world.ledger = replace(world.ledger, fragments=fragments)
+    own: Any = SimpleNamespace(bookie_id=ME, is_unsure=lambda _: True)
+    world.keeper._own = own
+    assert not await world.look()
+    world.now += (patience_s or 100 * OPEN_S) - 0.1
+    assert not await world.look()
+    world.now += 0.1
+    assert await world.look() == (patience_s is not None)
 
 
 @pytest.fixture
