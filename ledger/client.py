@@ -95,7 +95,8 @@ class LedgerClient:
         self._ticking: dict[Ticking, None] = {}  # dicts as sets that keep their order
         self._ticker: asyncio.Task[None] | None = None
         self._writers: dict[OpenWriter, None] = {}
-        self._recoveries: dict[int, asyncio.Task[LedgerMetadata]] = {}
+        self._recoveries: dict[tuple[int, bytes | None], asyncio.Task[LedgerMetadata]] = {}
+        """By ledger and by the password that its caller gave."""
         self.doubts = Doubts(self)
         """Tells bookies which of their copies to compare."""
         self.taken = TakenIds()
@@ -294,15 +295,17 @@ class LedgerClient:
         """Fence and close; the `password` counts as in `open`.
 
         Raises `RecoveryFailed` (nothing guessed: try again), `LedgerNotFound`, `Unauthorized`.
-        Two calls for one ledger in one process are one recovery; the second's `observe` is unused.
+        Two calls for one ledger in one process are one recovery, if they give the same password;
+        the second's `observe` is unused.
         """
-        task = self._recoveries.get(ledger_id)
+        key = ledger_id, password
+        task = self._recoveries.get(key)
         if task is None:
             if observe is None and self._observe_recovery is not None:
                 observe = functools.partial(self._observe_recovery, ledger_id)
             task = self.spawn(Recovery(self, ledger_id, password, observe).run())
-            self._recoveries[ledger_id] = task
-            task.add_done_callback(lambda _: self._recoveries.pop(ledger_id, None))
+            self._recoveries[key] = task
+            task.add_done_callback(lambda _: self._recoveries.pop(key, None))
         return await asyncio.shield(task)
 
     async def delete(self, ledger_id: int) -> None:

@@ -193,3 +193,22 @@ async def test_many_open_with_recovery_at_once_and_agree(cluster: Cluster) -> No
     clients = [await cluster.client(seed, **patient) for seed in range(2, 8)]
     closed = await asyncio.gather(*(c.recover(writer.ledger_id) for c in clients))
     assert {(m.last_entry, m.length, m.state) for m in closed} == {(49, 5000, LedgerState.CLOSED)}
+
+
+@pytest.mark.parametrize("passwords", [(b"right", b"wrong"), (b"wrong", b"right")])
+async def test_a_recovery_is_shared_by_callers_of_one_password(
+    cluster: Cluster, passwords: tuple[bytes, bytes]
+) -> None:
+    """A wrong one was good while a right one's recovery ran, and the other way round."""
+    client = await cluster.client(1)
+    writer = await client.create(password=b"right")
+    await add_many(writer, 3)
+    other = await cluster.client(2)
+    tasks = [
+        asyncio.ensure_future(other.recover(writer.ledger_id, password=password))
+        for password in (*passwords, b"right")
+    ]
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    for password, outcome in zip((*passwords, b"right"), found, strict=True):
+        assert isinstance(outcome, Unauthorized) == (password == b"wrong"), (password, outcome)
+    assert other.describe()["recoveries"] == 0
