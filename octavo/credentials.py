@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from octavo.protocol.codes import OctavoError
-from octavo.tls.contexts import Certificates, certificates_of
 from octavo.tls.settings import TlsConfig
+
+if TYPE_CHECKING:
+    from octavo.tls.contexts import Certificates
 
 VARIABLE = "OCTAVO_METADATA_CREDENTIALS_FILE"
 """The variable of the setting `metadata_credentials_file` of long-running processes."""
@@ -57,5 +60,6 @@ def certificates() -> Certificates | None:
     if not any(name.startswith(TLS_PREFIX) for name in os.environ):
         return None
     from octavo.settings import load  # of use to few, and slow to import
+    from octavo.tls.contexts import certificates_of
 
     return certificates_of(load(TlsConfig, "tls"))

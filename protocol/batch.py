@@ -123,29 +123,33 @@ def check_batch(data: Buffer, start: int = 0, *, gaps: bool = False) -> BatchHea
     return found
 
 
-def split_batches(data: Buffer, *, gaps: bool = False) -> Iterator[tuple[BatchHeader, memoryview]]:
+def split_batches(
+    data: Buffer, *, gaps: bool = False, before: int = 0
+) -> Iterator[tuple[BatchHeader, memoryview]]:
     """The batches that stand back to back in `data`, each checked. Raises `InvalidBatch`.
 
-    `gaps`: as in `check_batch`.
+    `gaps`: as in `check_batch`. `before`: bytes that stand before each batch.
     """
     view = memoryview(data)
-    start = 0
+    start = before
     while start < len(view):
         found = check_batch(view, start, gaps=gaps)
         yield found, view[start : start + found.total_bytes]
-        start += found.total_bytes
+        start += found.total_bytes + before
 
 
-def whole_batches(data: Buffer) -> int:
+def whole_batches(data: Buffer, *, before: int = 0) -> int:
     """How many bytes at the beginning of `data`, which is still coming in, are whole batches.
 
-    Raises `InvalidBatch` for what is none, or longer than any may be.
+    `before`: bytes that stand before each batch. Raises `InvalidBatch` for bytes that are no
+    batch, or longer than any may be.
     """
     start = 0
-    while len(data) - start >= HEADER_BYTES:
-        size = read_header(data, start).total_bytes
+    while len(data) - start >= before + HEADER_BYTES:
+        size = read_header(data, start + before).total_bytes
         if size > ENTRY_PAYLOAD_BYTES_MAX:
             raise InvalidBatch(f"record batch claims {size} bytes, more than any may have")
+        size += before
         if start + size > len(data):
             break
         start += size

@@ -4,11 +4,14 @@ The batches are as they are stored, so each may hold more than was handed out. H
 which partition they are of (`Octavo-Partition`), under which lease (`Octavo-Lease: epoch-number`),
 which offsets are handed out (`Octavo-Leased: 41:57,60:61*3`, the third delivery of the last) and
 which entries the batches are (`Octavo-Entries: 12:0+2`, two from entry 0 of ledger 12 on). What
-their append times are read by is said beside it (append_time.py).
+their append times are read by is said beside it (append_time.py). A read in record batches has the
+last two headers; a stream of batches has no end that a header could tell of, so a reader who asks
+for it with `Octavo-Entries: before-each` gets the ledger and the entry of each batch before it.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,6 +21,12 @@ PARTITION_HEADER = "Octavo-Partition"
 LEASE_HEADER = "Octavo-Lease"
 LEASED_HEADER = "Octavo-Leased"
 ENTRIES_HEADER = "Octavo-Entries"
+ENTRY_RUNS_MAX = 100
+"""So many entries that do not follow each other are told in a header, some 3 KiB: clients refuse
+one that is longer than 8 KiB."""
+BEFORE_EACH = "before-each"
+"""The header of a stream of batches: each stands behind its ledger and its entry, as `ENTRY`."""
+ENTRY = struct.Struct(">qq")
 
 
 class Run(NamedTuple):
@@ -45,12 +54,11 @@ class Leased(NamedTuple):
         runs = [
             f"{start}:{end}" + (f"*{count}" if count > 1 else "") for start, end, count in self.runs
         ]
-        entries = [f"{ledger}:{first}+{count}" for ledger, first, count in joined(self.entries)]
         headers = {
             PARTITION_HEADER: str(self.partition),
             LEASE_HEADER: self.lease,
             LEASED_HEADER: ",".join(runs),
-            ENTRIES_HEADER: ",".join(entries),
+            ENTRIES_HEADER: entries_text(self.entries),
         }
         if self.append_time:
             headers[APPEND_TIME_HEADER] = self.append_time
@@ -64,7 +72,7 @@ class Leased(NamedTuple):
                 int(headers[PARTITION_HEADER]),
                 headers[LEASE_HEADER],
                 [_run(text) for text in headers[LEASED_HEADER].split(",")],
-                [one for text in headers[ENTRIES_HEADER].split(",") for one in _entries(text)],
+                entries_of(headers[ENTRIES_HEADER]),
                 headers.get(APPEND_TIME_HEADER, ""),
             )
         except KeyError as error:
@@ -95,6 +103,29 @@ def joined(entries: Iterable[tuple[int, int]]) -> list[tuple[int, int, int]]:
         else:
             found.append((ledger, entry, 1))
     return found
+
+
+def entries_text(entries: Iterable[tuple[int, int]]) -> str:
+    """Entries as the header has them."""
+    return ",".join(f"{ledger}:{first}+{count}" for ledger, first, count in joined(entries))
+
+
+def entries_of(text: str) -> list[tuple[int, int]]:
+    """The entries of a header. Raises `ValueError`."""
+    return [one for run in text.split(",") for one in _entries(run)] if text else []
+
+
+def entries_told(entries: Sequence[tuple[int, int]]) -> int:
+    """How many of them, the first ones, a header has room for: at least one, if there is one."""
+    runs = 0
+    last: tuple[int, int] | None = None
+    for index, (ledger, entry) in enumerate(entries):
+        if last != (ledger, entry - 1):
+            runs += 1
+            if runs > ENTRY_RUNS_MAX:
+                return index
+        last = ledger, entry
+    return len(entries)
 
 
 def _run(text: str) -> Run:

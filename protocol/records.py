@@ -13,12 +13,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
-
-from aiokafka.errors import CorruptRecordException
-from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from octavo.protocol.batch import (
     ATTRIBUTE_COMPRESSION,
@@ -38,8 +35,6 @@ from octavo.protocol.compression import Compression, compression_of, unpack
 from octavo.protocol.due import is_delayed
 from octavo.protocol.entry import Buffer
 
-NOT_RECORDS = (CorruptRecordException, ValueError)
-"""What `open_batch` raises where the records are not what header and lengths promise."""
 _UNLIMITED = 2**31 - 1
 """The builder's own size limit is not used: callers bound a batch by what they put into it."""
 RECORD_OVERHEAD_BYTES = 16
@@ -49,6 +44,23 @@ _LATER_MS = 2
 _NO_HEADERS: list[tuple[str, bytes | None]] = []
 _KEY_BYTES_REMEMBERED_MAX = 64
 _KEYS_REMEMBERED_MAX = 65_536
+
+
+@cache
+def _codec() -> Any:
+    """aiokafka's codec, imported when first used: with all of its package that takes longer than
+    the rest of a client that reads and writes nothing."""
+    from aiokafka.record import default_records
+
+    return default_records
+
+
+@cache
+def not_records() -> tuple[type[Exception], ...]:
+    """What `open_batch` raises where the records are not what header and lengths promise."""
+    from aiokafka.errors import CorruptRecordException
+
+    return (CorruptRecordException, ValueError)
 
 
 class Record(NamedTuple):
@@ -88,7 +100,7 @@ def build_batch(
     Raises `InvalidBatch` when there are no records, `UnsupportedCompression`.
     """
     kind = compression_of(compression)
-    builder = DefaultRecordBatchBuilder(
+    builder = _codec().DefaultRecordBatchBuilder(
         MAGIC, kind, 0, producer_id, producer_epoch, base_sequence, _UNLIMITED
     )
     append = builder.append
@@ -114,7 +126,7 @@ def build_gapped_batch(
     `InvalidBatch` when there are no records, `UnsupportedCompression`.
     """
     kind = compression_of(compression)
-    builder = DefaultRecordBatchBuilder(MAGIC, kind, 0, NO_PRODUCER, -1, -1, _UNLIMITED)
+    builder = _codec().DefaultRecordBatchBuilder(MAGIC, kind, 0, NO_PRODUCER, -1, -1, _UNLIMITED)
     last, later_ms = -1, 0
     for key, value, headers, timestamp_ms, delta in records:
         assert delta > last
@@ -170,7 +182,7 @@ def read_records(batch: Buffer) -> Iterator[Record]:
         for record in open_batch(batch):
             yield Record(record.key, record.value, record.headers, record.timestamp, position)
             position += 1
-    except NOT_RECORDS as error:
+    except not_records() as error:
         raise InvalidBatch(f"record {position} of {found.record_count}: {error}") from error
 
 
@@ -192,7 +204,7 @@ def read_gapped_records(batch: Buffer) -> Iterator[Record]:
                 )
             yield Record(record.key, record.value, record.headers, record.timestamp, delta)
             position, last = position + 1, delta
-    except NOT_RECORDS as error:
+    except not_records() as error:
         raise InvalidBatch(f"record {position} of {found.record_count}: {error}") from error
     if position != found.record_count or last != found.last_offset_delta:
         raise InvalidBatch(
@@ -214,11 +226,11 @@ def open_batch(batch: Buffer) -> Iterable[Any]:
     """The same as aiokafka's record objects, which are quick to make and slow to look at twice.
 
     For a batch that `check_batch` or an entry's digest has passed. Iterating over it raises
-    `NOT_RECORDS` where `read_records` says `InvalidBatch`.
+    `not_records()` where `read_records` says `InvalidBatch`.
     """
     found = read_header(batch)
     kind = compression_of(found.attributes & ATTRIBUTE_COMPRESSION)
-    opened: Iterable[Any] = DefaultRecordBatch(
+    opened: Iterable[Any] = _codec().DefaultRecordBatch(
         _unpacked(found, bytes(batch), kind) if kind else bytes(batch)
     )
     return opened

@@ -31,7 +31,7 @@ from octavo.protocol.compression import Compression, compression_of, unpack
 from octavo.protocol.entry import Buffer
 from octavo.protocol.limits import RECORD_BYTES_MAX, RECORD_HEADERS_MAX
 from octavo.protocol.odd_records import OddRecord, as_record, damaged, parse
-from octavo.protocol.records import NOT_RECORDS, Record
+from octavo.protocol.records import Record, not_records
 from octavo.protocol.records import open_batch as open_records
 
 WINDOW_RECORDS = 128
@@ -324,11 +324,11 @@ class BatchWindows:
 def all_records(batch: Buffer) -> list[Any]:
     """The records of one whole batch, as `records.open_batch` has them; a damaged one is marked.
 
-    Raises `NOT_RECORDS` where the batch cannot be unpacked, or its lengths do not fit.
+    Raises `not_records()` where the batch cannot be unpacked, or its lengths do not fit.
     """
     try:
         return list(open_records(batch))
-    except NOT_RECORDS:
+    except not_records():
         header, kind = packing_of(batch)
         packed = bytes(batch)
         records = unpack(kind, packed[HEADER_BYTES:]) if kind else packed[HEADER_BYTES:]

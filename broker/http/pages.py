@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Raw
 
 from octavo.broker.types import PartitionName
+from octavo.protocol.batch import read_header
+from octavo.protocol.leased import ENTRY
 from octavo.security.principal import Identity
 
 EVENTS = "text/event-stream"
@@ -20,25 +22,49 @@ class Page:
     """Messages that follow each other, or the batches in which they are stored.
 
     `next_offset` follows the last one; `owner_url` is who served the partition. `append_time`: what
-    the batches' append times are read by, "" when they have none.
+    the batches' append times are read by, "" when they have none. `entries`: ledger and entry of
+    each batch, none where a broker of before did not tell them.
     """
 
-    __slots__ = ("_written", "append_time", "batches", "messages", "next_offset", "owner_url")
+    __slots__ = (
+        *("_placed", "_written", "append_time", "batches", "entries", "messages", "next_offset"),
+        "owner_url",
+    )
 
     def __init__(
-        self, messages: list[Raw], next_offset: int, batches: bytes = b"", append_time: str = ""
+        self,
+        messages: list[Raw],
+        next_offset: int,
+        batches: bytes = b"",
+        append_time: str = "",
+        entries: Sequence[tuple[int, int]] = (),
     ) -> None:
         self.messages = messages
         self.next_offset = next_offset
         self.batches = batches
         self.append_time = append_time
+        self.entries = entries
         self.owner_url = ""
+        self._placed = b""
         self._written: dict[str, bytes] = {}
 
     @property
     def is_empty(self) -> bool:
         """Nothing came."""
         return not self.messages and not self.batches
+
+    @property
+    def placed(self) -> bytes:
+        """The batches, each behind its ledger and its entry; made once for all readers."""
+        if not self._placed:
+            parts: list[bytes] = []
+            start = 0
+            for ledger, entry in self.entries:
+                end = start + read_header(self.batches, start).total_bytes
+                parts += (ENTRY.pack(ledger, entry), self.batches[start:end])
+                start = end
+            self._placed = b"".join(parts)
+        return self._placed
 
     def written(self, kind: str) -> bytes:
         """The bytes for a reader of this kind; made once for all of them."""

@@ -547,6 +547,11 @@ _MESSAGES = (
                     {"type": "boolean", "default": False},
                 ),
                 _header("Last-Event-ID", "of server-sent events: go on behind this offset"),
+                _header(
+                    "Octavo-Entries",
+                    "`before-each`, of record batches that are followed: before each batch come "
+                    "its ledger and its entry, eight bytes each, big-endian",
+                ),
                 _PREFER,
             ),
             answers=(

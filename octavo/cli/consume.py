@@ -422,27 +422,16 @@ async def _by_reading(
     compacted: bool,
     printer: _Printer,
 ) -> None:
-    """Print one partition, or all of them one after the other (beside one another: --follow)."""
-    found = await client.topic(topic)
-    numbers = range(found.partitions) if partition is None else [partition]
+    """Print one partition, or all of them one after the other (all at once: --follow)."""
     offset = whole(start)
-    place = start if offset is None else offset
-
-    async def one(number: int) -> None:
-        async for message in client.messages(
-            topic, partition=number, start=place, follow=follow, compacted=compacted
-        ):
+    found = client.messages(
+        topic,
+        partition=partition,
+        start=start if offset is None else offset,
+        follow=follow,
+        compacted=compacted,
+    )
+    async with aclosing(found) as messages:
+        async for message in messages:
             await printer.save(message)
             printer.show(message)
-
-    if not follow:
-        for number in numbers:
-            await one(number)
-        return
-    tasks = [asyncio.create_task(one(number)) for number in numbers]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

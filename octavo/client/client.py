@@ -9,7 +9,6 @@ import secrets
 import weakref
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterator,
     Awaitable,
     Callable,
     Iterable,
@@ -37,6 +36,15 @@ from octavo.client.errors import (
     NotFound,
     OutcomeUnknown,
     TopicReplaced,
+)
+from octavo.client.every_partition import (
+    Pages,
+    all_at_once,
+    first_of,
+    one_after_another,
+    only_partition,
+    starts_of,
+    where_one_is_needed,
 )
 from octavo.client.following import pages
 from octavo.client.incarnation import Incarnation
@@ -74,6 +82,7 @@ from octavo.client.types import (
     TopicName,
     Value,
     keyed_messages,
+    partition_number,
     partitions_in,
 )
 from octavo.client.wire import HttpWire, Wire
@@ -420,7 +429,13 @@ class AsyncClient:
         path = _path(TopicName.of(topic)) + (
             "" if partition is None else f"/partitions/{partition}"
         )
-        answer = await self.transport.call("DELETE", path + "/messages", query={"before": before})
+        try:
+            answer = await self.transport.call(
+                "DELETE", path + "/messages", query={"before": before}
+            )
+        except ApiError as error:
+            why = f"{before} is a place in one of them"
+            raise where_one_is_needed(TopicName.of(topic), error, why) from None
         return {one["partition"]: one["earliest_offset"] for one in answer.json()["partitions"]}
 
     async def delete_topic(self, topic: str) -> None:
@@ -729,25 +744,28 @@ class AsyncClient:
         self,
         topic: str,
         *,
-        partition: int = 0,
+        partition: int | None = None,
         start: str | int = "earliest",
         limit: int = READ_MESSAGES_MAX,
         wait_s: float = 0.0,
         compacted: bool = False,
         incarnation: str | None = None,
     ) -> list[Message]:
-        """Messages of one partition, in order; to read without end use `messages`.
+        """Messages of one partition, in order, or of all; to read without end use `messages`.
 
         Arguments:
+            partition: which one; None: all, one partition after the other (`Message.partition`
+                says which), `limit` of them in all.
             start: `earliest`, `latest`, an offset, a message id (`ledger:entry:index`), or an
-                RFC 3339 time: the first message at or after it.
+                RFC 3339 time: the first message at or after it. An offset and an id are places in
+                one partition: of a topic with several, say which.
             limit: at most so many messages; there may be fewer though more are stored.
             wait_s: seconds to wait for the first one, at most 60; empty when none came.
             compacted: below the horizon of its compacted view only what that has.
             incarnation: see below.
 
         Raises `Trimmed` when retention has removed `start`, `NotFound`, `InvalidBatch` (damaged on
-        the way).
+        the way), `InvalidCall`.
 
         An offset is of the topic that this client looked at last, by `topic`, `create_topic`,
         `offset` or a read from anything but an offset; of another one if its `incarnation`
@@ -756,32 +774,52 @@ class AsyncClient:
         """
         name = TopicName.of(topic)
         of = self._of(name, start, incarnation)
-        batch = await read_messages(
-            self.transport, name, partition, start, limit, wait_s, of=of, compacted=compacted
-        )
+        starts = await self._starts(name, partition, start, of=of, compacted=compacted)
+
+        async def some(number: int, most: int, wait_s: float) -> list[Message]:
+            batch = await read_messages(
+                self.transport, name, number, starts[number], most, wait_s,
+                of=of, compacted=compacted,
+            )  # fmt: skip
+            return batch.messages
+
+        found: list[Message] = []
+        if len(starts) == 1:
+            found = await some(next(iter(starts)), limit, wait_s)
+        else:
+            for number in starts:
+                if len(found) < limit:
+                    found += await some(number, limit - len(found), 0.0)
+            if not found and wait_s:
+                found = await first_of([some(number, limit, wait_s) for number in starts])
         self._looked_at[name] = of
-        return batch.messages
+        return found
 
     async def messages(
         self,
         topic: str,
         *,
-        partition: int = 0,
+        partition: int | None = None,
         start: str | int = "earliest",
         follow: bool = False,
         compacted: bool = False,
         incarnation: str | None = None,
-    ) -> AsyncIterator[Message]:
-        """A partition's messages in order, to its end, or without end (`follow`).
+    ) -> AsyncGenerator[Message, None]:
+        """Messages of a partition, or of all, to the end, or without end (`follow`).
 
-            async for message in client.messages("orders", partition=2, start="earliest"):
-                print(message.offset, message.key, message.value)
+            async for message in client.messages("orders", start="earliest"):
+                print(message.partition, message.offset, message.key, message.value)
 
-        Followed, messages come as soon as they are stored, over one stream from the partition's
+        `partition`: which one; None, all of them: one partition after the other to its end, or,
+        followed, all at once, each message as it comes. Each partition is in order, and between
+        partitions there is none; partitions that are added meanwhile are followed as well.
+
+        Followed, messages come as soon as they are stored, over one stream from each partition's
         owner. While that is away there is a pause, no gap and no repeat, and `Unreachable` when no
         broker answers for `retry_s`. A body may take as long as it likes.
-        To go on later, keep `message.offset + 1` and begin there. `start` as in `read`;
-        `compacted`: first its compacted view, then every message behind the view's horizon.
+        To go on later, keep `message.offset + 1` for each partition, and begin there: `partition=`,
+        `start=`. `start` as in `read`; `compacted`: first its compacted view, then every message
+        behind the view's horizon.
         All are of one topic: raises `TopicReplaced` as `read` does, which also says what
         `incarnation` is; `Trimmed` when retention was faster than the reader.
         """
@@ -798,22 +836,49 @@ class AsyncClient:
         self,
         topic: str,
         *,
-        partition: int = 0,
+        partition: int | None = None,
         start: str | int = "earliest",
         follow: bool = False,
         compacted: bool = False,
         incarnation: str | None = None,
     ) -> AsyncGenerator[list[Message], None]:
-        """The same as `messages`, as many at a time as come together: for work in bulk."""
+        """The same as `messages`, as many at a time as come together, of one partition each."""
         name = TopicName.of(topic)
         of = self._of(name, start, incarnation)
-        found = pages(
-            self.transport, name, partition, start, of=of, follow=follow, compacted=compacted
-        )
+        starts = await self._starts(name, partition, start, of=of, compacted=compacted)
+
+        def of_each(starts: Mapping[int, str | int]) -> dict[int, Pages]:
+            return {
+                number: pages(
+                    self.transport, name, number, place, of=of, follow=follow, compacted=compacted
+                )
+                for number, place in starts.items()
+            }
+
+        async def more(known: set[int]) -> Mapping[int, Pages]:
+            all_now = await starts_of(self.transport, name, "earliest", of=of)
+            return of_each({n: place for n, place in all_now.items() if n not in known})
+
+        is_one = partition is not None or not follow
+        found = one_after_another(of_each(starts)) if is_one else all_at_once(of_each(starts), more)
         async with contextlib.aclosing(found):
             async for page in found:
                 self._looked_at[name] = of
                 yield page
+
+    async def _starts(
+        self,
+        name: TopicName,
+        partition: int | None,
+        start: str | int,
+        *,
+        of: Incarnation,
+        compacted: bool,
+    ) -> dict[int, str | int]:
+        """Where each partition that is meant begins to be read. Raises `InvalidCall`."""
+        if partition is not None:
+            return {partition_number(partition): start}
+        return await starts_of(self.transport, name, start, of=of, compacted=compacted)
 
     async def body(
         self, topic: str, message: Message | int, *, partition: int | None = None
@@ -825,29 +890,39 @@ class AsyncClient:
                     async for piece in client.body("films", message):
                         file.write(piece)
 
-        `message` may be an offset, of `partition` 0 if none is named. Raises `NotFound`,
-        `Trimmed`, `Unreachable` and `BrokenBody`, where it broke off or is not what it was: what
-        came before is then no whole body.
+        `message` may be an offset, of a topic with several partitions beside its `partition`.
+        Raises `NotFound`, `Trimmed`, `Unreachable` and `BrokenBody`, where it broke off or is not
+        what it was: what came before is then no whole body; `InvalidCall`.
         """
         name = TopicName.of(topic)
-        if isinstance(message, int):
-            number, offset = partition or 0, message
-        else:
+        number, offset = partition, message
+        if not isinstance(message, int):
             number, offset = message.partition, message.offset
-        found = body_of(self.transport, name, number, offset, self._of(name, offset, None))
+        assert isinstance(offset, int)
+        of = self._of(name, offset, None)
+        if number is None:
+            ((number, _),) = (await starts_of(self.transport, name, offset, of=of)).items()
+        found = body_of(self.transport, name, number, offset, of)
         async with contextlib.aclosing(found):
             async for piece in found:
                 yield piece
 
-    async def offset(self, topic: str, *, partition: int = 0, at: str | int = "latest") -> int:
+    async def offset(
+        self, topic: str, *, partition: int | None = None, at: str | int = "latest"
+    ) -> int:
         """The offset that `at` means: `earliest`, `latest`, an offset, a message id, or a time.
 
         `latest` is the next one to be written; a time (RFC 3339) is the first message with that
-        timestamp or a later one, and the end when there is none.
+        timestamp or a later one, and the end when there is none. Of a topic with several
+        partitions, say which: each has offsets of its own. Raises `InvalidCall`.
         """
         name = TopicName.of(topic)
         of = self._of(name, at, None)
-        found = await find_offset(self.transport, name, partition, at, of=of)
+        if partition is None:
+            found = await only_partition(self.transport, name, at, of=of)
+        else:
+            number = partition_number(partition)
+            found = await find_offset(self.transport, name, number, at, of=of)
         self._looked_at[name] = of
         return found
 

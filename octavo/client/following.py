@@ -21,6 +21,7 @@ from octavo.client.transport import BATCH_TYPE, Transport
 from octavo.client.types import Message, TopicName
 from octavo.protocol.append_time import APPEND_TIME_HEADER, Times
 from octavo.protocol.batch import whole_batches
+from octavo.protocol.leased import BEFORE_EACH, ENTRIES_HEADER, ENTRY
 
 AHEAD_FROM = 1_000
 """Behind a page of so many messages there are more: the next one is fetched at once."""
@@ -93,15 +94,17 @@ async def _streamed(
 ) -> AsyncGenerator[list[Message], None]:
     """What comes from `offset` on, until the stream ends. Raises `ClientError`, `InvalidBatch`."""
     times = Times()
+    placed = False
 
     def heed(headers: Mapping[str, str]) -> None:
-        nonlocal times
+        nonlocal times, placed
         times = Times(headers.get(APPEND_TIME_HEADER, ""))
+        placed = headers.get(ENTRIES_HEADER) == BEFORE_EACH
 
     found = transport.stream(
         f"/v1/topics/{topic}/partitions/{partition}/messages",
         query={"from": offset, "follow": "true"},
-        headers={"Accept": BATCH_TYPE},
+        headers={"Accept": BATCH_TYPE, ENTRIES_HEADER: BEFORE_EACH},
         partition=(str(topic), partition),
         wait_s=QUIET_S,
         of=of,
@@ -111,9 +114,10 @@ async def _streamed(
     async with aclosing(found) as pieces:
         async for piece in pieces:
             data += piece
-            if whole := whole_batches(data):
+            if whole := whole_batches(data, before=ENTRY.size if placed else 0):
                 batches = bytes(data[:whole])
                 del data[:whole]
-                if messages := opened(partition, batches, offset, times):
+                entries = None if placed else iter(())
+                if messages := opened(partition, batches, offset, times, entries):
                     offset = messages[-1].offset + 1
                     yield messages

@@ -6,6 +6,7 @@ values arrive byte for byte and the broker spends nothing per message.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from octavo.client.incarnation import Incarnation
@@ -14,6 +15,7 @@ from octavo.client.types import Message, TopicName, records_of
 from octavo.protocol.append_time import APPEND_TIME_HEADER, Times, readable
 from octavo.protocol.batch import split_batches
 from octavo.protocol.entry import Buffer
+from octavo.protocol.leased import ENTRIES_HEADER, ENTRY, entries_of
 from octavo.protocol.records import read_gapped_records
 
 
@@ -61,7 +63,8 @@ async def read_messages(
         return ReadBatch([], next_offset)
     first = start if isinstance(start, int) else 0
     times = Times(answer.headers.get(APPEND_TIME_HEADER, ""))
-    messages = opened(partition, answer.body, first, times, compacted=compacted)
+    entries = entries_of(answer.headers.get(ENTRIES_HEADER, ""))
+    messages = opened(partition, answer.body, first, times, iter(entries), compacted=compacted)
     if limit is not None and len(messages) > limit:
         del messages[limit:]  # … and end behind the limit
         next_offset = None
@@ -71,50 +74,65 @@ async def read_messages(
 
 
 def opened(
-    partition: int, batches: Buffer, first: int, times: Times, *, compacted: bool = False
+    partition: int,
+    batches: Buffer,
+    first: int,
+    times: Times,
+    entries: Iterator[tuple[int, int]] | None = None,
+    *,
+    compacted: bool = False,
 ) -> list[Message]:
-    """The messages from `first` on in batches that follow each other. Raises `InvalidBatch`."""
+    """The messages from `first` on in batches that follow each other. Raises `InvalidBatch`.
+
+    `entries` are ledger and entry of each batch; without them they stand before each batch. A
+    broker of before 0.2 tells none, and then ids are empty.
+    """
     messages: list[Message] = []
-    for header, stored in split_batches(batches, gaps=compacted):
+    view = memoryview(batches)
+    start, before = 0, 0 if entries is not None else ENTRY.size
+    for header, stored in split_batches(batches, gaps=compacted, before=before):
+        place = ENTRY.unpack_from(view, start) if entries is None else next(entries, None)
+        start += before + header.total_bytes
+        entry = "" if place is None else f"{place[0]}:{place[1]}:"
         data = readable(times.shown(header), stored)
         if compacted:
-            messages += _of_gapped(partition, header.base_offset, data, first)
+            messages += _of_gapped(partition, header.base_offset, entry, data, first)
         else:
             # A batch is sent whole: it may begin before the offset asked for …
             skip = max(0, first - header.base_offset)
-            messages += messages_of(partition, header.base_offset, data)[skip:]
+            messages += _messages_of(partition, header.base_offset, entry, data)[skip:]
         first = header.next_offset
     return messages
 
 
-def messages_of(partition: int, base: int, batch: Buffer) -> list[Message]:
+def _messages_of(partition: int, base: int, entry: str, batch: Buffer) -> list[Message]:
     """All of one batch that `check_batch` has passed. Raises `InvalidBatch`."""
     return [
         Message(
             partition,
-            offset,
-            "",
+            base + index,
+            f"{entry}{index}" if entry else "",
             record.key,
             record.value,
             tuple(headers) if (headers := record.headers) else (),
             record.timestamp,
         )
-        for offset, record in enumerate(records_of(base, batch), base)
+        for index, record in enumerate(records_of(base, batch))
     ]
 
 
-def _of_gapped(partition: int, base: int, batch: Buffer, first: int) -> list[Message]:
+def _of_gapped(partition: int, base: int, entry: str, batch: Buffer, first: int) -> list[Message]:
     return [
         Message(
             partition,
             base + record.offset_delta,
-            "",
+            f"{entry}{index}" if entry else "",
             record.key,
             record.value,
             tuple(record.headers),
             record.timestamp_ms,
         )
-        for record in read_gapped_records(batch)
+        for index, record in enumerate(read_gapped_records(batch))
         if base + record.offset_delta >= first
     ]
 

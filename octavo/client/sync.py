@@ -453,19 +453,23 @@ class Client(OnLoopThread[AsyncClient]):
         self,
         topic: str,
         *,
-        partition: int = 0,
+        partition: int | None = None,
         start: str | int = "earliest",
         follow: bool = False,
         compacted: bool = False,
         incarnation: str | None = None,
     ) -> Iterator[Message]:
-        """A partition's messages in order, to its end, or without end (`follow`).
+        """Messages of a partition, or of all, to the end, or without end (`follow`).
 
-            for message in client.messages("orders", partition=2):
-                print(message.offset, message.key, message.value)
+            for message in client.messages("orders"):
+                print(message.partition, message.offset, message.key, message.value)
+
+        `partition`: which one; None, all of them: one partition after the other to its end, or,
+        followed, all at once. Each partition is in order, and between partitions there is none.
 
         Followed, messages come as soon as they are stored; leaving the loop, also by Ctrl-C, ends
-        it. To go on later, keep `message.offset + 1` and begin there: `start=`.
+        it. To go on later, keep `message.offset + 1` for each partition, and begin there:
+        `partition=`, `start=`.
         `compacted`: first its compacted view, then every message behind the view's horizon.
         All are of one topic: see `AsyncClient.messages`.
         """
@@ -480,13 +484,13 @@ class Client(OnLoopThread[AsyncClient]):
         self,
         topic: str,
         *,
-        partition: int = 0,
+        partition: int | None = None,
         start: str | int = "earliest",
         follow: bool = False,
         compacted: bool = False,
         incarnation: str | None = None,
     ) -> Iterator[list[Message]]:
-        """The same as `messages`, as many at a time as come together: for work in bulk."""
+        """The same as `messages`, as many at a time as come together, of one partition each."""
         return self._thread.iterate(
             self._inner.pages(
                 topic,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-import ssl
-
-import aiohttp
+from typing import TYPE_CHECKING
 
 from octavo.client.errors import InvalidCall
 from octavo.credentials import TokenUnusable, bearer, shown
-from octavo.tls.contexts import client_context
 from octavo.tls.settings import TlsError
+
+if TYPE_CHECKING:
+    import ssl
+
+    import aiohttp
 
 VARIABLES = ("OCTAVO_TLS_CA", "OCTAVO_TLS_CERTIFICATE", "OCTAVO_TLS_KEY")
 """What stands for `ca_file`, `certificate` and `key` where none of them is given."""
@@ -25,6 +27,8 @@ def context_of(
         given = [os.environ.get(name, "") for name in VARIABLES]
     if not any(given):
         return None
+    from octavo.tls.contexts import client_context  # slow to import, and plain HTTP needs none
+
     try:
         return client_context(ca=given[0], certificate=given[1], key=given[2])
     except TlsError as error:
@@ -41,5 +45,7 @@ def proof_of(token: str | None) -> dict[str, str]:
 
 def connector() -> aiohttp.TCPConnector:
     """For sessions of those who have no client, by the environment. Raises `InvalidCall`."""
+    import aiohttp  # slow to import
+
     found = context_of(None, None, None)
     return aiohttp.TCPConnector(ssl=True if found is None else found)

@@ -20,8 +20,7 @@ from octavo.protocol.large import LargeBody, large_body_of
 from octavo.protocol.leased import LEASED_HEADER, Leased
 from octavo.protocol.limits import TIMESTAMP_MS_MAX
 from octavo.protocol.names import NAME_RULE, is_name
-from octavo.protocol.records import NOT_RECORDS
-from octavo.protocol.windows import all_records
+from octavo.protocol.records import not_records
 
 SubscriptionType = Literal["exclusive", "failover", "shared", "key_shared"]
 
@@ -142,6 +141,13 @@ def keyed_messages(
         except InvalidCall as error:
             raise type(error)(f"message {number}: {error}") from None
     return found
+
+
+def partition_number(given: int) -> int:
+    """A partition's number. Raises `InvalidCall` for what is none."""
+    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+        raise InvalidCall(f"a partition is a number from 0 on, not {reprlib.repr(given)}")
+    return given
 
 
 def time_ms(given: int, what: str = "timestamp_ms", first: int = -1) -> int:
@@ -314,7 +320,9 @@ def _of_batches(leased: Leased, body: bytes) -> list[Delivery]:
 
 def records_of(base: int, batch: Buffer) -> list[Any]:
     """aiokafka's record objects of a batch that `check_batch` has passed. Raises `InvalidBatch`."""
+    from octavo.protocol.windows import all_records  # slow to import, and not all programs read
+
     try:
         return all_records(batch)
-    except NOT_RECORDS as error:
+    except not_records() as error:
         raise InvalidBatch(f"the batch at offset {base}: {error}") from error

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import NamedTuple, Protocol
-
-import aiohttp
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from octavo.client.errors import InvalidCall
 from octavo.tls.words import CUT_OFF, tls_error, why
 
+if TYPE_CHECKING:
+    import ssl
+
+    import aiohttp
+
 CONNECT_TIMEOUT_S = 3.0
-LOST = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, OSError)
+
+
+class NoAnswer(Exception):
+    """No answer came; the cause says why, in the words of whoever carries calls."""
+
+
+LOST = (NoAnswer, TimeoutError, OSError)
 """What `Wire.send` raises when no answer came: whether the call took effect is unknown."""
 
 
@@ -66,7 +74,11 @@ class Wire(Protocol):
 
 
 class HttpWire:
-    """Real HTTP; connections open when needed."""
+    """Real HTTP; connections open when needed.
+
+    aiohttp is imported when the first one is made: it takes longer than all else of the client, and
+    who imports a client need not use it.
+    """
 
     def __init__(
         self, tls: ssl.SSLContext | None = None, proof: Mapping[str, str] | None = None
@@ -75,6 +87,10 @@ class HttpWire:
         `proof`: the headers that say who asks."""
         self._tls = tls
         self._proof = dict(proof or {})
+        import aiohttp
+
+        self._http = aiohttp
+        self._lost = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError)
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
@@ -90,31 +106,44 @@ class HttpWire:
         follow: bool = True,
     ) -> Reply:
         """See `Wire`."""
-        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
-        async with self._opened().request(
-            method,
-            url,
-            params=params,
-            data=body() if callable(body) else body,
-            headers=headers,
-            timeout=timeout,
-            allow_redirects=follow,
-        ) as response:
-            found = await response.read()
-            return Reply(response.status, response.headers, found, response.reason or "")
+        timeout = self._http.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
+        try:
+            async with self._opened().request(
+                method,
+                url,
+                params=params,
+                data=body() if callable(body) else body,
+                headers=headers,
+                timeout=timeout,
+                allow_redirects=follow,
+            ) as response:
+                found = await response.read()
+                return Reply(response.status, response.headers, found, response.reason or "")
+        except self._lost as error:
+            raise NoAnswer(str(error)) from error
 
     @asynccontextmanager
     async def stream(
         self, url: str, params: Mapping[str, str], headers: Mapping[str, str], *, quiet_s: float
     ) -> AsyncIterator[Streamed]:
         """See `Wire`."""
-        timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=quiet_s)
-        async with self._opened().get(
-            url, params=params, headers=headers, timeout=timeout
-        ) as response:
-            body = await response.read() if response.status >= 300 else b""
-            reply = Reply(response.status, response.headers, body, response.reason or "")
-            yield Streamed(reply, response.content.iter_any())
+        timeout = self._http.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=quiet_s)
+        try:
+            async with self._opened().get(
+                url, params=params, headers=headers, timeout=timeout
+            ) as response:
+                body = await response.read() if response.status >= 300 else b""
+                reply = Reply(response.status, response.headers, body, response.reason or "")
+                yield Streamed(reply, self._pieces(response.content))
+        except self._lost as error:
+            raise NoAnswer(str(error)) from error
+
+    async def _pieces(self, content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+        try:
+            async for piece in content.iter_any():
+                yield piece
+        except self._lost as error:
+            raise NoAnswer(str(error)) from error
 
     async def close(self) -> None:
         """See `Wire`. What still calls then, a producer that nobody closed, is refused."""
@@ -127,9 +156,9 @@ class HttpWire:
         if self._closed:
             raise InvalidCall("this client is closed: make a new one")
         if self._session is None:
-            self._session = aiohttp.ClientSession(
+            self._session = self._http.ClientSession(
                 headers=self._proof,
-                connector=aiohttp.TCPConnector(
+                connector=self._http.TCPConnector(
                     limit=0, ttl_dns_cache=60, ssl=self._tls if self._tls is not None else True
                 ),
             )
@@ -139,19 +168,48 @@ class HttpWire:
 
 def is_hopeless(error: BaseException) -> bool:
     """Whether time alone will hardly help: the host name leads nowhere, or TLS was refused."""
-    return isinstance(error, aiohttp.ClientConnectorDNSError) or tls_error(error) is not None
+    cause = _cause_of(error)
+    return _unknown_host(cause) is not None or tls_error(cause) is not None
+
+
+def is_refused(error: BaseException) -> bool:
+    """Whether nothing listens at the address, as its machine has said."""
+    cause = _cause_of(error)
+    inner = getattr(cause, "os_error", cause)
+    return isinstance(inner, ConnectionRefusedError)
 
 
 def reason_of(error: BaseException, url: str) -> str:
     """Why there was no answer from `url`, in words."""
+    error = _cause_of(error)
     if isinstance(error, TimeoutError):
         return "timed out"
     if said := why(error):
         return said
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return f"there is no host named {error.host!r}: {error.strerror or error.os_error}"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return str(error.strerror or error.os_error or error)
+    if (host := _unknown_host(error)) is not None:
+        return f"there is no host named {host!r}: {_os_words(error)}"
+    if said := _os_words(error):
+        return said
     text = str(error) or type(error).__name__
-    ended = isinstance(error, aiohttp.ServerDisconnectedError | ConnectionResetError)
+    ended = isinstance(error, ConnectionResetError) or type(error).__name__ == _DISCONNECTED
     return f"{text}; {CUT_OFF}" if ended and url.startswith("https://") else text
+
+
+_DISCONNECTED = "ServerDisconnectedError"
+
+
+def _cause_of(error: BaseException) -> BaseException:
+    return error.__cause__ if isinstance(error, NoAnswer) and error.__cause__ else error
+
+
+def _unknown_host(error: BaseException) -> str | None:
+    """The name that leads nowhere. aiohttp is there if the error is its own."""
+    if type(error).__name__ != "ClientConnectorDNSError":
+        return None
+    return str(getattr(error, "host", ""))
+
+
+def _os_words(error: BaseException) -> str:
+    """What the operating system says of a connection that was not made."""
+    inner = getattr(error, "os_error", None)
+    return "" if inner is None else str(getattr(error, "strerror", "") or inner or error)

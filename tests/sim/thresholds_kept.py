@@ -194,7 +194,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.http.status_page:* octavo.client.following:* octavo.client.sync:*
         octavo.client.wire:* octavo.broker.http.api.access:* octavo.broker.http.api.groups:*
         octavo.client.consumer:* octavo.client.large:* octavo.client.durable:*
-        octavo.client.json_values:*
+        octavo.client.json_values:* octavo.client.every_partition:*
         octavo.broker.cluster.schema_registry:* octavo.broker.schemas.kinds:*
         octavo.broker.schemas.avro_shape:* octavo.broker.schemas.avro_rules:*
         octavo.broker.schemas.json_cost:* octavo.broker.schemas.engine:*

@@ -32,6 +32,7 @@ from octavo.broker.partition.partition import Partition
 from octavo.broker.types import Owner, PartitionName
 from octavo.protocol.append_time import APPEND_TIME_HEADER, SPAN_MS, Times
 from octavo.protocol.batch import BatchHeader, read_header
+from octavo.protocol.leased import BEFORE_EACH, ENTRIES_HEADER, entries_of
 from octavo.protocol.numbers import whole
 
 LAST_EVENT_HEADER = "Last-Event-ID"
@@ -74,6 +75,7 @@ class _Following:
         self._read = read
         self._stream = Stream(call, kind)
         self._as_stored = kind == RECORD_BATCH
+        self._placed = self._as_stored and call.headers.get(ENTRIES_HEADER) == BEFORE_EACH
         self._times = Times()
 
     async def run(self, start: str) -> web.StreamResponse:
@@ -85,6 +87,9 @@ class _Following:
             told = page.append_time or f"{page.next_offset}={since_ms}"
             self._stream.response.headers[APPEND_TIME_HEADER] = told
             self._times = Times(told)
+            self._placed = self._placed and (page.is_empty or bool(page.entries))
+            if self._placed:
+                self._stream.response.headers[ENTRIES_HEADER] = BEFORE_EACH
         self._call.incarnation = self._call.served_incarnation or None  # of no other one from now
         stream = self._stream
         count = len(page.messages)
@@ -94,7 +99,8 @@ class _Following:
         async with stream.lasting():
             while self._is_told(page):
                 if not page.is_empty or stream.kind == EVENTS:
-                    await stream.send(page.written(stream.kind), count)
+                    data = page.placed if self._placed else page.written(stream.kind)
+                    await stream.send(data, count)
                 offset = page.next_offset
                 page = await self._next(offset)
                 count = page.next_offset - offset
@@ -103,7 +109,10 @@ class _Following:
         return stream.response
 
     def _is_told(self, page: Page) -> bool:
-        """Whether the head of the stream tells the append times of these batches, too."""
+        """Whether the head of the stream tells the append times of these batches, too, and their
+        entries are known, if it says that they are told."""
+        if self._placed and not page.is_empty and not page.entries:
+            return False
         if not page.append_time:
             return True
         here = Times(page.append_time)
@@ -138,7 +147,9 @@ class _Following:
             )
             if self._as_stored:
                 told = reply.headers.get(APPEND_TIME_HEADER, "")
-                return Page([], int(reply.headers[NEXT_OFFSET_HEADER]), reply.body, told)
+                entries = entries_of(reply.headers.get(ENTRIES_HEADER, ""))
+                following = int(reply.headers[NEXT_OFFSET_HEADER])
+                return Page([], following, reply.body, told, entries)
             found = msgspec.json.decode(reply.body or b"{}", type=_PageIn)
             following = int(reply.headers.get(NEXT_OFFSET_HEADER, found.next_offset))
             return Page(found.messages, following)

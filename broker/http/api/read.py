@@ -42,6 +42,7 @@ from octavo.broker.types import MessageId, PartitionName, StoredBatch, TopicName
 from octavo.protocol.append_time import APPEND_TIME_HEADER, Times
 from octavo.protocol.batch import InvalidBatch
 from octavo.protocol.compression import UnsupportedCompression
+from octavo.protocol.leased import ENTRIES_HEADER, entries_text, entries_told
 from octavo.protocol.limits import MESSAGE_BYTES_MAX
 from octavo.protocol.numbers import whole
 from octavo.protocol.records import record_bytes
@@ -83,6 +84,9 @@ async def read(call: Call) -> web.StreamResponse:
         if not batches:
             return web.Response(status=204, headers={NEXT_OFFSET_HEADER: str(following)})
         if kind == RECORD_BATCH:
+            told = entries_told(_entries(batches))
+            if told < len(batches):
+                batches, following = batches[:told], batches[told - 1].next_offset
             _count(call, batches)
             return _as_batches(call, batches, following)
         room = max(bytes_max, MESSAGE_BYTES_MAX)
@@ -118,7 +122,7 @@ async def _follow(
         if kind == RECORD_BATCH:
             _count(call, batches)
             times = append_times(batches)
-            return Page([], batches[-1].next_offset, _joined(batches), times)
+            return Page([], batches[-1].next_offset, _joined(batches), times, _entries(batches))
         room = max(PAGE_BYTES, MESSAGE_BYTES_MAX)
         page = _Page(call.services.broker.open_batches, name.partition, PAGE_MESSAGES, room)
         await page.fill(batches, offset)
@@ -369,10 +373,14 @@ def _headers(call: Call, following: int) -> dict[str, str]:
 
 
 def _as_batches(call: Call, batches: list[StoredBatch], following: int) -> web.StreamResponse:
-    headers = _headers(call, following)
+    headers = _headers(call, following) | {ENTRIES_HEADER: entries_text(_entries(batches))}
     if told := append_times(batches):
         headers[APPEND_TIME_HEADER] = told
     return web.Response(body=_joined(batches), content_type=RECORD_BATCH, headers=headers)
+
+
+def _entries(batches: list[StoredBatch]) -> list[tuple[int, int]]:
+    return [(batch.ledger_id, batch.entry_id) for batch in batches]
 
 
 def append_times(batches: list[StoredBatch]) -> str:
