@@ -13,7 +13,9 @@ import re
 from collections.abc import Iterable, Iterator
 
 _NUMBER = r"(?:0|[1-9][0-9]{0,18})"
-_ACK_ID = re.compile(rf"({_NUMBER})-({_NUMBER}(?::{_NUMBER})?)-({_NUMBER})-({_NUMBER})")
+_EPOCH = r"(?:0|[1-9][0-9]{0,19})"
+"""Of 64 bits, without a sign: 32 of the subscription, 32 of its owner."""
+_ACK_ID = re.compile(rf"({_NUMBER})-({_NUMBER}(?::{_NUMBER})?)-({_EPOCH})-({_NUMBER})")
 
 
 def one(partition: int, offset: int, lease: str) -> str:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.protocol.ack_ids import each, in_ranges, one, shown, span_of
+from octavo.broker.types import AckId
+from octavo.protocol.ack_ids import each, in_ranges, one, parts_of, shown, span_of
 from octavo.protocol.leased import Leased, Run, runs_of
 
 LEASES = st.sampled_from(["8-3", "8-4", "9-3"])
@@ -54,3 +55,12 @@ def test_an_answer_without_them_is_refused() -> None:
     del headers["Octavo-Entries"]
     with pytest.raises(ValueError, match="no header Octavo-Entries"):
         Leased.of(headers)
+
+
+@pytest.mark.parametrize("epoch", [0, 2**32, 10**19 - 1, 10**19, 2**64 - 1])
+def test_every_epoch_of_a_lease_is_read(epoch: int) -> None:
+    """Epochs have 64 bits. Those of 20 digits were refused: half of all subscriptions could ack
+    nothing."""
+    text = one(3, 41, f"{epoch}-7")
+    assert parts_of(text) == ("3", "41", str(epoch), "7")
+    assert AckId.parse(text) == AckId(3, 41, epoch, 7)
