@@ -16,6 +16,7 @@ from octavo.client.errors import ApiError, ClientError, InvalidCall
 from octavo.client.incarnation import Incarnation
 from octavo.client.transport import Transport
 from octavo.client.types import Message, TopicName
+from octavo.protocol.numbers import whole
 
 LOOK_AGAIN_S = 30.0
 """So often a follower of all partitions looks for new ones."""
@@ -56,11 +57,10 @@ async def only_partition(
 
 def is_within_one(start: str | int) -> bool:
     """Whether it is an offset or the id of a message, which are places in one partition."""
-    if isinstance(start, int) or start.isdecimal():
+    if isinstance(start, int):
         return True
-    ledger, _, rest = start.partition(":")
-    entry, _, index = rest.partition(":")
-    return all(part.isascii() and part.isdecimal() for part in (ledger, entry, index))
+    numbers = [whole(part) for part in start.split(":")]
+    return None not in numbers and len(numbers) in (1, 3)
 
 
 def one_of(topic: TopicName, count: int, why: str) -> InvalidCall:
