@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import functools
 import random
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -94,7 +95,10 @@ class LedgerClient:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ticking: dict[Ticking, None] = {}  # dicts as sets that keep their order
         self._ticker: asyncio.Task[None] | None = None
-        self._writers: dict[OpenWriter, None] = {}
+        self._writers: dict[OpenWriter, tuple[str, ...]] = {}
+        """With the bookies that each began on."""
+        self._open_ledgers: Counter[str] = Counter()
+        """Of these writers, by bookie: placement prefers those that have few."""
         self._recoveries: dict[tuple[int, bytes | None], asyncio.Task[LedgerMetadata]] = {}
         """By ledger and by the password that its caller gave."""
         self.doubts = Doubts(self)
@@ -184,7 +188,8 @@ class LedgerClient:
             assert self.keys is not None
             sealing = Sealing(metadata.ledger_id, key, self.keys.writer_prefix())
         writer = LedgerWriter(self, metadata, version, deferred=deferred_sync, sealing=sealing)
-        self._writers[writer] = None
+        self._writers[writer] = bookies
+        self._open_ledgers.update(bookies)
         log.info("ledger_created", ledger=metadata.ledger_id, ensemble=bookies)
         return writer
 
@@ -240,6 +245,7 @@ class LedgerClient:
                     write_quorum,
                     rng=self.rng,
                     suspects=self.bookies.suspects(),
+                    open_ledgers=self._open_ledgers,
                 )
             except NotEnoughBookies as error:
                 if attempt:
@@ -348,6 +354,7 @@ class LedgerClient:
             metadata.write_quorum,
             rng=self.rng,
             suspects=self.bookies.suspects(),
+            open_ledgers=self._open_ledgers,
         )
 
     def has_unsure_bookie(self, metadata: LedgerMetadata) -> bool:
@@ -417,7 +424,7 @@ class LedgerClient:
 
     def forget(self, writer: OpenWriter) -> None:
         """It ended."""
-        self._writers.pop(writer, None)
+        self._open_ledgers.subtract(self._writers.pop(writer, ()))
 
     def stop_ticking(self, ticking: Ticking) -> None:
         """It waits for nothing any more."""

@@ -74,6 +74,18 @@ class Quorum:
         )
 
 
+def risk_of(write_quorum: int, ack_quorum: int) -> str:
+    """Say what an ack quorum of one risks beside more copies; empty for any other choice."""
+    if ack_quorum > 1 or write_quorum == 1:
+        return ""
+    return (
+        f"ack_quorum is 1 of write_quorum {write_quorum}: a message counts as stored when a single "
+        "bookie has it. If that bookie is lost before the others have it, so is the message; and "
+        f"after a crash of the writer its ledger can be recovered only once all {write_quorum} "
+        "bookies answer. 2 is the usual choice"
+    )
+
+
 def quorum_of(metadata: LedgerMetadata) -> Quorum:
     """E, Qw and Qa of a ledger."""
     return Quorum(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)

@@ -1,8 +1,9 @@
 """Which bookies make an ensemble. Pure: candidates and a seeded random generator in, ids out.
 
-Random, within preferences, strongest first: the Qw neighbours that share a write set stand in
-different racks, as far as racks are known; on different hosts; and bookies that failed lately are
-left out. All are preferences, none a rule: on one machine every bookie shares the host, and a
+Preferences, strongest first: bookies that failed lately are left out; the Qw neighbours that share
+a write set stand in different racks, as far as racks are known, and on different hosts; and the
+bookie is taken that has the fewest ledgers open, by what the caller knows. Among equals the choice
+is random. All are preferences, none a rule: on one machine every bookie shares the host, and a
 ledger on suspects is better than none. What cannot be had at all is `NotEnoughBookies`.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 
 from octavo.ledger.errors import NotEnoughBookies
 from octavo.metadata.bookies import BookieInfo
@@ -24,8 +26,12 @@ def choose_ensemble(
     *,
     rng: random.Random,
     suspects: Collection[str] = (),
+    open_ledgers: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[str, ...]:
-    """`ensemble_size` distinct writable bookies. Raises `NotEnoughBookies` naming who is up."""
+    """Choose `ensemble_size` distinct writable bookies; `open_ledgers`: how many each has.
+
+    Raises `NotEnoughBookies` naming who is up.
+    """
     usable = {b: info for b, info in candidates.items() if not info.read_only}
     if len(usable) < ensemble_size:
         raise NotEnoughBookies("a new ensemble", ensemble_size, usable)
@@ -33,8 +39,9 @@ def choose_ensemble(
     for position in range(ensemble_size):
         free = {b: info for b, info in usable.items() if b not in ensemble}
         ensemble[position] = _best(
-            free, position, ensemble, usable, write_quorum, rng=rng, suspects=suspects
-        )
+            free, position, ensemble, usable, write_quorum, rng=rng, suspects=suspects,
+            open_ledgers=open_ledgers,
+        )  # fmt: skip
     return tuple(bookie for bookie in ensemble if bookie is not None)
 
 
@@ -46,8 +53,9 @@ def choose_replacements(
     *,
     rng: random.Random,
     suspects: Collection[str] = (),
+    open_ledgers: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[int, str]:
-    """A spare for each of `positions` for which there is one; suspects are not tried again."""
+    """Choose a spare for each of `positions` for which there is one; suspects are not tried."""
     spares: dict[int, str] = {}
     filled: list[str | None] = [None if p in positions else b for p, b in enumerate(ensemble)]
     for position in sorted(positions):
@@ -59,8 +67,9 @@ def choose_replacements(
         if not free:
             break
         spares[position] = filled[position] = _best(
-            free, position, filled, candidates, write_quorum, rng=rng, suspects=()
-        )
+            free, position, filled, candidates, write_quorum, rng=rng, suspects=(),
+            open_ledgers=open_ledgers,
+        )  # fmt: skip
     return spares
 
 
@@ -73,8 +82,9 @@ def _best(
     *,
     rng: random.Random,
     suspects: Collection[str],
+    open_ledgers: Mapping[str, int],
 ) -> str:
-    """The free bookie that shares rack and host with the fewest of its neighbours."""
+    """Choose the free bookie that shares rack and host with the fewest of its neighbours."""
     size = len(ensemble)
     distances = [d for d in range(-write_quorum + 1, write_quorum) if d % size]
     places: set[int] = {(position + d) % size for d in distances}
@@ -82,13 +92,14 @@ def _best(
     racks = [info.properties.get(RACK, "") for info in near]
     hosts = [info.host for info in near]
 
-    def clashes(bookie_id: str) -> tuple[bool, int, int, float]:
+    def clashes(bookie_id: str) -> tuple[bool, int, int, int, float]:
         info = free[bookie_id]
         rack = info.properties.get(RACK, "")
         return (
             bookie_id in suspects,
             racks.count(rack) if rack else 0,
             hosts.count(info.host),
+            open_ledgers.get(bookie_id, 0),
             rng.random(),
         )
 

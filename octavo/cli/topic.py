@@ -92,8 +92,7 @@ def create(
         **merged(policies, values_of(settings)),
     }
     made = ask(broker_urls(url, data), lambda client: client.create_topic(topic, **chosen))
-    if warning := made.stats.get("warning"):
-        err.print(f"warning: {warning}", markup=False)
+    _warn(made)
     _show(made, as_json)
 
 
@@ -164,6 +163,7 @@ def update(
     if not values:
         raise BadOption("nothing to change: give an option, or --set name=value")
     changed = ask(broker_urls(url, data), lambda client: client.update_topic(topic, **values))
+    _warn(changed)
     _show(changed, as_json)
 
 
@@ -336,6 +336,11 @@ def values_of(settings: list[str] | None) -> dict[str, Any]:
         except ValueError:
             found[name] = text
     return found
+
+
+def _warn(topic: Topic) -> None:
+    if warning := topic.stats.get("warning"):
+        err.print(f"warning: {warning}", markup=False)
 
 
 def _show(topic: Topic, as_json: bool) -> None:

@@ -281,7 +281,8 @@ class Topic(msgspec.Struct):
         | UnsetType
     ) = UNSET
     warning: (
-        Annotated[str, Meta(description="why nothing can be published to it yet")] | UnsetType
+        Annotated[str, Meta(description="why nothing can be published to it yet, or what it risks")]
+        | UnsetType
     ) = UNSET
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, cast
 from urllib.parse import urlencode
 
@@ -48,6 +48,7 @@ from octavo.broker.types import (
     TopicName,
     TopicSettings,
 )
+from octavo.ledger.quorum import risk_of
 from octavo.metadata.topic_records import Policies
 from octavo.metadata.topics import NamespaceRecord
 from octavo.security.rules import Kind, Operation, Resource
@@ -158,10 +159,17 @@ async def put_topic(call: Call) -> web.StreamResponse:
     await call.services.quotas.check_topics(name)
     with telling_differences():
         info, created = await broker.topics.create(name, settings)
-    shown = show_topic(info)
-    if problem is not None:
-        shown.warning = problem.detail
-    return call.reply(shown, status=201 if created else 200)
+    warnings = [problem.detail] if problem is not None else []
+    return call.reply(_shown(info, warnings), status=201 if created else 200)
+
+
+def _shown(info: TopicInfo, warnings: Sequence[str] = ()) -> answers.Topic:
+    """The topic, with what its maker should know."""
+    shown, settings = show_topic(info), info.settings
+    risk = risk_of(settings.write_quorum, settings.ack_quorum)
+    if found := [*warnings, *([risk] if risk else [])]:
+        shown.warning = "; ".join(found)
+    return shown
 
 
 async def too_few_bookies(call: Call, settings: TopicSettings) -> Problem | None:
@@ -208,7 +216,7 @@ async def patch_topic(call: Call) -> web.StreamResponse:
     ):
         raise refusal
     info = await broker.topics.update(name, settings)
-    return call.reply(show_topic(info))
+    return call.reply(_shown(info))
 
 
 async def delete_topic(call: Call) -> web.StreamResponse:

@@ -240,3 +240,16 @@ async def test_more_copies_than_bookies_are_refused_or_warned_of(two: Running) -
     async with AsyncClient([two.api.url]) as client:
         made = await client.create_topic("lab/wide", ensemble_size=9, write_quorum=9, force=True)
         assert "nothing could ever" in made.stats["warning"]
+
+
+async def test_an_ack_quorum_of_one_is_told(two: Running) -> None:
+    """When the topic is made, and when it is changed."""
+    path, risky = "/v1/topics/lab/risky", {"write_quorum": 3, "ack_quorum": 1}
+    for method, body in (("PUT", risky), ("PATCH", {"ack_quorum": 2}), ("PATCH", risky)):
+        answer = await two.api.call(method, path, json=body)
+        assert answer.status in (200, 201), answer.body
+        told = answer.json().get("warning", "")
+        assert ("a single bookie has it" in told) == (body is risky)
+    async with AsyncClient([two.api.url]) as client:
+        changed = await client.update_topic("lab/risky", ack_quorum=1)
+        assert "a single bookie has it" in changed.stats["warning"]

@@ -80,3 +80,46 @@ def test_a_replacement_stands_in_a_rack_that_its_neighbours_do_not() -> None:
     for seed in range(20):
         spares = choose_replacements(known, ("a", "b", "c"), (0,), 3, rng=random.Random(seed))
         assert spares == {0: "d"}
+
+
+@pytest.mark.parametrize("racks", [("",) * 6, ("/r1", "/r2", "/r3") * 2])
+@pytest.mark.parametrize("seed", range(5))
+def test_open_ledgers_are_even(racks: tuple[str, ...], seed: int) -> None:
+    """By chance alone bookies had 30 to 43 replicas of 200."""
+    known = bookies(dict(zip("abcdef", racks, strict=True)))
+    rng, has = random.Random(seed), dict.fromkeys(known, 0)
+    placed: list[tuple[str, ...]] = []
+    for _ in range(200):
+        ensemble = choose_ensemble(known, 3, 3, rng=rng, open_ledgers=has)
+        placed.append(ensemble)
+        for bookie in ensemble:
+            has[bookie] += 1
+        if rng.random() < 0.3:  # one is closed
+            for bookie in placed.pop(rng.randrange(len(placed))):
+                has[bookie] -= 1
+        assert max(has.values()) - min(has.values()) <= 4
+        racks_of = {known[bookie].properties.get("rack", bookie) for bookie in ensemble}
+        assert len(racks_of) == 3, "racks come first"
+
+
+def test_an_idle_bookie_does_not_come_before_racks_hosts_and_health() -> None:
+    known = bookies({"a": "/r1", "b": "/r2", "c": "/r1", "d": "/r2"}, {"a": "h", "c": "h"})
+    has = {"a": 9, "b": 9, "c": 0, "d": 9}
+    for seed in range(20):
+        rng = random.Random(seed)
+        assert "c" not in choose_ensemble(
+            known, 3, 3, rng=rng, suspects={"c"}, open_ledgers={**has, "a": 50}
+        )
+        pair = choose_ensemble(known, 2, 2, rng=rng, open_ledgers=has)
+        assert len({known[bookie].properties["rack"] for bookie in pair}) == 2
+        assert "c" in pair
+
+
+def test_a_spare_is_the_one_with_the_fewest_ledgers() -> None:
+    known = bookies(dict.fromkeys("abcdef", ""))
+    for seed in range(20):
+        spares = choose_replacements(
+            known, ("a", "b", "c"), (1,), 3, rng=random.Random(seed),
+            open_ledgers={"d": 2, "e": 1, "f": 2},
+        )  # fmt: skip
+        assert spares == {1: "e"}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from octavo.ledger.quorum import Acks, Quorum
+from octavo.ledger.quorum import Acks, Quorum, risk_of
 
 SHAPES = [
     Quorum(e, qw, qa) for e in range(1, 7) for qw in range(1, e + 1) for qa in range(1, qw + 1)
@@ -140,3 +140,16 @@ def test_a_bookie_that_joins_has_acked_nothing() -> None:
     acks.add(1, 5, 11)
     assert acks.acked_to == [9, 11, -1], "what came early to the replaced bookie is forgotten"
     assert acks.confirmed(4, 9) == 9
+
+
+@pytest.mark.parametrize(
+    ("write_quorum", "ack_quorum", "risky"),
+    [(3, 1, True), (2, 1, True), (1, 1, False), (3, 2, False), (2, 2, False), (3, 3, False)],
+)
+def test_an_ack_quorum_of_one_beside_more_copies_is_a_risk(
+    write_quorum: int, ack_quorum: int, risky: bool
+) -> None:
+    """`Qa 1 of Qw 3` was taken without a word."""
+    said = risk_of(write_quorum, ack_quorum)
+    assert bool(said) == risky
+    assert not risky or f"write_quorum {write_quorum}" in said
