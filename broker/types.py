@@ -309,7 +309,7 @@ class SubscriptionSettings:
     """… after so many deliveries here; None: all of them are here."""
     retry_subscription: str = ""
     """Of the retry topic, made with it: a shared one with the other deliveries."""
-    consumer_timeout_ms: int = 5_000
+    consumer_timeout_ms: int = 2_000
     """So long after its last call a consumer keeps its keys, or stays the active one, without
     holding messages. Of key-shared and failover subscriptions."""
     max_unacked: int | None = None

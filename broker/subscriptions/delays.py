@@ -1,12 +1,15 @@
 """Messages of a subscription that are not due: which are, in the order of their due times. Pure.
 
-A message says itself when it is due (protocol/due.py), and is in the log like any other. What is
-kept here is only where: it is found again by going over the unacked messages, so a take-over loses
+A message says itself when it is due (protocol/due.py), and is in the log like any other. Only its
+place is kept here, and it is found again by going over the unacked messages. So a take-over loses
 nothing. Times are milliseconds since the epoch.
 
-    due in a minute and later   by minute, each a compact array: 8 bytes a message
-    the minute that has begun   a heap of numbers: some 50 bytes a message
+    those added last    a heap of at most 4,096 numbers: some 50 bytes a message
+    all others          sorted runs of at most 4,096 messages, each a compact array: 8 bytes a
+                        message, however far apart their due times are
 
+A run that has few messages left is broken up, and they are added anew. Every call does a bounded
+amount of work; the rest is left for the next calls (`is_behind`).
 Bounded in messages: with `pending_max` of them none is looked for behind them until some are due.
 """
 
@@ -14,15 +17,91 @@ from __future__ import annotations
 
 import heapq
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-_BUCKET_SHIFT = 16
-"""A bucket is 65.5 seconds."""
 _OFFSET_BITS = 47
 _OFFSET_LOW = (1 << _OFFSET_BITS) - 1
+_WORD_BITS = 64
+_RUN_MESSAGES = 4_096
+"""Of one run at most, and of those added last."""
+_FEW = 4
+"""A run is broken up when it has less than such a part of that left."""
+_CUT_MESSAGES = 512
+"""So many taken messages stay at the front of a run at most."""
 _LEFT_SHARE = 16
 """Those that are acked are looked for when the cursor has passed such a part of what is kept."""
-_TIME_LOW = (1 << _BUCKET_SHIFT) - 1
+_STEP_MESSAGES = 16_384
+"""Looked at in one call, when they are dropped."""
+
+
+class _Run:
+    """Messages in the order of due time and offset; each is one word of an array."""
+
+    __slots__ = ("at", "base_due", "base_offset", "highest", "shift", "size", "words")
+
+    def __init__(self, packed: list[int], shift: int, base_offset: int, highest: int) -> None:
+        """`packed`: ascending. `shift`: bits of an offset within the run."""
+        self.base_due = base_due = packed[0] >> _OFFSET_BITS
+        self.base_offset = base_offset
+        self.highest = highest
+        self.shift = shift
+        self.words = array(
+            "Q",
+            [
+                ((one >> _OFFSET_BITS) - base_due) << shift | ((one & _OFFSET_LOW) - base_offset)
+                for one in packed
+            ],
+        )
+        self.size = len(packed)
+        """When it was made."""
+        self.at = 0
+        """Those before it are taken."""
+
+    def __len__(self) -> int:
+        return len(self.words) - self.at
+
+    @property
+    def head(self) -> int:
+        """The first that is left, as `due << bits | offset`."""
+        return self._unpacked(self.words[self.at])
+
+    def pop(self) -> None:
+        """The first is taken."""
+        self.at += 1
+        if self.at >= _CUT_MESSAGES:
+            del self.words[: self.at]
+            self.at = 0
+
+    def left(self) -> list[int]:
+        """All that are left, ascending."""
+        return [self._unpacked(self.words[at]) for at in range(self.at, len(self.words))]
+
+    def drop_before(self, floor: int) -> int:
+        """Drop offsets before `floor`; return how many those were."""
+        low, first = (1 << self.shift) - 1, floor - self.base_offset
+        words = self.words if not self.at else self.words[self.at :]
+        kept = array("Q", [word for word in words if word & low >= first])
+        dropped = len(words) - len(kept)
+        self.words, self.at = kept, 0
+        return dropped
+
+    def _unpacked(self, word: int) -> int:
+        due = self.base_due + (word >> self.shift)
+        return due << _OFFSET_BITS | (self.base_offset + (word & ((1 << self.shift) - 1)))
+
+
+def _runs_of(packed: list[int]) -> Iterator[_Run]:
+    """These, ascending, as one run, or as several where a word would be too short."""
+    offsets = [one & _OFFSET_LOW for one in packed]
+    base, highest = min(offsets), max(offsets)
+    shift = (highest - base).bit_length()
+    due_bits = ((packed[-1] >> _OFFSET_BITS) - (packed[0] >> _OFFSET_BITS)).bit_length()
+    if shift + due_bits <= _WORD_BITS:
+        yield _Run(packed, shift, base, highest)
+    else:
+        middle = len(packed) // 2
+        yield from _runs_of(packed[:middle])
+        yield from _runs_of(packed[middle:])
 
 
 class Delays:
@@ -30,17 +109,21 @@ class Delays:
 
     def __init__(self, pending_max: int) -> None:
         self._pending_max = pending_max
-        self._buckets: dict[int, array[int]] = {}
-        self._keys: list[int] = []
-        """Of the buckets, as a heap."""
-        self._near: list[int] = []
-        """`due << bits | offset` of all that is due before `_near_end_ms`, as a heap."""
-        self._near_end_ms = 0
+        self._newest: list[int] = []
+        """`due << bits | offset` of those added last, as a heap."""
+        self._runs: dict[int, _Run] = {}
+        """By number."""
+        self._made = 0
+        self._heads: list[tuple[int, int]] = []
+        """First message and number of each run, as a heap; some are of former states."""
+        self._unswept: list[int] = []
+        """Runs whose acked messages are still to be dropped."""
         self._count = 0
         self._highest = -1
         """No offset is higher."""
         self._passed = 0
-        """Those before it were let go."""
+        """Those before it were let go, or are about to be."""
+        self._has_unwanted = False
         self.ahead_ms = 0
         """How far the time that due times are of is ahead of the dispatcher's steady clock."""
 
@@ -52,74 +135,128 @@ class Delays:
         """No more are to be looked for."""
         return self._count >= self._pending_max
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the last call has left work: call `take` again soon, it may find more."""
+        return self._has_unwanted or bool(self._unswept)
+
     def add(self, due_ms: int, offset: int) -> None:
         """A message that is not to be handed out before then."""
         assert 0 <= offset <= _OFFSET_LOW
         self._count += 1
         self._highest = max(self._highest, offset)
-        if due_ms < self._near_end_ms:
-            heapq.heappush(self._near, due_ms << _OFFSET_BITS | offset)
-            return
-        key = due_ms >> _BUCKET_SHIFT
-        bucket = self._buckets.get(key)
-        if bucket is None:
-            bucket = self._buckets[key] = array("q")
-            heapq.heappush(self._keys, key)
-        bucket.append((due_ms & _TIME_LOW) << _OFFSET_BITS | offset)
+        self._push(due_ms << _OFFSET_BITS | offset)
 
     def take(self, now_ms: int, count: int, wanted: Callable[[int], bool]) -> list[int]:
         """Up to `count` offsets that are due, the one that is due first foremost.
 
-        Those that are not `wanted` any more are dropped.
+        Those that are not `wanted` any more are dropped, a bounded number of them.
         """
+        self._sweep()
         taken: list[int] = []
-        while len(taken) < count and self._next_within(now_ms):
-            if not self._near or self._near[0] >> _OFFSET_BITS > now_ms:
+        room = _STEP_MESSAGES
+        self._has_unwanted = False
+        while len(taken) < count:
+            first = self._first()
+            if first is None or first >> _OFFSET_BITS > now_ms:
                 break
-            offset = heapq.heappop(self._near) & _OFFSET_LOW
+            if not room:
+                self._has_unwanted = True
+                break
+            self._pop(first)
             self._count -= 1
+            offset = first & _OFFSET_LOW
             if wanted(offset):
                 taken.append(offset)
+            else:
+                room -= 1
         return taken
 
-    def next_ms(self, now_ms: int) -> int | None:
-        """When to look again: not after the next one is due. None: there are none."""
-        if self._next_within(now_ms):
-            return self._near[0] >> _OFFSET_BITS
-        return self._keys[0] << _BUCKET_SHIFT if self._keys else None
+    def next_ms(self) -> int | None:
+        """When the next one is due, also if that is over. None: there are none."""
+        first = self._first()
+        return None if first is None else first >> _OFFSET_BITS
 
     def passed(self, floor: int) -> None:
         """All before offset `floor` is acked. A few of those may be counted for a while still."""
         if floor > self._highest:
             self.clear()
-        if not self._count or (floor - self._passed) * _LEFT_SHARE < self._count:
-            return
-        self._passed = floor
-        self._near = [one for one in self._near if one & _OFFSET_LOW >= floor]
-        heapq.heapify(self._near)
-        for key, bucket in self._buckets.items():
-            left = array("q", [one for one in bucket if one & _OFFSET_LOW >= floor])
-            self._buckets[key] = left
-        self._keys = [key for key in self._keys if self._buckets[key]]
-        heapq.heapify(self._keys)
-        self._buckets = {key: self._buckets[key] for key in self._keys}
-        self._count = len(self._near) + sum(map(len, self._buckets.values()))
+        elif not self._unswept and (floor - self._passed) * _LEFT_SHARE >= self._count > 0:
+            self._passed = floor
+            kept = [one for one in self._newest if one & _OFFSET_LOW >= floor]
+            self._count -= len(self._newest) - len(kept)
+            heapq.heapify(kept)
+            self._newest = kept
+            self._unswept = list(self._runs)
+        self._sweep()
 
     def clear(self) -> None:
         """They are to be found anew."""
-        self._buckets.clear()
-        self._keys.clear()
-        self._near.clear()
-        self._near_end_ms = self._count = self._passed = 0
+        self._newest.clear()
+        self._runs.clear()
+        self._heads.clear()
+        self._unswept.clear()
+        self._count = self._passed = 0
         self._highest = -1
+        self._has_unwanted = False
 
-    def _next_within(self, now_ms: int) -> bool:
-        """Open the buckets that have begun; whether anything is left that may be due."""
-        while self._keys and self._keys[0] << _BUCKET_SHIFT <= now_ms:
-            key = heapq.heappop(self._keys)
-            start_ms = key << _BUCKET_SHIFT
-            base = start_ms << _OFFSET_BITS
-            self._near += [base + packed for packed in self._buckets.pop(key)]
-            heapq.heapify(self._near)
-            self._near_end_ms = max(self._near_end_ms, start_ms + _TIME_LOW + 1)
-        return bool(self._near)
+    def _sweep(self) -> None:
+        """Drop what was passed, of as many runs as one call may look at."""
+        room = _STEP_MESSAGES
+        while self._unswept and room > 0:
+            number = self._unswept.pop()
+            run = self._runs.get(number)
+            if run is None or run.base_offset >= self._passed:
+                continue
+            if run.highest < self._passed:
+                self._count -= len(run)
+                del self._runs[number]
+                continue
+            room -= len(run)
+            self._count -= run.drop_before(self._passed)
+            self._changed(number, run)
+
+    def _push(self, packed: int) -> None:
+        heapq.heappush(self._newest, packed)
+        if len(self._newest) >= _RUN_MESSAGES:
+            self._newest.sort()
+            for run in _runs_of(self._newest):
+                self._made += 1
+                self._runs[self._made] = run
+                heapq.heappush(self._heads, (run.head, self._made))
+            self._newest = []
+
+    def _first(self) -> int | None:
+        """The one that is due first."""
+        heads = self._heads
+        while heads:
+            head, number = heads[0]
+            run = self._runs.get(number)
+            if run is not None and run.head == head:
+                break
+            heapq.heappop(heads)
+        if not heads:
+            return self._newest[0] if self._newest else None
+        return min(heads[0][0], self._newest[0]) if self._newest else heads[0][0]
+
+    def _pop(self, first: int) -> None:
+        """Take what `_first` gave."""
+        if self._newest and self._newest[0] == first:
+            heapq.heappop(self._newest)
+            return
+        _, number = heapq.heappop(self._heads)
+        run = self._runs[number]
+        run.pop()
+        self._changed(number, run)
+
+    def _changed(self, number: int, run: _Run) -> None:
+        """A run has lost messages: its first one is another, or it is broken up."""
+        if len(run) and len(run) * _FEW >= run.size:
+            heapq.heappush(self._heads, (run.head, number))
+            if len(self._heads) > 2 * len(self._runs) + _RUN_MESSAGES:
+                self._heads = [(one.head, at) for at, one in self._runs.items()]
+                heapq.heapify(self._heads)
+            return
+        del self._runs[number]
+        for one in run.left():
+            self._push(one)

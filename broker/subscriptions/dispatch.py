@@ -508,7 +508,7 @@ class Dispatcher:
         while self._deadlines and not self._deadlines[0][2].left:
             heapq.heappop(self._deadlines)
         times = [queue[0][0] for queue in (self._deadlines, self._delayed) if queue]
-        due_ms = self.delays.next_ms(self._seen_ms + self.delays.ahead_ms)
+        due_ms = self.delays.next_ms()
         # What is due already waits for room, or for a consumer: time makes no difference to it.
         if due_ms is not None and due_ms - self.delays.ahead_ms > self._seen_ms:
             times.append(due_ms - self.delays.ahead_ms)

@@ -715,6 +715,9 @@ class Subscription:
 
     async def _look_ahead(self, consumer: str) -> bool:
         """Look at some more messages for a consumer for whom nothing was found; False: no more."""
+        if self._dispatcher.delays.is_behind:
+            await asyncio.sleep(0)
+            return True
         if self._dispatcher.delays.is_full or not self._dispatcher.is_open_to(consumer):
             return False
         look = self._lookout.wanted(consumer, self._log.next_offset)

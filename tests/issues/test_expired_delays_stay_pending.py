@@ -51,7 +51,7 @@ def test_those_that_are_left_come_when_they_are_due() -> None:
     assert len(delays) == 1
     assert delays.take(98_999, 9, lambda _: True) == []
     assert delays.take(99_000, 9, lambda _: True) == [49]
-    assert delays.next_ms(99_000) is None
+    assert delays.next_ms() is None
 
 
 def test_going_over_them_is_paid_by_what_was_acked() -> None:

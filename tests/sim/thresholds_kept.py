@@ -51,9 +51,9 @@ KEPT: Mapping[str, str] = {
         octavo.spark.pack:_SINCE_DOS octavo.spark.sink_producer:_EPOCHS
         octavo.spark.sink_rows:RECORD_OVERHEAD_BYTES octavo.protocol.windows:_RECORD_BODY_BYTES_MIN
         octavo.protocol.windows:_VARINT_BYTES_MAX octavo.broker.log.compaction:_KEY_BYTES
-        octavo.broker.subscriptions.delays:_BUCKET_SHIFT
+        octavo.broker.subscriptions.delays:_WORD_BITS
         octavo.broker.subscriptions.delays:_OFFSET_BITS
-        octavo.broker.subscriptions.delays:_OFFSET_LOW octavo.broker.subscriptions.delays:_TIME_LOW
+        octavo.broker.subscriptions.delays:_OFFSET_LOW
     """,
     "a limit that users are told of (GUARANTEES.md, http.md): beyond it requests are refused": """
         octavo.broker.state.dedup:BATCHES_REMEMBERED
@@ -94,7 +94,7 @@ KEPT: Mapping[str, str] = {
         octavo.bookie.back_pressure:_CHUNK_SHARE octavo.bookie.read.cache:_RUN_OVERHEAD_BYTES
         octavo.bookie.write.cache:_RUN_OVERHEAD_BYTES octavo.broker.log.cache:_OVERHEAD_BYTES
         octavo.broker.log.open_batches:OVERHEAD_BYTES
-        octavo.broker.subscriptions.delays:_LEFT_SHARE
+        octavo.broker.subscriptions.delays:_LEFT_SHARE octavo.broker.subscriptions.delays:_FEW
     """,
     "how much is shown, logged or counted; the referees look at all of it": """
         octavo.bookie.gc.status:_ROUNDS_KEPT octavo.bookie.wire.connection:_LOGGED_REFUSALS_MAX

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import tracemalloc
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.broker.state.cursor import Cursor
-from octavo.broker.subscriptions.delays import Delays
+from octavo.broker.subscriptions.delays import _STEP_MESSAGES, Delays
 from octavo.broker.subscriptions.dispatch import Dispatcher
+from octavo.protocol.due import due_header
+from octavo.protocol.records import Record
+from tests.unit.broker.test_subscription_types import Log, made, offsets
 
 MINUTE = 65_536
 dues = st.integers(0, 5 * MINUTE) | st.sampled_from([0, MINUTE - 1, MINUTE, 2 * MINUTE])
@@ -32,13 +37,13 @@ def test_they_come_when_due_in_order(steps: list[tuple[str, int]], most: int) ->
         assert delays.take(now, most, lambda _: True) == [offset for _, offset in due]
         assert len(delays) == len(model)
         if model:
-            look = delays.next_ms(now)
+            look = delays.next_ms()
             assert look is not None
             first = min(model)[0]
             assert look <= first, "nobody sleeps through it"
             assert look > now or look == first, "nobody looks in vain again and again"
         else:
-            assert delays.next_ms(now) is None
+            assert delays.next_ms() is None
 
 
 def test_those_that_are_not_wanted_are_dropped() -> None:
@@ -50,18 +55,155 @@ def test_those_that_are_not_wanted_are_dropped() -> None:
     assert len(delays) == 0
 
 
-@pytest.mark.parametrize("many", [100_000, pytest.param(1_000_000, marks=pytest.mark.long)])
-def test_many_in_bounded_memory(many: int) -> None:
+def different_minutes(number: int) -> int:
+    return number * 60_000
+
+
+def any_time_of_a_year(number: int) -> int:
+    return number * 7_919_000_003 % (366 * 86_400_000)
+
+
+@pytest.mark.parametrize("many", [40_000, pytest.param(1_000_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "due", [lambda n: n * 7_919 % 86_400_000, different_minutes, any_time_of_a_year]
+)
+def test_many_in_bounded_memory(many: int, due: Callable[[int], int]) -> None:
+    """An array a minute cost 105 bytes a message that had its minute for itself."""
     tracemalloc.start()
     try:
         delays = Delays(many)
         for offset in range(many):
-            delays.add(1_700_000_000_000 + offset * 7_919 % 86_400_000, 10**9 + offset)
+            delays.add(1_700_000_000_000 + due(offset), 10**9 + offset)
         used = tracemalloc.get_traced_memory()[0]
+        assert delays.is_full
+        assert used < 9 * many + 500_000
+        # Half of them go, from the middle of everything: what is left stays compact.
+        now = 1_700_000_000_000 + sorted(map(due, range(many)))[many // 2]
+        taken = delays.take(now, many, lambda _: True)
+        assert len(taken) >= many // 2
+        del taken
+        assert tracemalloc.get_traced_memory()[0] < 9 * many + 600_000
     finally:
         tracemalloc.stop()
-    assert delays.is_full
-    assert used < 12 * many
+
+
+moves = st.lists(
+    st.tuples(st.just("add"), st.integers(0, 2**41 - 1) | st.integers(0, 50))
+    | st.tuples(st.just("take"), st.integers(0, 60) | st.just(2**41))
+    | st.tuples(st.just("ack up to"), st.integers(0, 60)),
+    max_size=60,
+)
+
+
+@given(moves, st.integers(1, 5), st.integers(1, 4), st.integers(1, 3))
+def test_runs_of_any_length_give_the_same(
+    moves: list[tuple[str, int]], run: int, step: int, cut: int
+) -> None:
+    """Against a list, with offsets and times that no word holds together, in tiny steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("RUN", run), ("STEP", step), ("CUT", cut)):
+            patch.setattr(f"octavo.broker.subscriptions.delays._{name}_MESSAGES", value)
+        delays, model, floor, number = Delays(100), list[tuple[int, int]](), 0, 0
+
+        def is_left(offset: int) -> bool:
+            return offset >= floor
+
+        for what, value in moves:
+            if what == "add":
+                offset = number * 2**40 if number % 3 == 0 else number
+                number += 1
+                if offset >= floor:
+                    delays.add(value, offset)
+                    model.append((value, offset))
+            elif what == "ack up to":
+                floor = max(floor, value)
+                delays.passed(floor)
+                model = [one for one in model if one[1] >= floor]
+            else:
+                model.sort()
+                due = [one for one in model if one[0] <= value][:3]
+                found: list[int] = []
+                while len(found) < 3:
+                    found += delays.take(value, 3 - len(found), is_left)
+                    if not delays.is_behind:
+                        break
+                if len(found) < 3:
+                    found += delays.take(value, 3 - len(found), is_left)
+                assert found == [offset for _, offset in due]
+                model = [one for one in model if one not in due]
+            assert len(delays) >= len(model)
+        while delays.is_behind:
+            delays.take(-1, 1, lambda _: True)
+        left = delays.take(2**42, 1_000, is_left)
+        while delays.is_behind:
+            left += delays.take(2**42, 1_000, is_left)
+        assert left == [offset for _, offset in sorted(model)]
+        assert len(delays) == 0
+        assert not delays._runs
+
+
+def test_what_was_acked_is_dropped_in_bounded_steps() -> None:
+    """A million of them at once would keep the broker from all else."""
+    many, looked = 40_000, 0
+    delays = Delays(many)
+    for offset in range(many):
+        delays.add(1_000 + offset % 7, offset)
+
+    def wanted(offset: int) -> bool:
+        nonlocal looked
+        looked += 1
+        return False
+
+    assert delays.take(2_000, 1, wanted) == []
+    assert looked <= _STEP_MESSAGES
+    assert delays.is_behind
+    calls = 1
+    while delays.is_behind:
+        assert delays.take(2_000, 1, wanted) == []
+        calls += 1
+    assert calls <= many // _STEP_MESSAGES + 2
+    assert len(delays) == 0
+
+    for offset in range(many):
+        delays.add(1_000_000 - offset, offset)
+    before = len(delays)
+    delays.passed(many - 1)
+    assert before - len(delays) <= many
+    while delays.is_behind:
+        before = len(delays)
+        delays.take(0, 1, wanted)
+    assert len(delays) == 1
+
+
+async def test_a_new_owner_goes_over_pending_messages_in_bounded_steps() -> None:
+    """Between two turns of the loop no more than some thousand are looked at."""
+    records = [Record(None, b"v", (due_header(10**12 + n * 60_000),)) for n in range(3_000)]
+    log = Log(records)
+    subscription = made(log, "shared")
+    most = since = 0
+
+    def counted(due_ms: int, offset: int) -> None:
+        nonlocal since
+        since += 1
+        added(due_ms, offset)
+
+    delays = subscription._dispatcher.delays
+    added = delays.add
+    delays.add = counted  # type: ignore[method-assign]
+    over = False
+
+    async def turns() -> None:
+        nonlocal most, since
+        while not over:
+            most, since = max(most, since), 0
+            await asyncio.sleep(0)
+
+    turning = asyncio.ensure_future(turns())
+    while len(delays) < len(records):
+        assert await offsets(subscription, "a", messages_max=10_000) == []
+    over = True
+    await turning
+    assert most <= 1_000
 
 
 def dispatcher(pending_max: int = 100) -> Dispatcher:

@@ -16,6 +16,7 @@ from octavo.broker.subscriptions.dispatch import DispatchedBatch, Dispatcher
 from octavo.broker.subscriptions.keys import KeyOrder
 from octavo.broker.subscriptions.slots import SLOTS, Slots, hash_of, slot_of
 from octavo.broker.subscriptions.turns import Turns
+from octavo.broker.types import SubscriptionSettings
 
 LEASE = 100
 GONE = 50
@@ -202,6 +203,20 @@ def test_a_consumer_that_takes_nothing_any_more_gives_its_keys_up() -> None:
     assert topic.dispatcher.turns.changes_ms == GONE
     assert topic.take("a", GONE) == [1], "what b does not hold"
     assert topic.take("a", LEASE) == [0, 2], "its lease is over"
+
+
+def test_a_silent_consumer_holds_up_other_keys_for_its_timeout_alone() -> None:
+    """Of a subscription that names no time-out: two seconds, as docs/http.md says."""
+    timeout_ms = SubscriptionSettings(type="key_shared").consumer_timeout_ms
+    assert timeout_ms == 2_000
+    held, free = owned_by("silent", "silent", "b", count=2)
+    topic = Topic(keys=[held, free])
+    topic.dispatcher.turns = Turns("key_shared", timeout_ms, 0)
+    topic.dispatcher.enter("b", 0)
+    assert topic.take("silent", 0, 1) == [0]
+    topic.dispatcher.extend([0], 5_000)
+    waited = next(ms for ms in range(0, 5_000, 10) if topic.take("b", ms))
+    assert waited == timeout_ms, "the key of which it holds nothing"
 
 
 def test_a_seek_begins_anew() -> None:
