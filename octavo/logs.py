@@ -21,6 +21,7 @@ import structlog
 from octavo.log_files import LogFile
 from octavo.log_limit import LogLimit
 from octavo.process.spec import LOG_BYTES_MAX, LOG_FILES_MAX
+from octavo.terminal import visible
 
 LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error")}
 
@@ -63,6 +64,7 @@ def configure_logging(
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
             identify,
             _error_text,
+            *((_visible,) if isinstance(renderer, structlog.dev.ConsoleRenderer) else ()),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
@@ -84,6 +86,13 @@ def _limited() -> structlog.types.Processor:
         return event
 
     return drop
+
+
+def _visible(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    """What users have named or said moves no cursor where a person reads the log."""
+    return {
+        key: visible(value) if isinstance(value, str) else value for key, value in event.items()
+    }
 
 
 def _error_text(_logger: Any, _method: str, event: EventDict) -> EventDict:

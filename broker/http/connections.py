@@ -20,6 +20,7 @@ from typing import Any
 import structlog
 from aiohttp import web
 
+from octavo.broker.http.masks import REFUSED_HEAD, Masks
 from octavo.broker.http.problems import Problem
 from octavo.broker.http.request_edges import RequestEdges
 from octavo.protocol.tally import Tally
@@ -34,6 +35,26 @@ _TLS_HERE = (
 )
 
 log = structlog.get_logger()
+
+
+class _MaskedFrames:
+    """In front of aiohttp's reader of frames: it sees those of a client that masks them."""
+
+    def __init__(self, parser: Any) -> None:
+        self._parser = parser
+        self._masks = Masks()
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        """See aiohttp's `WebSocketReader`."""
+        found = self._masks.feed(bytes(data))
+        if self._masks.failed:  # the reader ends the connection: 1002, a protocol error
+            found += REFUSED_HEAD
+        result: tuple[bool, bytes] = self._parser.feed_data(found)
+        return result
+
+    def feed_eof(self) -> None:
+        """See aiohttp's `WebSocketReader`."""
+        self._parser.feed_eof()
 
 
 TakeShortWay = Callable[[bytes, bytes, "Connection"], bool]
@@ -73,6 +94,10 @@ class Connection(web.RequestHandler):
         """The request that is on the short way."""
         self._later: list[bytes] = []
         """What has come since."""
+
+    def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
+        """From now on it is a WebSocket, whose frames `parser` takes."""
+        super().set_parser(_MaskedFrames(parser), data_received_cb)
 
     @property
     def idle(self) -> bool:

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from octavo.cli.output import emit_fields, emit_json, err, out, say
+from octavo.cli.output import SafeConsole, emit_fields, emit_json, err, out, say
 
 if TYPE_CHECKING:
     from octavo.inspect.line import Line
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 LIMIT = 200
 _ROWS = 500
-_wide = Console(width=140, highlight=False, emoji=False)
+_wide = SafeConsole(width=140, highlight=False, emoji=False)
 """For tables that go into a file or a pipe."""
 _STYLE = {"damage": "bold red", "torn": "yellow", "free": "dim", "entry": "cyan"}
 _FIELDS_ONLY = ("cookie", "mark", "limbo")

@@ -14,37 +14,63 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
+
+from octavo.terminal import visible
 
 QUIET_S = 2.0
 """Take-overs end within seconds; nobody needs to hear of them."""
-out = Console(highlight=False, soft_wrap=True, emoji=False)
-_pipe = Console(width=1000, highlight=False, emoji=False)
+
+
+class SafeConsole(Console):
+    """A console that obeys no text: names, values and errors of users may hold escapes.
+
+    In a pipe or a file the text stays as it is.
+    """
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """See rich. Every text that is printed comes by here, also one in a table."""
+        return super().render_str(visible(text) if self.is_terminal else text, **options)
+
+
+out = SafeConsole(highlight=False, soft_wrap=True, emoji=False)
+_pipe = SafeConsole(width=1000, highlight=False, emoji=False)
 """For tables in a pipe or a file: nothing is folded, paths and reasons stay in one piece."""
-err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+err = SafeConsole(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 def emit_json(value: Any) -> None:
     """One JSON document a line, for scripts."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, default=_plain) + "\n")
+    text = json.dumps(value, ensure_ascii=False, default=_plain)
+    sys.stdout.write((visible(text) if sys.stdout.isatty() else text) + "\n")
 
 
 def emit_raw(data: bytes) -> None:
-    """Bytes as they are, and a line end."""
-    sys.stdout.buffer.write(data + b"\n")
+    """Bytes and a line end: see `emit_bytes`."""
+    emit_bytes(data + b"\n")
+
+
+def emit_bytes(data: bytes) -> None:
+    """Bytes as they are; on a terminal with everything that it would obey spelled out."""
+    if sys.stdout.isatty():
+        data = visible(data.decode(errors="replace")).encode()
+    sys.stdout.buffer.write(data)
 
 
 def emit_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None
 ) -> None:
     """A table; numbers stand right."""
-    table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    shown = None if title is None else escape(title)
+    table = Table(title=shown, title_justify="left", box=None, header_style="bold", pad_edge=False)
     body = [list(row) for row in rows]
     for index, column in enumerate(columns):
         numeric = bool(body) and all(isinstance(row[index], int | float) for row in body)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in body:
-        table.add_row(*(_cell(value) for value in row))
+        table.add_row(*(escape(_cell(value)) for value in row))
     (out if out.is_terminal else _pipe).print(table)
 
 
@@ -54,13 +80,13 @@ def emit_fields(fields: Mapping[str, object]) -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in fields.items():
-        table.add_row(name, _cell(value))
+        table.add_row(escape(name), escape(_cell(value)))
     (out if out.is_terminal else _pipe).print(table)
 
 
 def say(text: str) -> None:
     """Something about the work, for a person."""
-    err.print(text)
+    err.print(text, markup=False)
 
 
 def fail(cause: str, remedy: str = "") -> None:

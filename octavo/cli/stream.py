@@ -21,7 +21,7 @@ import typer
 from msgspec import Raw
 
 from octavo.cli.options import AsJson, BadOption, Data, Url, Yes, broker_urls
-from octavo.cli.output import Waiting, emit_fields, emit_json, emit_raw, say
+from octavo.cli.output import Waiting, emit_bytes, emit_fields, emit_json, emit_raw, say
 from octavo.cli.publish import BadLine, opened
 from octavo.cli.topic import ask
 from octavo.client.errors import NotFound
@@ -318,7 +318,7 @@ class _Printer:
             for value in _messages(part):
                 emit_raw(bytes(value))
         else:
-            sys.stdout.buffer.write(part.data)
+            emit_bytes(part.data)
         sys.stdout.flush()
         self.offset, self.closed = part.next_offset, part.closed
 

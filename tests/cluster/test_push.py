@@ -490,3 +490,33 @@ async def test_no_more_streams_than_there_may_be(cluster: Cluster) -> None:
     await until(lambda: cluster.brokers["small"].server._services.streams.taken == 0)  # type: ignore[union-attr]
     ended = b'octavo_http_requests_total{call="stream",status="101"} 1.0'
     assert ended in (await api.get("/metrics")).body
+
+
+async def test_a_client_that_does_not_mask_is_hung_up_on(cluster: Cluster) -> None:
+    """RFC 6455, 5.1; what it sent before, masked, has taken effect, and nothing behind it."""
+    await publish(cluster, 0, 3)
+    host, port = cluster.api.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(
+        f"GET {STREAM} HTTP/1.1\r\nHost: {host}:{port}\r\n"
+        "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
+    )
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101")
+    head = await reader.readexactly(2)
+    size = head[1]
+    if size == 126:
+        size = int.from_bytes(await reader.readexactly(2), "big")
+    told = json.loads(await reader.readexactly(size))["messages"]
+    command = json.dumps({"ack_ids": [told[0]["ack_id"]]}).encode()
+    masked = bytes((0x81, 0x80 | len(command), 0, 0, 0, 0)) + command
+    writer.write(masked + bytes((0x81, len(command))) + command.replace(b"0-0-", b"0-1-"))
+    rest = await asyncio.wait_for(reader.read(), 20)
+    writer.close()
+    assert rest.endswith(b"\x88\x02" + (1002).to_bytes(2, "big"))
+    for _ in range(100):
+        found = await figures(cluster)
+        if not found["leased"]:
+            break
+        await asyncio.sleep(0.05)
+    assert (found["leased"], found["backlog"]) == (0, 2)
