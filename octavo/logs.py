@@ -89,7 +89,7 @@ def _limited() -> structlog.types.Processor:
 
 
 def _visible(_logger: Any, _method: str, event: EventDict) -> EventDict:
-    """What users have named or said moves no cursor where a person reads the log."""
+    """Keep escapes in names and texts of users from the terminal that shows the log."""
     return {
         key: visible(value) if isinstance(value, str) else value for key, value in event.items()
     }

@@ -97,7 +97,8 @@ class Connection(web.RequestHandler):
 
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
         """From now on it is a WebSocket, whose frames `parser` takes."""
-        super().set_parser(_MaskedFrames(parser), data_received_cb)
+        in_front: Any = _MaskedFrames(parser)
+        super().set_parser(in_front, data_received_cb)
 
     @property
     def idle(self) -> bool:

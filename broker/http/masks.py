@@ -21,10 +21,10 @@ class Masks:
         self._head = b""
         """Of the next frame, as far as it has come: less than all of it."""
         self._left = 0
-        """Bytes of the payload in hand that have not come yet."""
+        """Bytes of the current payload that are still to come."""
 
     def feed(self, data: bytes) -> bytes:
-        """The bytes of masked frames. What begins an unmasked one is held back, and all behind."""
+        """Return the bytes of masked frames; hold back an unmasked frame and all that follows it."""
         if self.failed:
             return b""
         data, self._head = self._head + data, b""
