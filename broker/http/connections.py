@@ -38,7 +38,7 @@ log = structlog.get_logger()
 
 
 class _MaskedFrames:
-    """In front of aiohttp's reader of frames: it sees those of a client that masks them."""
+    """Let masked frames through to aiohttp's reader, and end it at an unmasked frame."""
 
     def __init__(self, parser: Any) -> None:
         self._parser = parser

@@ -19,12 +19,12 @@ class Masks:
     def __init__(self) -> None:
         self.failed = False
         self._head = b""
-        """Of the next frame, as far as it has come: less than all of it."""
+        """The part of the next frame's head that has come."""
         self._left = 0
         """Bytes of the current payload that are still to come."""
 
     def feed(self, data: bytes) -> bytes:
-        """Return the bytes of masked frames; hold back an unmasked frame and all that follows it."""
+        """Return the bytes of masked frames; hold back an unmasked one and all that follows."""
         if self.failed:
             return b""
         data, self._head = self._head + data, b""
