@@ -1,4 +1,4 @@
-"""Make text safe to be shown on a terminal, which obeys some characters. Pure.
+"""Make text safe to be shown on a terminal, which obeys some characters.
 
 Names, keys, values, headers and errors of users may hold escapes that move the cursor, change the
 title, write the clipboard, or turn the direction of writing.
