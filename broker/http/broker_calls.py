@@ -94,8 +94,15 @@ class BrokerProof:
 
     def producer_id(self, principal: str, given: int) -> int:
         """The 63-bit id under which `given` of this principal is stored: another one for each."""
+        return int.from_bytes(self._of_principal(principal, str(given))[:8], "big") >> 1
+
+    def producer_name(self, principal: str, given: str) -> str:
+        """The same for a producer of a durable stream, which has a name."""
+        return self._of_principal(principal, given)[:16].hex()
+
+    def _of_principal(self, principal: str, given: str) -> bytes:
         text = f"producer-id\0{principal}\0{given}".encode("utf-8", "surrogateescape")
-        return int.from_bytes(hmac.digest(self._key, text, hashlib.sha256)[:8], "big") >> 1
+        return hmac.digest(self._key, text, hashlib.sha256)
 
     def enter(
         self,

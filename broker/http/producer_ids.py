@@ -23,3 +23,11 @@ def bound(call: Call, batch: bytes) -> bytes:
         return batch
     own = services.proof.producer_id(call.identity.name, header.producer_id)
     return sealed(header._replace(producer_id=own), memoryview(batch)[HEADER_BYTES:])
+
+
+def bound_name(call: Call, name: str) -> str:
+    """The name under which a producer of a durable stream is kept: readers see that, too."""
+    services = call.services
+    if not services.gate.secured or call.identity.is_node:
+        return name
+    return services.proof.producer_name(call.identity.name, name)

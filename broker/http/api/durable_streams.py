@@ -23,6 +23,7 @@ from octavo.broker.http import durable
 from octavo.broker.http.call import Call
 from octavo.broker.http.forwarding import at_owner, topic_of
 from octavo.broker.http.problems import Problem
+from octavo.broker.http.producer_ids import bound_name
 from octavo.broker.partition.partition import Partition
 from octavo.broker.partition.stream import Appended
 from octavo.broker.state.stream import Append, StreamConfig, StreamState, media_type
@@ -38,6 +39,8 @@ WORD_BYTES_MAX = 1024
 async def append(call: Call) -> web.StreamResponse:
     """`POST /v1/durable-streams/{namespace}/{topic}`."""
     said = append_of(call.headers)
+    if said.producer is not None:
+        said = said._replace(producer=bound_name(call, said.producer))
     body = await call.read_body()
     name = await stream_of(call)
 

@@ -24,7 +24,7 @@ RULES = ["allow user:ann all *", "allow user:bob produce,consume topic:public/on
 @pytest.fixture
 async def secured() -> AsyncIterator[Running]:
     authority = FakeAuthority()
-    authority.secure(*RULES)
+    authority.secure(*RULES, "allow user:bob produce topic:public/s")
     async with running(2, authority=authority, authenticator=FakeAuthenticator()) as two:
         assert (await two.api.put(ONE, headers=as_user("ann"))).status == 201
         yield two
@@ -98,3 +98,30 @@ async def test_an_unsecured_cluster_stores_the_id_as_given() -> None:
         await publish(one, "", b"a0", 0, way="batch")
         answer = await one.api.get(ONE + "/messages", headers={"Accept": RECORD_BATCH})
         assert read_header(answer.body).producer_id == 77
+
+
+STREAM = "/v1/durable-streams/public/s"
+
+
+async def append(one: Running, user: str, body: bytes, sequence: int, epoch: int = 0) -> int:
+    headers = {
+        **as_user(user), "Content-Type": "text/plain", "Producer-Id": "p",
+        "Producer-Epoch": str(epoch), "Producer-Seq": str(sequence),
+    }  # fmt: skip
+    found: int = (await one.api.post(STREAM, body, headers=headers)).status
+    return found
+
+
+async def test_of_durable_streams_too(secured: Running) -> None:
+    """Their producers' names stand in the headers of the messages."""
+    made = await secured.api.call(
+        "PUT", STREAM, headers={**as_user("ann"), "Content-Type": "text/plain"}
+    )
+    assert made.status == 201, made
+    assert await append(secured, "ann", b"a0", 0) == 200
+    assert await append(secured, "bob", b"b1", 1) == 409
+    assert await append(secured, "bob", b"b0", 0, epoch=9) == 200
+    assert await append(secured, "ann", b"a1", 1) == 200
+    assert await append(secured, "ann", b"a1", 1) == 204
+    found = await secured.api.get(STREAM, headers=as_user("ann"))
+    assert found.body == b"a0b0a1"
