@@ -25,7 +25,7 @@ KEPT: Mapping[str, str] = {
         octavo.bookie.ledgers.high_water:VERSION octavo.bookie.ledgers.high_water:_BYTES_MAX
         octavo.bookie.journal.mark:VERSION octavo.bookie.journal.reader:_ADD
         octavo.bookie.write.cache:_NEVER octavo.broker.http.call:OFFSET_MAX
-        octavo.broker.http.call:PARTITION_HIGHEST
+        octavo.broker.http.call:PARTITION_HIGHEST octavo.broker.http.masks:_MASK
         octavo.broker.http.call:_LEAP_SECOND octavo.broker.config:KIB
         octavo.broker.config:MIB octavo.broker.state.dedup:SEQUENCE_MODULUS
         octavo.broker.http.openapi:_ALWAYS
