@@ -192,7 +192,15 @@ class Dispatcher:
             )
         is_bound = self.leased >= self._leased_max or self.delays.is_full
         if not is_bound and self.keys is not None and mine is not None:
-            return self.keys.held_back(consumer, end)
+            why = self.keys.held_back(consumer, end)
+            first = None if why is None else self.keys.first_out
+            if first is None or (lease := self._lease_of.get(first)) is None:
+                return why
+            left_ms = max(0, lease.deadline_ms - self._seen_ms)
+            return (
+                f"{why}; the first of those that are out is offset {first}, at consumer "
+                f"{lease.consumer.name!r}, whose lease ends in {left_ms} ms"
+            )
         if not is_bound or not self._is_left(end) or (self.keys is None and self._ready):
             return None
         if self.delays.is_full:

@@ -130,6 +130,12 @@ class KeyOrder:
             f"first was given back with a delay, {len(others) - out - asleep} are other consumers'"
         )
 
+    @property
+    def first_out(self) -> int | None:
+        """The first message that is out and has later ones of its key wait; None: there is none."""
+        waits = (key for key in self._keys.values() if key.out and self._head(key) is not None)
+        return min((min(key.out) for key in waits), default=None)
+
     def reset(self) -> None:
         """After a seek: nothing is known, all begins at the cursor."""
         self._resets += 1

@@ -205,6 +205,15 @@ def test_a_consumer_that_takes_nothing_any_more_gives_its_keys_up() -> None:
     assert topic.take("a", LEASE) == [0, 2], "its lease is over"
 
 
+def test_a_key_that_waits_names_the_message_and_the_consumer() -> None:
+    topic = Topic(keys=["k", "k"])
+    assert topic.take("a", 0, 1) == [0]
+    assert topic.take("b", 10) == []
+    why = topic.dispatcher.held_back(2, "b")
+    assert why is not None
+    assert "offset 0, at consumer 'a', whose lease ends in 90 ms" in why
+
+
 def test_a_silent_consumer_holds_up_other_keys_for_its_timeout_alone() -> None:
     """Of a subscription that names no time-out: two seconds, as docs/http.md says."""
     timeout_ms = SubscriptionSettings(type="key_shared").consumer_timeout_ms
