@@ -5,16 +5,21 @@ Children are looked up once and kept: a labelled counter costs more than what it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from octavo.broker.clock.deletion_clock import DeletionTime
 from octavo.broker.types import PartitionStats
 
+_ROWS_A_TURN = 400
+"""Of text, in one turn of the loop: some milliseconds."""
+_PARTITIONS_A_TURN = 16
 SECONDS_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60)
 
 
@@ -105,7 +110,7 @@ class Metrics:
             registry=self.registry,
         )
         late.set_function(lambda: now.late_ms / 1000 if (now := deletion_time()) else 0.0)
-        self.registry.register(_PartitionCollector(partitions))
+        self._partitions = partitions
         self.registry.register(_DutiesCollector(duties))
         self._counted: dict[tuple[str, int], Counter] = {}
         self._timed: dict[str, Histogram] = {}
@@ -126,6 +131,22 @@ class Metrics:
             "Audit events that found no room; the log has them",
             registry=self.registry,
         )
+
+    async def text(self) -> bytes:
+        """Everything in the text form of Prometheus, made in turns: there may be 2,000 partitions,
+        and 4,000 subscriptions of each."""
+        parts: list[bytes] = []
+        for family in self.registry.collect():
+            parts.append(_text_of(family))
+            await asyncio.sleep(0)
+        figures = _PartitionFigures()
+        for number, stats in enumerate(self._partitions()):
+            if number % _PARTITIONS_A_TURN == 0:
+                await asyncio.sleep(0)
+            for _ in figures.add(stats):
+                await asyncio.sleep(0)
+        figures.write()
+        return b"".join((*parts, figures.text()))
 
     def quota_exceeded(self, quota: str) -> None:
         """A call was refused: it was over its quota of this name."""
@@ -150,46 +171,96 @@ class Metrics:
         timer.observe(seconds)
 
 
-class _PartitionCollector(Collector):
-    """Figures of the open partitions, taken when they are asked for."""
+class _PartitionFigures:
+    """Figures of the open partitions as text, some rows at a time."""
 
-    def __init__(self, partitions: Callable[[], Iterable[PartitionStats]]) -> None:
-        self._partitions = partitions
+    def __init__(self) -> None:
+        self._texts: dict[str, list[bytes]] = {}
+        """By family. Only the first part of each says what the family is."""
+        self._begin()
 
-    def collect(self) -> Iterable[Metric]:
-        """One family per figure."""
+    def _begin(self) -> None:
         label = ("topic", "partition")
-        following = GaugeMetricFamily(
+        of_subscription = (*label, "subscription")
+        self._following = GaugeMetricFamily(
             "octavo_partition_next_offset", "End of the log", labels=label
         )
-        earliest = GaugeMetricFamily("octavo_partition_earliest_offset", "First kept", labels=label)
-        stored = GaugeMetricFamily("octavo_partition_stored_bytes", "Bytes kept", labels=label)
-        pending = GaugeMetricFamily("octavo_partition_pending_bytes", "Unacked adds", labels=label)
-        backlog = GaugeMetricFamily(
-            "octavo_subscription_backlog", "Messages not acked", labels=(*label, "subscription")
+        self._earliest = GaugeMetricFamily(
+            "octavo_partition_earliest_offset", "First kept", labels=label
         )
-        waiting = GaugeMetricFamily(
+        self._stored = GaugeMetricFamily(
+            "octavo_partition_stored_bytes", "Bytes kept", labels=label
+        )
+        self._pending = GaugeMetricFamily(
+            "octavo_partition_pending_bytes", "Unacked adds", labels=label
+        )
+        self._backlog = GaugeMetricFamily(
+            "octavo_subscription_backlog", "Messages not acked", labels=of_subscription
+        )
+        self._waiting = GaugeMetricFamily(
             "octavo_subscription_dead_letters_waiting",
             "Messages whose copy in the dead-letter or retry topic is not stored yet",
-            labels=(*label, "subscription"),
+            labels=of_subscription,
         )
-        sent = CounterMetricFamily(
+        self._sent = CounterMetricFamily(
             "octavo_subscription_dead_letters",
             "Copies stored in the dead-letter or retry topic",
-            labels=(*label, "subscription"),
+            labels=of_subscription,
         )
-        for stats in self._partitions():
-            where = (str(stats.name.topic_name), str(stats.name.partition))
-            following.add_metric(where, stats.next_offset)
-            earliest.add_metric(where, stats.earliest_offset)
-            stored.add_metric(where, stats.stored_bytes)
-            pending.add_metric(where, stats.pending_bytes)
-            for name, subscription in stats.subscriptions.items():
-                backlog.add_metric((*where, name), subscription.backlog)
-                letters, retries = subscription.dead_letters, subscription.retries
-                waiting.add_metric((*where, name), letters.waiting + retries.waiting)
-                sent.add_metric((*where, name), letters.sent + retries.sent)
-        return (following, earliest, stored, pending, backlog, waiting, sent)
+        self._rows = 0
+
+    def add(self, stats: PartitionStats) -> Iterator[None]:
+        """A partition's figures; at each turn of the iterator the loop may have its own."""
+        where = (str(stats.name.topic_name), str(stats.name.partition))
+        self._following.add_metric(where, stats.next_offset)
+        self._earliest.add_metric(where, stats.earliest_offset)
+        self._stored.add_metric(where, stats.stored_bytes)
+        self._pending.add_metric(where, stats.pending_bytes)
+        self._rows += 4
+        for name, subscription in stats.subscriptions.items():
+            self._backlog.add_metric((*where, name), subscription.backlog)
+            letters, retries = subscription.dead_letters, subscription.retries
+            self._waiting.add_metric((*where, name), letters.waiting + retries.waiting)
+            self._sent.add_metric((*where, name), letters.sent + retries.sent)
+            self._rows += 3
+            if self._rows >= _ROWS_A_TURN:
+                self.write()
+                yield
+        if self._rows >= _ROWS_A_TURN:
+            self.write()
+            yield
+
+    def write(self) -> None:
+        """Make text of what was added."""
+        for family in (self._following, self._earliest, self._stored, self._pending,
+                       self._backlog, self._waiting, self._sent):  # fmt: skip
+            parts = self._texts.setdefault(family.name, [])
+            text = _text_of(family)
+            if parts:
+                text = b"".join(
+                    line for line in text.splitlines(keepends=True) if not line.startswith(b"#")
+                )
+            parts.append(text)
+        self._begin()
+
+    def text(self) -> bytes:
+        """All of it, family by family."""
+        return b"".join(itertools.chain.from_iterable(self._texts.values()))
+
+
+class _Families(Collector):
+    """Some metrics, for what makes text of a registry."""
+
+    def __init__(self, *families: Metric) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        """These."""
+        return self._families
+
+
+def _text_of(family: Metric) -> bytes:
+    return generate_latest(_Families(family))  # type: ignore[arg-type, unused-ignore]
 
 
 class _DutiesCollector(Collector):

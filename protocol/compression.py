@@ -24,6 +24,9 @@ except ImportError:  # pragma: no cover - it is among the dependencies
 _XERIAL = b"\x82SNAPPY\0"
 _XERIAL_HEADER_BYTES = 16
 _BLOCK_LENGTH = struct.Struct(">I")
+_BLOCKS_MAX = 4_096
+"""Of a batch packed by snappy: writers make blocks of 32 kB. 50,000 blocks of nothing in 256 kB
+would hold a loop up."""
 _GZIP_WINDOW = 31
 _LITTLE_BYTES = 1024 * 1024
 _DAMAGED: tuple[type[Exception], ...] = (zlib.error, struct.error)
@@ -103,6 +106,8 @@ def _unsnap(data: bytes, bytes_max: int) -> bytes:
         position = start + _BLOCK_LENGTH.unpack_from(data, position)[0]
         if position > len(data):
             raise InvalidBatch("records packed by snappy end within a block")
+        if len(parts) >= _BLOCKS_MAX:
+            raise InvalidBatch(f"records packed by snappy have more than {_BLOCKS_MAX} blocks")
         parts.append(_unsnap_block(data[start:position], bytes_max))
         bytes_max -= len(parts[-1])
     return b"".join(parts)

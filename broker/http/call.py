@@ -312,6 +312,8 @@ class Call:
                             raise too_long(None, bound)
                         await self.hold(size)
                         parts.append(piece)
+                        if inflater is not None:
+                            await asyncio.sleep(0)  # a piece takes a millisecond
             if inflater is not None:
                 inflater.finish()
         except TimeoutError:

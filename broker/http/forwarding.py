@@ -249,11 +249,17 @@ async def ask_partition(
 
 
 async def ask_all(asked: Sequence[Coroutine[Any, Any, Result]]) -> list[Result | BaseException]:
-    """What many asks gave, in order; not all at once, for a topic may have many partitions."""
+    """What many asks gave, in order; not all at once, for a topic may have many partitions.
+
+    One begins in a turn of the loop: what is asked here takes a millisecond, and does not wait.
+    """
     turn = asyncio.Semaphore(ASKED_AT_ONCE)
+    beginning = asyncio.Lock()
 
     async def one(ask: Coroutine[Any, Any, Result]) -> Result:
         async with turn:
+            async with beginning:
+                await asyncio.sleep(0)
             return await ask
 
     return await asyncio.gather(*map(one, asked), return_exceptions=True)

@@ -18,6 +18,11 @@ GROWTH_MAX = 100
 """Times its packed size; logs and JSON grow by 10 to 40. A few bytes may grow by 1,000 …"""
 GROWTH_FREE_BYTES = 1024 * 1024
 """… and up to this size anything may."""
+MEMBERS_FREE = 64
+"""Of gzip, one behind the other. Tools that pack in parallel make one of 64 kB or more …"""
+MEMBER_BYTES_MIN = 1024
+"""… so of a longer body each may have this many packed bytes, on average. A member of nothing has
+20: 4 MB of them took 11 s to go through."""
 _GZIP_BITS = 31
 _ZLIB_BITS = 15
 _RAW_BITS = -15
@@ -33,6 +38,7 @@ class Inflater:
         self._unpacker: zlib._Decompress | None = None
         self._fed = 0
         self._given = 0
+        self._members = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """What `data` unpacks to, in pieces of at most `PIECE_BYTES`."""
@@ -42,6 +48,10 @@ class Inflater:
                 if self._unpacker is not None and self._encoding == "deflate":
                     raise self._broken("bytes follow its end")
                 self._unpacker = self._new_unpacker(data[0])
+                self._members += 1
+                most = MEMBERS_FREE + self._fed // MEMBER_BYTES_MIN
+                if self._members > most:
+                    raise self._broken(f"its first {self._fed} bytes have more than {most} members")
             try:
                 piece = self._unpacker.decompress(data, PIECE_BYTES)
             except zlib.error as error:

@@ -110,7 +110,7 @@ class BrokerServer:
         self._config = http or HttpConfig()
         self._tls = tls if tls and tls.config.serves else None
         metrics = Metrics(
-            lambda: [open_here.stats() for open_here in broker.ownership.open_partitions()],
+            lambda: (open_here.stats() for open_here in [*broker.ownership.open_partitions()]),
             broker.duties,
             broker.deletion_time,
         )

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.attack import (  # noqa: F401  (they enter themselves)
     attempts_batches,
+    attempts_costly,
     attempts_floods,
     attempts_forged,
     attempts_ids,

@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 from msgspec import UNSET, UnsetType
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from octavo.broker.clock.deletion_clock import DeletionTime
 from octavo.broker.cluster.in_use import FORCED_EVERY_S, in_use, user_of
@@ -307,10 +307,15 @@ async def readyz(call: Call) -> web.StreamResponse:
     return call.reply({"status": "ready", "broker_id": services.broker.broker_id})
 
 
+_RECORDS_OF_METRICS = 200
+"""What making some of the text takes, in messages worked on."""
+
+
 async def metrics(call: Call) -> web.StreamResponse:
     """`GET /metrics`: Prometheus text."""
+    await call.services.broker.open_batches.turns.take(_RECORDS_OF_METRICS)
     return web.Response(
-        body=generate_latest(call.services.metrics.registry),
+        body=await call.services.metrics.text(),
         headers={"Content-Type": CONTENT_TYPE_LATEST},
     )
 

@@ -26,7 +26,7 @@ from octavo.broker.http.api.topic_body import (
     telling_differences,
 )
 from octavo.broker.http.api.topics import each_partition, subscription_figures
-from octavo.broker.http.call import Call, time_hint
+from octavo.broker.http.call import JSON, Call, time_hint
 from octavo.broker.http.forwarding import all_or_raise, ask_all, ask_partition, at_owner, topic_of
 from octavo.broker.http.problems import Problem
 from octavo.broker.internal_topics import check_not_internal
@@ -41,6 +41,8 @@ from octavo.broker.types import (
 )
 from octavo.security.rules import Kind, Operation, Resource
 
+RECORDS_A_SUBSCRIPTION = 20
+"""What showing a subscription takes, in messages worked on: a tenth of a millisecond."""
 TELL_OWNERS_S = 1.0
 """So long a deletion of a subscription waits for those who serve its topic to have heard of it."""
 TELL_PAUSE_S = 0.05
@@ -124,12 +126,14 @@ async def list_subscriptions(call: Call) -> web.StreamResponse:
     topic = call.topic
     await topic_of(call)
     found = await call.services.broker.topics.list_subscriptions(topic)
-    shown = [
-        _show(topic, info)
-        for info in found
-        if call.may_see(Kind.SUBSCRIPTION, topic.namespace, topic.topic, info.name)
-    ]
-    return call.reply({"subscriptions": shown})
+    shown: list[bytes] = []
+    turns = call.services.broker.open_batches.turns
+    for info in found:
+        await turns.take(RECORDS_A_SUBSCRIPTION)
+        if call.may_see(Kind.SUBSCRIPTION, topic.namespace, topic.topic, info.name):
+            shown.append(msgspec.json.encode(_show(topic, info)))
+    body = b'{"subscriptions":[' + b",".join(shown) + b"]}\n"
+    return web.Response(body=body, content_type=JSON)
 
 
 async def get_subscription(call: Call) -> web.StreamResponse:
