@@ -7,22 +7,15 @@
         client.publish("flights", {"tailnum": "N14228"}, key="N14228")
 
 Names are loaded when first used, so that a bookie process does not pay for the HTTP client.
-A process without assertions (`python -O`, `PYTHONOPTIMIZE`) ends here, with one line that says so.
+Brokers, bookies and commands refuse to run without assertions (`python -O`): assertions.py.
 """
 
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import TYPE_CHECKING
 
 __version__ = "0.2.0"
-
-if not __debug__:  # every command, process, Spark task and client comes through here
-    sys.exit(
-        "octavo: this process runs without assertions, and they are part of what keeps "
-        "acknowledged data safe: start it without -O and without PYTHONOPTIMIZE"
-    )
 
 if TYPE_CHECKING:
     from octavo.client.client import AsyncClient

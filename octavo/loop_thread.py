@@ -22,6 +22,7 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from octavo.client.errors import InvalidCall
+from octavo.client.of_this_process import OfThisProcess
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -237,12 +238,18 @@ class LoopThread:
             self._life.thread.join(CLOSE_TIMEOUT_S)
 
 
-class OnLoopThread(Generic[T]):
+class OnLoopThread(OfThisProcess, Generic[T]):
     """Stands on any thread for `inner`, which lives on the loop's."""
 
     def __init__(self, inner: T, thread: LoopThread) -> None:
         self._inner = inner
         self._thread = thread
+
+    def __repr__(self) -> str:
+        """As of the asynchronous one."""
+        closed = ", closed" if self._thread.is_stopped else ""
+        inside = repr(self._inner).partition("(")[2].removesuffix(")")
+        return f"{type(self).__name__}({inside}{closed})"
 
 
 def blocking(

@@ -157,6 +157,7 @@ def message_too_long(size: int, bytes_max: int, what: str = "this one") -> Probl
     return Problem(
         413,
         "message-too-long",
-        f"a message may have {bytes_max} bytes of key, value and headers, {what} has {size}",
+        f"a message may have {bytes_max} bytes of key, value and headers, {what} has {size}; a "
+        "longer one goes by PUT …/large (octavo publish --large), where the topic takes it",
         extra={"bytes_max": bytes_max},
     )

@@ -17,6 +17,7 @@ import msgspec
 from aiohttp import web
 
 from octavo.broker.errors import NotOwner
+from octavo.broker.http.body_words import in_words
 from octavo.broker.http.broker_calls import INCARNATION_HEADER, restored
 from octavo.broker.http.gate import Grant
 from octavo.broker.http.inflating import ENCODINGS, Inflater
@@ -473,7 +474,7 @@ def decode_json(body: bytes, kind: type[Body]) -> Body:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         hint = _known_fields(kind, str(error))
-        raise Problem(422, "invalid-body", f"the JSON body does not fit: {error}{hint}") from None
+        raise Problem(422, "invalid-body", f"{in_words(str(error))}{hint}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Problem(400, "invalid-json", f"the body is not JSON: {error}") from None
     except RecursionError:

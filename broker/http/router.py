@@ -20,6 +20,8 @@ Handler = Callable[[Any], Awaitable[web.StreamResponse]]
 """Takes a `Call` (call.py), which knows its route and is therefore not known here."""
 Json = Mapping[str, Any]
 PATH_BYTES_MAX = 4096
+_OF_NAMESPACES = ("topics", "durable-streams", "explain")
+"""What is followed by a namespace, in paths."""
 NO_SUCH_CALL = "no-such-call"
 """What is answered where no call is known, by an older broker as well."""
 
@@ -123,8 +125,23 @@ class Router:
             assert route.method not in step.routes, f"{route.method} {route.path} stands twice"
             step.routes[route.method] = (route, tuple(path_names(route.path)))
 
+    def _hint(self, method: str, path: str) -> str:
+        """Whether it would be a call with the namespace that was perhaps forgotten."""
+        head, version, kind, *rest = [*path.split("/"), "", "", ""][:3] + path.split("/")[3:]
+        if head or version != "v1" or kind not in _OF_NAMESPACES or not rest or rest[0] == "public":
+            return ""
+        whole = "/".join(("", version, kind, "public", *rest))
+        try:
+            self._find(method, whole, tells=False)
+        except Problem:
+            return ""
+        return f"; was the namespace forgotten? {method} {whole[:200]} is possible"
+
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         """The route and the decoded variable steps. Raises a `Problem`: 400, 404, 405."""
+        return self._find(method, path, tells=True)
+
+    def _find(self, method: str, path: str, *, tells: bool) -> tuple[Route, dict[str, str]]:
         if len(path) > PATH_BYTES_MAX:
             raise Problem(400, "path-too-long", f"a path has at most {PATH_BYTES_MAX} bytes")
         step: _Step | None = self._root
@@ -143,7 +160,8 @@ class Router:
             raise Problem(
                 404,
                 NO_SUCH_CALL,
-                f"there is no call at {path[:200]!r}; GET /openapi.json has all",
+                f"there is no call at {path[:200]!r}; GET /openapi.json has all"
+                + (self._hint(method, path) if tells else ""),
             )
         found = step.routes.get(method)
         if found is None and method == "HEAD":
@@ -153,7 +171,8 @@ class Router:
             raise Problem(
                 405,
                 "method-not-allowed",
-                f"{method[:20]} is not possible here; {allowed} is",
+                f"{method[:20]} is not possible here; {allowed} is"
+                + (self._hint(method, path) if tells else ""),
                 headers={"Allow": allowed},
             )
         route, names = found

@@ -14,6 +14,7 @@ from typing import Any
 import typer
 
 from octavo import __version__
+from octavo.assertions import require_assertions
 from octavo.cli import (
     acl,
     bookie,
@@ -96,6 +97,7 @@ app.add_typer(demo.app, name="demo")
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
+    require_assertions()
     sys.exit(run(arguments))
 
 

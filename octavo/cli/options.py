@@ -9,12 +9,13 @@ from typing import Annotated
 import typer
 
 from octavo.client.trust import VARIABLES
+from octavo.client.wire import DefaultUrl
 from octavo.credentials import TOKEN, TOKEN_FILE
 from octavo.protocol.codes import OctavoError
 from octavo.standalone.cluster_file import ClusterFile, read_cluster
 
 DATA_FOLDER = Path("octavo-data")
-BROKER_URL = "http://127.0.0.1:8080"
+BROKER_URL = DefaultUrl("http://127.0.0.1:8080")
 
 # ---- which cluster
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from octavo.cli.options import DATA_FOLDER, AsJson, BadOption, Config, Sets, parse_sets
+from octavo.cli.options import BROKER_URL, DATA_FOLDER, AsJson, BadOption, Config, Sets, parse_sets
 from octavo.cli.output import emit_json, emit_table, out, say
 
 if TYPE_CHECKING:
@@ -201,6 +202,15 @@ def _admin_url(member: Member, scheme: str) -> str:
     return f"{scheme}://{host}:{member.admin_port}" if member.admin_port else ""
 
 
+def _how_commands_find_it(cluster: ClusterFile) -> str:
+    """A line to be pasted where commands have to be told; "" where they find it by themselves."""
+    if cluster.token_file or cluster.shown:
+        return f"\ncommands  export OCTAVO_DATA={shlex.quote(str(Path(cluster.folder).absolute()))}"
+    if BROKER_URL in cluster.urls:
+        return ""
+    return f"\ncommands  export OCTAVO_URL={','.join(cluster.urls)}"
+
+
 def _announce(cluster: ClusterFile, took_s: float, as_json: bool) -> None:
     if as_json:
         emit_json({"ready": True, "took_s": round(took_s, 3), **asdict(cluster)})
@@ -225,6 +235,7 @@ def _announce(cluster: ClusterFile, took_s: float, as_json: bool) -> None:
         curl += f' -H "Authorization: Bearer $(cat {cluster.token_file})"'
     out.print(
         f"\nmetadata  {cluster.metadata_url}"
+        f"{_how_commands_find_it(cluster)}"
         f"\ncreate    {curl} -X PUT {topic}"
         f"\npublish   {curl} -d 'hello' {topic}/messages"
         f"\nread      {curl} '{topic}/messages?from=earliest'"

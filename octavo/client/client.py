@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 import secrets
 import weakref
@@ -50,6 +51,7 @@ from octavo.client.following import pages
 from octavo.client.incarnation import Incarnation
 from octavo.client.large import Source, body_of, head_of
 from octavo.client.large import upload as upload_body
+from octavo.client.of_this_process import OfThisProcess
 from octavo.client.producer import (
     Opening,
     Producer,
@@ -85,16 +87,17 @@ from octavo.client.types import (
     partition_number,
     partitions_in,
 )
-from octavo.client.wire import HttpWire, Wire
+from octavo.client.wire import DefaultUrl, HttpWire, Wire
 from octavo.clock import wall_clock_ms
 from octavo.protocol.compression import Compression
 
-DEFAULT_URL = "http://127.0.0.1:8080"
+DEFAULT_URL = DefaultUrl("http://127.0.0.1:8080")
+URL_VARIABLE = "OCTAVO_URL"
 READ_MESSAGES_MAX = 1_000
 TOPICS_AT_ONCE = 10_000
 
 
-class AsyncClient:
+class AsyncClient(OfThisProcess):
     """A client of one cluster; an async context manager. One instance serves many tasks.
 
         async with AsyncClient("http://127.0.0.1:8080") as client:
@@ -107,7 +110,8 @@ class AsyncClient:
 
     Arguments:
         urls: any of the brokers, `http://host:port`; more than one, as a list or with commas, for
-            when one is away.
+            when one is away. The environment may name them: `OCTAVO_URL`; else it is
+            http://127.0.0.1:8080, and a call ends soon where nothing listens there.
         ca_file: PEM file of the CAs that are believed, for `https://`; by default those of the
             machine. The environment may name it: `OCTAVO_TLS_CA`.
         certificate, key: PEM files of what this client shows where brokers ask for it
@@ -129,7 +133,7 @@ class AsyncClient:
 
     def __init__(
         self,
-        urls: str | Sequence[str] = DEFAULT_URL,
+        urls: str | Sequence[str] | None = None,
         *,
         ca_file: str | None = None,
         certificate: str | None = None,
@@ -144,8 +148,9 @@ class AsyncClient:
     ) -> None:
         self._rng = rng or random.SystemRandom()
         self._clock = clock
+        named = os.environ.get(URL_VARIABLE) or DEFAULT_URL if urls is None else urls
         self.transport = Transport(
-            urls,
+            named,
             attempt_s=attempt_s,
             retry_s=retry_s,
             rng=self._rng,
@@ -159,6 +164,10 @@ class AsyncClient:
         """Of which topic the offsets are that this client has seen."""
         self.loops: dict[DeliveryLoop, None] = {}
         """All that are open."""
+
+    def __repr__(self) -> str:
+        """Where it calls, and nothing of who calls."""
+        return f"AsyncClient({', '.join(self.transport.urls)})"
 
     async def __aenter__(self) -> AsyncClient:
         """Ready for use as it is; connections open when needed."""

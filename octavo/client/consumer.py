@@ -30,6 +30,7 @@ from msgspec.structs import force_setattr
 from octavo.client.deliveries import DeliveryLoop
 from octavo.client.errors import ApiError, ClientError, Conflict, InvalidCall, NotFound
 from octavo.client.merging import Merged
+from octavo.client.of_this_process import OfThisProcess
 from octavo.client.subscription import HAND_MAX, Subscription
 from octavo.client.transport import Transport
 from octavo.client.types import Delivery, SubscriptionType
@@ -99,7 +100,7 @@ def patterns_of(topics: str | Sequence[str], *, group: bool) -> tuple[TopicPatte
     return found
 
 
-class TopicsConsumer:
+class TopicsConsumer(OfThisProcess):
     """Made by `AsyncClient.consume`."""
 
     def __init__(self, client: Cluster, options: ConsumerOptions) -> None:

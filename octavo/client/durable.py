@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from octavo.client.errors import ApiError, InvalidCall
 from octavo.client.incarnation import Incarnation
 from octavo.client.json_values import json_bytes
+from octavo.client.of_this_process import OfThisProcess
 from octavo.client.transport import JSON_TYPE, Answer, Transport
 from octavo.client.types import TopicName
 
@@ -80,7 +81,7 @@ class StreamPart(NamedTuple):
         return found
 
 
-class AsyncStream:
+class AsyncStream(OfThisProcess):
     """One durable stream, by its name; it need not be there yet. Holds nothing that is to be freed.
 
         events = client.stream("public/events")
@@ -105,6 +106,10 @@ class AsyncStream:
         self._turn = asyncio.Lock()
         self._content_type = ""
         self._of = Incarnation()
+
+    def __repr__(self) -> str:
+        """Of which stream it is."""
+        return f"AsyncStream({self.name})"
 
     async def create(
         self,

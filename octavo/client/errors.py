@@ -53,7 +53,10 @@ class MessageTooLong(InvalidCall):
     name = "message-too-long"
 
     def __init__(self, size: int, size_max: int, what: str) -> None:
-        super().__init__(f"a message may have {size_max} {what}, this one has {size}")
+        super().__init__(
+            f"a message may have {size_max} {what}, this one has {size}: publish_large (octavo "
+            "publish --large FILE) stores a longer value, of up to 128 MiB, as one message"
+        )
 
 
 class AcksUnsent(ClientError):

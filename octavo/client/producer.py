@@ -19,6 +19,7 @@ from typing import Any
 from octavo.client.encoding import BatchEncoding, Encoding
 from octavo.client.errors import ClientError, InvalidCall, TopicReplaced
 from octavo.client.incarnation import Incarnation
+from octavo.client.of_this_process import OfThisProcess
 from octavo.client.partition_queue import Batch, PartitionQueue, Stored
 from octavo.client.transport import Transport
 from octavo.client.types import (
@@ -158,7 +159,7 @@ async def acquire_access(
     return held
 
 
-class Producer:
+class Producer(OfThisProcess):
     """Made by `AsyncClient.producer`; an async context manager that flushes at its end.
 
     Bound to the topic that stood then: once that was deleted and made again, every message fails
@@ -212,6 +213,11 @@ class Producer:
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
         return {"bytes": self._pending_bytes}
+
+    def __repr__(self) -> str:
+        """Of which topic it is, and how much is unanswered."""
+        closed = ", closed" if self._closed else ""
+        return f"Producer({self.topic}, {self.unanswered} unanswered{closed})"
 
     @property
     def pending_bytes(self) -> int:

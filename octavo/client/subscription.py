@@ -17,6 +17,7 @@ from urllib.parse import unquote
 from octavo.client.deliveries import WAIT_S_MAX, DeliveryLoop, hands
 from octavo.client.doubt import PartitionKey
 from octavo.client.incarnation import Incarnation
+from octavo.client.of_this_process import OfThisProcess
 from octavo.client.transport import BATCH_TYPE, JSON_TYPE, Transport
 from octavo.client.types import Delivery, TopicName, decode_deliveries, partitions_in
 from octavo.protocol.ack_ids import in_ranges
@@ -33,7 +34,7 @@ Handed = Delivery | str
 """A delivery, or its ack id."""
 
 
-class Subscription:
+class Subscription(OfThisProcess):
     """Made by `AsyncClient.subscribe` and `AsyncClient.subscription`.
 
     Bound to the topic that it saw first: once that was deleted and made again, every call raises

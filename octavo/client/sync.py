@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Literal, Unpack
 
-from octavo.client.client import DEFAULT_URL, AsyncClient
+from octavo.client.client import AsyncClient
 from octavo.client.consumer import REFRESH_S, SESSION_S
 from octavo.client.consumer import TopicsConsumer as AsyncTopicsConsumer
 from octavo.client.deliveries import hands
@@ -297,7 +297,8 @@ class Client(OnLoopThread[AsyncClient]):
 
     Arguments:
         urls: any of the brokers, `http://host:port`; more than one, as a list or with commas, for
-            when one is away.
+            when one is away. The environment may name them: `OCTAVO_URL`; else it is
+            http://127.0.0.1:8080, and a call ends soon where nothing listens there.
         ca_file: PEM file of the CAs that are believed, for `https://`; by default those of the
             machine. The environment may name it: `OCTAVO_TLS_CA`.
         certificate, key: PEM files of what this client shows where brokers ask for it
@@ -361,7 +362,7 @@ class Client(OnLoopThread[AsyncClient]):
 
     def __init__(
         self,
-        urls: str | Sequence[str] = DEFAULT_URL,
+        urls: str | Sequence[str] | None = None,
         *,
         ca_file: str | None = None,
         certificate: str | None = None,

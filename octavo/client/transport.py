@@ -11,8 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import reprlib
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -28,7 +38,17 @@ from octavo.client.errors import (
 )
 from octavo.client.incarnation import Incarnation
 from octavo.client.json_values import api_json
-from octavo.client.wire import LOST, Body, HttpWire, Reply, Wire, is_hopeless, reason_of
+from octavo.client.wire import (
+    LOST,
+    Body,
+    DefaultUrl,
+    HttpWire,
+    Reply,
+    Wire,
+    is_hopeless,
+    is_refused,
+    reason_of,
+)
 from octavo.protocol.backoff import Backoff
 
 PAUSE_S = 0.05
@@ -46,6 +66,11 @@ NDJSON_TYPE = "application/x-ndjson"
 BATCH_TYPE = "application/vnd.kafka.recordbatch.v2"
 NEXT_OFFSET = "Next-Offset"
 _OWNER = "Octavo-Owner"
+_NOBODY_THERE = (
+    "; this is the default address, and nothing listens there: name a broker by OCTAVO_URL, or "
+    "where the client is made"
+)
+log = logging.getLogger("octavo.client")
 _ANOTHER = {"code": TopicReplaced.name, "detail": "another topic of this name has answered"}
 
 
@@ -77,7 +102,9 @@ class Transport:
         on_retry: Callable[[ClientError], None] | None = None,
         wire: Wire | None = None,
     ) -> None:
-        given = urls.split(",") if isinstance(urls, str) else list(urls)
+        given = _urls_of(urls)
+        self._is_guess = all(isinstance(url, DefaultUrl) for url in given)
+        """Nobody has named the address, and nothing has answered there yet."""
         self._urls = [_checked_url(url) for url in given if url.strip()]
         if not self._urls:
             raise InvalidCall("no broker URL given; for example http://127.0.0.1:8080")
@@ -157,11 +184,13 @@ class Transport:
             except LOST as error:
                 tried[url] = reason_of(error, url)
                 hopeless = hopeless | {url} if is_hopeless(error) else hopeless - {url}
-                if hopeless >= set(self._urls):
+                guessed = self._is_guess and is_refused(error)
+                if guessed or hopeless >= set(self._urls):
                     deadline = min(deadline, begun + HOPELESS_RETRY_S)
                 self._silent_until[url] = loop.time() + SILENT_S
                 self._leave(url)
-                last: ClientError = Unreachable(f"{shown}: no answer from {_tried(tried)}")
+                hint = _NOBODY_THERE if guessed else ""
+                last: ClientError = Unreachable(f"{shown}: no answer from {_tried(tried)}{hint}")
             except ApiError as error:
                 if method == "DELETE" and error.status == 404 and tried:
                     return Answer(204, {}, b"")  # an earlier try did it, its answer was lost
@@ -176,9 +205,14 @@ class Transport:
                     pauses.at_least(float(asked))
             if loop.time() + pauses.pause_s > deadline:
                 raise last from None
-            if self._on_retry is not None:
-                self._on_retry(last)
+            self._tell(last)
             await rest(pauses.next_s())
+
+    def _tell(self, why: ClientError) -> None:
+        """A call is going to be repeated."""
+        log.info("repeating a call: %s", why)
+        if self._on_retry is not None:
+            self._on_retry(why)
 
     async def stream(
         self,
@@ -235,6 +269,8 @@ class Transport:
             method, url + path, params, body, headers, timeout_s=timeout_s
         )
         self._silent_until.pop(url, None)
+        self._is_guess = False
+        log.debug("%s %s%s: %d", method, url, path, reply.status)
         if partition and (owner := _owner_in(reply)):
             self._owners[partition] = owner
         if reply.status < 300 and _is_brokers(reply):
@@ -331,6 +367,23 @@ def _problem(reply: Reply, url: str) -> dict[str, Any]:
     if (asked := reply.headers.get("Retry-After", "")).isdigit():
         problem.setdefault("retry_after_s", int(asked))
     return problem
+
+
+def _urls_of(urls: str | Sequence[str]) -> list[str]:
+    """Each by itself. Raises `InvalidCall` for what is no text."""
+    if isinstance(urls, DefaultUrl):
+        return [urls]
+    if isinstance(urls, str):
+        return urls.split(",")
+    given = list(urls) if isinstance(urls, Iterable) else []
+    if not all(isinstance(url, str) for url in given) or (
+        not given and not hasattr(urls, "__len__")
+    ):
+        raise InvalidCall(
+            f"{reprlib.repr(urls)} names no broker: write http://host:port as text, or a list of "
+            "these, for example http://127.0.0.1:8080"
+        )
+    return given
 
 
 def _checked_url(url: str) -> str:

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S = 3.0
 
 
+class DefaultUrl(str):
+    """An address that nobody has named: a guess, on which nobody waits for long."""
+
+    __slots__ = ()
+
+
 class NoAnswer(Exception):
     """No answer came; the cause says why, in the words of whoever carries calls."""
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from octavo.assertions import MISSING
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -24,3 +26,7 @@ def register(spark: SparkSession) -> None:
     from octavo.spark.source import OctavoDataSource
 
     spark.dataSource.register(OctavoDataSource)
+
+
+if not __debug__:  # tasks write ledgers
+    raise RuntimeError(MISSING)

@@ -30,7 +30,7 @@ async def test_a_conflict_names_the_settings_that_differ(cluster: Cluster) -> No
     assert (answer.status, answer.json()["code"]) == (409, "settings-conflict")
     assert answer.json()["detail"] == (
         "topic public/orders exists with other settings: partitions is 1, not 2, "
-        "ttl is 604800, not null; PATCH changes them"
+        "ttl is 604800, not null; an update changes them (octavo topic update, or PATCH)"
     )
     await cluster.api.put(f"{TOPIC}/subscriptions/s", json={"type": "shared"})
     answer = await cluster.api.put(

@@ -132,11 +132,11 @@ def test_folder_not_writable(tmp_path: Path, metadata: str) -> None:
     [
         ("-O", "-m", "octavo.cli.main", "bookie"),
         ("-OO", "-m", "octavo.process.broker", "spec.json", "0"),
-        ("-O", "-c", "from octavo import Client"),
+        ("-O", "-m", "octavo.cli.main", "topic", "list"),
     ],
-    ids=["command", "process", "program"],
+    ids=["bookie", "process", "command"],
 )
-def test_nothing_runs_without_assertions(arguments: tuple[str, ...]) -> None:
+def test_nothing_serves_without_assertions(arguments: tuple[str, ...]) -> None:
     found = subprocess.run(
         [sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False
     )
@@ -145,3 +145,21 @@ def test_nothing_runs_without_assertions(arguments: tuple[str, ...]) -> None:
     (line,) = found.stderr.splitlines()
     assert "without assertions" in line
     assert "PYTHONOPTIMIZE" in line
+
+
+def test_a_program_that_imports_the_client_runs_without_assertions() -> None:
+    """`import octavo` ended it: somebody else's process."""
+    work = (
+        "import octavo\n"
+        "from octavo import Client, InvalidCall\n"
+        "try:\n"
+        "    with Client('http://127.0.0.1:9', retry_s=0) as client:\n"
+        "        client.publish('t', {'a': float('nan')})\n"
+        "except octavo.ClientError as error:\n"
+        "    print(error.name)\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-O", "-c", work], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.split() == ["unreachable"]

@@ -19,6 +19,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
+from octavo.broker.http.body_words import in_words
 from octavo.broker.http.call import parse_duration_ms, parse_time_ms, time_hint
 from octavo.broker.http.problems import Problem
 from octavo.broker.types import MessageId
@@ -142,7 +143,7 @@ def decode_message(text: bytes) -> MessageIn:
             text.decode()  # the decoder does not look into what it takes over as it is
         return _line_decoder.decode(text)
     except msgspec.ValidationError as error:
-        raise Problem(422, "invalid-message", f"{error}; {_SHAPE}") from None
+        raise Problem(422, "invalid-message", f"{in_words(str(error))}; {_SHAPE}") from None
     except UnicodeDecodeError as error:
         raise Problem(400, "invalid-json", f"not UTF-8: {error.reason} at {error.start}") from None
     except msgspec.DecodeError as error:
@@ -172,7 +173,7 @@ def _decode_several(body: bytes) -> list[MessageIn]:
         body.decode()
         found = msgspec.json.decode(body, type=MessagesIn).messages
     except msgspec.ValidationError as error:
-        raise Problem(422, "invalid-message", f"{error}; {_SHAPE}") from None
+        raise Problem(422, "invalid-message", f"{in_words(str(error))}; {_SHAPE}") from None
     except UnicodeDecodeError as error:
         raise Problem(400, "invalid-json", f"not UTF-8: {error.reason} at {error.start}") from None
     except (msgspec.DecodeError, RecursionError) as error:

@@ -673,7 +673,7 @@ def telling_differences() -> Iterator[None]:
             if found.get(name) != wanted.get(name)
         )
         how = (
-            "PATCH changes them"
+            "an update changes them (octavo topic update, or PATCH)"
             if isinstance(error.found, TopicSettings)
             else "a subscription keeps those that it was made with: use it as it is, or another "
             "name, or delete it"

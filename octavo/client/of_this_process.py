@@ -1,0 +1,18 @@
+"""Objects that hold connections, tasks or threads, and are of no use in another process."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from octavo.client.errors import InvalidCall
+
+
+class OfThisProcess:
+    """Is not copied and not pickled: raises `InvalidCall`, which says what to do."""
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """What `pickle`, `copy` and `multiprocessing` call."""
+        raise InvalidCall(
+            f"{self!r} holds connections, so it cannot be pickled or copied: hand on the URL, and "
+            "make a client where it is used"
+        )

@@ -1,0 +1,200 @@
+"""Every block of README and the guides is pasted, in order, in one fresh folder, by one cluster.
+
+Pages were tried one at a time, and contradicted each other: `orders` with four partitions and with
+two. A block that is not pasted says why in the line above it: `<!-- not pasted: REASON -->`; one
+that goes on until Ctrl-C says `<!-- pasted for 3 s -->`, and has to be at work when that is over.
+Only the address is replaced, for tests take any free port.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.processes.standalone import Standalone, environment, standalone
+
+ROOT = Path(__file__).parents[2]
+NOT_PASTED = {
+    "README.md": 4,
+    "docs/topics.md": 0,
+    "docs/http.md": 0,
+    "docs/durable_streams.md": 2,
+    "docs/python.md": 0,
+    "docs/spark.md": 7,
+}
+"""How many blocks of each page are not pasted; each says why on the page."""
+IN_ORDER = ["README.md", "docs/topics.md", "docs/http.md", "docs/durable_streams.md"]
+QUICK = ["README.md", "docs/python.md"]
+LIMIT_S = 300
+_BLOCK = re.compile(
+    r"^(?:<!-- (?P<mark>not pasted: [^\n]+|pasted for (?P<seconds>\d+) s) -->\n)?"
+    r"```(?P<language>sh|python)\n(?P<text>.*?)^```",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+class Block(NamedTuple):
+    """Lines of a page that a reader pastes."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+    skipped: str
+    seconds: int | None
+
+
+def blocks_of(page: str) -> list[Block]:
+    """All of a page, in their order."""
+    text = (ROOT / page).read_text()
+    return [
+        Block(
+            page,
+            text.count("\n", 0, found.start()) + 1,
+            found["language"],
+            found["text"],
+            (found["mark"] or "").partition("not pasted: ")[2],
+            int(found["seconds"]) if found["seconds"] else None,
+        )
+        for found in _BLOCK.finditer(text)
+    ]
+
+
+@pytest.mark.parametrize("page", NOT_PASTED)
+def test_a_block_is_pasted_or_says_why_not(page: str) -> None:
+    text = (ROOT / page).read_text()
+    blocks = blocks_of(page)
+    assert len(blocks) == len(re.findall(r"^```(?:sh|python)$", text, re.MULTILINE))
+    marks = len(re.findall(r"<!-- (?:not )?pasted", text))
+    assert marks == sum(bool(one.skipped or one.seconds) for one in blocks), "one before no block"
+    skipped = [one for one in blocks if one.skipped]
+    assert all(len(one.skipped.split()) >= 3 for one in skipped), "a reason has some words"
+    assert len(skipped) == NOT_PASTED[page]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    with standalone(tmp_path_factory.mktemp("pages") / "octavo-data") as one:
+        yield one
+
+
+def paste(block: Block, running: Standalone) -> str:
+    """What it prints; fails where it ends with an error, or, if it is to go on, where it ends."""
+    url = running.cluster.urls[0]
+    text = block.text.replace("localhost:8080", url.removeprefix("http://"))
+    if block.language == "sh":
+        text = re.sub(r"\bcurl ", "curl -sS --fail-with-body ", text)
+        command = ["bash", "-euo", "pipefail", "-c", text]
+    else:
+        command = [sys.executable, "-c", text]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    process = subprocess.Popen(
+        command,
+        cwd=running.folder.parent,
+        env={**environment(), "PATH": path, "OCTAVO_URL": url},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    where = f"{block.page}:{block.line}"
+    try:
+        said, complaint = process.communicate(timeout=block.seconds or LIMIT_S)
+    except subprocess.TimeoutExpired:
+        assert block.seconds, f"{where} has not ended after {LIMIT_S} s"
+        os.killpg(process.pid, signal.SIGKILL)
+        said, complaint = process.communicate()
+        assert "Traceback" not in complaint, f"{where}: {complaint}"
+        return said
+    assert not block.seconds, f"{where} ended, and should go on: {said}{complaint}"
+    assert process.returncode == 0, f"{where}: {said}{complaint}"
+    assert "Traceback" not in complaint, f"{where}: {complaint}"
+    return said
+
+
+def pasted(page: str, running: Standalone) -> list[str]:
+    """What each block of a page prints, looked at as the page shows it."""
+    said = [paste(block, running) for block in blocks_of(page) if not block.skipped]
+    _SHAPES[page](said, running.folder.parent)
+    return said
+
+
+def _readme(said: list[str], _: Path) -> None:
+    shell = "".join(said[:-1])
+    assert "hello, world" in shell, "what was published was received"
+    assert '"acked"' in shell, "what was received was acknowledged"
+    assert "one more" in shell, "the command consumed what it published"
+    lines = said[-1].splitlines()
+    assert len(lines) == len(set(lines)) == 10_000
+
+
+def _topics(_: list[str], folder: Path) -> None:
+    first, second = (
+        {one["key"] for one in json.loads((folder / name).read_text())["messages"]}
+        for name in ("first.json", "second.json")
+    )
+    assert first, "worker-1 holds messages"
+    assert second, "worker-2 was given those of other keys"
+    assert not first & second, "a key is one consumer's"
+
+
+def _http(said: list[str], _: Path) -> None:
+    assert '"forked_from"' in said[0]
+
+
+def _streams(said: list[str], _: Path) -> None:
+    assert '[{"a": 1},{"b": 2}]' in said[1]
+    assert said[-1].splitlines() == [
+        "Once upon a time.",
+        "Once upon a time. There was a log.",
+        "[{'step': 2}, {'step': 3}] False",
+    ]
+
+
+def _python(said: list[str], _: Path) -> None:
+    assert "Client(http" in said[0]
+    assert "Position(" in said[1]
+    assert said[2].startswith("value['at'][0]: JSON has no datetime")
+    assert len(said[3].splitlines()) == 1003
+    assert "b'kitchen': {'celsius': 21.6}" in said[4]
+    assert "hot: b'attic'" in said[5]
+
+
+_SHAPES = {
+    "README.md": _readme,
+    "docs/topics.md": _topics,
+    "docs/http.md": _http,
+    "docs/durable_streams.md": _streams,
+    "docs/python.md": _python,
+}
+needs_shell = pytest.mark.skipif(
+    shutil.which("curl") is None or shutil.which("bash") is None,
+    reason="the pages' lines need curl and bash",
+)
+
+
+@needs_shell
+def test_the_first_pages(running: Standalone) -> None:
+    """README's cluster, then the guide to the Python client."""
+    for page in QUICK:
+        pasted(page, running)
+
+
+@pytest.mark.long
+@needs_shell
+def test_all_pages_in_order(tmp_path: Path) -> None:
+    """As a reader goes through them, in one folder, on one cluster."""
+    with standalone(tmp_path / "octavo-data") as running:
+        for page in [*IN_ORDER, "docs/python.md"]:
+            pasted(page, running)
