@@ -572,6 +572,74 @@ async def test_a_reconnect_raises_a_false_alarm(tree: Tree, eventually: Eventual
     assert a.session_state is SessionState.CONNECTED
 
 
+@pytest.mark.parametrize(
+    "order",
+    [
+        "cancel again",
+        "cancel change again",
+        "cancel reconnect again",
+        "cancel change reconnect again",
+        "reconnect cancel again",
+        "cancel again reconnect",
+        "cut cancel mend again",
+        "cut cancel again mend",
+        "cancel cut again mend change cancel again",
+    ],
+)
+async def test_a_watch_that_was_cancelled_and_is_placed_again_hears(
+    tree: Tree, eventually: Eventually, order: str
+) -> None:
+    """A store remembered the cancelled watch as placed, and did not place the same one again."""
+    a, b = await tree.open(impatient=True), await tree.open()
+    heard: dict[str, list[int]] = {"record": [], "names": []}
+    silent: list[int] = []
+    watches: list[Any] = []
+    version = 0
+    await b.create("/w/r", b"")
+
+    def watch() -> None:
+        watches[:] = [
+            a.watch("/w/r", lambda: heard["record"].append(1)),
+            a.watch_children("/w", lambda: heard["names"].append(1)),
+        ]
+
+    def is_there() -> bool:
+        return a.session_state is SessionState.CONNECTED
+
+    async def change() -> None:
+        nonlocal version
+        version = await b.put("/w/r", b"x", version)
+        await b.create(f"/w/{version}", b"")
+
+    async with contextlib.AsyncExitStack() as broken:
+        watch()
+        await settled(heard["record"])
+        for step in order.split():
+            if step == "cancel":
+                for one in watches:
+                    one.cancel()
+                heard = {"record": silent, "names": silent}
+            elif step == "again":
+                heard = {"record": [], "names": []}
+                watch()
+            elif step == "change":
+                await change()
+            elif step == "mend":
+                await broken.aclose()
+                await eventually(is_there)
+            else:
+                await broken.enter_async_context(tree.cut(a))
+                await eventually(lambda: not is_there())
+                if step == "reconnect":
+                    await broken.aclose()
+                    await eventually(is_there)
+        await settled(heard["record"])
+        heard["names"].clear()
+        await change()
+        await eventually(lambda: heard["record"] and heard["names"])
+    assert not silent, "no callback comes after a cancel"
+
+
 async def test_no_session_ends_while_the_store_itself_cannot_be_written(
     tree: Tree, eventually: Eventually
 ) -> None:
