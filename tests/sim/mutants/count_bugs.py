@@ -8,6 +8,7 @@ the wake-up referee (Q2) see them in the first seeds.
 from __future__ import annotations
 
 from tests.sim.mutants.planting import Edit, Mutant
+from tests.sim.mutants.tested import TestedBug
 
 COUNTS = "counts and wake-ups"
 _FLIGHT = "octavo.bookie.wire.in_flight:InFlight"
@@ -125,5 +126,62 @@ MUTANTS = (
         "Q2 (S9)",
         ("octavo.ledger.write.writer:LedgerWriter.released", "self._wake()", "pass"),
         "topic",
+    ),
+)
+
+
+def _tested(
+    name: str, title: str, story: str, breaks: str, test: str, edit: tuple[str, str, str]
+) -> TestedBug:
+    return TestedBug(name, title, story, breaks, test, (Edit(*edit),))
+
+
+_LINE = "unit/broker/test_publisher.py"
+_PUBLISHER = "octavo.broker.partition.publisher:Publisher"
+_WATCHES = "octavo.metadata.zookeeper_watches:PlacedWatches"
+_AGAIN = (
+    "conformance/test_metadata_store.py::test_a_watch_that_was_cancelled_and_is_placed_again_hears"
+)
+
+BUGS = (
+    _tested(
+        "given-up-and-still-counted",
+        "a publish that gives up its place in the line leaves its bytes there",
+        "After some of them each publish that finds no room at once is refused.",
+        "Q1",
+        _LINE,
+        (f"{_PUBLISHER}._give_up", "self._waiting_bytes -= job.size", "pass"),
+    ),
+    _tested(
+        "given-up-and-lets-none-in",
+        "a publish that gives up its place in the line lets no one behind it in",
+        "It was too long for the room that there is, and those behind it are not.",
+        "Q2",
+        _LINE,
+        (f"{_PUBLISHER}._give_up", "self._pump()", "pass"),
+    ),
+    _tested(
+        "cancelled-and-still-in-line",
+        "a publish whose caller has gone keeps its place in the line",
+        "Only a publish that waited for too long left it.",
+        "Q1",
+        _LINE,
+        (f"{_PUBLISHER}.publish", "self._give_up(job)", "pass"),
+    ),
+    _tested(
+        "busy-again-goes-last",
+        "a batch that a busy writer does not take goes behind those that wait",
+        "A writer that takes some and is busy again changes their order.",
+        "S9 (order)",
+        _LINE,
+        (f"{_PUBLISHER}._admit", "self._waiting.appendleft(job)", "self._waiting.append(job)"),
+    ),
+    _tested(
+        "placed-before-the-reconnect",
+        "after a reconnect a watch that was cancelled before counts as placed",
+        "The same watch, placed again, never fires.",
+        "watches stand",
+        _AGAIN,
+        (f"{_WATCHES}.place_all", "self._placed.clear()", "pass"),
     ),
 )

@@ -186,6 +186,7 @@ SECTIONS = (
         """What an error, a time-out or a cancellation does not give back, and waits that nothing
         ends: a dropped line mostly. Searched with seeds of profile `crowd`, or `topic`.""",
         count_bugs.MUTANTS,
+        count_bugs.BUGS,
     ),
     Section(
         "What is another's",

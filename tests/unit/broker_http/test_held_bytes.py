@@ -1,0 +1,54 @@
+"""Bytes of bodies: who waits for room goes on as soon as there is some, whatever is before it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from octavo.broker.http.held_bytes import HeldBytes
+from tests.support.kit.quiescence import in_use
+
+
+async def _turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_short_body_does_not_wait_for_the_long_one_before_it() -> None:
+    """Room for a part of what waits is given to whom it suffices, also the second time."""
+    held = HeldBytes(100)
+    await held.take("a", 60)
+    await held.take("b", 40)
+    long = asyncio.create_task(held.take("c", 70))
+    short = [asyncio.create_task(held.take("d", 15)) for _ in range(3)]
+    await _turns()
+    held.give_back("b", 20)
+    await _turns()
+    assert [one.done() for one in (long, *short)] == [False, True, False, False]
+    held.give_back("b", 20)
+    await _turns()
+    assert [one.done() for one in (long, *short)] == [False, True, True, False]
+    held.give_back("a", 60)
+    await long
+    held.give_back("c", 70)
+    await asyncio.gather(*short)
+    held.give_back("d", 45)
+    assert in_use(held) == {}
+
+
+@pytest.mark.parametrize(("size", "fits"), [(49, True), (50, True), (51, False)])
+async def test_the_half_that_may_go_out_is_room_to_the_byte(size: int, fits: bool) -> None:
+    assert HeldBytes(100).has_room_to_send(size) == fits
+
+
+@pytest.mark.parametrize(("size", "fits"), [(74, True), (75, True), (76, False)])
+async def test_a_peer_may_hold_three_quarters_to_the_byte(size: int, fits: bool) -> None:
+    assert HeldBytes(100).try_take("a", size) == fits
+
+
+@pytest.mark.parametrize(("size", "fits"), [(24, True), (25, True), (26, False)])
+async def test_all_peers_together_may_hold_all_to_the_byte(size: int, fits: bool) -> None:
+    held = HeldBytes(100)
+    await held.take("a", 75)
+    assert held.try_take("b", size) == fits
