@@ -44,6 +44,8 @@ from octavo.broker.subscriptions.keys import KeyOrder
 from octavo.broker.subscriptions.turns import Consumer, Turns
 from octavo.broker.types import RetryBackoff
 
+_PUT_OFF_MS = 1_000
+"""A message that is due, and whose key has no room for it, is due again after this time."""
 CONSUMERS_MAX = 10_000
 """Consumers kept for statistics and turn-taking; idle ones go first."""
 
@@ -659,14 +661,9 @@ class Dispatcher:
     ) -> tuple[list[int], bool]:
         """Messages that may be delivered now, and whether they had said when they are due."""
         if self.keys is not None:
+            self._tell_due(self.keys, now_ms)
             room = min(messages_max, self._leased_max - self.leased)
-            offsets = self.keys.take(consumer, room)
-            if offsets or room <= 0 or not self.delays:
-                return offsets, False
-            due = self._take_due(now_ms, room)
-            for offset in due:
-                self.keys.lend(offset)
-            return due, True
+            return self.keys.take(consumer, room), False
         if (first := self._first_asleep()) is not None:
             end = min(end, first)
         offsets = self._take_ready(messages_max, end) if self._ready else []
@@ -678,6 +675,14 @@ class Dispatcher:
         if room > 0 and self._fresh < end and not self.delays.is_full:
             self._take_fresh(offsets, room, end)
         return offsets, False
+
+    def _tell_due(self, keys: KeyOrder, now_ms: int) -> None:
+        """Where keys have an order what is due has its place in it, like any other message."""
+        for offset in keys.take_put_off():
+            self.delays.add(now_ms + self.delays.ahead_ms + _PUT_OFF_MS, offset)
+        if self.delays and (room := keys.room_for_due) > 0:
+            for offset in self._take_due(now_ms, room):
+                keys.due(offset)
 
     def _take_due(self, now_ms: int, room: int) -> list[int]:
         def wanted(offset: int) -> bool:

@@ -12,7 +12,9 @@ messages without a key are anybody's.
 
 Which key a message has is looked up ahead, on demand (`wanted`, `learn`). Of a key that nobody
 takes only the first messages are remembered; of the others that there are some, from which offset
-on: they are looked up again when it is their turn. So a key that stands still keeps nothing else
+on: they are looked up again when it is their turn. A message that was not due when it was
+looked at is forgotten, and looked up again when it is due (`due`): then it has its place among the
+messages of its key, and is out like any other. So a key that stands still keeps nothing else
 from being found, and what is remembered is bounded: about twice `messages_max` messages, and half
 as many keys. Nothing here is durable, and nothing has to be: it begins again at the cursor.
 """
@@ -43,6 +45,8 @@ class Look(NamedTuple):
     """Which reset it was after."""
     consumer: str = ""
     """For whom."""
+    due: bool = False
+    """For messages that were not due when they were looked at before."""
 
 
 class _Key:
@@ -88,6 +92,10 @@ class KeyOrder:
         self._asleep_free: dict[int, None] = {}
         """Those without a key: until they wake they are not in `_free`."""
         self._returned: dict[int, None] = {}
+        self._due: list[int] = []
+        """Messages that are due now, a heap: their keys have to be looked up again."""
+        self._put_off: list[int] = []
+        """Those that found no room among the messages of their key."""
         self._waiting = 0
         self._resumed_end = 0
         """One past the last message that an owner before has left out, or asleep."""
@@ -111,7 +119,7 @@ class KeyOrder:
         """Whether there are messages that nobody has and that are not asleep."""
         if self._cursor.next_unacked(self.front) < end or self._spilled:
             return True
-        return bool(self._free) or self._waiting > len(self._asleep)
+        return bool(self._free or self._due) or self._waiting > len(self._asleep)
 
     def held_back(self, consumer: str, end: int) -> str | None:
         """Why there is nothing for this consumer though messages wait; None: none do."""
@@ -141,10 +149,64 @@ class KeyOrder:
         self._resets += 1
         self._begin()
 
+    # ---- messages for later
+
+    @property
+    def has_due(self) -> bool:
+        """Whether some are due whose keys have to be looked up."""
+        return bool(self._due)
+
+    @property
+    def room_for_due(self) -> int:
+        """How many more it may be told of."""
+        return LOOK_MESSAGES - len(self._due)
+
+    def due(self, offset: int) -> None:
+        """A message that was not due is due now: it gets its place in the order of its key."""
+        heapq.heappush(self._due, offset)
+
+    def take_put_off(self) -> list[int]:
+        """Those for which there was no room: to be told as due again, a moment later."""
+        put_off, self._put_off = self._put_off, []
+        return put_off
+
+    def _learn_due(self, look: Look, found: Iterable[Known], stop: int) -> None:
+        due = set()
+        while self._due and self._due[0] < stop:
+            due.add(heapq.heappop(self._due))
+        touched: dict[int, _Key] = {}
+        for offset, key_hash in found:
+            if offset not in due or offset in self._known or self._cursor.is_acked(offset):
+                continue
+            if key_hash is None:
+                self._add(None, offset)
+                continue
+            key = self._keys.get(key_hash)
+            if key is None and self.is_full:
+                self._put_off.append(offset)
+                continue
+            if key is None:
+                key = self._keys[key_hash] = _Key(key_hash)
+            if key.more_from is not None and key.more_from <= offset:
+                continue  # it is found with those of its key that are looked up again
+            if len(key.waiting) >= self._most_of(key, look.consumer):
+                self._put_off.append(offset)
+                continue
+            self._add(key, offset)
+            touched[key_hash] = key
+        for key in touched.values():
+            self._offer(key)
+
     # ---- looking ahead
 
     def wanted(self, consumer: str, end: int) -> Look | None:
         """Where to look for what this consumer may have; None: there is nothing."""
+        while self._due and (self._cursor.is_acked(self._due[0]) or self._due[0] in self._known):
+            heapq.heappop(self._due)
+        if self._due:
+            start = self._due[0]
+            stop = min(start + LOOK_MESSAGES, max(self._due) + 1)
+            return Look(start, stop, self._resets, consumer, due=True)
         while True:
             behind = [
                 key.more_from
@@ -174,6 +236,9 @@ class KeyOrder:
         """
         if look.since != self._resets:
             return False
+        if look.due:
+            self._learn_due(look, found, stop)
+            return True
         refused: dict[int, None] = {}
         touched: dict[int, _Key] = {}
         for offset, key_hash in found:
@@ -303,10 +368,6 @@ class KeyOrder:
             if key is not None:
                 self._waiting += 1
                 heapq.heappush(key.waiting, offset)
-
-    def lend(self, offset: int) -> None:
-        """One that was not due until now is out: it has no place in the order of its key."""
-        self._known[offset] = None
 
     def back(self, offset: int, *, asleep: bool) -> list[int]:
         """It is out no more, and waits; `asleep` until `wake`.

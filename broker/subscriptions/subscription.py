@@ -718,7 +718,9 @@ class Subscription:
         if self._dispatcher.delays.is_behind:
             await asyncio.sleep(0)
             return True
-        if self._dispatcher.delays.is_full or not self._dispatcher.is_open_to(consumer):
+        has_due = self._keys is not None and self._keys.has_due
+        is_full = self._dispatcher.delays.is_full and not has_due
+        if is_full or not self._dispatcher.is_open_to(consumer):
             return False
         look = self._lookout.wanted(consumer, self._log.next_offset)
         if look is None:
@@ -730,6 +732,8 @@ class Subscription:
             self._cursor.ack(start, end)
         if seen.refused:
             await self._persist(ack_op(self.info.name, seen.refused))
+        if look.due:
+            self.wake()  # the keys of what is due may be other consumers'
         return True
 
     async def _persist(self, op: Op) -> None:

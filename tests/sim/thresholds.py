@@ -176,6 +176,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "octavo.broker.cluster.letters:LARGE_AT_ONCE": (1, 3),
     "octavo.broker.cluster.letters:SENDERS_MAX": (1, 2),
     "octavo.broker.subscriptions.burying:_AT_ONCE": (1, 3),
+    "octavo.broker.subscriptions.dispatch:_PUT_OFF_MS": (5, 50),
     "octavo.broker.state.format:COUNTS_OF_ONE_OP": (1, 2),
     "octavo.broker.state.stream:PRODUCERS_OF_ONE_OP": (1, 2),
     "octavo.broker.cluster.ownership:_ASKED_WITHIN_S": (0.02, 0.3),

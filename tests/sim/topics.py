@@ -143,9 +143,8 @@ class Topics:
                 loop.stream("subscription types"), self.options.subscriptions
             )
         if types:
-            # The production client and Spark's sink choose keys of their own, and what was not due
-            # has no place in the order of its key.
-            client, tool_options, delays = ClientOptions(), ToolOptions(), DelayOptions()
+            # The production client and Spark's sink choose keys of their own.
+            client, tool_options = ClientOptions(), ToolOptions()
             self.options = replace(self.options, consumers=2, subscriptions=types)
         if not compaction.jobs:
             own = None
@@ -221,6 +220,7 @@ class Topics:
         )
         self.load.delays = delays
         if delays.share:
+            type_audit.waits = lambda value: bool(delays.headers_of(value, 0))
             for log in self.audit.logs.values():
                 log.unordered = {
                     sub for sub, of in self.options.subscriptions.items() if of.type in HEEDING

@@ -28,6 +28,8 @@ class Topic:
 
     def __init__(self, ahead: int = 1000, keys: list[str | None] | None = None) -> None:
         self.messages = keys or []
+        self.late: dict[int, int] = {}
+        """Messages that are not due before then."""
         self.cursor = Cursor(0)
         self.order = KeyOrder(self.cursor, ahead)
         self.looked = 0
@@ -52,8 +54,14 @@ class Topic:
             found = self.dispatcher.dispatch(name, now, end, most)
             if found is not None:
                 self.dispatcher.reading(found)
+                early = {
+                    one: self.late[one] for one in found.offsets if self.late.get(one, 0) > now
+                }
+                found = self.dispatcher.withhold(found, early) if early else found
                 self.dispatcher.begin(found, now)
-                return found
+                if found.offsets:
+                    return found
+                continue
             look = self.order.wanted(name, end)
             if look is None or not self.dispatcher.is_open_to(name):
                 return None
@@ -181,6 +189,59 @@ def test_one_without_a_key_that_sleeps_comes_once() -> None:
     assert not topic.order.is_left(2)
 
 
+def test_a_message_that_is_due_joins_its_key() -> None:
+    """It went to any consumer: the key was at two, and a third message went before it."""
+    mine = owned_by("a", "a", "b")[0]
+    topic = Topic(keys=[mine, mine, mine, None])
+    topic.late = {0: 20, 3: 20}
+    topic.dispatcher.enter("b", 0)
+    assert topic.take("a", 0, 2) == [1]
+    assert topic.take("b", 10) == []
+    assert topic.take("b", 20) == [3], "without a key it is anybody's"
+    assert topic.take("a", 20) == [], "the second is out"
+    topic.ack(1, 3)
+    assert topic.take("b", 21) == [], "the key is not its own"
+    assert topic.take("a", 21, 1) == [0]
+    assert topic.take("a", 22) == [], "the third waits for it"
+    topic.dispatcher.nack(0, 22, 30)
+    assert topic.take("a", 40) == [], "and for its delay"
+    assert topic.take("b", 40) == []
+    assert topic.take("a", 52) == [0, 2]
+    assert topic.take("b", 90) == []
+    assert topic.take("a", 151) == []
+    assert topic.take("a", 152) == [0, 2], "its lease is over: it comes again in its place"
+
+
+def test_what_is_due_of_many_keys_is_looked_up_once_and_bounded() -> None:
+    keys: list[str | None] = [f"k{number}" for number in range(3_000)]
+    topic = Topic(keys=keys)
+    topic.late = dict.fromkeys(range(3_000), 20)
+    assert topic.take("a", 0) == []
+    topic.looked = 0
+    got: list[int] = []
+    for _ in range(40):
+        taken = topic.take("a", 20)
+        got += taken
+        topic.ack(*taken)
+    assert got == list(range(3_000))
+    assert topic.looked <= 3_000
+    assert not topic.order.is_left(3_000)
+
+
+def test_one_that_finds_no_room_comes_a_moment_later() -> None:
+    topic = Topic(ahead=1, keys=["p", "q", "r"])
+    topic.late = {1: 20, 2: 20}
+    assert topic.take("a", 0) == [0]
+    assert topic.take("a", 10) == [], "of so many keys that are out no other is looked up"
+    topic.ack(0)
+    got: list[int] = []
+    for now in range(20, 5_000, 20):
+        taken = topic.take("a", now)
+        got += taken
+        topic.ack(*taken)
+    assert sorted(got) == [1, 2]
+
+
 def test_a_key_drains_to_its_new_consumer() -> None:
     mine, other = owned_by("b", "a", "b")[0], owned_by("a", "a", "b")[0]
     topic = Topic(keys=[mine, mine, other, mine, other])
@@ -304,6 +365,7 @@ class Model:
     held: dict[int, Held] = field(default_factory=dict)
     hidden: dict[int, int] = field(default_factory=dict)  # nacked until
     seen: dict[str, int] = field(default_factory=dict)
+    late: dict[int, int] = field(default_factory=dict)  # not due before, and not given yet
 
 
 class KeyShared(RuleBasedStateMachine):
@@ -340,6 +402,13 @@ class KeyShared(RuleBasedStateMachine):
     def publish(self, keys: list[str | None]) -> None:
         self.topic.messages += keys
 
+    @precondition(lambda self: len(self.topic.messages) < 120)
+    @rule(key=st.sampled_from(["p", "q", None]), ms=st.integers(1, 80))
+    def publish_for_later(self, key: str | None, ms: int) -> None:
+        self.model.late[len(self.topic.messages)] = self.now + ms
+        self.topic.late[len(self.topic.messages)] = self.now + ms
+        self.topic.messages.append(key)
+
     @rule(ms=st.integers(1, 60))
     def pass_time(self, ms: int) -> None:
         self.now += ms
@@ -358,14 +427,16 @@ class KeyShared(RuleBasedStateMachine):
             assert offset not in model.held, "nobody has it"
             assert offset not in model.acked
             assert model.hidden.get(offset, 0) <= self.now, "its delay is over"
+            assert model.late.get(offset, 0) <= self.now, "it is due"
             if topic.messages[offset] is not None:
                 for one in self.of_key(offset):
                     holder = model.held.get(one)
                     assert holder is None or holder.number == found.number, "no more of it is out"
-                    if one < offset:
+                    if one < offset and one not in model.late:
                         assert holder is not None, "in order"
             model.held[offset] = Held(name, found.number, self.now + LEASE)
             model.hidden.pop(offset, None)
+            model.late.pop(offset, None)
         if not offsets:
             self.nothing_else_was_free(name)
 
@@ -375,14 +446,14 @@ class KeyShared(RuleBasedStateMachine):
         able = [one for one, seen in model.seen.items() if seen > self.now - GONE]
         slots = Slots(able)
         for offset, key in enumerate(topic.messages):
-            if offset in model.acked or offset in model.held:
+            if offset in model.acked or offset in model.held or offset in model.late:
                 continue
             if model.hidden.get(offset, 0) > self.now:
                 continue
             assert key is not None, f"{offset} is anybody's"
             before = [one for one in self.of_key(offset) if one < offset]
             waits = [one for one in before if one not in model.held]
-            out = [one for one in before if one in model.held]
+            out = [one for one in self.of_key(offset) if one in model.held]
             owner = slots.owner(slot_of(hash_of(key.encode())))
             behind = any(model.hidden.get(one, 0) > self.now for one in waits)
             assert behind or out or owner != name, f"{offset} of {key} was {name}'s"
@@ -418,7 +489,9 @@ class KeyShared(RuleBasedStateMachine):
     @rule()
     def hand_over(self) -> None:
         """The next owner knows only the consumers that hold messages."""
+        late = self.topic.late
         self.topic = self.topic.handed_over(self.now, ahead=8)
+        self.topic.late = late
         holders = {held.consumer for held in self.model.held.values()}
         self.model.seen = {one: at for one, at in self.model.seen.items() if one in holders}
 
@@ -430,6 +503,9 @@ class KeyShared(RuleBasedStateMachine):
         self.model.acked = set(range(to))
         self.model.held.clear()
         self.model.hidden.clear()
+        self.model.late = {
+            one: due for one, due in self.topic.late.items() if one >= to and due > self.now
+        }
 
     @invariant()
     def leases_are_counted(self) -> None:
