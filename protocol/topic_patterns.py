@@ -1,7 +1,9 @@
 """Topics by name or by pattern: `orders`, `ns/orders`, `ns/orders-*`. Pure.
 
 A pattern is a topic's name with `*` (any characters, also none) or `?` (one) in it; it never
-reaches beyond its namespace. Brokers and clients go by the same rule.
+reaches beyond its namespace. It means no topic of dead letters or retries (`-dlq`, `-retry`) unless
+it ends so itself: a subscription to `orders-*` would take its own dead letters in, ack them, and
+make dead letters of these. Brokers and clients go by the same rule.
 """
 
 from __future__ import annotations
@@ -14,6 +16,10 @@ from octavo.protocol.names import NAME_CHARS_MAX, NAME_RULE, is_name
 
 _WILD = re.compile(r"[*?]")
 _DEFAULT_NAMESPACE = "public"
+DEAD_LETTER_SUFFIX = "dlq"
+RETRY_SUFFIX = "retry"
+"""So end the names of topics that brokers make for a subscription's copies."""
+_OF_LETTERS = tuple(f"-{suffix}" for suffix in (DEAD_LETTER_SUFFIX, RETRY_SUFFIX))
 
 
 class InvalidPattern(ValueError):
@@ -51,6 +57,10 @@ class TopicPattern(NamedTuple):
     def matches(self, topic: str) -> bool:
         """Whether it means the topic of that name in its namespace, in time that is linear in the
         name's length, whatever the pattern is."""
+        if self.is_wild and topic.endswith(_OF_LETTERS):
+            suffix = topic[topic.rindex("-") :]
+            if not self.topic.endswith(suffix):
+                return False
         return _compiled(self.topic).matches(topic)
 
 

@@ -36,9 +36,8 @@ from octavo.protocol.batch import NO_PRODUCER
 from octavo.protocol.due import DELIVER_AT, DUE_MS_MAX, due_header
 from octavo.protocol.large import LARGE_HEADER
 from octavo.protocol.records import Record
+from octavo.protocol.topic_patterns import DEAD_LETTER_SUFFIX, RETRY_SUFFIX
 
-DEAD_LETTER_SUFFIX = "dlq"
-RETRY_SUFFIX = "retry"
 ORIGIN = "Octavo-Origin-"
 """So begin the headers that say where a dead letter comes from …"""
 RETRY = "Octavo-Retry-"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from octavo.broker.errors import SettingsConflict
+from octavo.broker.errors import SettingsConflict, StaleLease
 from octavo.broker.partition.partition import Partition
 from octavo.broker.subscriptions.subscription import Subscription
 from octavo.broker.types import Delivery, Nack, PartitionName, SubscriptionSettings, TopicName
@@ -104,8 +104,8 @@ async def test_a_lease_that_ends_when_nobody_is_left_counts_too(cluster: Cluster
     letters = await dead_letters(one, 2)  # nobody calls receive of the subscription any more
     assert sorted(one.record.value or b"" for one in letters) == [b"m-0", b"m-1"]
     await until(lambda: subscription.stats().backlog == 0, "both are acked")
-    # Acked on behalf of who held it last: saying so again is no error, as with any ack.
-    assert await subscription.acknowledge([got[0].ack_id]) == 0
+    with pytest.raises(StaleLease):  # its lease ended before, and the letter is another consumer's
+        await subscription.acknowledge([got[0].ack_id])
 
 
 async def test_a_copy_that_was_stored_before_a_crash_is_not_stored_twice(cluster: Cluster) -> None:
@@ -159,6 +159,22 @@ async def test_other_settings_of_dead_letters_are_other_settings(cluster: Cluste
     with pytest.raises(SettingsConflict):
         await deadly(one, name, dead_letter_topic="elsewhere")
     assert "elsewhere" not in await one.broker.topics.names_in("public")
+
+
+async def test_a_late_ack_of_a_dead_letter_is_stale(cluster: Cluster) -> None:
+    """It was answered as if it had come in time, and another consumer got the letter."""
+    one = await cluster.start("A")
+    name = await make_topic(one.broker, TopicName("public", "t"))
+    partition, subscription = await deadly(one, name, max_deliveries=1)
+    await partition.publish(batch(2))
+    late, acked = await subscription.receive("c", messages_max=2)
+    assert await subscription.acknowledge([acked.ack_id], nacks=[Nack(late.ack_id, 0)]) == 1
+    assert await subscription.acknowledge([acked.ack_id]) == 0, "a repeated ack is none too late"
+    await dead_letters(one, 1)
+    await until(lambda: subscription.stats().backlog == 0, "the original is acked")
+    with pytest.raises(StaleLease, match="copied to the dead-letter") as told:
+        await subscription.acknowledge([late.ack_id, acked.ack_id])
+    assert list(told.value.stale) == [late.ack_id]
 
 
 async def test_a_letter_of_a_message_for_later_is_there_at_once(cluster: Cluster) -> None:

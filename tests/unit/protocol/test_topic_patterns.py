@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from octavo.broker.subscriptions.dead_letters import with_dead_letters
+from octavo.broker.types import SubscriptionSettings, TopicName
 from octavo.protocol.topic_patterns import InvalidPattern, TopicPattern
 
 
@@ -34,6 +36,29 @@ def test_what_is_none(text: str) -> None:
 def test_it_matches_what_its_regular_expression_matches(pattern: str, name: str) -> None:
     expression = pattern.replace("*", "[ab]*").replace("?", "[ab]")
     assert TopicPattern("ns", pattern).matches(name) == bool(re.fullmatch(expression, name))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "means"),
+    [
+        ("orders-*", ["orders-eu"]),
+        ("*", ["orders-eu"]),
+        ("orders-*-dlq", ["orders-eu-billing-dlq"]),
+        ("*-retry", ["orders-eu-billing-retry"]),
+        ("*y", []),
+        ("orders-eu-billing-dlq", ["orders-eu-billing-dlq"]),
+    ],
+)
+def test_it_takes_no_letters_in_unless_it_says_so(pattern: str, means: list[str]) -> None:
+    """A consumer of `orders-*` got its own dead letters, and made dead letters of them."""
+    made = with_dead_letters(
+        TopicName("ns", "orders-eu"),
+        "billing",
+        SubscriptionSettings(max_deliveries=3, retry_deliveries=1),
+    )
+    letters = [text.partition("/")[2] for text in (made.dead_letter_topic, made.retry_topic)]
+    found = TopicPattern.parse(f"ns/{pattern}")
+    assert [name for name in ("orders-eu", *letters) if found.matches(name)] == means
 
 
 def test_no_pattern_takes_long() -> None:
