@@ -275,20 +275,24 @@ class HttpQuotas:
         if (policies := self._policies(topic)) is not None:
             self._rates.charge(str(topic), policies, names, size, messages, self.now_s())
 
-    async def check_topics(self, name: TopicName) -> None:
-        """There may be one topic more. Raises a 422. Of topics made at the same moment by several
-        brokers more may come to be."""
+    async def check_topics(self, *new: TopicName) -> None:
+        """There may be these topics more. Raises a 422. Of topics made at the same moment by
+        several brokers more may come to be."""
         if not self.on:
             return
-        most = self._limits.quotas.of(f"namespace:{name.namespace}").bound("topics")
+        for namespace in dict.fromkeys(name.namespace for name in new):
+            await self._check_topics(namespace, {n.topic for n in new if n.namespace == namespace})
+
+    async def _check_topics(self, namespace: str, new: set[str]) -> None:
+        most = self._limits.quotas.of(f"namespace:{namespace}").bound("topics")
         if most is None:
             return
-        names = await self._broker.topics.names_in(name.namespace)
-        if len(names) >= most and name.topic not in names:
+        names = await self._broker.topics.names_in(namespace)
+        if len(names) + len(new.difference(names)) > most and not new.issubset(names):
             raise _problem(
                 422,
-                Wait(1.0, f"namespace:{name.namespace}", "topics", most),
-                f"namespace {name.namespace} has {len(names)} topics, and its quota is {most}: "
+                Wait(1.0, f"namespace:{namespace}", "topics", most),
+                f"namespace {namespace} has {len(names)} topics, and its quota is {most}: "
                 "delete some, or have the quota raised (octavo quota set)",
             )
 

@@ -94,6 +94,8 @@ async def _check_dead_letters(call: Call, settings: SubscriptionSettings) -> Non
     ):
         if text:
             await _check_letter_topic(call, TopicName.parse(text), sub)
+    texts = (settings.dead_letter_topic, settings.retry_topic)
+    await call.services.quotas.check_topics(*(TopicName.parse(text) for text in texts if text))
 
 
 async def _check_letter_topic(call: Call, target: TopicName, sub: str) -> None:

@@ -284,6 +284,18 @@ async def test_topics_of_a_namespace_are_counted(one: Running) -> None:
     assert (await one.api.put("/v1/topics/public/two")).status == 200, "it is there already"
 
 
+async def test_topics_for_letters_are_topics_of_their_namespace(one: Running) -> None:
+    """They were made past the quota, two with each subscription."""
+    sub = "/v1/topics/public/one/subscriptions/letters"
+    made = {"type": "shared", "max_deliveries": 3, "retry_deliveries": 1}
+    await set_quota(one, "namespace:*", topics=2)
+    answer = await one.api.put(sub, json=made)
+    assert (answer.status, answer.json()["code"]) == (422, "quota-exceeded"), answer
+    assert "has 1 topics, and its quota is 2" in answer.json()["detail"]
+    await set_quota(one, "namespace:public", topics=3)
+    assert (await one.api.put(sub, json=made)).status == 201
+
+
 async def test_a_quota_that_is_removed_holds_no_longer(one: Running) -> None:
     Frozen(one)
     await set_quota(one, "anonymous", requests=1)
