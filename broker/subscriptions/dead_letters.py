@@ -23,6 +23,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable
 from dataclasses import replace
+from itertools import islice
 
 from octavo.broker.errors import InvalidSettings
 from octavo.broker.types import (
@@ -54,6 +55,8 @@ class SpentMessages:
         self._waiting_max = waiting_max
         self._waiting: dict[int, None] = {}
         self._under_way: dict[int, None] = {}
+        self._sent: dict[int, None] = {}
+        """The newest of those whose copies are durable, `waiting_max` of them."""
         self._due_ms: dict[int, int] = {}
         """Of those that are not to be delivered at once, elsewhere."""
 
@@ -109,7 +112,14 @@ class SpentMessages:
         done = [offset for offset in offsets if self._under_way.pop(offset, 0) is None]
         for offset in done:
             self._due_ms.pop(offset, None)
+            self._sent[offset] = None
+        for offset in [*islice(self._sent, max(0, len(self._sent) - self._waiting_max))]:
+            del self._sent[offset]
         return done
+
+    def was_sent(self, offset: int) -> bool:
+        """Whether it is known that a copy of it is durable."""
+        return offset in self._sent
 
     def not_sent(self, offsets: Iterable[int]) -> None:
         """They have to be sent again, after the others: some may never be stored."""
@@ -137,6 +147,7 @@ class SpentMessages:
         self._waiting.clear()
         self._under_way.clear()
         self._due_ms.clear()
+        self._sent.clear()
 
 
 def with_dead_letters(

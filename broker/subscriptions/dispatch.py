@@ -396,6 +396,10 @@ class Dispatcher:
             if self.keys is not None:
                 self.keys.acked(offset)
 
+    def is_buried(self, offset: int) -> bool:
+        """Whether it was acked because a copy of it is durable elsewhere, as far as is known."""
+        return self._spent.was_sent(offset)
+
     def spent_up_to(self, offset: int) -> list[int]:
         """Those that are on their way to another topic, ascending."""
         return [one for one in self._spent.offsets() if one <= offset]

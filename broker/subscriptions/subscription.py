@@ -180,7 +180,6 @@ class Subscription:
         settings = info.settings
         self._held = CursorState(info.created_ms, cursor) if held is None else held
         self._told = self._held.deliveries
-        self._buried_max = config.dead_letters_waiting_max
         self._uses = uses
         spent = SpentMessages(
             settings.retry_deliveries or settings.max_deliveries, config.dead_letters_waiting_max
@@ -210,8 +209,6 @@ class Subscription:
         self._lookout = Lookout(cursor, Filter(settings), self._keys)
         self._pieces_passed = 0
         """Pieces of large messages before this offset count as acked here."""
-        self._buried: OrderedDict[int, None] = OrderedDict()
-        """The newest messages that were acked because a copy of them is durable elsewhere."""
         self._burying: Burying | None = None
         if office is not None and spent.limits:
             self._burying = Burying(
@@ -538,7 +535,6 @@ class Subscription:
         offset = min(max(offset, self._log.kept_from), self._log.next_offset)
         self._cursor.reset(offset)
         self._told.clear()
-        self._buried.clear()
         self._dispatcher.reset()
         self._lookout.reset()
         self._pieces_passed = 0
@@ -648,9 +644,6 @@ class Subscription:
 
     async def _ack_spent(self, offsets: Sequence[int]) -> None:
         ranges, _ = self._ack(list(offsets), None)
-        self._buried.update(dict.fromkeys(offsets))
-        while len(self._buried) > self._buried_max:
-            self._buried.popitem(last=False)
         await self._persist(ack_op(self.info.name, ranges))
 
     def _now_ms(self) -> int:
@@ -994,7 +987,8 @@ class Subscription:
         lease_epoch = self._lease_epoch
         here = (str(self._log.name.partition), str(lease_epoch))
         ours = lease_epoch >> 32
-        holds, is_acked, buried = self._dispatcher.holds, self._cursor.is_acked, self._buried
+        holds, is_acked = self._dispatcher.holds, self._cursor.is_acked
+        is_buried = self._dispatcher.is_buried
         offsets = []
         for text in ack_ids:
             # Taken apart in place: a thousand of these come with every call.
@@ -1013,7 +1007,7 @@ class Subscription:
                 # of another subscription, or an earlier topic of the name, is of another message,
                 # whatever its offset. What brokers have acked because its copy is elsewhere, no
                 # consumer has: its lease ended before that.
-                is_done = may_be_acked and is_acked(offset) and offset not in buried
+                is_done = may_be_acked and is_acked(offset) and not is_buried(offset)
                 if (is_ours and holds(offset, lease)) or is_done:
                     offsets.append(offset)
                 else:
