@@ -716,10 +716,10 @@ class Subscription:
 
     async def _look_ahead(self, consumer: str) -> bool:
         """Look at some more messages for a consumer for whom nothing was found; False: no more."""
-        if self._dispatcher.delays.is_behind:
+        has_due = self._keys is not None and self._keys.has_due
+        if self._dispatcher.delays.is_behind and not has_due:
             await asyncio.sleep(0)
             return True
-        has_due = self._keys is not None and self._keys.has_due
         is_full = self._dispatcher.delays.is_full and not has_due
         if is_full or not self._dispatcher.is_open_to(consumer):
             return False
