@@ -20,6 +20,7 @@ from octavo.broker.errors import NotOwner
 from octavo.broker.http.body_words import in_words
 from octavo.broker.http.broker_calls import INCARNATION_HEADER, restored
 from octavo.broker.http.gate import Grant
+from octavo.broker.http.held_bytes import share_of
 from octavo.broker.http.inflating import ENCODINGS, Inflater
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.types import PartitionName, TopicName, checked_name
@@ -59,7 +60,11 @@ _UNIT_MS = {"ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "d": 8.64e7, None: 1e3}
 OFFSET_MAX = 2**63 - 1
 PARTITION_HIGHEST = 10**9 - 1
 PRESSED_STALL_S = 2.0
-"""A body that stands still for so long while memory for bodies is scarce loses its place."""
+"""A body that stands still for so long while memory for bodies is scarce loses its place …"""
+PACED_FROM_BYTES = 32 * 1024
+"""A body that holds less may come as slowly as it likes: a stream with a line now and then."""
+PACE_OVER_S = 4.0
+"""… and one that came too slowly for so long, counted while it was waited for."""
 
 Body = TypeVar("Body")
 
@@ -69,7 +74,10 @@ class Call:
 
     __slots__ = (
         "_body",
+        "_came_bytes",
+        "_held_as",
         "_held_bytes",
+        "_waited_s",
         "body_is_spent",
         "ends_with",
         "forwarded",
@@ -126,6 +134,11 @@ class Call:
         """That were stored, or are in the answer, as far as it is known."""
         self._body: bytes | None = None
         self._held_bytes = 0
+        self._held_as = ""
+        """The principal in whose share they count."""
+        self._came_bytes = 0
+        self._waited_s = 0.0
+        """For these bytes; both begin anew every `PACE_OVER_S`."""
 
     # ---- names
 
@@ -322,7 +335,8 @@ class Call:
                 408,
                 "body-too-slow",
                 f"the body did not come within {self.services.config.body_timeout_ms} ms, or stood "
-                f"still; {size} bytes were there",
+                "still, or came too slowly while memory for bodies is scarce; "
+                f"{size} bytes were there",
                 retryable=True,
                 headers={"Connection": "close"},
             ) from None
@@ -331,16 +345,18 @@ class Call:
     async def hold(self, size: int) -> None:
         """Say that `size` bytes of this body are in memory now. Raises `Overloaded`."""
         more = size - self._held_bytes
+        if not self._held_bytes and self.grant is not None:
+            self._held_as = share_of(self.grant.identity)
         if more > 0:
-            await self.services.held.take(self.peer, more)
+            await self.services.held.take(self.peer, more, self._held_as)
         elif more < 0:
-            self.services.held.give_back(self.peer, -more)
+            self.services.held.give_back(self.peer, -more, self._held_as)
         self._held_bytes = size
 
     def release(self) -> None:
         """The request is over: its body no longer counts."""
         if self._held_bytes:
-            self.services.held.give_back(self.peer, self._held_bytes)
+            self.services.held.give_back(self.peer, self._held_bytes, self._held_as)
             self._held_bytes = 0
 
     @property
@@ -351,21 +367,38 @@ class Call:
     async def _arrived(self, patience_ms: int) -> bytes:
         """What has come of the body since the last look; empty at its end.
 
-        Raises `TimeoutError` when nothing comes for `patience_ms`, or for a moment while memory
-        for bodies is scarce and this one takes some.
+        Raises `TimeoutError` when nothing comes for `patience_ms`, or for a moment, or too slowly,
+        while memory for bodies is scarce and this one takes some.
         """
         content = self.request.content
         waited_s, patience_s = 0.0, patience_ms / 1000
+        clock = asyncio.get_running_loop().time
         while True:
             turn_s = min(PRESSED_STALL_S, patience_s - waited_s)
+            began_s = clock()
             try:
                 async with asyncio.timeout(turn_s):
-                    return await content.readany()
+                    came = await content.readany()
             except TimeoutError:
                 waited_s += turn_s
                 pressed = self._held_bytes > 0 and self.services.held.pressed
                 if waited_s >= patience_s or (pressed and waited_s >= PRESSED_STALL_S):
                     raise
+                came = b""
+            self._check_pace(len(came), clock() - began_s)
+            if came or content.at_eof():
+                return came
+
+    def _check_pace(self, came_bytes: int, waited_s: float) -> None:
+        """Raises `TimeoutError` for a body that came too slowly to keep its place in memory."""
+        self._came_bytes += came_bytes
+        self._waited_s += waited_s
+        if self._waited_s < PACE_OVER_S:
+            return
+        pace, held = self._came_bytes / self._waited_s, self.services.held
+        self._came_bytes, self._waited_s = 0, 0.0
+        if self._held_bytes >= PACED_FROM_BYTES and pace < held.pace_least:
+            raise TimeoutError
 
     async def stream_body(self, *, idle_ms: int | None = None) -> AsyncIterator[bytes]:
         """The body in pieces as they come. Raises a 408 when it stalls.
@@ -391,7 +424,8 @@ class Call:
                 raise Problem(
                     408,
                     "body-too-slow",
-                    f"the body stood still for {stall_ms} ms",
+                    f"the body stood still for {stall_ms} ms, or came too slowly while memory for "
+                    "bodies is scarce",
                     retryable=True,
                     headers={"Connection": "close"},
                 ) from None

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import ClientSession, ClientTimeout
 from crc32c import crc32c
 
-from octavo.broker.http.api.large import UPLOAD_HELD_BYTES
+from octavo.broker.http.api.large import UPLOAD_HELD_BYTES, UPLOAD_HELD_BYTES_MIN
 from octavo.broker.partition.large import PIECES_UNDER_WAY_MAX
 from octavo.protocol.large import PIECE_BYTES
 from tests.support.cluster import Cluster, running_cluster, until
@@ -69,28 +69,43 @@ async def test_a_hundred_megabytes_pass_through_bounded_memory(cluster: Cluster)
     assert max(peak_in, peak_out) < MEMORY_MAX, (peak_in, peak_out)
 
 
-async def test_there_are_no_more_uploads_at_once_than_there_is_room_for(tmp_path: Path) -> None:
-    """One address may have three quarters of the room for bodies: one upload, and not two."""
+async def test_uploads_count_as_what_has_arrived_and_slow_ones_make_room(tmp_path: Path) -> None:
+    """48 uploads that sent a byte a second took all room for bodies: each counted as 8 MiB."""
     async with running_cluster(tmp_path) as cluster:
         await cluster.start_broker("broker-0", bodies_bytes_max=2 * UPLOAD_HELD_BYTES)
         assert (await cluster.api.put(ONE)).status == 201
         go_on = asyncio.Event()
 
-        async def slow() -> AsyncGenerator[bytes, None]:
-            yield PART
-            await go_on.wait()
+        async def trickle(first: bytes = b"x") -> AsyncGenerator[bytes, None]:
+            yield first
+            while not go_on.is_set():
+                await asyncio.sleep(0.2)
+                yield b"x"
 
-        first = asyncio.create_task(cluster.api.call("PUT", ONE + "/large", data=slow()))
         server = cluster.brokers["broker-0"].server
         assert server is not None
-        await until(lambda: server._services.held.total, "the first one is under way")
+        held = server._services.held
+        slow = [
+            asyncio.create_task(cluster.api.call("PUT", ONE + "/large", data=trickle()))
+            for _ in range(24)
+        ]
+        await until(lambda: held.total >= 24 * UPLOAD_HELD_BYTES_MIN, "all are under way")
+        assert held.total < 24 * UPLOAD_HELD_BYTES_MIN + 24 * 1024, "what has arrived, no more"
         answer = await cluster.api.call("PUT", ONE + "/large", data=PART * 8)
-        assert (answer.status, answer.json()["code"]) == (429, "overloaded"), answer
+        assert answer.status == 200, answer
+        # Those that have filled more than half of the room, and trickle on, lose their places.
+        greedy = [
+            asyncio.create_task(cluster.api.call("PUT", ONE + "/large", data=trickle(PART * 16)))
+            for _ in range(2)
+        ]
+        await until(lambda: held.pressed, "more than half is taken")
+        await until(lambda: not held.pressed, "the slowest have made room")
+        answers = [await one for one in greedy if one.done()]
+        assert [(one.status, one.json()["code"]) for one in answers] == [(408, "body-too-slow")]
         go_on.set()
-        # Whatever slow disks make of them: there is room.
-        assert (await first).status != 429
-        assert not server._services.held.total
-        assert (await cluster.api.call("PUT", ONE + "/large", data=PART * 8)).status != 429
+        await asyncio.gather(*slow, *greedy)
+        assert not held.total, "whatever became of them, all is given back"
+        assert not held._by_peer
 
 
 def test_what_an_upload_counts_as_is_what_it_takes() -> None:

@@ -36,7 +36,9 @@ from octavo.protocol.records import Record, build_batch, read_records
 UPLOAD_HEADER = "Octavo-Upload"
 CRC_HEADER = "Octavo-Crc32c"
 UPLOAD_HELD_BYTES = 8 * PIECE_BYTES
-"""What an upload counts as while it lasts: a piece that gathers, and those on their way."""
+"""An upload counts as this at the most: a piece that gathers, and those on their way …"""
+UPLOAD_HELD_BYTES_MIN = 64 * 1024
+"""… and as what has arrived of it and this, for its ledger and its socket, until that is more."""
 BODY_HELD_BYTES = 2 * PIECE_BYTES
 """What the answer with a body counts as."""
 COPY_HEAD_BYTES_MAX = 1024 * 1024
@@ -66,7 +68,7 @@ async def publish_large(call: Call) -> web.StreamResponse:
 
     async def here(partition: Partition) -> web.StreamResponse:
         call.services.quotas.may_publish(topic)
-        await call.hold(UPLOAD_HELD_BYTES)
+        await call.hold(UPLOAD_HELD_BYTES_MIN)
         stored = await _Upload(call, partition, record, upload, most).store()
         return call.reply(stored)
 
@@ -118,6 +120,7 @@ class _Upload:
         try:
             try:
                 async for part in self._call.stream_body():
+                    await _hold_upload(self._call, cutter.size + len(part))
                     for piece in cutter.feed(part):
                         await begun.add(piece)
             except BodyTooLong:
@@ -189,8 +192,8 @@ async def copy_large(call: Call) -> web.StreamResponse:
     head = call.integer("head", 0, 1, COPY_HEAD_BYTES_MAX)
 
     async def here(partition: Partition) -> web.StreamResponse:
-        await call.hold(UPLOAD_HELD_BYTES)
-        parts = call.stream_body()
+        await call.hold(UPLOAD_HELD_BYTES_MIN)
+        parts = _counted(call, call.stream_body())
         copy, first = await _copy_head(parts, head)
         stored = await partition.copy_large(upload, copy, _behind(first, parts))
         async for _ in parts:
@@ -201,6 +204,19 @@ async def copy_large(call: Call) -> web.StreamResponse:
         return web.Response(status=204)
 
     return await at_owner(call, name, here)
+
+
+async def _hold_upload(call: Call, came_bytes: int) -> None:
+    """Count an upload by what has arrived of it. Raises `Overloaded`."""
+    await call.hold(min(UPLOAD_HELD_BYTES_MIN + came_bytes, UPLOAD_HELD_BYTES))
+
+
+async def _counted(call: Call, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    came_bytes = 0
+    async for part in parts:
+        came_bytes += len(part)
+        await _hold_upload(call, came_bytes)
+        yield part
 
 
 async def _copy_head(parts: AsyncIterator[bytes], size: int) -> tuple[Record, bytes]:

@@ -43,6 +43,7 @@ from octavo.broker.http.api.publish import (
 from octavo.broker.http.broker_calls import ESCAPED_HEADER, INCARNATION_HEADER
 from octavo.broker.http.call import JSON, OWNER_HEADER, Call
 from octavo.broker.http.gate import Grant
+from octavo.broker.http.held_bytes import share_of
 from octavo.broker.http.problems import PROBLEM_TYPE, Problem
 from octavo.broker.http.services import Services
 from octavo.broker.partition.gathering import Joined, Stored
@@ -200,7 +201,8 @@ class ShortWay:
             about = topic.incarnation if at_owner else ""
             self._refuse(head, known.call, services.quotas.problem(found), about, caller)
             return True
-        if not services.held.try_take(caller.peer, len(body)):
+        share = share_of(known.grant.identity)
+        if not services.held.try_take(caller.peer, len(body), share):
             return False
         services.in_hand.enter()
         services.gate.again(
@@ -217,7 +219,15 @@ class ShortWay:
                 self._passed_on.join(name, owner, record, known.grant.identity),
             )
         stored = _ShortCall(
-            services, known.call, topic.incarnation, name, owner_url, len(body), caller, joined
+            services,
+            known.call,
+            topic.incarnation,
+            name,
+            owner_url,
+            len(body),
+            share,
+            caller,
+            joined,
         )
         joined.stored.add_done_callback(stored)
         return True
@@ -265,7 +275,7 @@ class _ShortCall:
 
     __slots__ = (
         "_began_s", "_body_bytes", "_call", "_caller", "_incarnation", "_joined", "_name",
-        "_owner_url", "_services",
+        "_owner_url", "_services", "_share",
     )  # fmt: skip
 
     def __init__(
@@ -276,6 +286,7 @@ class _ShortCall:
         name: PartitionName,
         owner_url: str,
         body_bytes: int,
+        share: str,
         caller: Caller,
         joined: Joined,
     ) -> None:
@@ -285,13 +296,14 @@ class _ShortCall:
         self._name = name
         self._owner_url = owner_url
         self._body_bytes = body_bytes
+        self._share = share
         self._caller = caller
         self._joined = joined
         self._began_s = joined.stored.get_loop().time()
 
     def __call__(self, stored: Stored) -> None:
         services, caller = self._services, self._caller
-        services.held.give_back(caller.peer, self._body_bytes)
+        services.held.give_back(caller.peer, self._body_bytes, self._share)
         services.in_hand.leave()
         if stored.cancelled():
             caller.cut()
