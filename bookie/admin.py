@@ -8,11 +8,12 @@ something to say registers a route:
 
 A handler takes the query's parameters and returns what `json.dumps` takes; it bounds its own
 answer (`limit`), and an `OctavoError` that it raises is answered with its text. Bounded are the
-bytes of a request, the time until its answer, and the connections. `GET` changes nothing. A
-`POST` sent by a page in somebody's browser (it carries `Origin` or `Sec-Fetch-Site`) is refused,
-and so is what comes under a name that a foreign page may have. In a secured cluster `/healthz`
-tells everybody whether it is well and no more, what is read is for who may describe bookies or
-cluster, and every `POST` for who may administer bookies.
+bytes of a request, the time until its answer, and the connections: a new one cuts off the oldest
+that has asked nothing yet, so connections that stay silent keep no probe out. `GET` changes
+nothing. A `POST` sent by a page in somebody's browser (it carries `Origin` or `Sec-Fetch-Site`) is
+refused, and so is what comes under a name that a foreign page may have. In a secured cluster
+`/healthz` tells everybody whether it is well and no more, what is read is for who may describe
+bookies or cluster, and every `POST` for who may administer bookies.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -43,6 +44,8 @@ Handler = Callable[[Mapping[str, str]], Any]
 _REQUEST_BYTES_MAX = 8 * 1024
 _REQUEST_S_MAX = 10.0
 _CONNECTIONS_MAX = 64
+_CONNECTIONS_OF_ADDRESS_MAX = 16
+"""Of one address; a further connection cuts off its oldest one that has asked nothing yet."""
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _JSON = "application/json"
 _UNHEALTHY = "503 Service Unavailable"
@@ -70,12 +73,15 @@ class AdminServer:
         self._guard = guard
         self._routes: dict[tuple[str, str], Handler] = {}
         self._listener: asyncio.Server | TlsListener | None = None
-        self._connections = 0
+        self._connections: dict[asyncio.StreamWriter, str] = {}
+        """The address of each, in the order in which they came."""
+        self._silent: dict[asyncio.StreamWriter, None] = {}
+        """Those that have not asked yet, in the same order."""
         self.port = 0
 
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
-        return {"connections": self._connections}
+        return {"connections": len(self._connections), "silent": len(self._silent)}
 
     def route(self, method: str, path: str, handler: Handler) -> None:
         """Answer `method` (GET or POST) on `path` with what `handler` returns, as JSON."""
@@ -115,19 +121,41 @@ class AdminServer:
             self._listener.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections += 1
+        if not self._has_room(_address_of(writer)):
+            writer.close()
+            return
+        self._connections[writer] = _address_of(writer)
+        self._silent[writer] = None
         try:
-            if self._connections > _CONNECTIONS_MAX:
-                return
             async with asyncio.timeout(_REQUEST_S_MAX):
                 head = await reader.readuntil(b"\r\n\r\n")
+                self._silent.pop(writer, None)
                 writer.write(await self._answer(head, _shown(head, writer)))
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # whoever asked is gone, or was no HTTP client
         finally:
-            self._connections -= 1
+            self._connections.pop(writer, None)
+            self._silent.pop(writer, None)
             writer.close()
+
+    def _has_room(self, address: str) -> bool:
+        """Whether one more connection may be served; cuts a silent one off where it has to."""
+        same = [one for one, its in self._connections.items() if its == address]
+        if len(same) >= _CONNECTIONS_OF_ADDRESS_MAX:
+            return self._cut_off(one for one in same if one in self._silent)
+        if len(self._connections) >= _CONNECTIONS_MAX:
+            return self._cut_off(self._silent)
+        return True
+
+    def _cut_off(self, silent: Iterable[asyncio.StreamWriter]) -> bool:
+        """End the first of these; False where there is none."""
+        oldest = next(iter(silent), None)
+        if oldest is None:
+            return False
+        del self._connections[oldest], self._silent[oldest]
+        oldest.transport.abort()
+        return True
 
     async def _answer(self, head: bytes, shown: Shown) -> bytes:
         method, _, rest = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
@@ -229,6 +257,11 @@ def number_of(query: Mapping[str, str], name: str, default: int) -> int:
             "without a sign or a zero in front"
         )
     return found
+
+
+def _address_of(writer: asyncio.StreamWriter) -> str:
+    peer = writer.get_extra_info("peername")
+    return str(peer[0]) if peer else "?"
 
 
 def _shown(head: bytes, writer: asyncio.StreamWriter) -> Shown:

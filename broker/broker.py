@@ -106,7 +106,7 @@ class Broker:
         )
         self.topics = Topics(
             records, self._deletions, clock, self._spawn,
-            lambda name: self.ownership.topic_deleted(name),
+            lambda name: self.ownership.topic_deleted(name), config.subscriptions_max,
         )  # fmt: skip
         """Namespaces, topics and subscriptions of the cluster."""
         self.forks = Forks(records, self.topics, self._deletions, self._shared, clock, self._spawn)

@@ -79,6 +79,8 @@ class BrokerConfig:
     is being opened (at most 64 MiB)."""
     producers_max: int = 10_000
     """Producers remembered per partition; the one silent for longest is forgotten first."""
+    subscriptions_max: int = 1_000
+    """Subscriptions of a topic; one more is refused."""
     leased_messages_max: int = 50_000
     """Messages out at consumers per subscription and partition; above it receive gives none."""
     delayed_messages_max: int = 50_000
@@ -222,6 +224,7 @@ _POSITIVE = (
     "read_ahead_bytes_max",
     "opened_bytes_max",
     "producers_max",
+    "subscriptions_max",
     "leased_messages_max",
     "delayed_messages_max",
     "dead_letters_waiting_max",

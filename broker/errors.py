@@ -401,6 +401,12 @@ class LedgerGoing(BrokerError):
     retryable = True
 
 
+class TooManySubscriptions(BrokerError):
+    """A topic has as many subscriptions as it may (409)."""
+
+    name = "too-many-subscriptions"
+
+
 class TooManyForks(BrokerError):
     """A ledger would be part of too many partitions (409)."""
 

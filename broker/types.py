@@ -426,6 +426,8 @@ class TopicInfo(NamedTuple):
     incarnation: str = ""
     fork: ForkRecord | None = None
     """Of which topic it is a fork, and where."""
+    for_stream: bool = False
+    """It was made to be a durable stream: its maker may make it one."""
 
 
 class SubscriptionInfo(NamedTuple):

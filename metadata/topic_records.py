@@ -134,6 +134,7 @@ class TopicRecord:
 
     `incarnation` is unique to this making of it; records of older versions have none. `guarded`:
     a record of that name stands for as long as the topic does (`TopicStore`); not of older ones.
+    `stream`: it was made to be a durable stream.
     """
 
     settings: TopicSettings
@@ -142,6 +143,7 @@ class TopicRecord:
     incarnation: str = ""
     guarded: bool = False
     fork: ForkRecord | None = None
+    stream: bool | None = unsaid()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -76,9 +76,15 @@ class Forks:
         self._spawn = spawn
 
     async def make(
-        self, source: TopicInfo, name: TopicName, points: Mapping[int, OwnersPoint]
+        self,
+        source: TopicInfo,
+        name: TopicName,
+        points: Mapping[int, OwnersPoint],
+        *,
+        for_stream: bool = False,
     ) -> TopicInfo:
-        """Fork `source` at these points, one for each partition, as `name`.
+        """Fork `source` at these points, one for each partition, as `name`. `for_stream`: it is to
+        become a durable stream.
 
         Raises `InvalidSettings`, `TopicExists`, `TooManyForks`, `TopicNotFound` when the source is
         gone, and `ForkDisturbed`: nothing is left of it, ask again.
@@ -92,7 +98,7 @@ class Forks:
             )
         try:
             async with asyncio.timeout(_CHANGE_WAIT_S), contextlib.AsyncExitStack() as stack:
-                return await self._make(source, name, points, stack)
+                return await self._make(source, name, points, stack, for_stream)
         except TimeoutError as error:
             raise TopicDeleting(
                 f"topic {name} is being made, changed or deleted by another broker; ask again"
@@ -104,6 +110,7 @@ class Forks:
         name: TopicName,
         points: Mapping[int, OwnersPoint],
         stack: contextlib.AsyncExitStack,
+        for_stream: bool,
     ) -> TopicInfo:
         fork = ForkRecord(
             source.name.topic,
@@ -114,7 +121,7 @@ class Forks:
         began_s = asyncio.get_running_loop().time()
         record = TopicRecord(
             stored_settings(source.settings), self._clock(), incarnation=incarnation, guarded=True,
-            fork=fork,
+            fork=fork, stream=for_stream or None,
         )  # fmt: skip
         try:
             check = await self._begin(name, record, stack)
@@ -138,7 +145,7 @@ class Forks:
             "topic_forked", topic=str(source.name), fork=str(name), incarnation=incarnation,
             duration_ms=round((asyncio.get_running_loop().time() - began_s) * 1000, 1),
         )  # fmt: skip
-        return TopicInfo(name, source.settings, made.created_ms, incarnation, made.fork)
+        return TopicInfo(name, source.settings, made.created_ms, incarnation, made.fork, for_stream)
 
     async def _begin(
         self, name: TopicName, record: TopicRecord, stack: contextlib.AsyncExitStack

@@ -24,6 +24,7 @@ from octavo.broker.errors import (
     NamespaceNotFound,
     SettingsConflict,
     SubscriptionNotFound,
+    TooManySubscriptions,
     TopicChanged,
     TopicDeleting,
     TopicNotFound,
@@ -114,6 +115,7 @@ class Topics:
         clock: Callable[[], int],
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         on_deleted: Callable[[TopicName], None],
+        subscriptions_max: int,
     ) -> None:
         self._records = records
         self._deletions = deletions
@@ -122,6 +124,7 @@ class Topics:
         self._clock = clock
         self._spawn = spawn
         self._on_deleted = on_deleted
+        self._subscriptions_max = subscriptions_max
         self._known: dict[TopicName, _Known] = {}
         self._namespaces: dict[str, _KnownNamespace] = {}
 
@@ -228,9 +231,15 @@ class Topics:
     # Topics
 
     async def create(
-        self, name: TopicName, settings: TopicSettings, *, own: bool = False
+        self,
+        name: TopicName,
+        settings: TopicSettings,
+        *,
+        own: bool = False,
+        for_stream: bool = False,
     ) -> tuple[TopicInfo, bool]:
-        """The topic, and whether it is new. `own`: a broker makes it for itself.
+        """The topic, and whether it is new. `own`: a broker makes it for itself. `for_stream`: it
+        is to become a durable stream.
 
         Raises `SettingsConflict`, `NamespaceNotFound`, `AuditTopicClosed`.
         """
@@ -240,8 +249,9 @@ class Topics:
         settings = replace(settings, encrypted=namespace.encrypted)
         incarnation = self.new_incarnation()
         record = TopicRecord(
-            stored_settings(settings), self._clock(), incarnation=incarnation, guarded=True
-        )
+            stored_settings(settings), self._clock(), incarnation=incarnation, guarded=True,
+            stream=for_stream or None,
+        )  # fmt: skip
         while True:
             try:
                 await self._records.create_topic(*name, record)
@@ -255,7 +265,8 @@ class Topics:
                     ) from None
                 return found, False
             self.forget(name)
-            return TopicInfo(name, settings, record.created_ms, incarnation), True
+            info = TopicInfo(name, settings, record.created_ms, incarnation)
+            return info._replace(for_stream=for_stream), True
 
     def new_incarnation(self) -> str:
         """Of a topic that is about to be made; no other one ever had it."""
@@ -445,11 +456,14 @@ class Topics:
 
         A partition that is missed makes its cursor when it is first used. The dead-letter topic and
         the retry topic, each with its subscription, are there before this one is. Raises
-        `SettingsConflict`, `TopicNotFound`, `NamespaceNotFound`, `InvalidName`, `InvalidSettings`.
+        `SettingsConflict`, `TopicNotFound`, `NamespaceNotFound`, `InvalidName`, `InvalidSettings`,
+        `TooManySubscriptions`.
         """
         checked_name("subscription", name)
         settings = with_dead_letters(topic, name, settings)
         info = await self.newest(topic)
+        if not for_letters:
+            await self._check_room_for(topic, name)
         await self._make_letter_topics(info, name, settings)
         record = SubscriptionRecord(
             type=settings.type,
@@ -601,6 +615,16 @@ class Topics:
         except SubscriptionNotFound:
             known.subscriptions.pop(name, None)
             raise
+
+    async def _check_room_for(self, topic: TopicName, name: str) -> None:
+        """Raises `TooManySubscriptions`. Of those made at the same moment by several brokers more
+        may come to be."""
+        names = await self._records.list_subscriptions(*topic)
+        if len(names) >= self._subscriptions_max and name not in names:
+            raise TooManySubscriptions(
+                f"topic {topic} has {len(names)} subscriptions, and may have "
+                f"{self._subscriptions_max} (subscriptions_max): delete some, or make another topic"
+            )
 
     async def list_subscriptions(self, topic: TopicName) -> list[SubscriptionInfo]:
         """Sorted by name. Raises `TopicNotFound`."""
@@ -762,7 +786,9 @@ def stored_settings(settings: TopicSettings) -> StoredSettings:
 def _info_of(name: TopicName, record: TopicRecord) -> TopicInfo:
     """What the record says of the topic."""
     settings = _settings_of(record.settings)
-    return TopicInfo(name, settings, record.created_ms, record.identity, record.fork)
+    return TopicInfo(
+        name, settings, record.created_ms, record.identity, record.fork, bool(record.stream)
+    )
 
 
 def _settings_of(stored: StoredSettings) -> TopicSettings:

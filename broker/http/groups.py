@@ -17,6 +17,7 @@ from octavo.broker.http.gate import Wakes
 from octavo.broker.subscriptions.group import Group
 from octavo.broker.types import BrokerInfo
 
+_SHARE_OF_A_PRINCIPAL = 4
 GroupName = tuple[str, str]
 """Namespace, and the name of its subscriptions."""
 
@@ -33,9 +34,11 @@ def keeper_of(name: GroupName, brokers: Sequence[BrokerInfo]) -> BrokerInfo:
 class KeptGroup:
     """A group, and those who wait for it to change."""
 
-    def __init__(self, members_max: int) -> None:
+    def __init__(self, members_max: int, founder: str) -> None:
+        """`founder`: the principal whose member was the first; empty where no one is known."""
         self.group = Group(members_max)
         self.wakes = Wakes()
+        self.founder = founder
 
 
 class Groups:
@@ -49,19 +52,38 @@ class Groups:
         """None when it has no members here."""
         return self._kept.get(name)
 
-    def open(self, name: GroupName) -> KeptGroup:
-        """The group, without members if it is new. Raises `GroupFull` for one group too many."""
+    def open(self, name: GroupName, founder: str = "") -> KeptGroup:
+        """The group, without members if it is new. Raises `GroupFull` for one group too many.
+
+        `founder`: the principal that would be its first member, empty if it is not known. A
+        principal may have founded a quarter of all groups, so that none takes all places.
+        """
         found = self._kept.get(name)
         if found is None:
-            if len(self._kept) >= self._config.groups_max:
+            if self._no_room(founder):
                 self._forget_empty()
-            if len(self._kept) >= self._config.groups_max:
-                raise GroupFull(
-                    f"this broker keeps {len(self._kept)} consumer groups already, the most it may "
-                    "(groups_max)"
-                )
-            found = self._kept[name] = KeptGroup(self._config.group_members_max)
+            if refusal := self._no_room(founder):
+                raise GroupFull(refusal)
+            found = self._kept[name] = KeptGroup(self._config.group_members_max, founder)
         return found
+
+    def _no_room(self, founder: str) -> str:
+        """Why there may be no further group; empty when there may."""
+        most = self._config.groups_max
+        if len(self._kept) >= most:
+            return (
+                f"this broker keeps {len(self._kept)} consumer groups already, the most it may "
+                "(groups_max)"
+            )
+        share = max(1, most // _SHARE_OF_A_PRINCIPAL)
+        if founder and len(self._kept) >= share:
+            founded = sum(one.founder == founder for one in self._kept.values())
+            if founded >= share:
+                return (
+                    f"{founder} has founded {founded} consumer groups here, the most that one "
+                    f"principal may: a part of the {most} of all (groups_max)"
+                )
+        return ""
 
     def _forget_empty(self) -> None:
         for name, kept in tuple(self._kept.items()):

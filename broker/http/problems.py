@@ -164,6 +164,7 @@ STATUS_OF: dict[type[OctavoError], int] = {
     broker_errors.TopicExists: 409,
     broker_errors.LedgerGoing: 409,
     broker_errors.TooManyForks: 409,
+    broker_errors.TooManySubscriptions: 409,
     broker_errors.StreamConflict: 409,
     broker_errors.StreamClosed: 409,
     broker_errors.StreamSequence: 409,

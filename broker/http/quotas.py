@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from aiohttp import web
 from msgspec import Raw
 
+from octavo.broker.http.charges import Charge, charge_of
 from octavo.broker.http.problems import Problem
 from octavo.broker.internal_topics import AUDIT_TOPIC
 from octavo.broker.policies.rates import INTO, OUT_OF, Rates, has_rates
@@ -45,10 +46,7 @@ MESSAGES_HEADER = "octavo-messages"
 QUOTA_EXCEEDED = "quota-exceeded"
 _STREAMED = "application/x-ndjson"
 """A body that has no bound as a whole: charged as it comes."""
-_LARGE = ("publish_large", "put_large")
-"""A body that may be longer than any other: charged as it comes, too."""
-_PUBLISHES = ("publish", *_LARGE)
-_READS = ("read", "read_body", "receive")
+_BRINGS = (Charge.PUBLISHES, Charge.UPLOADS)
 _SILENT = TopicSettings()
 
 
@@ -101,17 +99,19 @@ class HttpQuotas:
 
     def admit(self, call: Call, connection: Counted) -> None:
         """Charge a call with what is known of it before its body is read. Raises a 429."""
-        if not self.on or call.forwarded or call.route.tag == "health":
+        charge = charge_of(call.route.name)
+        if not self.on or call.forwarded or charge is Charge.FREE:
             return
         principal = call.identity.name
         self._count_connection(connection, principal)
-        kind, now_s = _kind_of(call), self.now_s()
-        if kind in _PUBLISHES:
+        now_s = self.now_s()
+        if charge in _BRINGS:
             length = call.request.content_length
-            call.unpaid = length is None or kind in _LARGE or call.content_type == _STREAMED
+            uploads = charge is Charge.UPLOADS
+            call.unpaid = length is None or uploads or call.content_type == _STREAMED
             size = 0 if call.unpaid or length is None else min(length, self._config.body_bytes_max)
             found = self._limits.take(principal, bytes_in=size, messages_in=1, now_s=now_s)
-        elif kind in _READS:
+        elif charge is Charge.TAKES:
             found = self._limits.take(principal, bytes_out=0, messages_out=0, now_s=now_s)
         else:
             found = self._limits.take(principal, now_s=now_s)
@@ -143,11 +143,11 @@ class HttpQuotas:
             if call.messages and not response.prepared:
                 response.headers[MESSAGES_HEADER] = str(call.messages)
             return
-        kind, now_s = _kind_of(call), self.now_s()
-        if kind in _PUBLISHES:
+        charge, now_s = charge_of(call.route.name), self.now_s()
+        if charge in _BRINGS:
             more = max(0, call.messages - 1)  # one was paid for at the door
             self._limits.charge(call.identity.name, messages_in=more, now_s=now_s)
-        elif kind in _READS:
+        elif charge is Charge.TAKES:
             size = _size_of(response)
             self._limits.charge(
                 call.identity.name, bytes_out=size, messages_out=call.messages, now_s=now_s
@@ -364,11 +364,6 @@ def wait_of(error: BaseException) -> float:
     if isinstance(error, Problem) and error.code == QUOTA_EXCEEDED and error.can_retry:
         return float(error.extra.get("wait_s", 1.0))
     return 0.0
-
-
-def _kind_of(call: Call) -> str:
-    """What a call does to messages: `publish`, `read`, `receive`, `stream`; else something else."""
-    return call.route.name.partition("_of_")[0]
 
 
 def _size_of(response: web.StreamResponse) -> int:

@@ -15,6 +15,7 @@ from octavo.broker.errors import (
     PartitionNotFound,
     SettingsConflict,
     SubscriptionNotFound,
+    TooManySubscriptions,
     TopicNotFound,
 )
 from octavo.broker.types import PartitionState, SubscriptionSettings, TopicName, TopicSettings
@@ -142,3 +143,16 @@ async def test_a_namesake_made_at_once_is_another_topic(cluster: Cluster) -> Non
     await until(lambda: old.state is PartitionState.CLOSED, "A has dropped the old topic's")
     new = await owned(first.broker, NAME.partition(0))
     assert new.next_offset == 0
+
+
+async def test_a_topic_has_a_bounded_number_of_subscriptions(cluster: Cluster) -> None:
+    """Each costs memory at the owner, and there was no bound."""
+    a = (await cluster.start("A", subscriptions_max=2)).broker
+    await a.topics.create(NAME, TopicSettings())
+    settings = SubscriptionSettings(type="shared")
+    for name in ("s0", "s1", "s1"):
+        await a.topics.create_subscription(NAME, name, settings)
+    with pytest.raises(TooManySubscriptions, match="has 2 subscriptions, and may have 2"):
+        await a.topics.create_subscription(NAME, "s2", settings)
+    await a.topics.delete_subscription(NAME, "s0")
+    await a.topics.create_subscription(NAME, "s2", settings)

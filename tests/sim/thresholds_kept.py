@@ -174,6 +174,7 @@ KEPT: Mapping[str, str] = {
     """,
     "HTTP and sockets are outside of the simulator": """
         octavo.broker.http.api.forks:* octavo.broker.http.api.reader_tokens:*
+        octavo.broker.http.groups:_SHARE_OF_A_PRINCIPAL
         octavo.bookie.admin:* octavo.broker.http.api.cluster:* octavo.broker.http.api.deliveries:*
         octavo.broker.http.api.acks:* octavo.broker.http.api.cursors:*
         octavo.broker.http.stream:* octavo.broker.http.api.push:*
@@ -207,7 +208,8 @@ KEPT: Mapping[str, str] = {
         octavo.broker.http.forwarding:ASKED_AT_ONCE octavo.broker.http.forwarding:FIRST_PAUSE_S
         octavo.broker.http.forwarding:PAUSE_S_MAX octavo.broker.http.forwarding:KEEPALIVE_S
         octavo.broker.http.api.batching:SENT_TOGETHER_BYTES
-        octavo.broker.http.call:PRESSED_STALL_S octavo.spark.cluster:_ANSWER_S
+        octavo.broker.http.call:PRESSED_STALL_S octavo.broker.http.call:PACE_OVER_S
+        octavo.broker.http.call:PACED_FROM_BYTES octavo.spark.cluster:_ANSWER_S
         octavo.spark.commit:_ANSWER_S
     """,
     "SQLite and ZooKeeper are outside of the simulator": """

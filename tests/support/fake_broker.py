@@ -787,7 +787,12 @@ class FakeBroker:
         return sorted(self.cluster.namespaces)
 
     async def create(
-        self, name: TopicName, settings: TopicSettings, *, own: bool = False
+        self,
+        name: TopicName,
+        settings: TopicSettings,
+        *,
+        own: bool = False,
+        for_stream: bool = False,
     ) -> tuple[TopicInfo, bool]:
         if name.namespace not in self.cluster.namespaces:
             raise errors.NamespaceNotFound(f"no namespace {name.namespace}")
@@ -797,7 +802,7 @@ class FakeBroker:
                 raise errors.SettingsConflict(f"{name} exists with other settings")
             return found, False
         info = self.cluster.topics[name] = TopicInfo(
-            name, settings, NOW_MS, f"i{len(self.cluster.topics)}"
+            name, settings, NOW_MS, f"i{len(self.cluster.topics)}", for_stream=for_stream
         )
         self.cluster.subscriptions[name] = {}
         ids = sorted(self.cluster.brokers)
@@ -808,11 +813,16 @@ class FakeBroker:
         return info, True
 
     async def make(
-        self, source: TopicInfo, name: TopicName, points: Mapping[int, OwnersPoint]
+        self,
+        source: TopicInfo,
+        name: TopicName,
+        points: Mapping[int, OwnersPoint],
+        *,
+        for_stream: bool = False,
     ) -> TopicInfo:
         if name in self.cluster.topics:
             raise errors.TopicExists(f"{name} is there already")
-        await self.create(name, source.settings)
+        await self.create(name, source.settings, for_stream=for_stream)
         offsets = {number: one.point.offset for number, one in points.items()}
         for number, end in offsets.items():
             fork = self.cluster.partitions[name.partition(number)]

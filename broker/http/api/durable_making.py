@@ -46,7 +46,7 @@ from octavo.broker.http.forwarding import Reply, at_owner, with_owner
 from octavo.broker.http.problems import Problem
 from octavo.broker.partition.partition import Partition
 from octavo.broker.state.stream import StreamConfig, StreamState, media_type
-from octavo.broker.types import Owner, PartitionName, TopicInfo, TopicName, TopicSettings
+from octavo.broker.types import Owner, TopicInfo, TopicName, TopicSettings
 from octavo.protocol.batch import read_header
 from octavo.protocol.records import Record, read_records
 from octavo.security.rules import Kind, Operation, Resource
@@ -128,7 +128,7 @@ async def put_stream(call: Call) -> web.StreamResponse:
             )
         call.incarnation = info.incarnation
         try:
-            answer = await _make(call, topic.partition(0), asked, plan, body)
+            answer = await _make(call, info, asked, plan, body)
             if answer.status == 201 and not call.forwarded:
                 answer.headers["Location"] = _location(call)
             return answer
@@ -160,7 +160,7 @@ async def _topic(call: Call, asked: Asked, plan: Plan | None) -> tuple[TopicInfo
         await call.services.quotas.check_topics(topic)
     try:
         if asked.fork is None:
-            info, _ = await topics.create(topic, TopicSettings())
+            info, _ = await topics.create(topic, TopicSettings(), for_stream=True)
             return info, None
         plan = await planned(call, asked, asked.fork)
         return await forked(call, plan), plan
@@ -172,7 +172,7 @@ async def _topic(call: Call, asked: Asked, plan: Plan | None) -> tuple[TopicInfo
 
 
 async def _make(
-    call: Call, name: PartitionName, asked: Asked, plan: Plan | None, body: bytes
+    call: Call, info: TopicInfo, asked: Asked, plan: Plan | None, body: bytes
 ) -> web.StreamResponse:
     async def here(partition: Partition) -> web.StreamResponse:
         await clear(call, partition)
@@ -188,14 +188,24 @@ async def _make(
         if plan is not None and plan.part:
             records.insert(0, Record(None, plan.part, (), call.services.clock()))
         base = 0 if plan is None else plan.base
-        if stream.state is None and partition.next_offset > base:
-            # Of what is no stream yet: its publishers are kept out from now on.
-            call.check(Operation.ALTER, Resource(Kind.TOPIC, str(call.topic)))
+        if stream.state is None and (partition.next_offset > base or not info.for_stream):
+            _check_may_convert(call, config)
+        if records:
+            call.services.quotas.may_publish(call.topic)
         made = await stream.make(config, records, closed=asked.closed, base=base)
         count_stored(call, partition, records)
         return _made(stream.standing(), partition, made=made)
 
-    return await at_owner(call, name, here)
+    return await at_owner(call, info.name.partition(0), here)
+
+
+def _check_may_convert(call: Call, config: StreamConfig) -> None:
+    """Raises `Forbidden` unless the caller may make a stream of a topic that was made as none, or
+    has messages: that keeps its publishers out, and what expires is deleted."""
+    topic = Resource(Kind.TOPIC, str(call.topic))
+    call.check(Operation.ALTER, topic)
+    if config.ttl_s is not None or config.expires_at is not None:
+        call.check(Operation.DELETE, topic)
 
 
 async def clear(call: Call, partition: Partition) -> None:
@@ -366,7 +376,9 @@ async def forked(call: Call, plan: Plan) -> TopicInfo:
         try:
             async with _about(call, plan.source):
                 points = await points_of(call, plan.source, {0: str(plan.base)})
-            return await call.services.broker.forks.make(plan.source, call.topic, points)
+            return await call.services.broker.forks.make(
+                plan.source, call.topic, points, for_stream=True
+            )
         except ForkDisturbed:
             if last:
                 raise

@@ -18,6 +18,7 @@ from octavo.broker.errors import GroupFull, TopicNotFound
 from octavo.broker.http.api.topic_body import TIME, time_ms
 from octavo.broker.http.call import PARTITION_HIGHEST, Call
 from octavo.broker.http.groups import GroupName, KeptGroup, keeper_of, now_ms
+from octavo.broker.http.held_bytes import share_of
 from octavo.broker.http.problems import Problem
 from octavo.broker.types import Owner, PartitionName, TopicName, checked_name
 from octavo.protocol.numbers import whole
@@ -105,7 +106,9 @@ async def beat(call: Call) -> web.StreamResponse:
     if (elsewhere := _elsewhere(call, name)) is not None:
         return await call.services.peers.forward(call, elsewhere)
     wants = await _wanted(call, name, patterns)
-    kept = call.services.groups.open(name)
+    may = {one: _may_consume(call, one, name[1]) for one in {held.topic_name for held in holds}}
+    holds = frozenset(held for held in holds if may[held.topic_name])
+    kept = call.services.groups.open(name, share_of(call.identity))
     group = kept.group
     group.beat(
         member, call.identity.name, wants, holds,

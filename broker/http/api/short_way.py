@@ -219,16 +219,9 @@ class ShortWay:
                 self._passed_on.join(name, owner, record, known.grant.identity),
             )
         stored = _ShortCall(
-            services,
-            known.call,
-            topic.incarnation,
-            name,
-            owner_url,
-            len(body),
-            share,
-            caller,
+            services, known.call, topic.incarnation, name, owner_url, len(body), share, caller,
             joined,
-        )
+        )  # fmt: skip
         joined.stored.add_done_callback(stored)
         return True
 

@@ -147,6 +147,7 @@ async def put_topic(call: Call) -> web.StreamResponse:
     name = call.topic
     body = await call.read_json(TopicBody, required=False)
     settings = topic_settings(body, TopicSettings())
+    _check_may_see_schema(call, settings, None)
     broker = call.services.broker
     force = call.choice("force", "false", "true", "false") == "true"
     problem = await too_few_bookies(call, settings)
@@ -170,6 +171,14 @@ def _shown(info: TopicInfo, warnings: Sequence[str] = ()) -> answers.Topic:
     if found := [*warnings, *([risk] if risk else [])]:
         shown.warning = "; ".join(found)
     return shown
+
+
+def _check_may_see_schema(call: Call, settings: TopicSettings, before: str | None) -> None:
+    """Raises `Forbidden` where the topic is to be checked against a schema that the caller may not
+    see: the errors of its messages would tell what stands in it."""
+    subject = settings.schema_subject
+    if subject is not None and subject != before:
+        call.check(Operation.DESCRIBE, Resource(Kind.TOPIC, f"{call.namespace}/{subject}"))
 
 
 async def too_few_bookies(call: Call, settings: TopicSettings) -> Problem | None:
@@ -208,6 +217,7 @@ async def patch_topic(call: Call) -> web.StreamResponse:
     broker = call.services.broker
     info = await topic_of(call)
     settings = topic_settings(body, info.settings)
+    _check_may_see_schema(call, settings, info.settings.schema_subject)
     wider = settings.ensemble_size > info.settings.ensemble_size
     if wider and (problem := await too_few_bookies(call, settings)) is not None:
         raise problem

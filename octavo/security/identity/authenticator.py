@@ -41,7 +41,7 @@ from octavo.security.identity.passwords import (
     parse_plain,
 )
 from octavo.security.identity.scram import ScramServer
-from octavo.security.identity.token_form import TOKEN_CHARS_MAX, Token, read_token
+from octavo.security.identity.token_form import LEEWAY_S, TOKEN_CHARS_MAX, Token, read_token
 from octavo.security.identity.users import Users, groups_of
 from octavo.security.principal import (
     ANONYMOUS,
@@ -255,6 +255,10 @@ class Authenticator:
             claims = tokens.verify(self._keys.tokens, token, now_s=wall_s)
         elif self._foreign is not None:
             claims = await self._foreign.verify(token, wall_s)
+            # A provider's clock may be ahead by so much: what it says to have issued just after
+            # tokens were revoked may be from before.
+            if claims.issued_at_s is not None:
+                claims = claims._replace(issued_at_s=max(0.0, claims.issued_at_s - LEEWAY_S))
         else:
             raise Unauthenticated("the token is none of this cluster, and no other is believed")
         identity = Identity(

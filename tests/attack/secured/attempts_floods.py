@@ -143,3 +143,49 @@ async def silent(world: SecuredWorld) -> None:
     await works(world)
     for writer in writers:
         writer.transport.abort()
+
+
+@secured("48 uploads at a byte a second take the room for bodies")
+async def trickled_uploads(world: SecuredWorld) -> None:
+    head = request(
+        "POST", "/v1/topics/tenant/own/large",
+        lines=[bearer(world.tokens["mallory"]), b"Transfer-Encoding: chunked"], close=False,
+    ).replace(b"Content-Length: 0\r\n", b"")  # fmt: skip
+    began = time.monotonic()
+    writers = []
+    try:
+        for number in range(48):
+            _, writer = await open_to(world.brokers[number % len(world.brokers)], world.tls)
+            writer.write(head)
+            writers.append(writer)
+        while time.monotonic() - began < 6.0:
+            for writer in writers:
+                if not writer.is_closing():
+                    writer.write(b"1\r\nx\r\n")
+            await works(world)
+            body = b"x" * 1_000_000
+            said = await world.ask("POST", f"{OPEN_TOPIC}/messages", body, who="alice")
+            assert said.status == 200, said
+            await asyncio.sleep(1.0)
+    finally:
+        for writer in writers:
+            writer.transport.abort()
+
+
+@secured("one tenant takes all consumer groups, and claims partitions of another")
+async def other_doors(world: SecuredWorld) -> None:
+    member = "/v1/groups/tenant/g/members/m"
+    body = {"topics": ["own"], "holds": ["vault/secret/0"]}
+    said = await world.ask("POST", member, body, who="mallory")
+    assert said.status == 200, said
+    assert b"vault" not in said.body, said
+    statuses = set()
+    for number in range(520):
+        path = f"/v1/groups/tenant/g{number}/members/m"
+        said = await world.ask("POST", path, {"topics": ["own"]}, who="mallory")
+        statuses.add(said.status)
+    assert 409 in statuses, "one principal founds no more than a part of all groups"
+    assert statuses <= {200, 409}, statuses
+    for number in range(520):
+        await world.ask("DELETE", f"/v1/groups/tenant/g{number}/members/m", who="mallory")
+    await world.ask("DELETE", member, who="mallory")

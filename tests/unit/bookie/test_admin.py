@@ -13,6 +13,7 @@ from octavo.bookie import admin as module
 from octavo.bookie.admin import AdminServer, number_of
 from octavo.bookie.metrics import BookieMetrics
 from octavo.protocol.codes import BookieIOError
+from tests.support.fake_broker import until
 
 
 @pytest.fixture
@@ -124,3 +125,42 @@ async def test_time_bytes_and_connections_are_bounded(
     for writer in (idle_writer, slow_writer, third_writer):
         writer.close()
     assert (await ask(admin, "GET /healthz"))[0] == 200
+
+
+async def test_silent_connections_keep_no_probe_out(
+    admin: AdminServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger's 64 idle connections were all there might be, and a new one was closed."""
+    monkeypatch.setattr(module, "_CONNECTIONS_MAX", 6)
+    monkeypatch.setattr(module, "_CONNECTIONS_OF_ADDRESS_MAX", 4)
+    silent = [await asyncio.open_connection("127.0.0.1", admin.port) for _ in range(12)]
+    for _ in range(5):
+        assert (await ask(admin, "GET /healthz"))[0] == 200
+    assert admin.describe()["connections"] <= 4
+    for reader, _ in silent[:8]:
+        assert await asyncio.wait_for(_ended(reader), 5)
+    for _, writer in silent:
+        writer.close()
+    await until(lambda: admin.describe() == {"connections": 0, "silent": 0})
+
+
+async def test_of_connections_that_are_answered_none_is_cut_off(
+    admin: AdminServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_CONNECTIONS_MAX", 2)
+    go_on = asyncio.Event()
+    admin.route("GET", "/slow", lambda query: go_on.wait())
+    asked = [asyncio.create_task(ask(admin, "GET /slow")) for _ in range(2)]
+    await until(lambda: admin.describe() == {"connections": 2, "silent": 0})
+    reader, writer = await asyncio.open_connection("127.0.0.1", admin.port)
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+    go_on.set()
+    assert [status for status, _ in await asyncio.gather(*asked)] == [200, 200]
+
+
+async def _ended(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await reader.read() == b""
+    except ConnectionResetError:
+        return True

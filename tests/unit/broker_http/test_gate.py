@@ -15,7 +15,7 @@ from octavo.broker.http.former_names import FormerNames
 from octavo.broker.http.needs import Right
 from octavo.broker.http.router import Route, path_names
 from octavo.broker.http.routes import ROUTES
-from octavo.broker.types import checked_name
+from octavo.broker.types import TopicName, TopicSettings, checked_name
 from octavo.metadata.store import SessionState
 from octavo.security.principal import ANONYMOUS
 from octavo.security.rules import Kind, Operation
@@ -401,6 +401,56 @@ async def test_what_making_a_durable_stream_needs(one: Running, authority: FakeA
     for who in ("maker", "writer", "reader"):
         assert await put("one", who) == 403, "it has messages, and publishers"
     assert await put("one", "alice") == 201
+
+
+async def test_a_topic_that_is_not_used_yet_is_no_empty_stream(
+    one: Running, authority: FakeAuthority
+) -> None:
+    """A PUT with a time to live made a stream of another's new topic, and so deleted it."""
+    authority.secure(
+        "allow user:alice all *", "allow user:maker create topic:public/*",
+        "allow user:changer create,alter topic:public/*",
+    )  # fmt: skip
+    assert (await one.api.put("/v1/topics/public/new", headers=as_user("alice"))).status == 201
+
+    async def put(name: str, who: str, **more: str) -> int:
+        headers = {"Content-Type": "text/plain", "Stream-TTL": "1", **as_user(who)}
+        return (await one.api.call("PUT", STREAMS + name, headers=headers)).status
+
+    for who in ("maker", "changer"):
+        assert await put("new", who) == 403, "what expires is deleted"
+    assert one.partition("public/new").stream.state is None
+    answer = await one.api.post(
+        "/v1/topics/public/new/messages", b"x", "text/plain", headers=as_user("alice")
+    )
+    assert answer.status == 200, answer
+    assert await put("mine", "maker") == 201
+    assert await put("mine", "maker") == 200
+    # A stream of which only the topic came to be: its maker may go on.
+    broker = one.cluster.brokers["b0"]
+    await broker.create(TopicName("public", "half"), TopicSettings(), for_stream=True)
+    assert await put("half", "maker") == 201
+
+
+async def test_a_schema_that_may_not_be_seen_is_told_by_no_errors(
+    one: Running, authority: FakeAuthority
+) -> None:
+    """A topic of one's own, checked against another's schema, told it error by error."""
+    await one.api.put("/v1/topics/public/own")
+    authority.secure(
+        "allow user:bob all topic:public/own*", "allow user:eve all topic:public/own",
+        "allow user:bob describe topic:public/secret",
+    )  # fmt: skip
+    for who, status in (("eve", 403), ("bob", 200)):
+        for subject in ("secret", "own-2"):
+            answer = await one.api.call(
+                "PATCH", "/v1/topics/public/own", json={"schema": {"subject": subject}},
+                headers=as_user(who),
+            )  # fmt: skip
+            assert answer.status == status, answer
+    body = {"schema": {"subject": "secret"}}
+    answer = await one.api.put("/v1/topics/public/own", json=body, headers=as_user("eve"))
+    assert answer.status == 403, answer
 
 
 def test_names_of_tests_are_names() -> None:

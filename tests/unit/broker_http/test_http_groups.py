@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from octavo.broker.errors import GroupFull
 from octavo.broker.http.config import HttpConfig
-from octavo.broker.http.groups import Groups, keeper_of
+from octavo.broker.http.groups import Groups, KeptGroup, keeper_of, now_ms
 from octavo.broker.types import BrokerInfo
 from tests.support.fake_broker import Running, running
+from tests.support.fake_security import FakeAuthenticator, FakeAuthority, as_user
 
 MEMBER = "/v1/groups/public/billing/members/"
 
@@ -122,3 +125,60 @@ async def test_groups_without_members_are_not_kept() -> None:
     groups.open(("public", "a"))
     groups.open(("public", "b"))
     assert groups.find(("public", "a")) is None
+
+
+async def test_a_member_holds_nothing_that_it_may_not_consume() -> None:
+    """A member claimed partitions of another's topic, and its consumers were given none."""
+    authority = FakeAuthority()
+    async with running(1, authority=authority, authenticator=FakeAuthenticator()) as cluster:
+        await cluster.api.put("/v1/topics/public/t1")
+        await cluster.api.put("/v1/topics/public/t2")
+        authority.secure(
+            "allow user:alice all *", "allow user:mallory consume subscription:public/*",
+            "allow user:mallory consume topic:public/t2",
+        )  # fmt: skip
+
+        async def beats(who: str, **body: Any) -> Any:
+            answer = await cluster.api.call(
+                "POST", MEMBER + who, json={"topics": ["t*"], **body}, headers=as_user(who)
+            )
+            assert answer.status == 200, answer
+            return answer.json()["partitions"]
+
+        claimed = ["public/t1/0", "public/t2/0", "public/none/0"]
+        assert await beats("mallory", holds=claimed) == ["public/t2/0"]
+        assert "public/t1/0" in await beats("alice")
+
+
+def test_one_principal_founds_no_more_than_a_quarter_of_all_groups() -> None:
+    """One tenant took all 2,000."""
+    groups = Groups(HttpConfig(groups_max=8))
+
+    async def fill() -> None:
+        for number in range(2):
+            groups.open(("public", f"m{number}"), "user:mallory")
+        with pytest.raises(GroupFull, match="user:mallory has founded 2"):
+            groups.open(("public", "m2"), "user:mallory")
+        groups.open(("public", "m1"), "user:mallory")  # it is there already
+        groups.open(("public", "a"), "user:alice")
+        for number in range(5):
+            groups.open(("public", f"s{number}"))  # of nobody that is known
+        with pytest.raises(GroupFull, match="groups_max"):
+            groups.open(("public", "s5"))
+
+    asyncio.run(with_members(groups, fill))
+
+
+async def with_members(groups: Groups, fill: Any) -> None:
+    """Every group that is made has a member, so none is forgotten as empty."""
+    made = groups.open
+
+    def opened(name: tuple[str, str], founder: str = "") -> KeptGroup:
+        found = made(name, founder)
+        found.group.beat(
+            "a", founder, [], frozenset(), generation=0, session_ms=60_000, now_ms=now_ms()
+        )
+        return found
+
+    groups.open = opened  # type: ignore[method-assign]
+    await fill()

@@ -20,6 +20,7 @@ TOPIC = "/v1/topics/public/one"
 WIDE = "/v1/topics/public/wide"
 BATCH = "application/vnd.kafka.recordbatch.v2"
 NDJSON = "application/x-ndjson"
+TEXT = {"Content-Type": "text/plain"}
 
 
 @pytest.fixture
@@ -385,3 +386,42 @@ async def test_quotas_that_make_no_sense(
     answer = await one.api.put(f"/v1/quotas/{subject}", json=body)
     assert (answer.status, answer.json()["code"]) == (422, code), answer
     assert (await one.api.get("/v1/quotas")).json() == {"quotas": []}
+
+
+async def test_what_a_durable_put_begins_with_is_published(one: Running) -> None:
+    """11 MB/s went in by PUT at a quota of 20 kB/s."""
+    clock = Frozen(one)
+    await set_quota(one, "anonymous", publish_bytes=1000)
+    path = "/v1/durable-streams/public/s"
+    answers = [
+        await one.api.call("PUT", f"{path}{n}", data=b"x" * 900, headers=TEXT) for n in range(3)
+    ]
+    assert [answer.status for answer in answers] == [201, 429, 429]
+    refused(answers[1], "anonymous", "publish_bytes", 1000)
+    clock.now_s += 10
+    await set_quota(one, "namespace:public", publish_bytes=100)
+    answers = [
+        await one.api.call("PUT", f"{path}n{n}", data=b"x" * 900, headers=TEXT) for n in range(2)
+    ]
+    assert [answer.status for answer in answers] == [201, 429], "by the owner, for the namespace"
+
+
+async def test_peeking_is_reading(one: Running) -> None:
+    """5 MB/s went out by peek at a quota of 20 kB/s."""
+    clock = Frozen(one)
+    await one.api.put(f"{TOPIC}/subscriptions/s", json={"start": "earliest"})
+    await one.api.post(f"{TOPIC}/messages", b"x" * 5000, "text/plain")
+    await set_quota(one, "anonymous", read_bytes=1000)
+    peek = f"{TOPIC}/subscriptions/s/peek"
+    assert (await one.api.get(peek)).status == 200
+    refused(await one.api.get(peek), "anonymous", "read_bytes", 1000)
+    clock.now_s += 60
+    assert (await one.api.get(peek)).status == 200
+
+
+async def test_reader_tokens_are_counted_among_what_is_read(one: Running) -> None:
+    Frozen(one)
+    await set_quota(one, "anonymous", read_bytes=100)
+    path = f"{TOPIC}/reader-token"
+    assert (await one.api.post(path)).status == 200
+    refused(await one.api.post(path), "anonymous", "read_bytes", 100)

@@ -13,9 +13,11 @@ from structlog.testing import capture_logs
 
 from octavo.process import fetching
 from octavo.process.fetching import fetch
+from octavo.security.identity.token_form import LEEWAY_S
 from octavo.security.principal import Unauthenticated
-from tests.support.foreign_tokens import EC, FOREIGN, OTHER_RSA, RSA, jwk, signed
-from tests.support.identities import Lab, lab
+from tests.support.fake_broker import until
+from tests.support.foreign_tokens import EC, FOREIGN, OTHER_RSA, RSA, claims, jwk, signed
+from tests.support.identities import NOW_S, Lab, lab
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -170,3 +172,20 @@ async def test_an_answer_that_is_none_changes_nothing(how, tmp_path):
                 await here.bearer(signed(OTHER_RSA, "RS256", kid="2"))
             assert [line["event"] for line in logs] == ["jwks_not_fetched", "login_failed"]
         await here.bearer(signed(RSA, "RS384", kid="1"))
+
+
+@pytest.mark.parametrize("ahead_s", [0, 1, LEEWAY_S])
+async def test_a_token_of_a_clock_that_is_ahead_ends_when_tokens_are_revoked(tmp_path, ahead_s):
+    """It said that it was issued after they were revoked, and so it outlived that."""
+    async with provider(jwk(RSA, kid="1")) as there, believing(tmp_path, there) as here:
+        await here.with_user("alice")
+        token = signed(RSA, "RS256", claims(iat=NOW_S + ahead_s), kid="1")
+        await here.bearer(token)
+        await here.users.revoke_tokens("alice", here.now_s)
+        await until(lambda: here.authenticator.users.get("alice").not_before_s)
+        for later_s in (0, 1, 60, 300):
+            here.now_s = NOW_S + later_s
+            with pytest.raises(Unauthenticated, match="revoked"):
+                await here.bearer(token)
+        later = signed(RSA, "RS256", claims(iat=NOW_S + LEEWAY_S + 1), kid="1")
+        await here.bearer(later)

@@ -1,0 +1,62 @@
+"""What each call costs the quota of its caller, by the name of its route. Pure.
+
+    PUBLISHES   brings messages: its body is charged before it is read, as its head announces it
+    UPLOADS     brings one that may be longer than any other: charged as it comes
+    TAKES       is answered with messages, or with what reads them: charged by its answer
+    STREAMS     gives messages without end: each piece is charged when it is sent
+    CALLS       neither: it is one of the caller's requests
+    FREE        no caller's: between brokers, and what a node is watched by (tag `health`)
+
+What was stored in or taken from a partition is charged to its namespace by its owner besides. Every
+route stands here; `tests/unit/broker_http/test_charges.py` fails for one that does not.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+
+class Charge(enum.Enum):
+    """What a call is charged for."""
+
+    PUBLISHES = "publishes"
+    UPLOADS = "uploads"
+    TAKES = "takes"
+    STREAMS = "streams"
+    CALLS = "calls"
+    FREE = "free"
+
+
+_TABLE: Mapping[Charge, str] = {
+    Charge.PUBLISHES: "publish publish_of_stream put_stream",
+    Charge.UPLOADS: "publish_large put_large",
+    Charge.TAKES: "read read_of_stream read_body receive peek issue_reader_token get_entry",
+    Charge.STREAMS: "stream",
+    Charge.CALLS: """
+        list_namespaces put_namespace get_namespace delete_namespace
+        list_topics put_topic get_topic patch_topic delete_topic fork_topic get_partition
+        explain_topic explain_partition unload_topic unload_partition
+        truncate offsets acquire_access get_access release_access delete_stream
+        list_subscriptions put_subscription get_subscription delete_subscription
+        acknowledge seek skip expire beat leave_group get_group
+        list_schema_subjects register_schema check_schema get_schema_subject put_schema_subject
+        get_schema delete_schema_subject
+        commit_bulk_load begin_bulk_load abort_bulk_load get_bulk_load
+        list_ledgers get_ledger recover_ledger list_bookies list_brokers drain_broker undrain_broker
+        get_cluster list_quotas get_quota put_quota delete_quota
+        get_policy get_user_groups put_policy confirm_clock
+    """,
+    Charge.FREE: """
+        healthz readyz openapi metrics status_page
+        fork_point let_go write_audit prepare_partition take_partition unused copy_large load_part
+    """,
+}
+CHARGES: Mapping[str, Charge] = {
+    name: charge for charge, names in _TABLE.items() for name in names.split()
+}
+
+
+def charge_of(route: str) -> Charge:
+    """Of the route of this name; a call on one partition costs what the same on the topic does."""
+    return CHARGES[route.removesuffix("_of_partition")]

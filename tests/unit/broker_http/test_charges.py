@@ -1,0 +1,42 @@
+"""Every route has a rule for quotas and for the audit; a new one without a rule fails here."""
+
+from __future__ import annotations
+
+import pytest
+
+from octavo.broker.http.charges import CHARGES, Charge, charge_of
+from octavo.broker.http.former_names import FormerNames
+from octavo.broker.http.router import Route
+from octavo.broker.http.routes import ROUTES
+from octavo.security.rules import Operation
+
+ALL_ROUTES = FormerNames().routes(ROUTES)
+
+
+def base(route: Route) -> str:
+    return route.name.removesuffix("_of_partition")
+
+
+def test_each_route_has_one_charge_and_no_charge_is_left_over() -> None:
+    assert {base(route) for route in ROUTES} == set(CHARGES)
+
+
+@pytest.mark.parametrize("route", ALL_ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_the_charge_goes_with_what_the_call_does(route: Route) -> None:
+    charge = charge_of(route.name)
+    assert (charge is Charge.FREE) == (route.needs.is_inner or route.tag == "health")
+    takes_bytes = any(
+        content.media_type in ("text/plain", "application/octet-stream") for content in route.body
+    )
+    if takes_bytes and not route.needs.is_inner:
+        assert charge in (Charge.PUBLISHES, Charge.UPLOADS), "its body becomes messages"
+    operations = {right.operation for right in route.needs.rights}
+    if charge in (Charge.PUBLISHES, Charge.UPLOADS):
+        assert operations & {Operation.PRODUCE, Operation.CREATE}
+    if charge in (Charge.TAKES, Charge.STREAMS):
+        assert operations & {Operation.CONSUME, Operation.ADMIN}
+
+
+@pytest.mark.parametrize("route", ALL_ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_the_audit_hears_of_it_by_a_right_or_it_is_nobodys_deed(route: Route) -> None:
+    assert route.needs.rights or route.needs.is_inner or route.needs.is_open
