@@ -670,15 +670,26 @@ class Dispatcher:
             return self.keys.take(consumer, room), False
         if (first := self._first_asleep()) is not None:
             end = min(end, first)
-        offsets = self._take_ready(messages_max, end) if self._ready else []
+        offsets = self._take_ready(messages_max, self._ready_end(end)) if self._ready else []
         room = min(messages_max, self._leased_max - self.leased - self.ready) - len(offsets)
         if room > 0 and self.delays and not offsets:
             due = self._take_due(now_ms, room)
             if due:
                 return due, True
         if room > 0 and self._fresh < end and not self.delays.is_full:
-            self._take_fresh(offsets, room, end)
+            self._take_fresh(offsets, room, min(end, self._ready[0]) if self._ready else end)
         return offsets, False
+
+    def _ready_end(self, end: int) -> int:
+        """Return the offset before which messages that came back are taken first.
+
+        A message that the last owner left with a consumer may come back while messages before it
+        are still fresh here. It waits for them: a batch names ascending offsets, and in an
+        exclusive or failover subscription no message overtakes another.
+        """
+        if not self._resumed or self.delays.is_full:
+            return end
+        return min(end, self._first_fresh())
 
     def _tell_due(self, keys: KeyOrder, now_ms: int) -> None:
         """Where keys have an order what is due has its place in it, like any other message."""

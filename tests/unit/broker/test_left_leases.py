@@ -103,7 +103,12 @@ def test_all_goes_on_at_the_next_owner_as_if_it_was_the_same(type_: str, seed: i
         if what == "hand over":
             one = handed(type_, one, now)
         elif what == "take":
+            waiting = sorted(set(range(END)) - model.acked - set(model.out))
             found = take(one, name, now, rng.randint(1, 7))
+            if found is not None:
+                assert found.offsets == sorted(found.offsets), "readers of the log go forward"
+                if type_ != "shared":
+                    assert found.offsets == waiting[: len(found.offsets)], "none overtakes another"
             for offset in [] if found is None else found.offsets:
                 assert found is not None
                 assert offset not in model.out, "nobody has it"
