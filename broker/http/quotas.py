@@ -99,8 +99,10 @@ class HttpQuotas:
 
     def admit(self, call: Call, connection: Counted) -> None:
         """Charge a call with what is known of it before its body is read. Raises a 429."""
+        if not self.on or call.forwarded:
+            return
         charge = charge_of(call.route.name)
-        if not self.on or call.forwarded or charge is Charge.FREE:
+        if charge is Charge.FREE:
             return
         principal = call.identity.name
         self._count_connection(connection, principal)
