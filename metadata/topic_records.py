@@ -307,6 +307,22 @@ class PartitionRecord:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
+def partition_start(first_base: int | None, trimmed_to: int) -> int:
+    """The first offset that is left of a partition whose first ledger, if any, begins there.
+
+    The rule of the partition's owner and of Spark, which reads the record by itself.
+    """
+    return trimmed_to if first_base is None else max(first_base, trimmed_to)
+
+
+def partition_end(last_end: int | None, trimmed_to: int) -> int:
+    """One past the last offset of a partition whose last ledger, if any, ends there.
+
+    What was trimmed was there, also when bookies do not tell yet how far an open ledger goes.
+    """
+    return trimmed_to if last_end is None else max(last_end, trimmed_to)
+
+
 @dataclass(frozen=True, slots=True)
 class BackoffRecord:
     """How long a message waits for its next delivery: `first_ms`, then `factor` times as long

@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from octavo.metadata.bulk_loads import PrivateLedger
+from octavo.metadata.topic_records import partition_end, partition_start
 from octavo.metadata.topics import PartitionLedger
 from octavo.protocol.batch import BatchHeader
 
@@ -184,8 +185,8 @@ class LedgerList:
     @property
     def earliest_offset(self) -> int:
         """The first offset that is left."""
-        first = self.segments[0].base_offset if self.segments else 0
-        return max(first, self.trimmed_to)
+        first_base = self.segments[0].base_offset if self.segments else None
+        return partition_start(first_base, self.trimmed_to)
 
     @property
     def last(self) -> PartitionLedger | None:
@@ -195,7 +196,8 @@ class LedgerList:
     @property
     def end_offset(self) -> int:
         """One past the last offset; the newest ledger must be closed."""
-        return end_offset(self.segments[-1]) if self.segments else self.trimmed_to
+        last_end = end_offset(self.segments[-1]) if self.segments else None
+        return partition_end(last_end, self.trimmed_to)
 
     @property
     def closed(self) -> tuple[PartitionLedger, ...]:

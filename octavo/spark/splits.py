@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from octavo.metadata.offloads import is_only_copy, is_readable
+from octavo.metadata.topic_records import partition_end, partition_start
 from octavo.metadata.topics import CompactionRecord, OffloadRecord
 from octavo.protocol.append_time import Appended
 from octavo.protocol.codes import OctavoError
@@ -87,7 +88,7 @@ class View:
     @property
     def earliest(self) -> int:
         """The first offset that is left."""
-        return max(self.spans[0].base, self.trimmed_to) if self.spans else self.trimmed_to
+        return partition_start(self.spans[0].base if self.spans else None, self.trimmed_to)
 
     @property
     def beginning(self) -> int:
@@ -97,7 +98,7 @@ class View:
     @property
     def end(self) -> int:
         """One past the last confirmed message."""
-        end = self.spans[-1].end if self.spans else self.trimmed_to
+        end = partition_end(self.spans[-1].end if self.spans else None, self.trimmed_to)
         # What was compacted was confirmed, whatever the bookies tell of the open ledger now.
         return end if self.compacted is None else max(end, self.compacted.horizon)
 
