@@ -41,6 +41,7 @@ from octavo.keys import data_keys_of
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.options import LedgerOptions
 from octavo.ledger.write.writer import LedgerWriter
+from octavo.metadata.opening import SESSION_TIMEOUT_MS as SHIPPED_SESSION_TIMEOUT_MS
 from octavo.metadata.opening import open_store
 from octavo.metadata.secret import cluster_secret
 from octavo.metadata.store import MetadataStore
@@ -64,7 +65,14 @@ QUICK: dict[str, Any] = {
     "suspect_ms": 1_000.0,
 }
 """Deadlines for tests: short, but long enough for a busy machine."""
+PATIENT: dict[str, Any] = QUICK | {
+    "add_timeout_s": 60.0,
+    "read_timeout_s": 60.0,
+    "connect_timeout_s": 60.0,
+}
+"""For tests in which no bookie is silent: a disk that stalls for seconds ends nothing."""
 SESSION_TIMEOUT_MS = 10_000
+PATIENT_SESSION_TIMEOUT_MS = 60_000
 FAST: dict[str, Any] = {
     "reopen_delay_ms": 50,
     "reopen_delay_ms_max": 200,
@@ -73,6 +81,7 @@ FAST: dict[str, Any] = {
     "balance_after_ms": 600_000,
 }
 LEASED_MAX = 50_000
+GIVEN_BACK_S_MAX = 30.0
 T = TypeVar("T")
 TOPIC = TopicName("public", "flights")
 
@@ -133,8 +142,10 @@ class Cluster:
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         tls: Certificates | None = None,
         guarded: bool = False,
+        patient: bool = False,
     ) -> None:
         self.folder = folder
+        self._deadlines = PATIENT if patient else QUICK
         self.store = store
         self.guarded = guarded
         """Whether bookies ask who calls, once the policy says so, and our own clients tell."""
@@ -190,7 +201,7 @@ class Cluster:
         client = LedgerClient(
             self.store,
             rng=random.Random(seed),
-            options=LedgerOptions(**{**QUICK, **options}),
+            options=LedgerOptions(**{**self._deadlines, **options}),
             clock=lambda: 1_700_000_000_000,
             tls=self.tls,
             prove=await self.prove_as("client"),
@@ -285,7 +296,7 @@ class Cluster:
         ledgers = LedgerClient(
             store,
             rng=rng,
-            options=LedgerOptions(**QUICK),
+            options=LedgerOptions(**self._deadlines),
             clock=clock,
             tls=self.tls,
             prove=await self.prove_as(config.broker_id),
@@ -390,11 +401,18 @@ async def running_cluster(
     session_timeout_ms: int = SESSION_TIMEOUT_MS,
     tls: Certificates | None = None,
     guarded: bool = False,
+    patient: bool = False,
     **how: Any,
 ) -> AsyncIterator[Cluster]:
-    """`bookies` bookies with the settings `how`, and `brokers` behind HTTP, `broker-0` first."""
-    async with open_metadata(folder) as store:
-        cluster = Cluster(folder, store, session_timeout_ms, tls, guarded)
+    """`bookies` bookies with the settings `how`, and `brokers` behind HTTP, `broker-0` first.
+
+    `patient`: sessions and requests outlast a machine that stands still for seconds.
+    """
+    bookies_session_ms = SHIPPED_SESSION_TIMEOUT_MS
+    if patient:
+        bookies_session_ms = session_timeout_ms = PATIENT_SESSION_TIMEOUT_MS
+    async with open_metadata(folder, bookies_session_ms) as store:
+        cluster = Cluster(folder, store, session_timeout_ms, tls, guarded, patient)
         try:
             for number in range(1, bookies + 1):
                 await cluster.start_bookie(f"b{number}", **how)
@@ -406,8 +424,16 @@ async def running_cluster(
             raise
         parts = cluster.parts()
         await cluster.close()
-        left = held_after_close(parts)
-        assert not left, f"counted, and not given back at the end: {left}"
+        await _all_given_back(parts)
+
+
+async def _all_given_back(parts: list[object]) -> None:
+    """Wait until calls that the close cut off have given back their share: threads end later."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + GIVEN_BACK_S_MAX
+    while left := held_after_close(parts):
+        assert loop.time() < until_s, f"counted, and not given back at the end: {left}"
+        await asyncio.sleep(0.01)
 
 
 @pytest.fixture
@@ -458,7 +484,7 @@ async def make_topic(broker: Broker, name: TopicName = TOPIC, **settings: Any) -
 
 async def owned(broker: Broker, name: PartitionName) -> Partition:
     """The partition, claimed and opened here whatever the preference."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while True:
             try:
                 owner = await broker.ownership.owner_of(name, forwarded=True)
@@ -489,7 +515,7 @@ async def values(partition: Partition, start: int = 0) -> list[str]:
     return found
 
 
-async def until(condition: Callable[[], Any], what: str, timeout_s: float = 15.0) -> None:
+async def until(condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> None:
     """Wait until the condition holds; fail with `what` if it does not."""
     try:
         async with asyncio.timeout(timeout_s):

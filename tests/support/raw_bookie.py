@@ -18,7 +18,7 @@ from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.files import Disk, File, RealDisk, RealFile
 from octavo.bookie.node import BookieNode
 from octavo.bookie.wire.guard import Guard
-from octavo.metadata.opening import open_store
+from octavo.metadata.opening import SESSION_TIMEOUT_MS, open_store
 from octavo.metadata.store import MetadataStore
 from octavo.protocol import extension
 from octavo.protocol.answers import (
@@ -248,10 +248,12 @@ def config_in(folder: Path, **how: Any) -> BookieConfig:
 
 
 @contextlib.asynccontextmanager
-async def open_metadata(folder: Path) -> AsyncIterator[MetadataStore]:
+async def open_metadata(
+    folder: Path, session_timeout_ms: int = SESSION_TIMEOUT_MS
+) -> AsyncIterator[MetadataStore]:
     """The embedded store in `folder`; one file is one cluster."""
     os.makedirs(folder, exist_ok=True)
-    store = open_store(f"file://{folder}/metadata.db")
+    store = open_store(f"file://{folder}/metadata.db", session_timeout_ms=session_timeout_ms)
     await store.start()
     try:
         yield store

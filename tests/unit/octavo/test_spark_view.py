@@ -22,7 +22,7 @@ _SOON = st.tuples(st.sampled_from(["roll over", "write", "trim", "truncate"]), s
 
 
 def view_of(ledger_list: LedgerList, confirmed: int) -> View:
-    """Spark's view when bookies tell of so many messages of the open ledger."""
+    """Spark's view when bookies tell of `confirmed` messages of the open ledger."""
 
     async def end_of(link: PartitionLedger) -> int:
         return link.base_offset + confirmed
