@@ -230,6 +230,9 @@ class BookieNode:
             lambda: storage.pending_add_bytes,
         )
         metrics.gauge("octavo_bookie_ledgers", "Ledgers known here", lambda: len(storage.ledgers()))
+        metrics.gauge(
+            "octavo_bookie_entry_logs_open", "Entry logs open", lambda: storage.logs.open_count
+        )
         metrics.scrubbing(storage.scrubber.progress)
         metrics.garbage(collector.status)
 

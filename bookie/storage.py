@@ -193,7 +193,8 @@ class Storage:
         lost is accepted; it is told of that, and limbo is durable when it returns.
         """
         threads = _Threads(config)
-        logs = EntryLogs(disk, config.ledger_directories, config.entry_log_bytes_max)
+        bounds = config.entry_log_bytes_max, config.open_entry_logs_max
+        logs = EntryLogs(disk, config.ledger_directories, *bounds)
         blocking = Blocking(threads.flush)
         damages = DamageRegistry(clock)
         try:

@@ -68,7 +68,7 @@ class _ReadOnlyDisk:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self.list_directory, self.exists = disk.list_directory, disk.exists
-        self.free_bytes = disk.free_bytes
+        self.free_bytes, self.descriptors_max = disk.free_bytes, disk.descriptors_max
 
     def open(self, path: str, *, create: bool = False, write: bool = False) -> File:  # noqa: ARG002
         """Read-only, whatever was asked for."""

@@ -23,7 +23,7 @@ from typing import Any
 import structlog
 
 from octavo.bookie.disk.damage import Damage, DamagedRead, DamageKind, DamageRegistry
-from octavo.bookie.disk.files import Disk, DiskError
+from octavo.bookie.disk.files import Disk, DiskError, NoDescriptorLeft
 from octavo.bookie.entrylog.format import file_name
 from octavo.bookie.entrylog.log import EntryLogs
 from octavo.bookie.entrylog.walk import Checked, LogCheck
@@ -90,10 +90,12 @@ class LogScrub:
         return self._walk.done
 
     def step(self) -> int:
-        """Read and judge the next slice; returns its bytes."""
+        """Read and judge the next slice; returns its bytes. Raises `NoDescriptorLeft`."""
         before = self._walk.offset
         try:
             found = self._walk.step(SLICE_BYTES)
+        except NoDescriptorLeft:
+            raise  # the pass ends; it says nothing of the log
         except (FileNotFoundError, DiskError) as error:
             self._walk.done = True
             gone = isinstance(error, FileNotFoundError)

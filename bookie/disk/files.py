@@ -17,6 +17,8 @@ import contextlib
 import errno
 import fcntl
 import os
+import resource
+import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -40,6 +42,13 @@ class DiskFull(DiskError):
     """No space left. Nothing that was acked is touched by it."""
 
     name = "disk-full"
+    retryable = True
+
+
+class NoDescriptorLeft(DiskError):
+    """The process, or the machine, may open no more files. It says nothing of the file itself."""
+
+    name = "no-descriptor-left"
     retryable = True
 
 
@@ -112,6 +121,9 @@ class Disk(Protocol):
     def free_bytes(self, path: str) -> tuple[int, int]:
         """(free, total) bytes of the file system that holds `path`."""
 
+    def descriptors_max(self) -> int:
+        """How many files this process may have open at once, sockets among them."""
+
     def lock(self, path: str) -> File:
         """Take an exclusive lock file, held until closed. Raises `DiskError` naming the holder."""
 
@@ -125,6 +137,8 @@ def _failure(call: str, path: str, error: OSError) -> DiskError:
     what = f"{call} {path}: {error.strerror or error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(f"{what}; free some space on this file system")
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return NoDescriptorLeft(f"{what}; raise the limit of open files (ulimit -n)")
     return DiskError(what)
 
 
@@ -323,6 +337,11 @@ class RealDisk:
         except OSError as error:
             raise _failure("statvfs", path, error) from error
         return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
+    def descriptors_max(self) -> int:
+        """How many files this process may have open at once, sockets among them."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
     def lock(self, path: str) -> File:
         """Take an exclusive lock file, held until closed. Raises `DiskError` naming the holder."""

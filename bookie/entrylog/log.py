@@ -5,22 +5,21 @@ never appended to. Space is reserved ahead, hence "disk full" shows before the w
 failed sync. Whatever cannot be read, or is not what the index said, is `BookieIOError` and never
 `NoSuchEntry` (BookKeeper #2908: a damaged log answered "no entry", and recovery cut the ledger).
 
-A `LogHandle` is a file that several threads read and one removes: it is closed after the last read
-under way. The number of a closed file goes to the next one that is opened, so a read between the
-closing and its own system call would return another file's bytes. A removed file refuses further
-reads (`LogRemoved`), and its space is given back when those under way have ended.
+Several threads read a log's file and one removes it. A bounded number of logs is open
+(open_logs.py), and each is closed only when no read uses it. A removed log refuses further reads
+(`LogRemoved`), and its space is given back when those under way have ended.
 """
 
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from crc32c import crc32c
 
 from octavo.bookie.disk.damage import Damage, DamagedRead, DamageKind
-from octavo.bookie.disk.files import Disk, DiskError, File
+from octavo.bookie.disk.files import Disk, DiskError, File, NoDescriptorLeft
 from octavo.bookie.entrylog.format import (
     FILE_HEADER_BYTES,
     FOOTER,
@@ -40,6 +39,7 @@ from octavo.bookie.entrylog.format import (
     file_name,
     log_id_of,
 )
+from octavo.bookie.entrylog.open_logs import OpenLogs, open_logs_max
 from octavo.bookie.entrylog.walk import LogWalk, Read, ledgers_map
 from octavo.protocol.codes import BookieIOError, OctavoError, Scope
 
@@ -58,13 +58,21 @@ class EntryLogMissing(OctavoError):
 class EntryLogs:
     """All entry logs of one bookie, over one or more folders."""
 
-    def __init__(self, disk: Disk, directories: Sequence[str], log_bytes_max: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directories: Sequence[str],
+        log_bytes_max: int,
+        open_max: int = 8,
+    ) -> None:
+        """`open_max` bounds the logs that are open at once, below what the process may open. The
+        default suits tools, which go through one log after the other."""
         assert directories
         self._disk = disk
         self._directories = tuple(directories)
         self._log_bytes_max = log_bytes_max
         self._paths: dict[int, str] = {}
-        self._readers: dict[int, LogHandle] = {}
+        self._open = OpenLogs(open_logs_max(open_max, disk.descriptors_max()))
         self._current: File | None = None
         self._current_id = 0
         self._last_id = 0
@@ -136,7 +144,12 @@ class EntryLogs:
         does not move back to where it is cut off now.
         """
         file = self._disk.open(self._paths[log_id], write=True)
-        self._readers[log_id] = LogHandle(file)
+        try:
+            return self._cut_file(file, log_id, vouched, journaled)
+        finally:
+            file.close()
+
+    def _cut_file(self, file: File, log_id: int, vouched: int, journaled: bool) -> int:
         size = file.size()
         if decode_file_header(file.pread(FILE_HEADER_BYTES, 0)) != log_id:
             return max(size, vouched)
@@ -259,7 +272,7 @@ class EntryLogs:
         self._reserved = min(_RESERVE_BYTES, self._log_bytes_max)
         self._bytes_of = {}
         self._paths[log_id] = path
-        self._readers[log_id] = LogHandle(file)
+        self._open.keep_for_writer(log_id, file)
 
     def seal(self) -> None:
         """End the current log with its ledgers map, cut the reserve, sync."""
@@ -268,11 +281,18 @@ class EntryLogs:
             return
         write_tail(file, self._bytes_of, self._offset)
         self._current = None
+        self._open.written(self._current_id)
+
+    @property
+    def open_count(self) -> int:
+        """How many logs are open now."""
+        return len(self._open)
 
     def size_of(self, log_id: int) -> int:
         """Bytes of a log's file. Raises `DamagedRead`."""
         try:
-            return self._reader(log_id).size()
+            with self._file(log_id) as file:
+                return file.size()
         except DiskError as error:
             raise self._unreadable(error, log_id, 0, 0) from error
 
@@ -280,7 +300,6 @@ class EntryLogs:
         """Remove a log for ever; durable on return. Who reads it meanwhile asks the index again."""
         assert log_id < self._current_id
         path = self._paths.pop(log_id)
-        handle = self._readers.pop(log_id, None)
         try:
             with contextlib.suppress(FileNotFoundError):
                 self._disk.unlink(path)
@@ -288,41 +307,39 @@ class EntryLogs:
             self._paths[log_id] = path
             raise
         finally:
-            if handle is not None:
-                handle.remove()
+            self._open.drop(log_id)
         self._disk.sync_directory(path.rpartition("/")[0])
 
     def close(self) -> None:
         """Give all files back."""
-        for file in tuple(self._readers.values()):
-            file.close()
-        self._readers.clear()
+        self._open.close()
         self._current = None
 
-    def _reader(self, log_id: int) -> LogHandle:
-        found = self._readers.get(log_id)
-        if found is None:
-            path = self.path_of(log_id)
-            if log_id not in self._paths:
-                raise DamagedRead(
-                    f"entry log {path} is missing", Damage(DamageKind.MISSING_FILE, path, 0, 0)
-                )
-            try:
-                file = self._disk.open(path)
-            except (FileNotFoundError, DiskError) as error:
-                gone = isinstance(error, FileNotFoundError)
-                kind = DamageKind.MISSING_FILE if gone else DamageKind.UNREADABLE
-                raise DamagedRead(
-                    f"entry log {path} cannot be opened: {error}", Damage(kind, path, 0, 0)
-                ) from error
-            mine = LogHandle(file)
-            found = self._readers.setdefault(log_id, mine)  # two readers may come here at once
-            if found is not mine:
-                file.close()
-            if log_id not in self._paths:  # it went meanwhile: nobody else closes this one
-                self._readers.pop(log_id, None)
-                found.remove()
-        return found
+    @contextlib.contextmanager
+    def _file(self, log_id: int) -> Iterator[File]:
+        """The file of a log, open as long as it is used. Raises `LogRemoved`, `DamagedRead`."""
+        with self._open.use(log_id, partial(self._open_log, log_id)) as file:
+            if log_id not in self._paths:  # it went while it was opened
+                self._open.drop(log_id)
+                raise LogRemoved(f"{file.path} was removed")
+            yield file
+
+    def _open_log(self, log_id: int) -> File:
+        path = self.path_of(log_id)
+        if log_id not in self._paths:
+            raise DamagedRead(
+                f"entry log {path} is missing", Damage(DamageKind.MISSING_FILE, path, 0, 0)
+            )
+        try:
+            return self._disk.open(path)
+        except NoDescriptorLeft:
+            raise
+        except (FileNotFoundError, DiskError) as error:
+            gone = isinstance(error, FileNotFoundError)
+            kind = DamageKind.MISSING_FILE if gone else DamageKind.UNREADABLE
+            raise DamagedRead(
+                f"entry log {path} cannot be opened: {error}", Damage(kind, path, 0, 0)
+            ) from error
 
     def path_of(self, log_id: int) -> str:
         """Where a log lies, or would."""
@@ -340,11 +357,15 @@ class EntryLogs:
     def read_bytes(self, log_id: int, offset: int, length: int) -> bytes:
         """Raw bytes of a log, fewer at its end. Raises `DamagedRead`."""
         try:
-            return self._reader(log_id).pread(length, offset)
+            with self._file(log_id) as file:
+                return file.pread(length, offset)
         except DiskError as error:
             raise self._unreadable(error, log_id, offset, length) from error
 
-    def _unreadable(self, error: DiskError, log_id: int, offset: int, length: int) -> DamagedRead:
+    def _unreadable(self, error: DiskError, log_id: int, offset: int, length: int) -> BookieIOError:
+        """What to raise: damage, unless it is only this process that cannot open the file."""
+        if isinstance(error, NoDescriptorLeft):
+            return BookieIOError(f"entry log {file_name(log_id)}: {error}")
         kind = DamageKind.UNREADABLE
         if isinstance(error, LogRemoved):
             kind = DamageKind.MISSING_FILE
@@ -432,8 +453,9 @@ class EntryLogs:
         if footer is not None:
             return footer[0]
         try:
-            if ends_at(self._reader(log_id), found):
-                return found
+            with self._file(log_id) as file:
+                if ends_at(file, found):
+                    return found
         except DiskError as error:
             raise self._unreadable(error, log_id, found, 0) from error
         return size + 1  # whatever was behind it is lost: each log but the current one is sealed
@@ -455,68 +477,6 @@ class LogRemoved(DiskError):
     name = "log-removed"
 
 
-class LogHandle:
-    """The readers' side of one entry log's file. May be used by any thread."""
-
-    __slots__ = ("_file", "_lock", "_reads", "_removed")
-
-    def __init__(self, file: File) -> None:
-        self._file = file
-        self._lock = threading.Lock()
-        self._reads = 0
-        self._removed = False
-
-    def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
-        return {"reads": self._reads}
-
-    @property
-    def path(self) -> str:
-        """Where it lies, or lay."""
-        return self._file.path
-
-    def size(self) -> int:
-        """Bytes of the file. Raises `LogRemoved`."""
-        self._begin()
-        try:
-            return self._file.size()
-        finally:
-            self._end()
-
-    def pread(self, length: int, offset: int) -> bytes:
-        """Up to `length` bytes; fewer only at the end of the file. Raises `LogRemoved`."""
-        self._begin()
-        try:
-            return self._file.pread(length, offset)
-        finally:
-            self._end()
-
-    def remove(self) -> None:
-        """No read begins any more; close when those under way have ended."""
-        with self._lock:
-            self._removed = True
-            last = not self._reads
-        if last:
-            self._file.close()
-
-    def close(self) -> None:
-        """Close now. The caller knows that nobody reads."""
-        self._file.close()
-
-    def _begin(self) -> None:
-        with self._lock:
-            if self._removed:
-                raise LogRemoved(f"{self._file.path} was removed")
-            self._reads += 1
-
-    def _end(self) -> None:
-        with self._lock:
-            self._reads -= 1
-            last = self._removed and not self._reads
-        if last:
-            self._file.close()
-
-
 def write_tail(file: File, bytes_of: dict[int, int], end: int) -> None:
     """Put map and footer at `end`, cut what follows, sync."""
     tail = encode_map(bytes_of, end)
@@ -526,7 +486,7 @@ def write_tail(file: File, bytes_of: dict[int, int], end: int) -> None:
     file.datasync()
 
 
-def ends_at(file: File | LogHandle, offset: int) -> bool:
+def ends_at(file: File, offset: int) -> bool:
     """Whether a good map and footer stand at `offset`, whatever the file's length."""
     front = file.pread(MAP_FRONT.size, offset)
     if len(front) < MAP_FRONT.size:

@@ -49,6 +49,7 @@ class SimFile:
         return self._inode.size
 
     def pread(self, length: int, offset: int) -> bytes:
+        assert not self.closed, f"{self._path} is read behind its close"
         self._handle.enter("pread", self._path)
         return self._inode.pread(length, offset)
 
@@ -200,6 +201,9 @@ class SimHandle:
     def free_bytes(self, path: str) -> tuple[int, int]:
         self.enter("free_bytes", path)
         return max(0, self.disk.capacity - self.disk.used), self.disk.capacity
+
+    def descriptors_max(self) -> int:
+        return 1024
 
     def lock(self, path: str) -> File:
         self.enter("lock", path)

@@ -258,6 +258,7 @@ def _garbage_limits(rng: random.Random) -> dict[str, Any]:
         "gc_bytes_per_s": rng.choice((100_000, 10_000_000)),
         "gc_disk_free_bytes_min": 5_000,
         "gc_deleted_keep_ms": rng.choice((1, 1_000, 1_000_000)),
+        "open_entry_logs_max": rng.choice((1, 2, 900)),
     }
 
 

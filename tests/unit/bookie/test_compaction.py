@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from octavo.bookie.disk.damage import DamagedRead, DamageKind
 from octavo.bookie.disk.files import DiskError, DiskFull, SyncFailed
 from octavo.bookie.entrylog.format import encode_map
 from octavo.bookie.entrylog.log import EntryLogs
@@ -217,14 +218,12 @@ async def test_a_reader_asks_the_index_again_when_its_log_goes(bench: Bench) -> 
 async def test_a_read_under_way_keeps_the_file_open_and_no_later_one_begins(bench: Bench) -> None:
     await fill(bench)
     logs = logs_of(bench)
-    handle = logs._reader(1)
-    handle._begin()
-    await clear_all(bench)
-    file = handle._file
-    assert not file.closed  # type: ignore[attr-defined]
-    with pytest.raises(DiskError):
-        handle.pread(1, 0)
-    handle._end()
+    with logs._file(1) as file:
+        await clear_all(bench)
+        assert not file.closed  # type: ignore[attr-defined]
+        with pytest.raises(DamagedRead) as refused:
+            logs.read_bytes(1, 0, 1)
+        assert refused.value.damage.kind is DamageKind.MISSING_FILE
     assert file.closed  # type: ignore[attr-defined]
 
 

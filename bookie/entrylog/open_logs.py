@@ -1,0 +1,165 @@
+"""The entry logs that are open: a bounded number, and the one that was used longest ago goes first.
+
+Each open log takes a file descriptor, and sockets need these too. A bookie with 10 TB has 20,000
+logs: a reader that goes through an old topic would open all of them, and at the limit of the
+process no connection could be accepted any more.
+
+A file is never closed while a read uses it, nor while the writer appends to it. The number of a
+closed descriptor goes to the next file that is opened, so a read that began before the close would
+return bytes of another file. So more than `open_max` are open for a moment when more threads than
+that read, each another log.
+
+May be used by any thread. The lock is held for no call to the disk.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+
+from octavo.bookie.disk.files import File, NoDescriptorLeft
+
+_SHARE_OF_DESCRIPTORS = 4
+"""At most a fourth of a process's descriptors: the rest is for connections and the index."""
+
+
+def open_logs_max(wanted: int, descriptors_max: int) -> int:
+    """How many logs may be open in a process that may have `descriptors_max` files open. Pure."""
+    return max(1, min(wanted, descriptors_max // _SHARE_OF_DESCRIPTORS))
+
+
+class _OpenLog:
+    """One open file, and how it is used."""
+
+    __slots__ = ("dropped", "file", "reads", "written")
+
+    def __init__(self, file: File, *, written: bool = False) -> None:
+        self.file = file
+        self.reads = 0
+        self.written = written
+        self.dropped = False
+        """No read begins any more; the last one closes the file."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the file may be closed now."""
+        return not self.reads and not self.written
+
+
+class OpenLogs:
+    """The open entry logs of one bookie."""
+
+    def __init__(self, open_max: int) -> None:
+        self._open_max = open_max
+        self._lock = threading.Lock()
+        self._open: OrderedDict[int, _OpenLog] = OrderedDict()
+        """By log id; the one that was used last stands last."""
+        self._leaving = 0
+        """Dropped logs that reads still use."""
+
+    def __len__(self) -> int:
+        """Count the descriptors in use."""
+        return len(self._open) + self._leaving
+
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        with self._lock:
+            reads = sum(log.reads for log in self._open.values())
+            over = len(self._open) - max(1, self._open_max)
+        return {"reads": reads, "leaving": self._leaving, "over": max(0, over)}
+
+    @contextmanager
+    def use(self, log_id: int, open_file: Callable[[], File]) -> Iterator[File]:
+        """Lend the file of a log, opened by `open_file` if need be; what that raises is raised.
+
+        When the process has no descriptor left, idle logs are closed and it is tried once more.
+        """
+        log = self._begin(log_id) or self._opened(log_id, open_file)
+        try:
+            yield log.file
+        finally:
+            self._end(log)
+
+    def _begin(self, log_id: int) -> _OpenLog | None:
+        with self._lock:
+            log = self._open.get(log_id)
+            if log is not None:
+                log.reads += 1
+                self._open.move_to_end(log_id)
+        return log
+
+    def _opened(self, log_id: int, open_file: Callable[[], File]) -> _OpenLog:
+        try:
+            file = open_file()
+        except NoDescriptorLeft:
+            self._close(self._take_idle(0))
+            file = open_file()
+        mine = _OpenLog(file)
+        with self._lock:
+            log = self._open.setdefault(log_id, mine)  # two reads may come here at once
+            log.reads += 1
+            self._open.move_to_end(log_id)
+        if log is not mine:
+            file.close()
+        self._close(self._take_idle(self._open_max))
+        return log
+
+    def _end(self, log: _OpenLog) -> None:
+        with self._lock:
+            log.reads -= 1
+            last = log.dropped and not log.reads
+            self._leaving -= last
+            over = len(self._open) > self._open_max
+        if last:
+            log.file.close()
+        if over:
+            self._close(self._take_idle(self._open_max))
+
+    def _take_idle(self, left_max: int) -> list[_OpenLog]:
+        """Take idle logs out, oldest first, until `left_max` are left or all are in use."""
+        with self._lock:
+            excess = max(0, len(self._open) - left_max)
+            idle = (log_id for log_id, log in self._open.items() if log.is_idle)
+            return [self._open.pop(log_id) for log_id in list(islice(idle, excess))]
+
+    @staticmethod
+    def _close(logs: list[_OpenLog]) -> None:
+        for log in logs:
+            log.file.close()
+
+    def keep_for_writer(self, log_id: int, file: File) -> None:
+        """Take in a file that is being written: it stays open until `written`."""
+        with self._lock:
+            assert log_id not in self._open
+            self._open[log_id] = _OpenLog(file, written=True)
+        self._close(self._take_idle(self._open_max))
+
+    def written(self, log_id: int) -> None:
+        """The writer has ended the log: from now on it is closed like every other."""
+        with self._lock:
+            log = self._open.get(log_id)
+            if log is not None:
+                log.written = False
+        self._close(self._take_idle(self._open_max))
+
+    def drop(self, log_id: int) -> None:
+        """Close the log of a removed file, at the end of the last read that uses it."""
+        with self._lock:
+            log = self._open.pop(log_id, None)
+            if log is None:
+                return
+            log.dropped = True
+            last = not log.reads
+            self._leaving += not last
+        if last:
+            log.file.close()
+
+    def close(self) -> None:
+        """Close all. The caller knows that no read is under way."""
+        with self._lock:
+            logs = list(self._open.values())
+            self._open.clear()
+        self._close(logs)
