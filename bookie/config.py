@@ -85,7 +85,7 @@ class BookieConfig:
     """A longer entry log is closed and a new one begun."""
     open_entry_logs_max: int = 900
     """Entry logs open at once, and never more than a fourth of the files that the process may
-    open; the one that was read longest ago is closed."""
+    open; the log that was read longest ago is closed."""
     flush_interval_ms: int = 10_000
     """The write cache is flushed at least so often; bounds the replay after a crash."""
 

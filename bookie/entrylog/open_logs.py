@@ -1,4 +1,4 @@
-"""The entry logs that are open: a bounded number, and the one that was used longest ago goes first.
+"""Keeps a bounded number of entry logs open, and closes the log that was used longest ago first.
 
 Each open log takes a file descriptor, and sockets need these too. A bookie with 10 TB has 20,000
 logs: a reader that goes through an old topic would open all of them, and at the limit of the
@@ -50,13 +50,13 @@ class _OpenLog:
 
 
 class OpenLogs:
-    """The open entry logs of one bookie."""
+    """The open entry logs of a bookie."""
 
     def __init__(self, open_max: int) -> None:
         self._open_max = open_max
         self._lock = threading.Lock()
         self._open: OrderedDict[int, _OpenLog] = OrderedDict()
-        """By log id; the one that was used last stands last."""
+        """By log id; the log that was used last stands last."""
         self._leaving = 0
         """Dropped logs that reads still use."""
 

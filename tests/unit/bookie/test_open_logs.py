@@ -45,7 +45,7 @@ def open_under(folder: Path) -> int:
 
 
 def filled(disk: RealDisk | MemoryDisk, folder: str, logs: int = LOGS) -> EntryLogs:
-    """Logs of one record each, opened with `BOUND`."""
+    """Make logs with a record each, at most `BOUND` of them open."""
     disk.make_directory(folder)
     made = EntryLogs(disk, [folder], 400, BOUND)
     made.open()
