@@ -119,6 +119,9 @@ KEPT: Mapping[str, str] = {
     "one read is compared entry by entry, however long; test_holes_below_the_highest_entry": """
         octavo.bookie.write.repeats:_READ_BYTES
     """,
+    "of the process's limit of open files; what it bounds is drawn (open_entry_logs_max)": """
+        octavo.bookie.entrylog.open_logs:_SHARE_OF_DESCRIPTORS
+    """,
     "a world in seconds, the simulator draws what it multiplies": """
         octavo.broker.partition.opening:_LONGER_MAX
     """,
