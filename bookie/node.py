@@ -24,6 +24,7 @@ import structlog
 
 from octavo.bookie.admin import AdminServer, number_of
 from octavo.bookie.config import BookieConfig
+from octavo.bookie.disk import space
 from octavo.bookie.disk.files import Disk, DiskError, File
 from octavo.bookie.gc.collector import Collector
 from octavo.bookie.gc.deletion_proof import DeletionProof
@@ -37,7 +38,7 @@ from octavo.bookie.storage import Storage
 from octavo.bookie.wire.guard import Guard
 from octavo.bookie.wire.listener import Listener, SecureListener
 from octavo.bookie.wire.server import BookieServer
-from octavo.metadata.bookies import AUTH, INCARNATION, BookieInfo, BookieRegistry
+from octavo.metadata.bookies import AUTH, INCARNATION, READ_ONLY_BECAUSE, BookieInfo, BookieRegistry
 from octavo.metadata.cookie import Cookie
 from octavo.metadata.high_water import HighWaterStore
 from octavo.metadata.ledgers import LedgerStore
@@ -122,6 +123,8 @@ class BookieNode:
         self._high_water: HighWaterMark | None = None
         self._told_read_only = config.read_only
         self._short_of_space = False
+        self._short_because = ""
+        """As it was when it turned short of space."""
         self._free_bytes = self._most_free_bytes = 0
         self._total_bytes = 0
         self._stopping = False
@@ -185,6 +188,12 @@ class BookieNode:
         """Whether it takes no ordinary adds at present."""
         return self._told_read_only or self._short_of_space
 
+    @property
+    def read_only_because(self) -> str:
+        """Why it is read-only, in words; empty when it is not."""
+        told = [space.TOLD] if self._told_read_only else []
+        return "; ".join((*told, self._short_because) if self._short_of_space else told)
+
     def info(self) -> dict[str, Any]:
         """What `NODE_INFO` answers."""
         return {
@@ -200,7 +209,8 @@ class BookieNode:
 
     def _health(self) -> tuple[bool, dict[str, Any]]:
         reason = str(self.failed.exception()) if self.failed.done() else None
-        return not self._stopping and reason is None, {**self.info(), "failed": reason}
+        shown = {"read_only_because": self.read_only_because or None, "failed": reason}
+        return not self._stopping and reason is None, {**self.info(), **shown}
 
     # Garbage and damage
 
@@ -410,6 +420,8 @@ class BookieNode:
             properties[AUTH] = OCTAVO
         if self.config.rack:
             properties["rack"] = self.config.rack
+        if self.read_only:
+            properties[READ_ONLY_BECAUSE] = self.read_only_because
         if not self.storage.limbo.is_over:
             properties["unsure_through"] = str(self.storage.limbo.unsure_through)
         await self._registry.register(
@@ -493,8 +505,15 @@ class BookieNode:
         )
         was_short = self._short_of_space
         self._short_of_space = free < limit or self.storage.disk_full
-        if self._short_of_space and not was_short and collect:
-            self.collector.start_now()
+        if self._short_of_space and not was_short:
+            self._short_because = space.disk_is_short(
+                measured,
+                self.config.disk_free_bytes_min,
+                self.config.disk_free_bytes_resume,
+                write_failed=self.storage.disk_full,
+            )
+            if collect:
+                self.collector.start_now()
         self.server.takes_recovery_adds = free >= self.config.disk_free_bytes_reserve
         self._apply_mode(free_bytes=free)
 
@@ -504,6 +523,8 @@ class BookieNode:
             return
         self.server.read_only = read_only
         self.metrics.read_only.set(read_only)
+        if read_only:
+            why = {**why, "reason": self.read_only_because}
         log.warning(
             "bookie_read_only" if read_only else "bookie_writable", bookie=self.bookie_id, **why
         )

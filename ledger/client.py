@@ -19,7 +19,7 @@ import structlog
 from octavo.ledger.actions import ChooseReplacements
 from octavo.ledger.bookies.bookies import Bookies, settle
 from octavo.ledger.bookies.connection import BookieConnection
-from octavo.ledger.bookies.placement import choose_ensemble, choose_replacements
+from octavo.ledger.bookies.placement import choose_ensemble, choose_replacements, no_choice
 from octavo.ledger.context import OpenWriter, Ticking
 from octavo.ledger.encryption import Sealing, opening_of
 from octavo.ledger.errors import (
@@ -356,6 +356,11 @@ class LedgerClient:
             suspects=self.bookies.suspects(),
             open_ledgers=self._open_ledgers,
         )
+
+    def why_no_choice(self, failed: Mapping[str, str]) -> str:
+        """Why bookies are not chosen now; `failed` for a ledger, with their errors."""
+        suspects = self.bookies.suspects()
+        return no_choice(self.bookies.available, suspects=suspects, failed=failed)
 
     def has_unsure_bookie(self, metadata: LedgerMetadata) -> bool:
         """Whether a bookie that the record names lost data, and may have lost some of this ledger.

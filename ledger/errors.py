@@ -38,14 +38,16 @@ class LedgerClosed(LedgerError):
 
 
 class NotEnoughBookies(LedgerError):
-    """Fewer bookies than an ensemble, or a write set, needs. Names those that are up."""
+    """Fewer bookies than an ensemble, or a write set, needs. Names those that are up, and says in
+    `why` what keeps the others from being a choice."""
 
     name = "not-enough-bookies"
     retryable = True
 
-    def __init__(self, what: str, needed: int, up: Collection[str]) -> None:
+    def __init__(self, what: str, needed: int, up: Collection[str], why: str = "") -> None:
         names = ", ".join(sorted(up)) or "none"
-        super().__init__(f"{what}: {needed} bookies needed, {len(up)} usable ({names})")
+        said = f"{what}: {needed} bookies needed, {len(up)} usable ({names})"
+        super().__init__(f"{said}; {why}" if why else said)
         self.needed = needed
         self.up = tuple(sorted(up))
 

@@ -43,6 +43,8 @@ _log = structlog.get_logger()
 INCARNATION = "incarnation"
 AUTH = "auth"
 """By which plugin callers may prove who they are, in AUTH; a bookie without it asks nobody."""
+READ_ONLY_BECAUSE = "read_only_because"
+"""Why a bookie turned read-only, in words, as it was when it did."""
 _ENDPOINT = "bookie"
 _PROTOCOL = "bookie-rpc"
 _READ_ONLY = "readonly"
@@ -74,6 +76,11 @@ class BookieInfo:
         """The highest ledger of which it may have lost something; −1 when of none."""
         text = self.properties.get("unsure_through", "")
         return int(text) if text.isascii() and text.isdigit() else -1
+
+    @property
+    def read_only_because(self) -> str:
+        """Why it is read-only, in its own words; empty when it is not, or does not say."""
+        return self.properties.get(READ_ONLY_BECAUSE, "") if self.read_only else ""
 
     @property
     def auth(self) -> str:

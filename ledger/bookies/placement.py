@@ -17,6 +17,8 @@ from octavo.ledger.errors import NotEnoughBookies
 from octavo.metadata.bookies import BookieInfo
 
 RACK = "rack"
+_NAMED_MAX = 10
+_REASON_CHARACTERS_MAX = 300
 
 
 def choose_ensemble(
@@ -30,11 +32,12 @@ def choose_ensemble(
 ) -> tuple[str, ...]:
     """Choose `ensemble_size` distinct writable bookies; `open_ledgers`: how many each has.
 
-    Raises `NotEnoughBookies` naming who is up.
+    Raises `NotEnoughBookies` naming who is up, and why each other bookie is no choice.
     """
     usable = {b: info for b, info in candidates.items() if not info.read_only}
     if len(usable) < ensemble_size:
-        raise NotEnoughBookies("a new ensemble", ensemble_size, usable)
+        why = no_choice(candidates, suspects=suspects)
+        raise NotEnoughBookies("a new ensemble", ensemble_size, usable, why)
     ensemble: list[str | None] = [None] * ensemble_size
     for position in range(ensemble_size):
         free = {b: info for b, info in usable.items() if b not in ensemble}
@@ -71,6 +74,43 @@ def choose_replacements(
             open_ledgers=open_ledgers,
         )  # fmt: skip
     return spares
+
+
+def no_choice(
+    candidates: Mapping[str, BookieInfo],
+    *,
+    suspects: Collection[str] = (),
+    failed: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Say in words how many bookies are registered, and why some of them are not chosen.
+
+    `failed`: those that failed for the ledger in question, with the error.
+    """
+    if not candidates and not failed:
+        return "no bookie is registered"
+    told = []
+    for bookie_id in sorted({*candidates, *failed}):
+        info = candidates.get(bookie_id)
+        said = []
+        if bookie_id in failed:
+            said.append(f"failed for this ledger ({_short(failed[bookie_id])})")
+        if info is None:
+            said.append("is not registered")
+        elif info.read_only:
+            reason = info.read_only_because or "it does not say why"
+            said.append(f"is read-only ({_short(reason)})")
+        elif bookie_id in suspects and not said:
+            said.append("failed lately: others are preferred for a while")
+        if said:
+            told.append(f"{bookie_id} {', and '.join(said)}")
+    if len(told) > _NAMED_MAX:
+        told = [*told[:_NAMED_MAX], f"and {len(told) - _NAMED_MAX} more"]
+    return f"{len(candidates)} registered" + (": " + "; ".join(told) if told else "")
+
+
+def _short(text: str) -> str:
+    most = _REASON_CHARACTERS_MAX
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _best(

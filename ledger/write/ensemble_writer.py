@@ -323,7 +323,9 @@ class EnsembleWriter:
         if self.core.state is State.OPEN:  # a failed bookie is just tried again: once more, if ever
             self._stall = self._loop.call_later(_GIVE_UP_PAUSE_S, self._give_up)
         else:
-            self.perform(self.core.give_up())
+            core = self.core
+            failed = {core.ensemble[p]: str(error) for p, error in core.down.items()}
+            self.perform(core.give_up(self._client.why_no_choice(failed)))
 
     # ------------------------------------------------------------------ the clock
 

@@ -264,8 +264,8 @@ class WriterState:
         """The process stops writing without closing the ledger."""
         return self._end(error) if self.state in (*ADDABLE, State.CLOSING) else []
 
-    def give_up(self) -> list[WriterAction]:
-        """The time allowed by `Stalled` is over."""
+    def give_up(self, why: str = "") -> list[WriterAction]:
+        """The time allowed by `Stalled` is over; `why` tells of the bookies that are no choice."""
         if self.state is not State.STALLED:
             return []
         up = [self.ensemble[p] for p in self.live]
@@ -274,6 +274,7 @@ class WriterState:
                 f"ledger {self.metadata.ledger_id}: cannot reach its ack quorum",
                 self.quorum.ack_quorum,
                 up,
+                why,
             )
         )
 

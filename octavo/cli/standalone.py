@@ -211,10 +211,25 @@ def _how_commands_find_it(cluster: ClusterFile) -> str:
     return f"\ncommands  export OCTAVO_URL={','.join(cluster.urls)}"
 
 
+def _read_only_ones(cluster: ClusterFile) -> list[str]:
+    """A warning for each bookie that takes no adds."""
+    return [
+        f"{member.name} is read-only: {member.read_only_because}"
+        for member in cluster.of_kind("bookie")
+        if member.read_only_because
+    ]
+
+
 def _announce(cluster: ClusterFile, took_s: float, as_json: bool) -> None:
+    warnings = _read_only_ones(cluster)
+    bookies = len(cluster.of_kind("bookie"))
+    is_writable = bookies - len(warnings) >= min(bookies, TOPIC_ENSEMBLE)
     if as_json:
-        emit_json({"ready": True, "took_s": round(took_s, 3), **asdict(cluster)})
+        told = {**asdict(cluster), "ready": is_writable, "warnings": warnings}
+        emit_json({"took_s": round(took_s, 3), **told})
         return
+    for warning in warnings:
+        out.print(f"warning: {warning}", markup=False, style="bold yellow")
     rows = [
         (
             member.name,
@@ -225,7 +240,16 @@ def _announce(cluster: ClusterFile, took_s: float, as_json: bool) -> None:
         )
         for member in cluster.members
     ]
-    out.print(f"[bold green]ready[/] after {took_s:.1f} s, data in {cluster.folder}\n")
+    if is_writable:
+        out.print(f"[bold green]ready[/] after {took_s:.1f} s, data in {cluster.folder}\n")
+    else:
+        out.print(
+            f"started after {took_s:.1f} s, data in {cluster.folder}; nothing can be published: "
+            f"{bookies - len(warnings)} of {bookies} bookies are writable, and a topic needs "
+            f"{min(bookies, TOPIC_ENSEMBLE)}\n",
+            markup=False,
+            style="bold red",
+        )
     emit_table(("process", "address", "admin", "pid", "log (in logs/)"), rows)
     url = cluster.urls[0]
     topic = f"{url}/v1/topics/public/greetings"

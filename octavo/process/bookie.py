@@ -56,7 +56,11 @@ async def serve_bookie(spec: ProcessSpec, life: Life) -> None:
             await node.start()
             failed = asyncio.ensure_future(life.fail_with(node.failed))
             try:
-                life.ready(bookie_id=node.bookie_id, address=node.address)
+                life.ready(
+                    bookie_id=node.bookie_id,
+                    address=node.address,
+                    read_only_because=node.read_only_because,
+                )
                 prove = await node_prover(store, node.bookie_id, wall_clock_ms)
                 copies = kept_copies(
                     node, store, rng=rng, clock=wall_clock_ms, tls=tls, prove=prove

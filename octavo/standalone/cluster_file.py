@@ -39,6 +39,8 @@ class Member:
     """A bookie's, for health, metrics and what `octavo bookie … --url` asks; a broker has none."""
     log: str = ""
     restarts: int = 0
+    read_only_because: str = ""
+    """Why a bookie took no adds when it started; empty when it took them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

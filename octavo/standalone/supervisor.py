@@ -83,6 +83,10 @@ class Plan:
     folder."""
 
 
+def _read_only_because(facts: Mapping[str, Any]) -> str:
+    return str(facts.get("read_only_because") or "")
+
+
 def _write_private(path: Path, text: str) -> None:
     """A file that nobody else may read, whole or not there."""
     draft = path.with_suffix(".tmp")
@@ -341,7 +345,15 @@ class Supervisor:
         facts = await child.start()
         member = self._member(child.name)
         address = str(facts.get("url") or facts.get("address") or "")
-        self._change(replace(member, pid=child.pid, state="running", address=address))
+        self._change(
+            replace(
+                member,
+                pid=child.pid,
+                state="running",
+                address=address,
+                read_only_because=_read_only_because(facts),
+            )
+        )
         watcher = asyncio.create_task(self._keep_alive(child), name=f"watch {child.name}")
         self._watchers[child.name] = watcher
 
@@ -373,14 +385,20 @@ class Supervisor:
             while True:
                 await asyncio.sleep(pauses.next_s())
                 try:
-                    await child.start()
+                    facts = await child.start()
                     break
                 except (ChildFailed, OSError) as error:
                     log.warning("child_restart_failed", child=child.name, reason=str(error))
             member = self._member(child.name)
             log.info("child_restarted", child=child.name, restarts=member.restarts + 1)
             self._change(
-                replace(member, pid=child.pid, state="running", restarts=member.restarts + 1)
+                replace(
+                    member,
+                    pid=child.pid,
+                    state="running",
+                    restarts=member.restarts + 1,
+                    read_only_because=_read_only_because(facts),
+                )
             )
 
     def _member(self, name: str) -> Member:

@@ -286,7 +286,9 @@ async def test_told_read_only(tmp_path: Path) -> None:
         node = new_node(config_in(tmp_path, read_only=True), store)
         await node.start()
         client = await RawClient.connect(node)
-        assert (await registered(store))["bookie-1"].read_only
+        info = (await registered(store))["bookie-1"]
+        assert info.read_only
+        assert info.read_only_because == "the setting bookie.read_only says so"
         assert await client.add(add_of(1, 0)) is Code.READ_ONLY
         assert await client.add(add_of(1, 0, flags=0)) is Code.READ_ONLY
         assert await client.add(add_of(1, 0, flags=RECOVERY)) is Code.OK
@@ -312,7 +314,9 @@ async def test_short_of_space_turns_read_only_and_back_by_itself(tmp_path: Path)
         client = await RawClient.connect(node)
         assert await client.add(add_of(1, 0)) is Code.OK
         disk.free = 999
-        await until_registered(store, read_only=True)
+        info = await until_registered(store, read_only=True)
+        for told in (str(tmp_path), "has 999 of", "bookie.disk_free_bytes_min (1,000)"):
+            assert told in info.read_only_because, info
         assert await client.add(add_of(1, 1)) is Code.READ_ONLY
         assert await client.add(add_of(1, 1, flags=RECOVERY)) is Code.OK
         assert await client.fence(2) is Code.NO_ENTRY, "fencing needs next to no space"
@@ -323,7 +327,8 @@ async def test_short_of_space_turns_read_only_and_back_by_itself(tmp_path: Path)
         await until(lambda: not node.server.takes_recovery_adds)
         assert await client.add(add_of(1, 2, flags=RECOVERY)) is Code.READ_ONLY
         disk.free = 2000
-        await until_registered(store, read_only=False)
+        info = await until_registered(store, read_only=False)
+        assert not info.read_only_because
         assert await client.add(add_of(1, 2)) is Code.OK
         assert (await client.call(Op.NODE_INFO)).body["free_bytes"] == 2000
         client.close()

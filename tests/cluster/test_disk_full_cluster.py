@@ -119,3 +119,23 @@ async def test_full_disks_below_the_ack_quorum(cluster: Cluster, disks: Disks) -
     wanted = [f"{when}-{n}" for when in ("before", "after") for n in range(5)]
     assert [text for text in found if text in wanted] == wanted
     assert {*found} - {*wanted} <= {"lost or not", "refused"}
+
+
+async def test_a_small_disk_is_named_where_nothing_can_be_published(tmp_path: Path) -> None:
+    """The error said `0 usable (none)`, and not that all three bookies were read-only, nor why."""
+    async with running_cluster(tmp_path, 0, brokers=1) as cluster:
+        for name in ("b1", "b2", "b3"):
+            disk = TroubledDisk()
+            disk.free = 999
+            await cluster.start_bookie(
+                name, disk=disk, disk_free_bytes_min=1000, disk_free_bytes_resume=2000
+            )
+        assert (await cluster.api.put(TOPIC)).status == 201
+        status, said = await asyncio.wait_for(publish(cluster, "refused"), 40)
+        assert status == 503, said
+        assert said["retryable"] is True
+        detail = str(said["detail"])
+        for told in ("3 registered", "b1 is read-only", "b2 is read-only", "b3 is read-only"):
+            assert told in detail, detail
+        assert "has 999 of" in detail
+        assert "fewer than bookie.disk_free_bytes_min (1,000)" in detail

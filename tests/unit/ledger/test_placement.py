@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from octavo.ledger.bookies.placement import choose_ensemble, choose_replacements
+from octavo.ledger.bookies.placement import choose_ensemble, choose_replacements, no_choice
 from octavo.ledger.errors import NotEnoughBookies
 from octavo.metadata.bookies import BookieInfo
 
@@ -123,3 +123,38 @@ def test_a_spare_is_the_one_with_the_fewest_ledgers() -> None:
             open_ledgers={"d": 2, "e": 1, "f": 2},
         )  # fmt: skip
         assert spares == {1: "e"}
+
+
+def test_too_few_names_each_bookie_that_is_no_choice_and_why() -> None:
+    known = bookies(dict.fromkeys("abcde", ""))
+    known["a"] = BookieInfo("a", "a", 3181, read_only=True)
+    full = "disk full: /data/ledgers has 7 bytes free, fewer than disk_free_bytes_min (9)"
+    known["b"] = BookieInfo("b", "b", 3181, True, {"read_only_because": full})
+    with pytest.raises(NotEnoughBookies) as caught:
+        choose_ensemble(known, 4, 3, rng=random.Random(1), suspects={"c"})
+    said = str(caught.value)
+    assert "4 bookies needed, 3 usable (c, d, e)" in said
+    assert "5 registered" in said
+    assert "a is read-only (it does not say why)" in said
+    assert f"b is read-only ({full})" in said
+    assert "c failed lately: others are preferred for a while" in said
+    with pytest.raises(NotEnoughBookies, match="no bookie is registered"):
+        choose_ensemble({}, 3, 3, rng=random.Random(1))
+
+
+def test_what_is_told_of_bookies_that_are_no_choice_is_bounded() -> None:
+    full = {"read_only_because": "x" * 5000}
+    known = {f"b{n:03}": BookieInfo(f"b{n:03}", "h", 1, True, full) for n in range(300)}
+    told = no_choice(known)
+    assert len(told) < 5000, len(told)
+    assert "b000 is read-only" in told
+    assert "and 290 more" in told
+
+
+def test_a_bookie_that_failed_for_a_ledger_is_told_with_its_error() -> None:
+    known = bookies(dict.fromkeys("ab", ""))
+    told = no_choice(known, suspects={"a", "z"}, failed={"a": "no answer", "z": "refused"})
+    assert "2 registered" in told
+    assert "a failed for this ledger (no answer)" in told
+    assert "z failed for this ledger (refused), and is not registered" in told
+    assert "b" not in told.partition(":")[2].replace("not be", "").split()

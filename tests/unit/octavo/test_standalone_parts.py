@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from pathlib import Path
 
 import pytest
 
+from octavo.cli.standalone import _announce
 from octavo.standalone import ports
 from octavo.standalone.cluster_file import ClusterFile, Member, NoCluster, alive, read_cluster
 
@@ -103,3 +105,38 @@ def test_alive() -> None:
     assert alive(os.getpid())
     assert not alive(0)
     assert not alive(2**22 + 1)
+
+
+def small_disk(*, read_only: int) -> ClusterFile:
+    """Three bookies, some of them on a full disk."""
+    cluster = ClusterFile(folder="/d", metadata_url="file:///m", ready=True)
+    cluster = cluster.with_member(Member(name="broker-1", kind="broker", address="http://x:1"))
+    for number in range(1, 4):
+        because = f"disk full: /d/{number} has 7 bytes free" if number <= read_only else ""
+        name = f"bookie-{number}"
+        member = Member(name=name, kind="bookie", address="x:2", read_only_because=because)
+        cluster = cluster.with_member(member)
+    return cluster
+
+
+@pytest.mark.parametrize("read_only", [0, 1, 3])
+def test_standalone_says_ready_only_where_something_can_be_published(
+    read_only: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a small disk it printed `ready` though each bookie was read-only."""
+    _announce(small_disk(read_only=read_only), 1.0, as_json=False)
+    said = capsys.readouterr().out
+    assert said.count("is read-only: disk full: /d/") == read_only
+    assert ("ready after" in said) == (read_only == 0)
+    assert ("nothing can be published" in said) == (read_only > 0)
+    _announce(small_disk(read_only=read_only), 1.0, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert told["ready"] == (read_only == 0)
+    assert len(told["warnings"]) == read_only
+
+
+def test_one_full_disk_of_four_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    spare = Member(name="bookie-4", kind="bookie", address="x:3")
+    _announce(small_disk(read_only=1).with_member(spare), 1.0, as_json=False)
+    said = capsys.readouterr().out
+    assert said.index("warning: bookie-1 is read-only") < said.index("ready after")

@@ -1,0 +1,28 @@
+"""Why a bookie is short of space, in words. Pure: measured figures in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+TOLD = "the setting bookie.read_only says so"
+
+
+def disk_is_short(
+    measured: Mapping[str, tuple[int, int]], least: int, resume: int, *, write_failed: bool
+) -> str:
+    """Name the folder with the least room, its free bytes and the threshold that it is below.
+
+    `measured`: free and all bytes of each folder's file system. `least` and `resume` are the
+    settings. `write_failed`: a write found no room, whatever the file system says.
+    """
+    folder = min(measured, key=lambda one: measured[one][0])
+    free, total = measured[folder]
+    room = f"{folder} has {free:,} of {total:,} bytes free"
+    if free < least:
+        why = f"fewer than bookie.disk_free_bytes_min ({least:,})"
+    elif write_failed:
+        why = "and a write found no room all the same"
+    else:
+        why = f"fewer than bookie.disk_free_bytes_resume ({resume:,})"
+    again = f"each folder has bookie.disk_free_bytes_resume ({resume:,}) free"
+    return f"disk full: {room}, {why}; writable again when {again}"
