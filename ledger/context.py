@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol, TypeVar
 
 from octavo.ledger.actions import ChooseReplacements
@@ -61,6 +61,9 @@ class LedgerContext(Protocol):
 
     def replacements(self, wish: ChooseReplacements, metadata: LedgerMetadata) -> dict[int, str]:
         """A spare bookie for each position that can have one."""
+
+    def why_no_choice(self, failed: Mapping[str, str]) -> str:
+        """Why bookies are not chosen now; `failed` for a ledger, with their errors."""
 
     def with_connection(
         self,
