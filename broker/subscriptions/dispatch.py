@@ -42,6 +42,7 @@ from octavo.broker.subscriptions.dead_letters import SpentMessages
 from octavo.broker.subscriptions.delays import Delays
 from octavo.broker.subscriptions.keys import KeyOrder
 from octavo.broker.subscriptions.turns import Consumer, Turns
+from octavo.broker.subscriptions.waits import Leased, Waits
 from octavo.broker.types import RetryBackoff
 
 _PUT_OFF_MS = 1_000
@@ -214,6 +215,34 @@ class Dispatcher:
         return (
             f"{self.leased} messages are out at {holders} consumers, unacked, and a subscription "
             f"has no more than {self._leased_max} out in one partition: ack them, or give them back"
+        )
+
+    def all_waits(self) -> Waits:
+        """What is out and what waits for a time, as of the last `expire`."""
+        held: dict[str, list[int]] = {}
+        ends_ms: dict[str, int] = {}
+        for offset, lease in self._lease_of.items():
+            name = lease.consumer.name
+            held.setdefault(name, []).append(offset)
+            ends_ms[name] = min(ends_ms.get(name, lease.deadline_ms), lease.deadline_ms)
+        leased = tuple(
+            Leased(
+                name,
+                len(offsets),
+                min(offsets),
+                max(offsets),
+                ends_ms[name],
+                self.consumers[name].seen_ms if name in self.consumers else self._seen_ms,
+            )
+            for name, offsets in held.items()
+        )
+        return Waits(
+            leased,
+            len(self._delayed),
+            self._delayed[0] if self._delayed else None,
+            len(self.delays),
+            self.delays.next_ms(),
+            len(self._spent),
         )
 
     def is_open_to(self, consumer: str) -> bool:

@@ -49,6 +49,8 @@ class Lookout:
         self._keys = keys
         self._front = cursor.committed_offset
         self._resets = 0
+        self.refused = 0
+        """Messages that the filter did not pass."""
 
     def end(self, end: int) -> int:
         """What may be handed out: what was looked at, of what is there before offset `end`."""
@@ -96,11 +98,12 @@ class Lookout:
     def learn(self, look: Look, seen: Seen) -> bool:
         """From now on this is known. False: there was a seek meanwhile, and it is of no use."""
         if self._keys is not None:
-            return self._keys.learn(look, seen.known, seen.stop)
-        if look.since != self._resets:
-            return False
-        self._front = max(self._front, seen.stop)
-        return True
+            is_learnt = self._keys.learn(look, seen.known, seen.stop)
+        elif is_learnt := look.since == self._resets:
+            self._front = max(self._front, seen.stop)
+        if is_learnt:
+            self.refused += sum(stop - start for start, stop in seen.refused)
+        return is_learnt
 
     def reset(self) -> None:
         """After a seek."""

@@ -44,6 +44,7 @@ from octavo.broker.subscriptions.keys import KeyOrder
 from octavo.broker.subscriptions.looking import Lookout
 from octavo.broker.subscriptions.turns import Consumer, Turns
 from octavo.broker.subscriptions.uses import Uses
+from octavo.broker.subscriptions.waits import told_of
 from octavo.broker.types import (
     NO_DEAD_LETTERS,
     AckId,
@@ -472,6 +473,13 @@ class Subscription:
         With a consumer's name: to this one.
         """
         return self._dispatcher.held_back(self._log.next_offset, consumer)
+
+    def waiting(self) -> list[str]:
+        """Say which messages wait for what and until when, and how many a filter keeps out."""
+        now_ms = self._now_ms()
+        self._dispatcher.expire(now_ms)
+        ahead_ms = self._log.wall_ms() - now_ms
+        return told_of(self._dispatcher.all_waits(), self._lookout.refused, now_ms, ahead_ms)
 
     def unacked_limits(self) -> tuple[int, int | None]:
         """How many messages may be out: at all consumers, and at one (None: as many)."""

@@ -75,6 +75,8 @@ def _held_back(part: Mapping[str, Any]) -> list[str]:
     if told is None:
         return lines
     lines += [f"{where}, consumers: {why}" for why in told["held_back"]]
+    # A broker of before tells none.
+    lines += [f"{where}: {why}" for why in told.get("waiting", ())]
     lines += [
         f"{where}, consumer {one['name']}: {one['held_back']}"
         for one in told["figures"]["consumers"]

@@ -151,3 +151,45 @@ async def test_who_should_have_it_and_why_it_has_not_yet(cluster: Cluster) -> No
     for place in later:
         assert "B should have it" in place.why
         assert "stays for 600 s" in place.why
+
+
+async def test_what_waits_is_named_with_its_consumer_and_until_when(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It said `nothing is held back` of messages that a filter skipped, that are delayed, or that
+    a silent consumer has leased."""
+    async with running_cluster(tmp_path, brokers=2) as cluster:
+        await cluster.api.put(TOPIC_PATH, json={"partitions": 1})
+        sub = f"{TOPIC_PATH}/subscriptions/s"
+        settings = {"type": "shared", "filter": {"key_prefix": "eu-"}, "ack_timeout": "30s"}
+        assert (await cluster.api.put(sub, json=settings)).status == 201
+        messages = [{"key": "us-1", "value": 0}, {"key": "us-2", "value": 1}]
+        messages += [{"key": f"eu-{number}", "value": number} for number in range(6)]
+        body = "\n".join(json.dumps(one) for one in messages).encode()
+        stored = await cluster.api.post(TOPIC_PATH + "/messages", body, "application/x-ndjson")
+        assert stored.status == 200, stored
+        later = {"Octavo-Deliver-After": "1h", "Octavo-Key": "eu-late"}
+        stored = await cluster.api.post(TOPIC_PATH + "/messages", b"x", "text/plain", headers=later)
+        assert stored.status == 200, stored
+        got = await cluster.api.post(f"{sub}/receive?consumer=silent&max=5&wait=1")
+        assert len(got.json()["messages"]) == 5, got
+        got = await cluster.api.post(f"{sub}/receive?consumer=other&max=5&wait=1")
+        assert got.status == 200, (got, got.json())
+        (one,) = got.json()["messages"]
+        back = {"nack": [{"ack_id": one["ack_id"], "delay": "10m"}]}
+        answer = await cluster.api.post(f"{sub}/ack", json=back)
+        assert answer.status == 200, answer
+        assert (await cluster.api.post(f"{sub}/receive?consumer=other&wait=0")).status == 204
+        found = await explained(cluster, "?subscription=s")
+        waiting = found["partitions"][0]["subscription"]["waiting"]
+        leased, delayed, not_due, refused = waiting
+        assert leased.startswith("5 messages are leased to consumer 'silent' (offsets 2 to 6)")
+        assert "the first of its leases ends in " in leased
+        assert delayed.startswith("1 message is to be delivered again after a delay: offset 7")
+        assert "in 59" in delayed or "in 600" in delayed
+        assert not_due.startswith("1 message is not due yet: the first is due in")
+        assert refused.startswith("the filter does not pass 2 messages")
+        show_explained(found)
+        said = capsys.readouterr().out
+        assert "nothing is held back" not in said
+        assert "leased to consumer 'silent'" in said

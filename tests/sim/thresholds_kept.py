@@ -107,6 +107,9 @@ KEPT: Mapping[str, str] = {
         octavo.broker.types:_NAME_SHOWN_CHARS
         octavo.broker.subscriptions.subscription:_RANGES_SHOWN_FOR
         octavo.ledger.rereplication.forgetting:_NAMED_MAX
+        octavo.ledger.bookies.placement:_NAMED_MAX
+        octavo.ledger.bookies.placement:_REASON_CHARACTERS_MAX
+        octavo.broker.subscriptions.waits:CONSUMERS_TOLD_MAX
     """,
     "bounds a file that was never written longer: what is longer is not read": """
         octavo.broker.state.leases:_MESSAGES_MAX

@@ -239,6 +239,10 @@ class ExplainedSubscription(msgspec.Struct):
     figures: SubscriptionFigures
     unacked_max: Annotated[int, Meta(ge=0, description="messages out at all consumers")]
     held_back: Annotated[list[str], Meta(description="each limit that is reached, in words")]
+    waiting: Annotated[
+        list[str],
+        Meta(description="messages at each consumer, delayed and kept out by the filter, in words"),
+    ]
     unacked_of_consumer_max: Count | UnsetType = UNSET
 
 

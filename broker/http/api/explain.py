@@ -144,6 +144,7 @@ async def _explain(
             unacked_max=most,
             unacked_of_consumer_max=UNSET if of_one is None else of_one,
             held_back=[one for one in (found.held_back, *rates.out_of) if one is not None],
+            waiting=subscription.waiting(),
         )
     plain: dict[str, Any] = msgspec.to_builtins(shown)
     return plain

@@ -1,0 +1,95 @@
+"""Which unacked messages of a subscription wait for what, and until when, in words. Pure.
+
+Steady times are milliseconds of the dispatcher's clock; `ahead_ms` turns them into wall clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from octavo.protocol.calendar import iso_of
+
+CONSUMERS_TOLD_MAX = 20
+"""The consumers with the most messages are named, the others counted."""
+
+
+class Leased(NamedTuple):
+    """What a consumer holds."""
+
+    consumer: str
+    count: int
+    first: int
+    """Lowest offset."""
+    last: int
+    ends_ms: int
+    """Steady time at which the first of its leases ends."""
+    seen_ms: int
+    """Steady time of its last call."""
+
+
+class Waits(NamedTuple):
+    """Unacked messages that nobody else can have now."""
+
+    leased: tuple[Leased, ...] = ()
+    given_back: int = 0
+    """Messages whose redelivery has a delay."""
+    given_back_first: tuple[int, int] | None = None
+    """Steady time and offset of the first of these."""
+    not_due: int = 0
+    """Messages that said themselves when they are due."""
+    not_due_first_ms: int | None = None
+    """Wall-clock time of the first of these."""
+    moving: int = 0
+    """Messages on their way to the dead-letter or the retry topic."""
+
+
+def told_of(waits: Waits, refused: int, now_ms: int, ahead_ms: int) -> list[str]:
+    """A sentence for each reason; `refused`: messages that the filter does not pass."""
+    told = list(_leases(waits.leased, now_ms, ahead_ms))
+    if waits.given_back and waits.given_back_first is not None:
+        at_ms, offset = waits.given_back_first
+        until = _until(at_ms - now_ms, at_ms + ahead_ms)
+        are = _are(waits.given_back)
+        told.append(f"{are} to be delivered again after a delay: offset {offset} first, {until}")
+    if waits.not_due:
+        due_ms, wall_ms = waits.not_due_first_ms, now_ms + ahead_ms
+        if due_ms is None or due_ms <= wall_ms:
+            until = "the first is due and waits for a consumer"
+        else:
+            until = f"the first is due {_until(due_ms - wall_ms, due_ms)}"
+        told.append(f"{_are(waits.not_due)} not due yet: {until}")
+    if waits.moving:
+        told.append(f"{_are(waits.moving)} on the way to the dead-letter or the retry topic")
+    if refused:
+        message = "1 message" if refused == 1 else f"{refused:,} messages"
+        told.append(
+            f"the filter does not pass {message}: acked without a delivery since this broker "
+            "opened the partition"
+        )
+    return told
+
+
+def _leases(found: Iterable[Leased], now_ms: int, ahead_ms: int) -> Iterable[str]:
+    ranked = sorted(found, key=lambda one: (-one.count, one.consumer))
+    for one in ranked[:CONSUMERS_TOLD_MAX]:
+        offsets = f"offset {one.first}" if one.count == 1 else f"offsets {one.first} to {one.last}"
+        until = _until(one.ends_ms - now_ms, one.ends_ms + ahead_ms)
+        idle_s = max(0, now_ms - one.seen_ms) / 1000
+        which = "its lease ends" if one.count == 1 else "the first of its leases ends"
+        yield (
+            f"{_are(one.count)} leased to consumer {one.consumer!r} ({offsets}), whose last call "
+            f"was {idle_s:.1f} s ago: {which} {until}, if it neither acks nor extends"
+        )
+    if rest := ranked[CONSUMERS_TOLD_MAX:]:
+        yield f"{_are(sum(one.count for one in rest))} leased to {len(rest)} more consumers"
+
+
+def _are(count: int) -> str:
+    return "1 message is" if count == 1 else f"{count:,} messages are"
+
+
+def _until(left_ms: int, wall_ms: int) -> str:
+    left = f"in {max(0, left_ms) / 1000:.1f} s"
+    at = iso_of(wall_ms)
+    return left if at is None else f"{left}, at {at}"
