@@ -150,6 +150,7 @@ class Balance:
         self._load_turns = LoadTurns(self._rules)
         self._measured_s = -math.inf
         self._told: int | None = None
+        self._told_s = -math.inf
         self.moved = 0
         """Partitions handed on since the start."""
 
@@ -233,9 +234,13 @@ class Balance:
         return self._loads.of(name)
 
     def load_to_tell(self) -> int:
-        """Of this broker, about: told anew when it is another by a tenth."""
-        self._told = worth_telling(self._told, self.load(), self._rules.floor)
-        return self._told
+        """Of this broker, about: told anew within seconds when it is another by a tenth."""
+        now_s = self.clock()
+        since_s = now_s - self._told_s
+        told = worth_telling(self._told, self.load(), self._rules.floor, since_s)
+        if told != self._told:
+            self._told, self._told_s = told, now_s
+        return told
 
     def place_of(self, name: PartitionName) -> Place:
         """Why a partition is served here. Raises `NotOwner`."""

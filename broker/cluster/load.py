@@ -32,6 +32,10 @@ TOLD_STEP = 0.1
 """A load is told when it has changed by so much of itself, or of the floor."""
 
 
+TOLD_WITHIN_S = 10.0
+"""So long after the last telling a change is told that is a step of the load, not of the floor."""
+
+
 class LoadRules(NamedTuple):
     """Of `BrokerConfig`."""
 
@@ -116,11 +120,21 @@ def _note(meter: _Meter, done: Work, now_s: float) -> None:
     meter.work, meter.at_s = done, now_s
 
 
-def worth_telling(told: int | None, now: float, floor: float) -> int:
-    """What to tell of a load: what was told before, unless it is wrong by a step."""
-    if told is not None and abs(now - told) <= TOLD_STEP * max(told, floor):
-        return told
-    return round(now)
+def worth_telling(told: int | None, now: float, floor: float, since_s: float = 0.0) -> int:
+    """Return the load to tell: what was told `since_s` ago, unless that is wrong by a step.
+
+    A step is a tenth of the floor at least: no broker gives anything away for less. A smaller
+    change is told as well, for people who look, but no more often than each `TOLD_WITHIN_S`; that
+    nothing is left to do is told at once.
+    """
+    whole = round(now)
+    if told is None or not whole:
+        return whole
+    wrong = abs(now - told)
+    if wrong > TOLD_STEP * max(told, floor):
+        return whole
+    is_due = since_s >= TOLD_WITHIN_S
+    return whole if is_due and wrong > TOLD_STEP * max(told, 1) else told
 
 
 def choose(

@@ -71,11 +71,13 @@ def decode_standing(value: bytes, registered: bytes) -> Standing:
 class _Other:
     """Another live broker."""
 
-    __slots__ = ("read", "registered", "trying", "watch")
+    __slots__ = ("read", "read_s", "registered", "trying", "watch")
 
     def __init__(self, registered: bytes, read: WatchedRecord[bytes]) -> None:
         self.registered = registered
         self.read = read
+        self.read_s: float | None = None
+        """When its record was read last, by the loop's clock."""
         self.watch: Watch | None = None
         self.trying: asyncio.Task[None] | None = None
         """Reads the record until that succeeds."""
@@ -123,6 +125,13 @@ class Standings:
             return Standing()
         return decode_standing(other.read.last, other.registered)
 
+    def age_s(self, broker_id: str) -> float | None:
+        """How long ago the standing of another broker was heard; None: it was not yet."""
+        other = self._others.get(broker_id)
+        if other is None or other.read_s is None:
+            return None
+        return asyncio.get_running_loop().time() - other.read_s
+
     async def tell(self, standing: Standing) -> None:
         """Have the others know; it counts here at once. Raises `MetadataUnavailable`."""
         self.own = standing
@@ -156,10 +165,11 @@ class Standings:
         path = standing_path(name)
 
         async def read() -> bytes:
-            try:
-                return (await self._store.get(path)).value
-            except RecordNotFound:
-                return b""
+            value = b""
+            with contextlib.suppress(RecordNotFound):
+                value = (await self._store.get(path)).value
+            other.read_s = asyncio.get_running_loop().time()
+            return value
 
         record = WatchedRecord(read, self._spawn)
         other = _Other(registered, record)

@@ -18,7 +18,7 @@ class Leased(NamedTuple):
     """What a consumer holds."""
 
     consumer: str
-    count: int
+    messages: int
     first: int
     """Lowest offset."""
     last: int
@@ -71,18 +71,20 @@ def told_of(waits: Waits, refused: int, now_ms: int, ahead_ms: int) -> list[str]
 
 
 def _leases(found: Iterable[Leased], now_ms: int, ahead_ms: int) -> Iterable[str]:
-    ranked = sorted(found, key=lambda one: (-one.count, one.consumer))
+    ranked = sorted(found, key=lambda one: (-one.messages, one.consumer))
     for one in ranked[:CONSUMERS_TOLD_MAX]:
-        offsets = f"offset {one.first}" if one.count == 1 else f"offsets {one.first} to {one.last}"
+        is_one = one.messages == 1
+        offsets = f"offset {one.first}" if is_one else f"offsets {one.first} to {one.last}"
         until = _until(one.ends_ms - now_ms, one.ends_ms + ahead_ms)
         idle_s = max(0, now_ms - one.seen_ms) / 1000
-        which = "its lease ends" if one.count == 1 else "the first of its leases ends"
+        which = "its lease ends" if is_one else "the first of its leases ends"
+        out = f"{_are(one.messages)} leased to consumer {one.consumer!r} ({offsets})"
         yield (
-            f"{_are(one.count)} leased to consumer {one.consumer!r} ({offsets}), whose last call "
-            f"was {idle_s:.1f} s ago: {which} {until}, if it neither acks nor extends"
+            f"{out}, whose last call was {idle_s:.1f} s ago: {which} {until}, if it neither acks "
+            "nor extends"
         )
     if rest := ranked[CONSUMERS_TOLD_MAX:]:
-        yield f"{_are(sum(one.count for one in rest))} leased to {len(rest)} more consumers"
+        yield f"{_are(sum(one.messages for one in rest))} leased to {len(rest)} more consumers"
 
 
 def _are(count: int) -> str:

@@ -30,7 +30,8 @@ def list_brokers(url: Url = None, data: Data = None, as_json: AsJson = False) ->
 
     `load`: messages a second, published and read, plus their KiB a second.
 
-    Of brokers other than the one that is asked the figures may be some seconds old.
+    `told`: how long ago the broker that is asked heard the figures of another one, which tells
+    them again within seconds when they have changed by a tenth.
 
     \b
     Examples:
@@ -48,10 +49,11 @@ def list_brokers(url: Url = None, data: Data = None, as_json: AsJson = False) ->
             "draining" if one["draining"] else "",
             one["partitions"],
             "" if one.get("load") is None else one["load"],
+            "" if one.get("age") is None else f"{one['age']:.0f} s",
         )
         for one in found
     ]
-    emit_table(("broker", "url", "state", "partitions", "load"), rows)
+    emit_table(("broker", "url", "state", "partitions", "load", "told"), rows)
 
 
 @app.command()

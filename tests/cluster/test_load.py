@@ -210,3 +210,29 @@ async def test_what_is_published_and_read_is_counted(cluster: Cluster) -> None:
     assert both.payload_bytes - published.payload_bytes == (
         published.payload_bytes - before.payload_bytes
     )
+
+
+async def test_others_hear_soon_that_a_small_load_has_ended(cluster: Cluster) -> None:
+    """B showed 397 for minutes, for A that had nothing to do: less than a tenth of the floor."""
+    hour, one, two = await loaded(cluster, balance_load_floor=10_000, balance_by_load=False)
+    rates = dict(hour.rates)
+    hour.rates.clear()
+    hour.rates.update(dict.fromkeys(rates, 60))
+    await hour.pass_s(300)
+    heard = two.broker.registry.standings
+    before = heard.of("A").load
+    assert before is not None
+    assert abs(before - one.broker.balance.load()) <= 0.1 * before + 1, before
+    hour.rates.update(dict.fromkeys(rates, 0))
+    await hour.pass_s(60)
+    load = one.broker.balance.load()
+    told = heard.of("A").load
+    assert told is not None
+    assert load < before / 2
+    assert abs(told - load) <= 0.1 * told + 1, (told, load)
+    await hour.pass_s(240)
+    assert heard.of("A").load == 0
+    age_s = heard.age_s("A")
+    assert age_s is not None
+    assert 0 <= age_s < 60
+    assert heard.age_s("nobody") is None

@@ -144,6 +144,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.cluster.load:GAIN octavo.broker.cluster.load:IDLE
         octavo.broker.cluster.load:MEASURED_EVERY_S octavo.broker.cluster.load:MESSAGE_BYTES
         octavo.broker.cluster.load:SMOOTHED_OVER_S octavo.broker.cluster.load:TOLD_STEP
+        octavo.broker.cluster.load:TOLD_WITHIN_S
     """,
     "a cache of a pure function": """
         octavo.broker.cluster.registry:_TOPICS_REMEMBERED

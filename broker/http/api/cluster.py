@@ -201,23 +201,33 @@ def _bookies(found: dict[str, BookieInfo]) -> list[dict[str, Any]]:
     ]
 
 
+def standing_of(call: Call, broker_id: str) -> dict[str, Any]:
+    """What a broker has told of itself, and how many seconds ago this one heard that."""
+    broker = call.services.broker
+    if broker_id == broker.broker_id:
+        standing, age_s = broker.standing(), 0.0
+    else:
+        standings = broker.registry.standings
+        standing, age_s = standings.of(broker_id), standings.age_s(broker_id)
+    return {
+        "draining": standing.draining,
+        "partitions": standing.partitions,
+        "load": standing.load,
+        "age": None if age_s is None else round(age_s, 1),
+    }
+
+
 def _brokers(call: Call) -> list[dict[str, Any]]:
     broker = call.services.broker
-    found = []
-    for one in broker.registry.brokers():
-        is_own = one.broker_id == broker.broker_id
-        standing = broker.standing() if is_own else broker.registry.standings.of(one.broker_id)
-        found.append(
-            {
-                "id": one.broker_id,
-                "url": one.url,
-                "self": is_own,
-                "draining": standing.draining,
-                "partitions": standing.partitions,
-                "load": standing.load,
-            }
-        )
-    return found
+    return [
+        {
+            "id": one.broker_id,
+            "url": one.url,
+            "self": one.broker_id == broker.broker_id,
+            **standing_of(call, one.broker_id),
+        }
+        for one in broker.registry.brokers()
+    ]
 
 
 async def list_brokers(call: Call) -> web.StreamResponse:

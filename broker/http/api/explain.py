@@ -15,6 +15,7 @@ from aiohttp import web
 from msgspec import UNSET
 
 from octavo.broker.http.api import answers
+from octavo.broker.http.api.cluster import standing_of
 from octavo.broker.http.api.topics import FIGURES_WITHIN_S, each_partition, subscription_figures
 from octavo.broker.http.call import Call
 from octavo.broker.http.forwarding import ask_partition, at_owner, topic_of
@@ -83,20 +84,9 @@ async def _subscription(call: Call) -> SubscriptionInfo | None:
 
 def _brokers(call: Call) -> list[dict[str, Any]]:
     return [
-        {"id": broker.broker_id, **_standing(call, broker.broker_id)}
+        {"id": broker.broker_id, **standing_of(call, broker.broker_id)}
         for broker in call.services.broker.registry.brokers()
     ]
-
-
-def _standing(call: Call, broker_id: str) -> dict[str, Any]:
-    broker = call.services.broker
-    is_own = broker_id == broker.broker_id
-    standing = broker.standing() if is_own else broker.registry.standings.of(broker_id)
-    return {
-        "draining": standing.draining,
-        "partitions": standing.partitions,
-        "load": standing.load,
-    }
 
 
 async def _explain(

@@ -12,6 +12,7 @@ from octavo.broker.cluster.load import (
     GAIN,
     MEASURED_EVERY_S,
     SMOOTHED_OVER_S,
+    TOLD_WITHIN_S,
     Giving,
     LoadRules,
     Loads,
@@ -217,3 +218,17 @@ def test_small_changes_are_not_told() -> None:
     assert worth_telling(0, 1_001.0, 10_000) == 1_001
     assert worth_telling(50_000, 54_999.0, 10_000) == 50_000
     assert worth_telling(50_000, 44_000.0, 10_000) == 44_000
+
+
+def test_a_load_that_falls_to_nothing_is_told_at_once() -> None:
+    """Another broker showed 397 for minutes, for one that had nothing to do."""
+    assert worth_telling(397, 0.0, 10_000) == 0
+    assert worth_telling(397, 0.4, 10_000) == 0
+
+
+def test_small_changes_are_told_within_seconds_and_not_each_time() -> None:
+    assert worth_telling(397, 200.0, 10_000, TOLD_WITHIN_S - 0.1) == 397
+    assert worth_telling(397, 200.0, 10_000, TOLD_WITHIN_S) == 200
+    assert worth_telling(0, 5.0, 10_000, TOLD_WITHIN_S) == 5
+    assert worth_telling(397, 380.0, 10_000, 3_600) == 397, "less than a tenth"
+    assert worth_telling(0, 0.4, 10_000, 3_600) == 0
