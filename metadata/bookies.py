@@ -274,6 +274,10 @@ class BookieRegistry:
             self._store.watch_children(f"{self._available}/{_READ_ONLY}", on_change),
         )
 
+    def watch_cookies(self, on_change: Callable[[], None]) -> Watch:
+        """Call `on_change` after bookies were set up for the first time, or forgotten."""
+        return self._store.watch_children(self._cookies, on_change)
+
     # -- cookies
 
     async def read_cookie(self, bookie_id: str) -> tuple[Cookie, int]:

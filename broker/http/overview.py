@@ -33,11 +33,28 @@ OUT_OF_REACH_WAIT_S = 0.5
 """So long a call that needs the store waits for it once it is known to be out of reach."""
 
 
+class Down(NamedTuple):
+    """A bookie of the cluster that is not registered: its cookie is there, or it was seen."""
+
+    bookie_id: str
+    info: BookieInfo | None
+    """Its last registration that this broker saw; None: it saw none."""
+    since_ms: int
+    """Wall clock, when this broker first found it missing."""
+
+
+class _Bookies(NamedTuple):
+    registered: dict[str, BookieInfo]
+    down: list[Down]
+
+
 class Seen(NamedTuple):
     """What is known."""
 
     bookies: dict[str, BookieInfo] | None
-    """None: not read since this broker started."""
+    """Those that are registered; None: not read since this broker started."""
+    down: list[Down] | None
+    """The others, by id; None likewise."""
     topics: list[str] | None
     """`namespace/topic`, sorted."""
     stale: list[str]
@@ -62,17 +79,21 @@ class Overview:
         self._clock = clock
         self._lost_ms = 0
         self._alarm_ms = {"bookies": 0, "topics": 0}
+        self._infos: dict[str, BookieInfo] = {}
+        """The last registration of each bookie of the cluster, as far as this broker saw it."""
+        self._missing_ms: dict[str, int] = {}
         self._watches: list[Watch] = []
         self._watched: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Watch, and begin to read: the store may be gone when somebody asks."""
-        self._bookies = WatchedRecord(self._registry.available, self._spawn)
+        self._bookies = WatchedRecord(self._read_bookies, self._spawn)
         self._topics = WatchedRecord(self._read_topics, self._spawn)
         self._store.on_session(lambda _: self._note_contact())
         self._watches = [
-            self._registry.watch(lambda: self._alarm("bookies", self._bookies)),
+            self._registry.watch(self._bookies_changed),
+            self._registry.watch_cookies(self._bookies_changed),
             self._store.watch_children(NAMESPACES_ROOT, self._topics_changed),
         ]
         for one in (self._bookies, self._topics):
@@ -100,10 +121,12 @@ class Overview:
         if since_ms:
             stale = ["bookies", "brokers", "topics"]
         else:
-            found = {"bookies": self._bookies.stale, "topics": self._topics.stale}
-            stale = [name for name, is_stale in found.items() if is_stale]
+            by_name = {"bookies": self._bookies.stale, "topics": self._topics.stale}
+            stale = [name for name, is_stale in by_name.items() if is_stale]
             since_ms = min((self._alarm_ms[name] for name in stale), default=0)
-        return Seen(self._bookies.last, self._topics.last, stale, since_ms)
+        found = self._bookies.last
+        registered, down = (None, None) if found is None else found
+        return Seen(registered, down, self._topics.last, stale, since_ms)
 
     async def bookies_of_the_cluster(self) -> set[str]:
         """The ids of all bookies, those that are down included. Asks the store."""
@@ -128,6 +151,20 @@ class Overview:
         with contextlib.suppress(TimeoutError, MetadataError):
             async with asyncio.timeout(ANSWER_WITHIN_S):
                 await one.newest()
+
+    async def _read_bookies(self) -> _Bookies:
+        registered = await self._registry.available()
+        known = await self._registry.known() | registered.keys()
+        infos = self._infos | registered
+        self._infos = {one: info for one, info in infos.items() if one in known}
+        now_ms, before = self._clock(), self._missing_ms
+        missing = sorted(known - registered.keys())
+        self._missing_ms = {one: before.get(one, now_ms) for one in missing}
+        down = [Down(one, self._infos.get(one), since) for one, since in self._missing_ms.items()]
+        return _Bookies(registered, down)
+
+    def _bookies_changed(self) -> None:
+        self._alarm("bookies", self._bookies)
 
     async def _read_topics(self) -> list[str]:
         found = []

@@ -22,6 +22,7 @@ td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 """A browser takes this style sheet and no other (browsers.py)."""
 
 _TOPICS_SHOWN_MAX = 500
+_NAMED_MAX = 10
 _UNKNOWN = "Not known: the metadata store has not answered since this broker started."
 
 
@@ -41,10 +42,14 @@ def page(
             f"{escape(url)} · metadata {escape(figures['metadata']['url'])}: "
             f"<span{mark}>{escape(session)}</span></p>",
             _stale_line(figures["stale"], now_ms),
+            _bookies_line(figures["bookies"] or (), figures["bookies_down"] or ()),
             _section(
                 "Bookies",
                 ("Bookie", "Address", "State", "Rack"),
-                [_bookie_row(one) for one in figures["bookies"] or ()],
+                [
+                    *(_bookie_row(one) for one in figures["bookies"] or ()),
+                    *(_down_row(one, now_ms) for one in figures["bookies_down"] or ()),
+                ],
                 "No bookie is registered: nothing can be written. Start one with `octavo bookie`."
                 if figures["bookies"] is not None
                 else _UNKNOWN,
@@ -86,6 +91,27 @@ def _stale_line(stale: dict[str, Any] | None, now_ms: int) -> str:
     )
 
 
+def _bookies_line(bookies: Sequence[dict[str, Any]], down: Sequence[dict[str, Any]]) -> str:
+    """A warning where bookies are missing, or take no adds."""
+    lines = []
+    if down:
+        lines.append(
+            f"Down: {_names(down)}. Their entries have fewer copies until they are back, or until "
+            "other bookies have copied them."
+        )
+    if read_only := [one for one in bookies if one["read_only"]]:
+        lines.append(f"Read-only: {_names(read_only)}.")
+    if bookies and len(read_only) == len(bookies):
+        lines.append("No bookie takes adds: nothing can be published.")
+    return "".join(f"<p class=bad>Warning. {line}</p>" for line in lines)
+
+
+def _names(bookies: Sequence[dict[str, Any]]) -> str:
+    more = len(bookies) - _NAMED_MAX
+    names = ", ".join(escape(one["id"]) for one in bookies[:_NAMED_MAX])
+    return f"{names} and {more} more" if more > 0 else names
+
+
 def _examples(url: str) -> str:
     topic = f"{url}/v1/topics/public/hello"
     return (
@@ -96,12 +122,21 @@ def _examples(url: str) -> str:
 
 
 def _bookie_row(info: dict[str, Any]) -> tuple[str, ...]:
+    because = info["properties"].get("read_only_because", "")
+    read_only = escape(f"read-only: {because}" if because else "read-only")
     return (
         escape(info["id"]),
         escape(f"{info['host']}:{info['port']}"),
-        "<span class=bad>read-only</span>" if info["read_only"] else "writable",
+        f"<span class=bad>{read_only}</span>" if info["read_only"] else "writable",
         escape(info["properties"].get("rack", "")),
     )
+
+
+def _down_row(info: dict[str, Any], now_ms: int) -> tuple[str, ...]:
+    since_s = max(0, now_ms - info["missing_since"]) / 1000
+    where = "" if info["host"] is None else f"{info['host']}:{info['port']}"
+    state = f"<span class=bad>down, missed for {since_s:.0f} s</span>"
+    return (escape(info["id"]), escape(where), state, "")
 
 
 def _broker_row(info: dict[str, Any]) -> tuple[str, ...]:

@@ -227,3 +227,28 @@ async def test_too_few_bookies_say_which_are_up(cluster: Cluster) -> None:
     await cluster.start_bookie("b3")
 
     await eventually(cluster, "POST", "/v1/topics/public/late/messages", meanwhile=(503,))
+
+
+async def test_a_bookie_that_is_down_stays_on_the_page_with_a_warning(cluster: Cluster) -> None:
+    """The page dropped it, and warned of nothing."""
+    whole = (await cluster.api.get("/v1/cluster")).json()
+    assert whole["bookies_down"] == []
+    assert b"Warning" not in (await cluster.api.get("/")).body
+    port = cluster.nodes["b2"].port
+    await cluster.stop_bookie("b2")
+    async with asyncio.timeout(20):
+        while not (found := (await cluster.api.get("/v1/bookies")).json())["bookies_down"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert [one["id"] for one in found["bookies"]] == ["b1", "b3"]
+    (down,) = found["bookies_down"]
+    assert (down["id"], down["port"]) == ("b2", port)
+    assert down["missing_since"] > 1_700_000_000_000
+    page = (await cluster.api.get("/")).body.decode()
+    assert "Warning. Down: b2." in page
+    assert "down, missed for " in page
+    assert f"127.0.0.1:{port}" in page
+    await cluster.start_bookie("b2")
+    async with asyncio.timeout(20):
+        while (await cluster.api.get("/v1/bookies")).json()["bookies_down"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert "Warning" not in (await cluster.api.get("/")).body.decode()

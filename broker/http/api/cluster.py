@@ -20,7 +20,7 @@ from octavo.broker.cluster.in_use import FORCED_EVERY_S, in_use, user_of
 from octavo.broker.http.api.answers import Ledger, LedgerFragment
 from octavo.broker.http.browsers import PAGE_HEADERS
 from octavo.broker.http.call import OFFSET_MAX, Call, bad_parameter, whole_hint
-from octavo.broker.http.overview import Seen
+from octavo.broker.http.overview import Down, Seen
 from octavo.broker.http.problems import Problem
 from octavo.broker.http.status_page import page
 from octavo.ledger.encryption import wrapped_of
@@ -179,7 +179,8 @@ async def list_bookies(call: Call) -> web.StreamResponse:
     seen = await call.services.overview.look()
     if seen.bookies is None:
         raise MetadataUnavailable("the bookies have not been read yet since this broker started")
-    return call.reply({"bookies": _bookies(seen.bookies), "stale": _stale(seen, "bookies")})
+    shown = {"bookies": _bookies(seen.bookies), "bookies_down": _down(seen.down)}
+    return call.reply({**shown, "stale": _stale(seen, "bookies")})
 
 
 def _stale(seen: Seen, *shown: str) -> dict[str, Any] | None:
@@ -201,11 +202,24 @@ def _bookies(found: dict[str, BookieInfo]) -> list[dict[str, Any]]:
     ]
 
 
+def _down(found: list[Down] | None) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": one.bookie_id,
+            "host": None if one.info is None else one.info.host,
+            "port": None if one.info is None else one.info.port,
+            "missing_since": one.since_ms,
+        }
+        for one in found or ()
+    ]
+
+
 def standing_of(call: Call, broker_id: str) -> dict[str, Any]:
     """What a broker has told of itself, and how many seconds ago this one heard that."""
     broker = call.services.broker
+    age_s: float | None = 0.0
     if broker_id == broker.broker_id:
-        standing, age_s = broker.standing(), 0.0
+        standing = broker.standing()
     else:
         standings = broker.registry.standings
         standing, age_s = standings.of(broker_id), standings.age_s(broker_id)
@@ -272,6 +286,7 @@ async def cluster_figures(call: Call) -> dict[str, Any]:
         "clock": show_clock(broker.deletion_time()),
         "brokers": _brokers(call),
         "bookies": None if seen.bookies is None else _bookies(seen.bookies),
+        "bookies_down": None if seen.down is None else _down(seen.down),
         "topics": None if seen.topics is None else [one for one in seen.topics if sees(one)],
         "partitions_here": sorted(
             str(one.name)

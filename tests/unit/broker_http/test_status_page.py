@@ -1,0 +1,50 @@
+"""The page at `/`: bookies that are down or read-only are shown, with a warning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo.broker.http.status_page import page
+
+
+def figures(bookies: list[dict[str, Any]], down: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "broker_id": "k1",
+        "metadata": {"url": "zk://x", "session": "connected"},
+        "stale": None,
+        "bookies": bookies,
+        "bookies_down": down,
+        "brokers": [],
+        "topics": [],
+    }
+
+
+def bookie(name: str, because: str = "") -> dict[str, Any]:
+    properties = {"read_only_because": because} if because else {}
+    shown = {"id": name, "host": "h", "port": 1, "properties": properties}
+    return {**shown, "read_only": bool(because)}
+
+
+def test_no_warning_where_all_is_well() -> None:
+    assert "Warning" not in page(figures([bookie("b1")], []), [], "http://k1", 5_000)
+
+
+def test_what_is_down_or_read_only_is_shown_with_its_reason() -> None:
+    down: list[dict[str, Any]] = [
+        {"id": "b<2", "host": "h", "port": 2, "missing_since": 1_000},
+        {"id": "b3", "host": None, "port": None, "missing_since": 5_000},
+    ]
+    said = page(figures([bookie("b1", "disk full: 7 bytes")], down), [], "http://k1", 5_000)
+    assert "Warning. Down: b&lt;2, b3." in said
+    assert "b<2" not in said
+    assert "down, missed for 4 s" in said
+    assert "Warning. Read-only: b1." in said
+    assert "read-only: disk full: 7 bytes" in said
+    assert "No bookie takes adds: nothing can be published." in said
+
+
+def test_names_in_a_warning_are_bounded() -> None:
+    down: list[dict[str, Any]] = [
+        {"id": f"b{n}", "host": "h", "port": 2, "missing_since": 0} for n in range(300)
+    ]
+    assert "and 290 more." in page(figures([bookie("b1")], down), [], "http://k1", 0)
