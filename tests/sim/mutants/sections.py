@@ -16,6 +16,7 @@ from tests.sim.mutants import (
     fleet_bugs,
     garbage_bugs,
     large_bugs,
+    left_bugs,
     letter_bugs,
     overlooked_bugs,
     own_compaction_bugs,
@@ -187,6 +188,12 @@ SECTIONS = (
         ends: a dropped line mostly. Searched with seeds of profile `crowd`, or `topic`.""",
         count_bugs.MUTANTS,
         count_bugs.BUGS,
+    ),
+    Section(
+        "What an owner leaves, and what waits",
+        """Planted in the leases that survive a planned hand-over, and in the sorted runs of
+        messages that are not due.""",
+        tested=left_bugs.BUGS,
     ),
     Section(
         "What is another's",

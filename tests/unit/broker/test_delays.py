@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.broker.state.cursor import Cursor
-from octavo.broker.subscriptions.delays import _STEP_MESSAGES, Delays
+from octavo.broker.subscriptions.delays import _RUN_MESSAGES, _STEP_MESSAGES, Delays
 from octavo.broker.subscriptions.dispatch import Dispatcher
 from octavo.protocol.due import due_header
 from octavo.protocol.records import Record
@@ -173,6 +173,21 @@ def test_what_was_acked_is_dropped_in_bounded_steps() -> None:
         before = len(delays)
         delays.take(0, 1, wanted)
     assert len(delays) == 1
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+def test_the_first_unacked_message_stays_also_as_the_last_of_its_run(runs: int) -> None:
+    """An off-by-one there would keep it from everybody until another owner looks for it."""
+    many = runs * _RUN_MESSAGES
+    delays = Delays(many)
+    for offset in range(many):
+        delays.add(1_000_000 - offset, offset)
+    delays.passed(many - 1)
+    found: list[int] = []
+    for _ in range(many // _STEP_MESSAGES + 2):
+        found += delays.take(2_000_000, 10, lambda offset: offset >= many - 1)
+    assert found == [many - 1]
+    assert (len(delays), delays.is_behind) == (0, False)
 
 
 async def test_a_new_owner_goes_over_pending_messages_in_bounded_steps() -> None:

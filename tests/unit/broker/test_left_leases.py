@@ -11,7 +11,15 @@ import pytest
 from octavo.broker.errors import SubscriptionBusy
 from octavo.broker.state.cursor import Cursor
 from octavo.broker.state.format import BadStateLedger, CursorState, State, encode
-from octavo.broker.state.leases import LeftLeases, bounded, left_ops
+from octavo.broker.state.leases import (
+    ASLEEP,
+    OUT,
+    LeftLeases,
+    LeftMessages,
+    bounded,
+    left_ops,
+    messages_told,
+)
 from octavo.broker.subscriptions.dead_letters import SpentMessages
 from octavo.broker.subscriptions.dispatch import DispatchedBatch, Dispatcher
 from octavo.broker.subscriptions.hold import Hold
@@ -226,6 +234,31 @@ def test_leases_run_on_while_nobody_uses_the_subscription() -> None:
     assert other.leased == 2
     other.expire(1_030)
     assert other.leased == 0
+
+
+def test_a_delay_runs_on_while_nobody_uses_the_subscription() -> None:
+    left = LeftLeases(1, 1, 1, messages=[LeftMessages(ASLEEP, 100, 0, "", [0], [1], [])])
+    other = dispatcher("shared", Cursor(0))
+    other.resume(left.later(60), 1_000)
+    found = [take(other, "a", now, 1) for now in (1_039, 1_040)]
+    assert [one and one.offsets for one in found] == [[1], [0]]
+
+
+@pytest.mark.parametrize("count", [10_000, 10_001, 25_000])
+def test_a_long_table_is_told_in_parts_that_say_the_same(count: int) -> None:
+    """Counts and keys of the second operation were those of the first when they were cut badly."""
+    offsets = list(range(7, 7 + 2 * count, 2))
+    attempts = [1 + number // 6_000 for number in range(count)]
+    keys: list[int | None] = [number % 9_973 for number in range(count)]
+    told = LeftMessages(OUT, 500, 3, "a", offsets, attempts, keys)
+    ops = left_ops("s", 7, LeftLeases(1, 1, 3, messages=[told]))
+    assert len(ops) == 1 + -(-count // 10_000)
+    found = LeftLeases(1, 1, 3)
+    for op in ops[1:]:
+        messages_told(found, op)
+    assert [one for part in found.messages for one in part.offsets] == offsets
+    assert [one for part in found.messages for one in part.attempts] == attempts
+    assert [one for part in found.messages for one in part.keys] == keys
 
 
 def test_leases_count_for_the_next_opening_alone() -> None:

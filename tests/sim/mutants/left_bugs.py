@@ -1,0 +1,123 @@
+"""Planted bugs of leases that an owner leaves to its successor, and of messages that wait.
+
+As in tested_broker_bugs.py, they are of no canon, and a test has to find them.
+"""
+
+from __future__ import annotations
+
+from tests.sim.mutants.planting import Edit
+from tests.sim.mutants.tested import TestedBug
+
+_LEASES = "unit/broker/test_left_leases.py"
+_RUNS = "unit/broker/test_delays.py::test_runs_of_any_length_give_the_same"
+_FLOOR = (
+    "unit/broker/test_delays.py::test_the_first_unacked_message_stays_also_as_the_last_of_its_run"
+)
+
+BUGS = (
+    TestedBug(
+        "left-before-it-was-given",
+        "an owner leaves leases of messages that no consumer has got",
+        """A message was still on its way from the bookies when the owner ended. Its lease is
+        handed on like all others, and no consumer can ack it until the lease ends.""",
+        "decision 72 (what no consumer got is handed out)",
+        _LEASES,
+        (
+            Edit(
+                "octavo.broker.subscriptions.dispatch:Dispatcher.leave",
+                "if lease.given:",
+                "if lease.number:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "counts-end-with-the-owner",
+        "how often a message was delivered is not handed on",
+        """The lease is, and the ack id is good. But a poison message begins to count anew with
+        each drain, and never becomes a dead letter.""",
+        "decision 72 (delivery counts go on)",
+        _LEASES,
+        (
+            Edit(
+                "octavo.broker.subscriptions.dispatch:Dispatcher._resume",
+                "        if attempts:\n            self._attempts[offset] = attempts\n",
+                "",
+            ),
+        ),
+    ),
+    TestedBug(
+        "delays-stand-still",
+        "a delay does not run on while nobody uses the subscription",
+        """What is out and what waits are two kinds of one table, and time passes for both. The
+        edit leaves one of them out of a tuple.""",
+        "decision 72 (delays go on)",
+        _LEASES,
+        (
+            Edit(
+                "octavo.broker.state.leases:LeftLeases.later",
+                "if one.kind in (OUT, ASLEEP)",
+                "if one.kind == OUT",
+            ),
+        ),
+    ),
+    TestedBug(
+        "second-part-with-counts-of-the-first",
+        "in a table of more than 10,000 messages the counts are those of others",
+        """A long table is told in several operations. The edit cuts offsets and counts
+        differently: both have the right length, so no reader refuses them.""",
+        "decision 72 (delivery counts go on)",
+        _LEASES,
+        (
+            Edit(
+                "octavo.broker.state.leases:LeftMessages.parts",
+                "attempts=self.attempts[at:end],",
+                "attempts=self.attempts[: len(self.offsets[at:end])],",
+            ),
+        ),
+    ),
+    TestedBug(
+        "floor-swept-along",
+        "a run whose last message is the first unacked one is dropped whole",
+        """An off-by-one at the bound: what lies before the floor is acked, the floor is not. That
+        message is due and never handed out, until another broker takes the partition over.""",
+        "what is due is handed out",
+        _FLOOR,
+        (
+            Edit(
+                "octavo.broker.subscriptions.delays:Delays._sweep",
+                "if run.highest < self._passed:",
+                "if run.highest <= self._passed:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "taken-ones-come-again",
+        "a run that is broken up gives back what was taken from it",
+        """The first of a run are taken by moving a number on, and cut off later. Who reads the
+        array from its beginning meets them again: they are handed out a second time.""",
+        "a message is out under one lease",
+        _RUNS,
+        (
+            Edit(
+                "octavo.broker.subscriptions.delays:_Run.left",
+                "for at in range(self.at, len(self.words))",
+                "for at in range(len(self.words))",
+            ),
+        ),
+    ),
+    TestedBug(
+        "former-heads-are-believed",
+        "the heap of runs is believed where a run has changed since",
+        """The heap keeps entries of former states, which are passed over when they come up. The
+        edit looks only whether the run is still there.""",
+        "nothing is handed out before it is due, nor twice",
+        _RUNS,
+        (
+            Edit(
+                "octavo.broker.subscriptions.delays:Delays._first",
+                "if run is not None and run.head == head:",
+                "if run is not None:",
+            ),
+        ),
+    ),
+)
