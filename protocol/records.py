@@ -104,16 +104,20 @@ def build_batch(
         MAGIC, kind, 0, producer_id, producer_epoch, base_sequence, _UNLIMITED
     )
     append = builder.append
-    position, delayed = -1, False
+    position, delayed, later_ms = -1, False, 0
     for position, (key, value, headers, timestamp_ms, _) in enumerate(records):
+        if position == 0 and timestamp_ms == NO_TIME_MS:
+            later_ms = _LATER_MS  # the builder would give the first one the next one's time
         if headers:
-            append(position, timestamp_ms, key, value, list(headers))
+            append(position, timestamp_ms + later_ms, key, value, list(headers))
             delayed = delayed or is_delayed(headers)
         else:
-            append(position, timestamp_ms, key, value, _NO_HEADERS)
+            append(position, timestamp_ms + later_ms, key, value, _NO_HEADERS)
     if position < 0:
         raise InvalidBatch("a record batch has at least one record, got none")
     batch = bytes(builder.build())
+    if later_ms:
+        batch = _earlier(batch, later_ms)
     return _marked(batch, ATTRIBUTE_DELAYED) if delayed else batch
 
 

@@ -24,7 +24,7 @@ from octavo.spark.splits import Offsets, pieces
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_COLUMNS = "key,value,topic,partition,offset,timestamp,headers"
+_COLUMNS = "key,value,topic,partition,offset,timestamp,timestampMillis,headers"
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _rows(run: Run, options: ReplayOptions, start: Offsets, end: Offsets) -> Dat
             rows = rows.where(options.where)
         except AnalysisException as error:
             raise BadUsage(f"--where {options.where}: {str(error).splitlines()[0]}") from error
-    kept = ["key", "value", "timestamp", "headers"]
+    kept = ["key", "value", "timestamp", "timestampMillis", "headers"]
     origin = f.struct("topic", "partition", "offset").alias("origin")
     return rows.select(*kept, origin, *(["partition"] if options.keep_partitions else []))
 

@@ -59,13 +59,14 @@ async def check_target(options: SinkOptions) -> None:
 
 
 async def commit(options: SinkOptions, batch: Batch) -> None:
-    """Raises `SinkFailed`, `NotSmall`."""
+    """Raises `SinkFailed`, `NotSmall`, `InvalidOption`."""
     service, timeout_ms = options.service, options.commit_timeout_ms
     shares = producing.together(batch.rows)
     written = batch.written
     if options.commit != "bulk-load" and not written:
         why = producing.why_not_small(shares, options)
-        if why is None:
+        odd = producing.odd_time(shares)
+        if why is None and odd is None:
             producer = producing.producer_of(batch.bulk_load, batch.number)
             content = {
                 target: (
@@ -77,7 +78,7 @@ async def commit(options: SinkOptions, batch: Batch) -> None:
             await calls.publish(service, batch.bulk_load, batch.number, content, timeout_ms)
             return
         if options.commit == "producer":
-            raise producing.not_small(why)
+            raise producing.not_small(why) if why is not None else producing.refused(odd)
     if shares:
         written = [*written, *await _to_ledgers(options, batch, shares)]
     await calls.commit(service, batch.bulk_load, batch.number, written, timeout_ms)

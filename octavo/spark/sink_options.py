@@ -10,6 +10,7 @@ from pyspark.sql.types import (
     BinaryType,
     DataType,
     IntegerType,
+    LongType,
     StringType,
     StructType,
     TimestampType,
@@ -42,6 +43,7 @@ _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
     "topic": (StringType,),
     "partition": (IntegerType,),
     "timestamp": (TimestampType,),
+    "timestampMillis": (LongType,),
     "origin": (StructType,),
 }
 

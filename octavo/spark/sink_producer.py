@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from octavo.protocol.calendar import NO_TIME_MS, in_calendar, unit_hint
 from octavo.protocol.records import build_batch
 from octavo.spark.options import InvalidOption
 from octavo.spark.sink_options import SinkOptions
@@ -81,6 +82,21 @@ def not_small(why: str) -> NotSmall:
     return NotSmall(
         f"a batch that is published is one record batch for each partition, but there are {why}: "
         "make micro-batches smaller (maxOffsetsPerTrigger), or set commit to auto or bulk-load"
+    )
+
+
+def odd_time(shares: Mapping[Target, Rows]) -> int | None:
+    """A time of some row that brokers refuse (decision 63): such rows go by ledgers. None: none."""
+    times = (row[3] for share in shares.values() for row in share.rows)
+    return next((one for one in times if one != NO_TIME_MS and not in_calendar(one)), None)
+
+
+def refused(time_ms: int | None) -> InvalidOption:
+    """The error of `commit=producer` for such a row."""
+    return InvalidOption(
+        f"a row has the time {time_ms}, which brokers refuse in what is published "
+        f"({unit_hint(time_ms or 0)}): set commit to auto or bulk-load, which store the number, or "
+        "write without the column timestampMillis"
     )
 
 

@@ -23,6 +23,7 @@ from octavo.spark.sink_options import SinkOptions
 
 RECORD_OVERHEAD_BYTES = 16
 RECORDS_MAX = 50_000
+_TIMES = {"timestamp", "timestampMillis"}
 KEYS_REMEMBERED_MAX, KEY_BYTES_REMEMBERED_MAX = 65_536, 64
 Row = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]], int, int]
 
@@ -123,7 +124,7 @@ class RowRouter:
         keys: list[bytes | None] = _binary(batch, "key") if "key" in names else [None] * count
         values = _binary(batch, "value")
         headers = _headers(batch) if "headers" in names else repeat((), count)
-        times = _times(batch, self._now_ms) if "timestamp" in names else repeat(self._now_ms, count)
+        times = _times(batch, self._now_ms) if names & _TIMES else repeat(self._now_ms, count)
         rows = zip(keys, values, headers, times, repeat(0, count), strict=True)
         topic, chosen = self._options.topic, self._options.partition
         if topic is None or (chosen is None and "partition" in names):
@@ -266,10 +267,16 @@ def _binary(batch: pa.RecordBatch, name: str) -> list[bytes | None]:
 
 
 def _times(batch: pa.RecordBatch, now_ms: int) -> list[int]:
-    column = batch.column("timestamp").cast(pa.timestamp("ms", tz="UTC"), safe=False)
-    times = column.cast(pa.int64()).to_pylist()
-    if any(time is not None and time < 0 for time in times):
-        raise BadRow("column timestamp is before 1970 in a row")
+    """The date; where that is null, the number as it was stored, which may have no date."""
+    times: list[int | None] = [None] * batch.num_rows
+    if "timestamp" in batch.schema.names:
+        column = batch.column("timestamp").cast(pa.timestamp("ms", tz="UTC"), safe=False)
+        times = column.cast(pa.int64()).to_pylist()
+        if any(time is not None and time < 0 for time in times):
+            raise BadRow("column timestamp is before 1970 in a row")
+    if "timestampMillis" in batch.schema.names:
+        stored = batch.column("timestampMillis").to_pylist()
+        times = [raw if time is None else time for time, raw in zip(times, stored, strict=True)]
     return [now_ms if time is None else time for time in times]
 
 

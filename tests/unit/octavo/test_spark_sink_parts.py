@@ -103,6 +103,32 @@ def test_columns_name_topic_partition_time_and_headers() -> None:
     assert (second.timestamp_ms, list(second.headers)) == (NOW_MS, [])
 
 
+def test_a_row_without_a_date_keeps_the_number_that_was_stored() -> None:
+    """Decision 63. The date goes before the number: a query may have changed it."""
+    numbers = [-1, NOW_MS * 1_000, -5, NOW_MS * 10**6, 7, None]
+    when = datetime(2023, 1, 1, tzinfo=UTC)
+    arrays = [
+        pa.array([b"x"] * 6), pa.array([None] * 4 + [when, None], pa.timestamp("us", tz="UTC")),
+        pa.array(numbers, pa.int64()),
+    ]  # fmt: skip
+    wanted = [*numbers[:4], int(when.timestamp() * 1000), NOW_MS]
+    for names in (["value", "timestamp", "timestampMillis"], ["value", "timestampMillis"]):
+        one = router(topic="a", partition="0")
+        one.add(pa.RecordBatch.from_arrays([arrays[0], *arrays[4 - len(names) :]], names=names))
+        ((_, batch),) = one.rest()
+        found = [row.timestamp_ms for row in read_records(batch)]
+        assert found == (wanted if len(names) == 3 else [*numbers[:5], NOW_MS])
+
+
+def test_rows_that_brokers_refuse_are_not_published() -> None:
+    one = router(topic="a", partition="0")
+    one.add(table(value=[b"x", b"y"], timestampMillis=[-1, NOW_MS]))
+    assert producing.odd_time(one.take()) is None
+    one.add(table(value=[b"x", b"y"], timestampMillis=[-1, NOW_MS * 1_000]))
+    assert producing.odd_time(one.take()) == NOW_MS * 1_000
+    assert "microseconds" in str(producing.refused(NOW_MS * 1_000))
+
+
 def test_the_option_goes_before_the_column() -> None:
     one = router(topic="a", partition="2")
     one.add(table(value=[b"x"], topic=["b"], key=[b"k"], partition=[0]))

@@ -16,10 +16,10 @@ from octavo.client.types import Message
 from octavo.ledger.read.entry_source import DISORDER_UNKNOWN
 from octavo.ledger.read.open_batch import open_batch
 from octavo.ledger.read.time_search import offset_as_new_as
-from octavo.protocol.batch import read_header
+from octavo.protocol.batch import check_batch, read_header
 from octavo.protocol.calendar import in_calendar, iso_of
 from octavo.protocol.limits import TIMESTAMP_MS_MAX
-from octavo.protocol.records import Record, build_batch
+from octavo.protocol.records import Record, build_batch, build_gapped_batch, read_records
 from octavo.spark.columns import ArrowBuilder, StoredBatch
 
 NOW_MS = 1_764_000_000_000
@@ -58,6 +58,15 @@ def test_spark_reads_null_and_keeps_the_number() -> None:
     assert found.column("timestampMillis").to_pylist() == times
     dates = found.column("timestamp").cast("int64").to_pylist()
     assert dates == [NOW_MS * 1_000, None, None, None, None, TIMESTAMP_MS_MAX * 1_000]
+
+
+@given(st.lists(st.sampled_from([-1, 0, -5, NOW_MS, NOW_MS * 1_000, NOW_MS * 10**6]), min_size=1))
+def test_a_batch_is_built_with_the_times_that_were_given(times: list[int]) -> None:
+    """A first record without a time was given the time of the next one."""
+    records = [Record(None, b"x", (), time_ms, n) for n, time_ms in enumerate(times)]
+    for batch in (build_batch(records), build_gapped_batch(records, 0)):
+        assert [one.timestamp_ms for one in read_records(batch)] == times
+        check_batch(batch)
 
 
 async def test_a_time_is_looked_up_beside_those_that_are_none() -> None:
