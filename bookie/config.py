@@ -52,6 +52,9 @@ class BookieConfig:
     ledger_directories: tuple[str, ...] = field(default=())
     """Absolute paths of entry logs, index and ledger state."""
 
+    accept_new_folders: bool = False
+    """Take in empty ledger folders that were added behind the others."""
+
     # When data was lost
     accept_data_loss: bool = False
     """Start although folders are empty or damaged: what may be lost is answered as unknown."""

@@ -5,6 +5,8 @@ may have lost something. The rules, as in BookKeeper's `Cookie`:
 
 - every folder and metadata carry the same cookie: start;
 - none of them does, and the folders hold nothing else: stamp them, with a new incarnation;
+- ledger folders were added behind the others, and the operator accepts them (`accept_new_folders`,
+  identity.py): stamp them; they must be empty;
 - anything else (a folder empty, foreign, moved; the record in metadata missing): refuse, saying
   what was found, what was expected and what to do. Empty folders may be stamped again when the
   operator accepts the loss (identity.py, limbo.py).
@@ -155,6 +157,8 @@ def check_cookies(
                 "served, what it may have lost is answered as unknown (docs/operations.md, When a "
                 "disk is lost). Or give it a new bookie_id and empty folders"
             )
+        if is_earlier_stamp(folder, cookie, recorded):
+            continue
         if cookie != recorded:
             raise CookieRefused(
                 f"folder {folder} was stamped by another life of bookie {expected.bookie_id}: it "
@@ -189,6 +193,8 @@ def lost_folders(
             lost.append(folder)
             continue
         _check_owner(folder, cookie, expected)
+        if is_earlier_stamp(folder, cookie, recorded):
+            continue
         if cookie not in (recorded, replace(recorded, incarnation=begun or recorded.incarnation)):
             raise CookieRefused(
                 f"folder {folder} was stamped by another life of bookie {expected.bookie_id}: it "
@@ -196,6 +202,86 @@ def lost_folders(
                 "too old to be served: empty it if you accept that loss too"
             )
     return lost
+
+
+def adds_folders(expected: Cookie, recorded: Cookie) -> bool:
+    """Whether ledger folders were added behind those on record, and nothing else changed. Pure.
+
+    The order of the others must stay: the first ledger folder holds index and ledger state.
+    """
+    return bool(recorded.incarnation) and _is_shorter(
+        recorded, replace(expected, incarnation=recorded.incarnation)
+    )
+
+
+def is_earlier_stamp(folder: str, cookie: Cookie, recorded: Cookie) -> bool:
+    """Whether `folder` was stamped by this life before it got its newest ledger folders. Pure.
+
+    So a start leaves it that was cut short between the record in metadata and this folder.
+    """
+    added = recorded.ledger_dirs[len(cookie.ledger_dirs) :]
+    return folder not in added and _is_shorter(cookie, recorded)
+
+
+def _is_shorter(cookie: Cookie, longer: Cookie) -> bool:
+    """Whether the two differ only in ledger folders that `longer` has behind the others."""
+    count = len(cookie.ledger_dirs)
+    return (
+        count < len(longer.ledger_dirs)
+        and replace(longer, ledger_dirs=longer.ledger_dirs[:count]) == cookie
+    )
+
+
+def folders_to_stamp(
+    cookie: Cookie,
+    recorded: Cookie,
+    on_disk: dict[str, Cookie | None],
+    with_data: Sequence[str],
+    journals: Sequence[str],
+) -> list[str]:
+    """Decide: the added folders that need a stamp, the operator having accepted them. Pure.
+
+    `cookie` is `recorded` with the added folders. Raises `CookieRefused` when a folder of before
+    is not as it was, or an added folder is not empty, belongs to something else, or is a journal's.
+    """
+    added = cookie.ledger_dirs[len(recorded.ledger_dirs) :]
+    found: list[str] = []
+    for folder, stamp in on_disk.items():
+        if folder not in added:
+            _check_unchanged(folder, stamp, cookie, recorded)
+            continue
+        if folder in journals:
+            raise CookieRefused(
+                f"new ledger folder {folder} is a journal folder of this bookie: add a folder of "
+                "its own"
+            )
+        if stamp is not None:
+            _check_owner(folder, stamp, cookie)
+        if stamp == cookie:
+            continue  # a start that was cut short has stamped it
+        if folder in with_data:
+            raise CookieRefused(
+                f"new ledger folder {folder} is not empty: it belongs to something else. Add an "
+                "empty folder"
+            )
+        found.append(folder)
+    return found
+
+
+def _check_unchanged(folder: str, stamp: Cookie | None, cookie: Cookie, recorded: Cookie) -> None:
+    if stamp is None:
+        raise CookieRefused(
+            f"folder {folder} carries no cookie, and a bookie whose data is missing gets no new "
+            f"folders. Mount the right disk; or start first with {_folders_of(recorded)} and "
+            "--accept-loss, then with the new folders"
+        )
+    _check_owner(folder, stamp, cookie)
+    if stamp not in (recorded, cookie):
+        raise CookieRefused(
+            f"folder {folder} was stamped by another life of bookie {cookie.bookie_id}: it says "
+            f"{_describe(stamp)}, metadata says {_describe(recorded)}. Use the folder that belongs "
+            "to this life"
+        )
 
 
 def _check_configured(expected: Cookie, recorded: Cookie) -> None:
@@ -206,13 +292,21 @@ def _check_configured(expected: Cookie, recorded: Cookie) -> None:
             "folders; or, when Apache's has ended for good and no ledger names it any more: "
             f"octavo bookie forget {expected.bookie_id}"
         )
+    if adds_folders(expected, recorded):
+        added = expected.ledger_dirs[len(recorded.ledger_dirs) :]
+        raise CookieRefused(
+            f"bookie {expected.bookie_id} was set up with {_folders_of(recorded)}, and is now "
+            f"configured with {', '.join(added)} as well. If the new folders are empty and it is "
+            "to store there too, start once with --accept-new-folders. Otherwise: Configure it as "
+            "it was"
+        )
     if replace(recorded, incarnation="") != replace(expected, incarnation=""):
         raise CookieRefused(
             f"bookie {expected.bookie_id} was set up with {_folders_of(recorded)} in cluster "
             f"{recorded.instance_id}, and is now configured with {_folders_of(expected)} in "
             f"cluster {expected.instance_id}. Configure it as it was: the same folders, in the "
             "same order, under the same paths. If this is another bookie, give it a bookie_id of "
-            "its own"
+            "its own. Ledger folders can be added, behind the others (--accept-new-folders)"
         )
 
 

@@ -13,6 +13,18 @@ has said that the loss is accepted (`accept_data_loss`). Then, in this order, ea
 A crash between leaves folders that the next start refuses, or, with the loss accepted, takes up
 again: a cookie of neither the recorded life nor the one the limbo file names is another life's.
 
+Ledger folders that were added behind the others are taken in when the operator accepts them
+(`accept_new_folders`), by the same life and in this order, each step durable:
+
+1. the cookie that names them too, in each of the new folders, which must be empty;
+2. the same in metadata, by compare-and-set;
+3. the same in every other folder;
+4. only then does the bookie serve, and store into them.
+
+Before step 2 the bookie also starts with the folders as they were. After it, it starts with the new
+folders and without the operator's word: a cookie of the same life that lacks only the last ledger
+folders is replaced (`is_earlier_stamp`).
+
 Why the bound holds: whatever this bookie may have promised it promised for a ledger whose record
 was there before the loss, and the loss was before this start. Such a ledger's record is listed, or
 was deleted: then nobody will ask. So a complete listing alone would do; the drawn id makes the
@@ -33,8 +45,11 @@ from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.files import Disk
 from octavo.bookie.ledgers.cookies import (
     CookieRefused,
+    adds_folders,
     check_cookies,
+    folders_to_stamp,
     folders_with_data,
+    is_earlier_stamp,
     lost_folders,
     new_cookie,
     read_cookies,
@@ -88,6 +103,11 @@ class Identity:
         recorded, version = await self._recorded()
         on_disk = await self._blocking(read_cookies, self._disk, folders)
         with_data = await self._blocking(folders_with_data, self._disk, folders)
+        if config.accept_new_folders and recorded is not None and adds_folders(expected, recorded):
+            longer = replace(recorded, ledger_dirs=expected.ledger_dirs)
+            await self._add_folders(longer, recorded, version, on_disk, with_data)
+            recorded, version = await self._recorded()
+            on_disk = await self._blocking(read_cookies, self._disk, folders)
         try:
             cookie = check_cookies(expected, recorded, on_disk, with_data)
         except CookieRefused:
@@ -104,6 +124,7 @@ class Identity:
             await self._registry.write_cookie(expected)
             cookie = expected
             log.info("cookie_stamped", bookie=self._bookie_id, incarnation=cookie.incarnation)
+        await self._stamp_earlier(cookie, on_disk)
         self._incarnation = cookie.incarnation
         await self._look_at_limbo()
         return cookie
@@ -145,13 +166,7 @@ class Identity:
         await self.data_lost(f"folders found empty: {', '.join(lost) or 'in an earlier start'}")
         cookie = replace(recorded, incarnation=incarnation)
         await self._blocking(write_cookies, self._disk, self._config.directories, cookie)
-        try:
-            await self._registry.write_cookie(cookie, version)
-        except (VersionConflict, RecordNotFound) as error:
-            raise CookieRefused(
-                f"the cookie of bookie {self._bookie_id} in metadata was changed meanwhile: "
-                "another process uses this id. Stop that one, then start this one again"
-            ) from error
+        await self._record(cookie, version)
         log.warning(
             "cookie_stamped_again",
             bookie=self._bookie_id,
@@ -160,6 +175,40 @@ class Identity:
             lost=lost,
         )
         return cookie
+
+    async def _record(self, cookie: Cookie, version: int) -> None:
+        try:
+            await self._registry.write_cookie(cookie, version)
+        except (VersionConflict, RecordNotFound) as error:
+            raise CookieRefused(
+                f"the cookie of bookie {self._bookie_id} in metadata was changed meanwhile: "
+                "another process uses this id. Stop that one, then start this one again"
+            ) from error
+
+    async def _add_folders(
+        self,
+        cookie: Cookie,
+        recorded: Cookie,
+        version: int,
+        on_disk: dict[str, Cookie | None],
+        with_data: list[str],
+    ) -> None:
+        """Steps 1 and 2 of taking new folders in."""
+        journals = self._config.journal_directories
+        new = folders_to_stamp(cookie, recorded, on_disk, with_data, journals)
+        await self._blocking(write_cookies, self._disk, new, cookie)
+        await self._record(cookie, version)
+        added = cookie.ledger_dirs[len(recorded.ledger_dirs) :]
+        log.info("ledger_folders_added", bookie=self._bookie_id, folders=list(added))
+
+    async def _stamp_earlier(self, cookie: Cookie, on_disk: dict[str, Cookie | None]) -> None:
+        """Step 3."""
+        earlier = [
+            folder
+            for folder, found in on_disk.items()
+            if found is not None and is_earlier_stamp(folder, found, cookie)
+        ]
+        await self._blocking(write_cookies, self._disk, earlier, cookie)
 
     async def _look_at_limbo(self) -> None:
         """End it when the operator has said so; begin it anew when the file cannot be read."""

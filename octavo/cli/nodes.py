@@ -21,6 +21,13 @@ AcceptLoss = Annotated[
         help="Start although folders are empty or damaged; what may be lost is 'unknown'.",
     ),
 ]
+AcceptNewFolders = Annotated[
+    bool,
+    typer.Option(
+        "--accept-new-folders",
+        help="Take in empty ledger folders that were added behind the others.",
+    ),
+]
 AcceptOlder = Annotated[
     bool,
     typer.Option(
@@ -52,6 +59,7 @@ def bookie(
         typer.Option(help="Folder of entry logs and index. Default: DATA/ledgers."),
     ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Take no new entries.")] = False,
+    accept_new_folders: AcceptNewFolders = False,
     accept_loss: AcceptLoss = False,
     accept_older_metadata: AcceptOlder = False,
     end_limbo: Annotated[
@@ -86,6 +94,7 @@ def bookie(
         "journal_directories": _folders(journal, folder, "journal"),
         "ledger_directories": _folders(ledgers, folder, "ledgers"),
         "read_only": read_only or None,
+        "accept_new_folders": accept_new_folders or None,
         "accept_data_loss": accept_loss or None,
         "accept_older_metadata": accept_older_metadata or None,
         "limbo_ended_through": end_limbo,

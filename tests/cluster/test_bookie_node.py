@@ -178,6 +178,27 @@ async def test_changed_folders_are_refused(tmp_path: Path) -> None:
     assert "Configure it as it was" in message
 
 
+async def test_a_folder_is_added_to_a_bookie_that_has_data(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path) as bookie:
+        client = await RawClient.connect(bookie)
+        client.send(adds_of(1, range(50)))
+        await client.acked(50)
+        before = bookie.incarnation
+    folders = (f"{tmp_path}/ledgers", f"{tmp_path}/more")
+    message = await refusal(tmp_path, CookieRefused, ledger_directories=folders)
+    assert "--accept-new-folders" in message
+    for accept in (True, False):
+        async with running_bookie(
+            tmp_path, ledger_directories=folders, accept_new_folders=accept
+        ) as bookie:
+            assert bookie.incarnation == before
+            client = await RawClient.connect(bookie)
+            assert await client.read(1, 49) == entry_of(1, 49)
+    stamps = {decode_cookie((Path(one) / "VERSION").read_bytes()) for one in folders}
+    assert [stamp.ledger_dirs for stamp in stamps] == [folders]
+    assert (tmp_path / "more" / "journal.mark").exists(), "it is in use"
+
+
 async def test_folder_with_other_things_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ledgers").mkdir()
     (tmp_path / "ledgers" / "holiday.jpg").write_bytes(b"x")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -13,16 +16,21 @@ from octavo.bookie.disk.files import Disk
 from octavo.bookie.ledgers.cookies import (
     CookieRefused,
     check_cookies,
+    folders_to_stamp,
     folders_with_data,
     lock_folders,
     new_cookie,
     read_cookies,
     write_cookies,
 )
+from octavo.bookie.ledgers.identity import Identity
+from octavo.metadata.bookies import BookieRegistry
 from octavo.metadata.cookie import Cookie
+from octavo.metadata.store import MetadataStore
 from tests.sim.disk import SimDisk
 from tests.support.engine_lab.images import images
 from tests.support.engine_lab.lives import CrashPoint, Recorder
+from tests.support.raw_bookie import open_metadata
 
 CONFIG = BookieConfig(journal_directories=("/j",), ledger_directories=("/l", "/m"))
 FOLDERS = CONFIG.directories
@@ -72,6 +80,53 @@ def check_all() -> int:
 def test_every_crash_of_a_first_start() -> None:
     assert len(crashes_of_the_first_start()) > 30
     assert check_all() > 100
+
+
+async def test_every_crash_while_a_folder_is_added(tmp_path: Path) -> None:
+    """Before metadata knows of the folder the others alone will do; after it no word is needed."""
+    wider = replace(CONFIG, ledger_directories=("/l", "/m", "/n"), accept_new_folders=True)
+    points: list[CrashPoint] = []
+    told: list[Cookie] = []
+    disk = SimDisk()
+    for folder in wider.directories:
+        disk.make_directory(folder)
+
+    class Registry(BookieRegistry):
+        async def write_cookie(self, cookie: Cookie, version: int | None = None) -> int:
+            told.append(cookie)
+            return await super().write_cookie(cookie, version)
+
+    async def establish(store: MetadataStore, config: BookieConfig) -> Cookie:
+        rng = random.Random(1)
+        identity = Identity(
+            config, "b1", store, Registry(store), disk=disk, rng=rng, clock=lambda: 1
+        )
+        return await identity.establish()
+
+    async with open_metadata(tmp_path) as store:
+        before = await establish(store, CONFIG)
+        disk.open("/l/data", create=True).close()
+        disk.sync_directory("/l")
+        disk.faults = recorder = Recorder(lambda: cast(Any, tuple(told)), points)
+        recorder.record()
+        after = await establish(store, wider)
+        recorder.keep(disk, "at the end")
+    assert told == [before, after]
+    seen: set[bool] = set()
+    for point in points:
+        is_told = len(point.facts) == 2
+        seen.add(is_told)
+        for image in images(point.moment):
+            left = image.disk()
+            stamps = read_cookies(left, wider.directories)
+            with_data = folders_with_data(left, wider.directories)
+            if is_told:
+                assert check_cookies(after, after, stamps, with_data) == after, point.where
+                continue
+            old = {folder: stamps[folder] for folder in CONFIG.directories}
+            assert check_cookies(before, before, old, with_data) == before, point.where
+            assert folders_to_stamp(after, before, stamps, with_data, ("/j",)) in ([], ["/n"])
+    assert seen == {False, True}
 
 
 def test_a_wiped_or_swapped_folder_is_refused() -> None:
