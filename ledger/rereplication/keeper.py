@@ -8,11 +8,12 @@ fetches from the others
     compare-and-set, names it too.
 
 A bookie is lost when it was not registered for `lost_bookie_s`. Copied is only what no writer can
-change any more (`copies.stretches`); an open ledger whose ensemble has a lost bookie, or this one
-in limbo, for `open_ledger_s` longer is closed by recovery first. One that names this bookie in an
-older fragment keeps it in limbo as well: its owner rolls it over (broker/partition/rollover.py),
-and after ten times as long it is closed by recovery, too. A closed ledger is fenced here before a
-copy counts: its old writer may still live, and the fence may be what was lost.
+change any more (`copies.stretches`); an open ledger whose ensemble has a lost bookie for
+`open_ledger_s` longer is closed by recovery first. An open ledger that names this bookie keeps it
+in limbo. Its writer may live: the writer goes on without this bookie, and a broker rolls the ledger
+over (broker/partition/rollover.py). So it is closed by recovery only after ten times as long. A
+closed ledger is fenced here before a copy counts: its old writer may still live, and the fence may
+be what was lost.
 
 Two who copy at once do double work and no harm; a crash at any point leaves copies that the next
 walk finds. What nobody has is told, never made up, and the record stays as it is.
@@ -284,7 +285,7 @@ class CopyKeeper:
             return metadata  # one of them is enough
         since = self._waited_for.setdefault(ledger_id, self._loop.time())
         patience_s = self._options.open_ledger_s
-        if not takes and self._me not in tail:
+        if not takes:  # no bookie is lost: only our limbo waits for it, and its writer may live
             patience_s *= _ROLL_OVER_FACTOR
         if self._loop.time() - since < patience_s:
             self._leave(ledger_id, "it is open: its writer may still replace a bookie, or close it")
