@@ -18,6 +18,7 @@ from tests.attack import (  # noqa: F401  (they enter themselves)
     attempts_ids,
     attempts_ledgers,
     attempts_others,
+    attempts_pages,
     attempts_requests,
     attempts_v3,
 )
