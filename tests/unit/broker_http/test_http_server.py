@@ -191,7 +191,7 @@ async def test_head_and_continue(one: Running) -> None:
         ({"retention": {"size": -1}}, 422, "retention.size"),
         ({"rollover": {"time": None}}, 422, "rollover.time"),
         ({"nope": 1}, 422, "nope"),
-        ([], 422, "array"),
+        ([], 422, "a list"),
     ],
 )
 async def test_topic_settings_that_are_refused(
