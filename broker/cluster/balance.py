@@ -249,6 +249,8 @@ class Balance:
         preferred = self._registry.preferred(name.topic_name, held.partitions)
         wanted = preferred[name.partition].broker_id
         why = self._why(held, wanted, served_s)
+        if held.came:
+            why = f"{held.came}; {why}"
         return Place(why, wanted, held.placed, served_s, self._loads.of(name))
 
     def _why(self, held: Held, wanted: str, served_s: float) -> str:
@@ -312,7 +314,11 @@ class Balance:
             heirs_load=round(giving.heirs),
             mean_load=round(giving.mean),
         )
-        await self._move(giving.partition, self._registry.live[giving.to], placed=True)
+        why = (
+            f"its own load was {giving.own:.0f}, the mean of all brokers {giving.mean:.0f}, and "
+            f"that of {giving.to} {giving.heirs:.0f}"
+        )
+        await self._move(giving.partition, self._registry.live[giving.to], why, placed=True)
 
     def check_others(self) -> None:
         """Raises `NoOtherBroker` when nobody could take what this broker serves."""
@@ -345,7 +351,8 @@ class Balance:
         if heir.broker_id == own.broker_id:
             await self._owners.open_anew(name, placed=bool(to))
             return own
-        if not await self._move(name, heir, placed=bool(to)):
+        why = f"an unload asked for {to}" if to else "an unload asked for the broker to have it"
+        if not await self._move(name, heir, why, placed=bool(to)):
             raise PartitionUnavailable(f"{name} was not taken by {heir.broker_id}; it stays here")
         return heir
 
@@ -363,7 +370,8 @@ class Balance:
         found = self._newly_to_move()
         for name, heir in found.items():
             if self._still_goes(name, heir) and self._may_be_given(heir):
-                await self._move(name, self._registry.live[heir])
+                why = f"by the even spread {heir} was to have it"
+                await self._move(name, self._registry.live[heir], why)
                 await asyncio.sleep(self._config.balance_pause_ms / 1000)
         if not found:
             await self._give()
@@ -389,20 +397,26 @@ class Balance:
                 if not self._registry.is_draining:
                     return
                 if found is not None and self._may_be_given(heir):
-                    await self._move(name, found)
+                    await self._move(name, found, self._why_empty())
 
         await asyncio.gather(*(some() for _ in range(self._config.drain_moves_max)))
+
+    def _why_empty(self) -> str:
+        own = self._registry.own.broker_id
+        return f"{own} stops" if self._owners.is_leaving else f"{own} is being drained"
 
     def _may_be_given(self, heir: str) -> bool:
         return self._patience.may_be_given(heir, asyncio.get_running_loop().time())
 
-    async def _move(self, name: PartitionName, heir: BrokerInfo, *, placed: bool = False) -> bool:
-        """Hand one on; whether somebody else has it now."""
+    async def _move(
+        self, name: PartitionName, heir: BrokerInfo, why: str, *, placed: bool = False
+    ) -> bool:
+        """Hand one on; whether somebody else has it now. The heir is told `why`."""
         if not self._owners.may_be_handed_on(name):
             return False
         loop = asyncio.get_running_loop()
         started_s = loop.time()
-        reason = "it did not answer"
+        reason, own = "it did not answer", self._registry.own.broker_id
 
         async def foretell(foretold: Foretold) -> bool:
             nonlocal reason
@@ -417,7 +431,7 @@ class Balance:
         async def ask(incarnation: str, end: PartitionEnd | None) -> None:
             nonlocal reason
             try:
-                await self._ask_heir(heir, name, Handed(incarnation, placed, end))
+                await self._ask_heir(heir, name, Handed(incarnation, placed, end, own, why))
             except (OctavoError, OSError, TimeoutError) as error:
                 reason = str(error) or repr(error)
 

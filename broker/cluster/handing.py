@@ -29,6 +29,10 @@ class Handed(NamedTuple):
     """It is given on purpose, whatever the preference says: it stays until that broker goes."""
     end: PartitionEnd | None = None
     """How it was left; None: find out."""
+    by: str = ""
+    """The id of the broker that hands it on."""
+    why: str = ""
+    """Its reason, in words."""
 
 
 AskHeir = Callable[[BrokerInfo, PartitionName, Handed], Awaitable[None]]

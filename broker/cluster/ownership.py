@@ -62,6 +62,9 @@ _GIVEN_PAUSE_S = 0.005
 """Between tries to claim what its owner is releasing, which takes it one write."""
 _ASKED_WITHIN_S = 1.0
 """So long what a living broker has released is left to whom it has asked."""
+_ENDED_WITHIN_S = 10.0
+"""A broker that came up so shortly before a partition was taken over had served it in a former
+life."""
 _NOWHERE = PartitionName("", "", -1)
 _SERVING = (PartitionState.OPEN, PartitionState.REOPENING)
 
@@ -76,6 +79,8 @@ class Held(NamedTuple):
     """By the loop's clock."""
     is_moving: bool
     """It is on its way to another broker."""
+    came: str
+    """How it came here, in words; empty where no broker served it before."""
 
 
 class _Claimed(Exception):
@@ -167,6 +172,11 @@ class Lookups:
             lookup.watch = self._ownership.watch(path, lambda: self._changed(name))
         return lookup
 
+    def former_owner(self, name: PartitionName) -> BrokerInfo | None:
+        """The last owner before it was found without one, as far as this broker saw."""
+        lookup = self._lookups.get(name)
+        return None if lookup is None else lookup.released_by
+
     def at_hand(self, name: PartitionName) -> BrokerInfo | None:
         """Who owns it, if somebody asked before and no alarm came since."""
         lookup = self._lookups.get(name)
@@ -236,7 +246,10 @@ class Lookups:
 class _Local:
     """A partition that is ours, or is about to be."""
 
-    __slots__ = ("end", "error", "opened", "opening", "partition", "placed", "since_s", "task")
+    __slots__ = (
+        *("came", "end", "error", "former", "opened", "opening", "partition", "placed"),
+        *("since_s", "task"),
+    )
 
     def __init__(self, opening: PartitionOpening) -> None:
         self.opening = opening
@@ -244,6 +257,10 @@ class _Local:
         """What its last owner said of how it was left, for the first attempt to open it."""
         self.placed = False
         """It was given to us on purpose, whatever the preference says."""
+        self.came = ""
+        """By whom it was handed on, and why; empty: it was claimed."""
+        self.former: BrokerInfo | None = None
+        """The owner before, of what was claimed."""
         self.partition: Partition | None = None
         """Once it is open."""
         self.since_s = 0.0
@@ -342,8 +359,27 @@ class OwnershipManager:
         local = self._local.get(name)
         if local is None or local.partition is None:
             raise NotOwner(f"{name} is not served by this broker")
-        settings = local.opening.settings()
-        return Held(settings.partitions, local.placed, local.since_s, name in self._handing)
+        settings, is_moving = local.opening.settings(), name in self._handing
+        came = local.came or self._how_claimed(local, local.partition.epoch)
+        return Held(settings.partitions, local.placed, local.since_s, is_moving, came)
+
+    def _how_claimed(self, local: _Local, epoch: int) -> str:
+        if epoch <= 1:
+            return ""
+        own, former = self._registry.own.broker_id, local.former
+        if former is None:
+            return "it was taken over, for the broker that served it before was gone or let it go"
+        if former.broker_id == own:
+            return f"{own} served it before, too, lost it or was started anew, and took it again"
+        how = "ended or lost its session"
+        if self._registry.is_up_since(former.broker_id, local.since_s - _ENDED_WITHIN_S):
+            how = "let it go"
+        return f"{own} took it over, for {former.broker_id}, which served it before, {how}"
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether this broker is about to stop."""
+        return self._leaving
 
     def held(self) -> int:
         """How many partitions are served here, or being opened."""
@@ -584,6 +620,8 @@ class OwnershipManager:
             local.end = handed.end
         await self._wait_until_open(name, local)
         local.placed = handed.placed
+        if handed.by:
+            local.came = f"{handed.by} handed it on: {handed.why}"
 
     async def _known(self, name: PartitionName, incarnation: str) -> TopicInfo:
         """The topic of that incarnation, also when we had not heard that it was made anew."""
@@ -603,6 +641,7 @@ class OwnershipManager:
         await self._hand_over(name)
         again = self._claim(name, local.opening.incarnation, local.opening.settings())
         again.placed = placed
+        again.came = f"{self._registry.own.broker_id} closed and opened it anew, for an unload"
         await self._wait_until_open(name, again)
 
     # Claims
@@ -697,6 +736,7 @@ class OwnershipManager:
         local.partition = partition
         local.error = None
         local.since_s = asyncio.get_running_loop().time()
+        local.former = self._lookups.former_owner(name)
         local.opened.set()
         self._lookups.note(name, self._registry.own)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -174,6 +175,10 @@ class BrokerRegistry:
                 if (not self.is_draining if one == own else one not in drained)
             )
         )
+
+    def is_up_since(self, broker_id: str, since_s: float) -> bool:
+        """Whether a broker lives, and was not started anew after `since_s` (the loop's clock)."""
+        return broker_id in self.live and self._up_since_s.get(broker_id, math.inf) <= since_s
 
     def is_other(self, owner: BrokerInfo) -> bool:
         """Whether this is another broker that is registered, as far as this one has heard."""

@@ -264,7 +264,8 @@ class BrokerServer:
 
     async def _ask_peer(self, peer: BrokerInfo, name: PartitionName, handed: Handed) -> None:
         owner = Owner(peer.broker_id, peer.url, False, handed.incarnation)
-        body = TakeBody(handed.incarnation, handed.placed, end_body(handed.end))
+        end = end_body(handed.end)
+        body = TakeBody(handed.incarnation, handed.placed, end, handed.by, handed.why)
         try:
             await self._ask(
                 owner, "POST", f"{partition_path(name)}/take", msgspec.json.encode(body),

@@ -13,6 +13,7 @@ from octavo import AsyncClient
 from octavo.cli.explained import show_explained
 from octavo.client.errors import NotFound
 from tests.cluster.test_drain import SLOW, spread
+from tests.issues.test_partitions_pile_up import share
 from tests.support.cluster import TOPIC, Cluster, make_topic, owned, running_cluster, until
 
 TOPIC_PATH = "/v1/topics/public/orders"
@@ -193,3 +194,41 @@ async def test_what_waits_is_named_with_its_consumer_and_until_when(
         said = capsys.readouterr().out
         assert "nothing is held back" not in said
         assert "leased to consumer 'silent'" in said
+
+
+async def test_a_drain_is_told_as_the_reason_of_a_move(cluster: Cluster) -> None:
+    """It named the even spread: what is preferred once the drained broker counts no more."""
+    one, two = await spread(cluster)
+    mine = one.broker.ownership.open_partitions()[0].name
+    first = one.broker.balance.place_of(mine).why
+    assert first.startswith("A is to have it by the even spread"), first
+    await one.broker.drain()
+    await until(lambda: share(two.broker) == 6, "A is empty")
+    why = two.broker.balance.place_of(mine).why
+    assert why.startswith("A handed it on: A is being drained; "), why
+
+
+async def test_a_stop_is_told_as_the_reason_of_a_move(cluster: Cluster) -> None:
+    one, two = await spread(cluster)
+    mine = one.broker.ownership.open_partitions()[0].name
+    await one.broker.give_away()
+    await until(lambda: share(two.broker) == 6, "A is empty")
+    why = two.broker.balance.place_of(mine).why
+    assert why.startswith("A handed it on: A stops; "), why
+
+
+async def test_a_killed_broker_is_told_as_the_reason_of_a_move(cluster: Cluster) -> None:
+    one, two = await spread(cluster)
+    mine = one.broker.ownership.open_partitions()[0].name
+    assert (await two.broker.ownership.owner_of(mine)).broker_id == "A"
+    await one.vanish()
+    async with asyncio.timeout(30):
+        while not (await two.broker.ownership.owner_of(mine)).local:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)  # A's session has to end
+    why = two.broker.balance.place_of(mine).why
+    told = "B took it over, for A, which served it before, ended or lost its session; "
+    assert why.startswith(told), why
+    again = await cluster.start("A", **SLOW)
+    await until(lambda: "A" in two.broker.registry.live, "A is back")
+    assert two.broker.balance.place_of(mine).why.startswith(told), "it is another A"
+    assert again.broker.broker_id == "A"

@@ -37,6 +37,10 @@ class PrepareBody(msgspec.Struct, forbid_unknown_fields=True):
     has_state: bool
 
 
+_TOLD_MAX = 1_000
+"""Characters of what one broker tells another in words."""
+
+
 class EndBody(msgspec.Struct, forbid_unknown_fields=True):
     """How the owner left the partition: partition/ending.py."""
 
@@ -54,6 +58,8 @@ class TakeBody(msgspec.Struct, forbid_unknown_fields=True):
     incarnation: str
     placed: bool = False
     end: EndBody | None = None
+    by: Annotated[str, msgspec.Meta(max_length=_TOLD_MAX)] = ""
+    why: Annotated[str, msgspec.Meta(max_length=_TOLD_MAX)] = ""
 
 
 def end_body(end: PartitionEnd | None) -> EndBody | None:
@@ -163,6 +169,6 @@ async def take_partition(call: Call) -> web.StreamResponse:
     name = call.partition
     assert name is not None
     body = await call.read_json(TakeBody)
-    handed = Handed(body.incarnation, body.placed, _end(body.end))
+    handed = Handed(body.incarnation, body.placed, _end(body.end), body.by, body.why)
     await call.services.broker.ownership.take(name, handed)
     return web.Response(status=204)
