@@ -143,6 +143,12 @@ _AGAIN = (
     "conformance/test_metadata_store.py::test_a_watch_that_was_cancelled_and_is_placed_again_hears"
 )
 
+_CHANNEL = "octavo.ledger.write.bookie_channel:BookieChannel"
+_CONNECTION = "octavo.ledger.bookies.connection:BookieConnection"
+_READS = "octavo.bookie.read.path:ReadPath"
+_CALLS = "unit/broker/test_calls_counted.py"
+_SUBSCRIPTION = "octavo.broker.subscriptions.subscription:Subscription"
+
 BUGS = (
     _tested(
         "given-up-and-still-counted",
@@ -183,5 +189,125 @@ BUGS = (
         "watches stand",
         _AGAIN,
         (f"{_WATCHES}.place_all", "self._placed.clear()", "pass"),
+    ),
+    _tested(
+        "resumed-and-sends-nothing",
+        "a channel whose pause is over sends nothing",
+        "Its entries wait until another chunk is pushed, or the bookie counts as silent.",
+        "Q2",
+        "unit/ledger/test_bookie_channel.py",
+        (f"{_CHANNEL}._resume", "self.pump()", "pass"),
+    ),
+    _tested(
+        "heard-and-sends-nothing",
+        "an ack that widens the window of a channel sends nothing",
+        "The last entries of a writer wait until the bookie counts as silent.",
+        "Q2",
+        "unit/ledger/test_bookie_channel.py",
+        (f"{_CHANNEL}.heard", "self.pump()", "pass"),
+    ),
+    _tested(
+        "resumed-socket-is-not-told",
+        "a socket that takes bytes again does not tell the writers",
+        "They wait for their next tick.",
+        "Q2",
+        "unit/ledger/test_connection_counts.py",
+        (f"{_CONNECTION}.resume_writing", "self._owner.connection_writable()", "pass"),
+    ),
+    _tested(
+        "flushed-and-not-told",
+        "a full buffer that is flushed does not tell the writers",
+        "They wait for their next tick.",
+        "Q2",
+        "unit/ledger/test_connection_counts.py",
+        (
+            f"{_CONNECTION}._flush",
+            "if was_full and not self._paused:\n        self._owner",
+            "if False:\n        self._owner",
+        ),
+    ),
+    _tested(
+        "answered-and-still-kept",
+        "a request that was answered stays with its connection",
+        "A connection lasts for weeks, and a request each second stays.",
+        "Q1",
+        "unit/ledger/test_connection_counts.py",
+        (
+            f"{_CONNECTION}._numbered",
+            "self._by_id.pop(request_id, None)",
+            "self._by_id.get(request_id)",
+        ),
+    ),
+    _tested(
+        "room-for-one-alone",
+        "room for answers wakes one of the reads that wait for it",
+        "The others wait until room is short and comes free again.",
+        "Q2",
+        "unit/bookie/test_read_room.py",
+        (f"{_READS}._room", "while self._waiting:", "if self._waiting:"),
+    ),
+    _tested(
+        "a-list-keeps-its-turn",
+        "a list of entries keeps its turn",
+        "After two of them each list is refused.",
+        "Q1",
+        "unit/bookie/test_read_room.py",
+        (f"{_READS}.entries", "self._listing.release()", "pass"),
+    ),
+    _tested(
+        "asked-once-for-all",
+        "a bookie that answered a force counts as asked",
+        "It is never asked again, and the ledger confirms nothing more.",
+        "Q1 (S9)",
+        "unit/ledger/test_forces.py",
+        ("octavo.ledger.write.forces:Forces._answered", "del self._asked[bookie_id]", "pass"),
+    ),
+    _tested(
+        "one-group-and-no-more",
+        "the journal ends after one group",
+        "Adds behind it wait until another one comes.",
+        "Q2",
+        "unit/bookie/test_journal_groups.py",
+        (
+            "octavo.bookie.journal.journal:Journal._commit_all",
+            "while self._queue:",
+            "if self._queue:",
+        ),
+    ),
+    _tested(
+        "given-and-still-read",
+        "a hand-out that was given counts as being read",
+        "A consumer that is gone holds an exclusive subscription for ever.",
+        "Q1",
+        _CALLS,
+        ("octavo.broker.subscriptions.dispatch:Dispatcher.begin", "self._reads -= 1", "pass"),
+    ),
+    _tested(
+        "given-back-and-still-read",
+        "a hand-out that was given back counts as being read",
+        "A consumer that is gone holds an exclusive subscription for ever.",
+        "Q1",
+        _CALLS,
+        ("octavo.broker.subscriptions.dispatch:Dispatcher.give_back", "self._reads -= 1", "pass"),
+    ),
+    _tested(
+        "ended-and-still-receiving",
+        "a call that ended without a message counts as waiting",
+        "Each later call gets a smaller share, and the subscription never expires.",
+        "Q1",
+        _CALLS,
+        (
+            f"{_SUBSCRIPTION}.receive_as",
+            "finally:\n        self._receiving -= waiting",
+            "finally:\n        pass",
+        ),
+    ),
+    _tested(
+        "given-up-and-still-waiting",
+        "a call that is given up leaves its waiter behind",
+        "The waiters of calls that timed out pile up until a message comes.",
+        "Q1",
+        _CALLS,
+        (f"{_SUBSCRIPTION}._wait", "self._waiters.pop(waiter, None)", "pass"),
     ),
 )

@@ -173,6 +173,9 @@ async def test_names_and_paths(one: Running) -> None:
     assert (answer.status, answer.json()["code"]) == (400, "invalid-name")
     answer = await one.api.get("/" + "x" * PATH_BYTES_MAX)
     assert (answer.status, answer.json()["code"]) == (400, "path-too-long")
+    for size in (PATH_BYTES_MAX - 1, PATH_BYTES_MAX):
+        answer = await one.api.get("/" + "x" * (size - 1))
+        assert answer.status == 404, "as long as a path may be: there is nothing at it"
 
 
 @pytest.mark.parametrize(

@@ -76,3 +76,47 @@ def test_what_is_refused_during_a_pause_is_sent_again_as_well() -> None:
         assert loop.errors == []
     finally:
         loop.close()
+
+
+def test_each_ack_of_a_bookie_that_was_busy_lets_more_go() -> None:
+    """Busy, it takes one, is busy again, takes more: no other call sends what the window held."""
+
+    async def story() -> None:
+        core = WriterState(new_ledger(), 0)
+        pending = Pending(core.metadata, core.quorum)
+        bookie, sink = Bookie(), Any
+        channel = BookieChannel(sink, core, pending, 0, bookie, LedgerOptions())  # type: ignore[arg-type]
+        channel.attach(0.0)
+        count, start, sent = 240, 0, bookie.connection.sent
+        bookie.connection.writable = False  # so that all of it waits
+        payloads = [PAYLOAD] * count
+        while start < count:
+            chunk, stop = pending.encode(payloads, start, core.lac)
+            core.push(stop - start)
+            start = stop
+            channel.push(chunk, pending.frames(chunk), 0.0)
+        assert sent == []
+        bookie.connection.writable = True
+        refused = last = 0
+        for _ in range(3):
+            channel.busy(0.0, refused, refused)  # a pause, and a narrow window
+            await asyncio.sleep(60.0)
+            assert refused in sent, "the pause is over"
+            last = max(last, *sent)
+            assert last < count - 1, "the window holds the rest back"
+            assert channel.waits_in_vain() == ""
+            refused = last + 1
+            core.acked("a", 0, last)
+            sent.clear()
+            channel.heard(0.0, 1)
+            assert refused in sent, "the window has room, and nothing else sends"
+            assert channel.waits_in_vain() == ""
+            last = max(sent)
+            sent.clear()
+
+    loop = SimLoop(1, trace=Trace())
+    try:
+        loop.run_until_complete(story())
+        assert loop.errors == []
+    finally:
+        loop.close()

@@ -226,3 +226,12 @@ def test_headers_that_make_no_sense_prove_nothing(head: bytes) -> None:
 def test_what_is_too_long_is_not_looked_at() -> None:
     refused(b"a." * TOKEN_BYTES_MAX, f"at most {TOKEN_BYTES_MAX}")
     refused(b"a" * 1000 + b"." + b"b.c", "no token")
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_the_longest_token_is_looked_at(more: int) -> None:
+    head, _, rest = signed().partition(b".")
+    token = head + b"." + rest + b"A" * (TOKEN_BYTES_MAX + more - len(head) - 1 - len(rest))
+    with pytest.raises(Unauthenticated) as caught:
+        tokens().verify(token, "b1")
+    assert (f"at most {TOKEN_BYTES_MAX}" in str(caught.value)) == (more > 0)

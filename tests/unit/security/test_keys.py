@@ -20,7 +20,7 @@ from octavo.security.keys.data_keys import DataKeys
 from octavo.security.keys.errors import InvalidKeys, KeyMissing, KeySourceUnavailable
 from octavo.security.keys.key_file import NamespaceKey, parse, with_key, without_keys
 from octavo.security.keys.sources import ServiceKeys
-from octavo.security.keys.wrapped import WRAPPED_BYTES_MAX, Wrapped
+from octavo.security.keys.wrapped import KEY_ID_CHARS_MAX, WRAPPED_BYTES_MAX, Wrapped
 from tests.support.keys import MemoryKms, add_key, forget, key_file, key_of
 
 SECRET = base64.b64encode(b"s" * 32).decode()
@@ -290,3 +290,18 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, str], why: str)
 def test_without_settings_there_are_no_keys() -> None:
     assert data_keys_of(KeysConfig()) is None
     assert key_source(KeysConfig(service="tests.support.keys:connect")) is not None
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_the_longest_id_and_the_longest_wrapped_key_are_read(more: int) -> None:
+    long_id = Wrapped("public", "k" * (KEY_ID_CHARS_MAX + more), b"xyz")
+    long_key = Wrapped("public", "k1", bytes(WRAPPED_BYTES_MAX + more))
+    for one in (long_id, long_key):
+        text = base64.b64encode(one.wrapped).decode()
+        data = f"1 {one.namespace} {one.key_id} {text}".encode()
+        if more > 0:
+            with pytest.raises(BadRecord, match="ledger 7"):
+                Wrapped.decode("ledger 7", data)
+        else:
+            assert one.encode() == data
+            assert Wrapped.decode("ledger 7", data) == one

@@ -70,3 +70,14 @@ def test_whatever_is_in_the_file_is_read_or_refused_in_words(data):
         parse_api_keys(data)
     except SecurityError:
         pass
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_as_many_keys_as_are_allowed(monkeypatch, count):
+    monkeypatch.setattr(api_keys, "API_KEYS_MAX", 3)
+    lines = "\n".join(line_of("a", make_key(RNG)) for _ in range(count)).encode()
+    if count > 3:
+        with pytest.raises(SecurityError, match="more than 3"):
+            parse_api_keys(lines)
+    else:
+        assert len(parse_api_keys(lines)) == count

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.security.identity import tokens
-from octavo.security.identity.jwt_keys import parse_jwks, parse_keys
-from octavo.security.identity.token_form import TOKEN_CHARS_MAX, Claims, read_token
+from octavo.security.identity.jwt_keys import PUBLIC_KEYS_MAX, parse_jwks, parse_keys
+from octavo.security.identity.token_form import GROUPS_MAX, TOKEN_CHARS_MAX, Claims, read_token
 from octavo.security.principal import Unauthenticated
 from octavo.security.settings import SecurityError
 from tests.support.foreign_tokens import (
@@ -328,3 +328,46 @@ def test_whatever_an_issuer_says_is_read_or_refused_in_words(data):
     for parse in (parse_keys, parse_jwks):
         with contextlib.suppress(SecurityError):
             parse(data)
+
+
+def long_token(size: int) -> str:
+    """A token of `size` characters."""
+    for pad in range(4):
+        head = raw({"alg": "HS256", "kid": "octavo"}, {"sub": "a" * pad}).rpartition(".")[0]
+        room = size - len(head) - 1
+        if room % 4 != 1:  # no base64 has such a length
+            return f"{head}.{'A' * room}"
+    raise AssertionError(size)
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_the_longest_token_is_read(more: int) -> None:
+    token = long_token(TOKEN_CHARS_MAX + more)
+    assert len(token) == TOKEN_CHARS_MAX + more
+    if more > 0:
+        with pytest.raises(Unauthenticated, match="longer than"):
+            read_token(token)
+    else:
+        assert read_token(token).text == token
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_a_token_names_as_many_groups_as_it_may(more: int) -> None:
+    token = own(groups=[f"g{number}" for number in range(GROUPS_MAX + more)])
+    if more > 0:
+        with pytest.raises(Unauthenticated, match=f"up to {GROUPS_MAX} groups"):
+            verified(token)
+    else:
+        assert len(verified(token).groups) == GROUPS_MAX + more
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_an_issuer_has_as_many_keys_as_it_may(more: int) -> None:
+    one = jwk(EC)
+    given_keys = json.dumps({"keys": [one] * (PUBLIC_KEYS_MAX + more)}).encode()
+    for parse in (parse_jwks, parse_keys):
+        if more > 0:
+            with pytest.raises(SecurityError, match=f"{PUBLIC_KEYS_MAX} keys"):
+                parse(given_keys)
+        else:
+            assert len(parse(given_keys)) == PUBLIC_KEYS_MAX + more

@@ -12,6 +12,7 @@ from octavo.security.identity.passwords import (
     ITERATIONS_MAX,
     MECHANISMS,
     PASSWORD_CHARS_MAX,
+    PASSWORD_CHARS_MIN,
     Credential,
     InvalidPassword,
     checked_user,
@@ -107,3 +108,21 @@ def test_whatever_comes_is_read_or_refused_in_words(text, data):
             parse(given_)  # type: ignore[operator]
         except Unauthenticated:
             pass
+
+
+@pytest.mark.parametrize(
+    "characters",
+    [
+        *(PASSWORD_CHARS_MIN + more for more in (-1, 0, 1)),
+        *(PASSWORD_CHARS_MAX + more for more in (-1, 0, 1)),
+    ],
+)
+def test_the_shortest_and_the_longest_password_are_taken(characters: int) -> None:
+    password = "x" * characters
+    if not PASSWORD_CHARS_MIN <= characters <= PASSWORD_CHARS_MAX:
+        with pytest.raises(InvalidPassword, match=f"{PASSWORD_CHARS_MIN} to {PASSWORD_CHARS_MAX}"):
+            make_credential(MECHANISMS[0], password, SALT)
+    else:
+        kept = make_credential(MECHANISMS[0], password, SALT)
+        assert is_password(MECHANISMS[0], password, kept)
+        assert not is_password(MECHANISMS[0], password + "x", kept), "it is not cut off before"

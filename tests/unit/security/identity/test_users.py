@@ -230,3 +230,15 @@ def test_nothing_secret_is_shown():
         assert one.stored_key not in shown
         assert one.server_key not in shown
         assert one.salt not in shown
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+async def test_a_user_is_in_as_many_groups_as_are_allowed(store, more):
+    here = UserStore(store)
+    many = [f"g{number}" for number in range(module.GROUPS_MAX + more)]
+    if more > 0:
+        with pytest.raises(TooManyGroups):
+            await here.create("alice", groups=many)
+    else:
+        await here.create("alice", groups=many)
+        assert (await here.get("alice")).groups == tuple(many)
