@@ -14,7 +14,7 @@ MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob
 MEASURING = sorted((ROOT / "bench").rglob("*.py"))
 FUNCTION_LINES_MAX = 75
 
-# Decision 12 of ARCHITECTURE.md: these packages run on a simulated loop, disk and clock.
+# Decision 12 (docs/decisions): these packages run on a simulated loop, disk and clock.
 SIMULATED = ("protocol", "ledger", "bookie", "broker")
 SEAMS = {"bookie/disk/files.py"}
 FORBIDDEN_CALLS = {
