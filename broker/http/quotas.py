@@ -277,13 +277,15 @@ class HttpQuotas:
         if (policies := self._policies(topic)) is not None:
             self._rates.charge(str(topic), policies, names, size, messages, self.now_s())
 
-    async def check_topics(self, *new: TopicName) -> None:
+    async def check_topics(self, *added: TopicName) -> None:
         """There may be these topics more. Raises a 422. Of topics made at the same moment by
         several brokers more may come to be."""
         if not self.on:
             return
-        for namespace in dict.fromkeys(name.namespace for name in new):
-            await self._check_topics(namespace, {n.topic for n in new if n.namespace == namespace})
+        for namespace in dict.fromkeys(name.namespace for name in added):
+            await self._check_topics(
+                namespace, {one.topic for one in added if one.namespace == namespace}
+            )
 
     async def _check_topics(self, namespace: str, new: set[str]) -> None:
         most = self._limits.quotas.of(f"namespace:{namespace}").bound("topics")

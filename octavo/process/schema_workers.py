@@ -333,7 +333,7 @@ class _Server:
         if self._control is not None:
             self._control.close()
             self._control = None
-        for worker in self._workers.values():
+        for worker in tuple(self._workers.values()):
             worker.has_ended(0)
         self._workers.clear()
         process, self._process = self._process, None

@@ -106,7 +106,8 @@ async def beat(call: Call) -> web.StreamResponse:
     if (elsewhere := _elsewhere(call, name)) is not None:
         return await call.services.peers.forward(call, elsewhere)
     wants = await _wanted(call, name, patterns)
-    may = {one: _may_consume(call, one, name[1]) for one in {held.topic_name for held in holds}}
+    topics = dict.fromkeys(held.topic_name for held in sorted(holds))
+    may = {one: _may_consume(call, one, name[1]) for one in topics}
     holds = frozenset(held for held in holds if may[held.topic_name])
     kept = call.services.groups.open(name, share_of(call.identity))
     group = kept.group

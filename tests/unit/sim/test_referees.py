@@ -325,7 +325,7 @@ STORIES: dict[str, Callable[[Story], object]] = {
     "S9 public/t/0 subscription s: offset 0 was acked in epoch 1": lambda s: (
         s.send("a")
         .tell("ack_ends", "s", [0], 1, 0)
-        .tell("delivered", "s", [(0, "a", 1, 1, 1)], Asked(0, {0: 1}))
+        .tell("delivered", "s", [(0, "a", 1, 1, 1, 1)], Asked(0, {0: 1}))
     ),
     "S9 public/t/0 cursor s went from": lambda s: (
         s.tell("ack_begins", "s", [0]).tell("mark_seen", "s", 1, 1).tell("mark_seen", "s", 1, 0)
@@ -334,11 +334,11 @@ STORIES: dict[str, Callable[[Story], object]] = {
     "S9 public/t/0 subscription s never got": lambda s: s.tell("check_cursors", 1),
     "S9 public/t/0 subscription s epoch 1: offset 0 came first": lambda s: (
         s.send("a", "b")
-        .tell("delivered", "s", [(1, "b", 1, 1, 1), (0, "a", 1, 2, 1)], Asked(0, {}))
+        .tell("delivered", "s", [(1, "b", 1, 1, 1, 1), (0, "a", 1, 1, 2, 1)], Asked(0, {}))
         .tell("check_cursors", 2)
     ),
     "X15 public/t/0 subscription s: offset 0": lambda s: s.send("a").tell(
-        "delivered", "s", [(0, "a", 2, 1, 1)], Asked(0, {}, {0: (1, 2)})
+        "delivered", "s", [(0, "a", 2, 2, 1, 1)], Asked(0, {}, {0: (1, 2)})
     ),
     "X14 public/t/0 offset 0 is 'a'": lambda s: (
         s.send("a").read(0, "a").tell("letters", "s", {0: [("b", 3)]}, 3)
@@ -411,7 +411,7 @@ def test_a_good_life_is_not_blamed() -> None:
     story.change(state=RECOVERY).then("fence_holds", 1).then("denied", "b1", 1, 3).close(2)
     story.then("closed", "q", story.record)
     story.send("a", "b").tell("acked", ["a", "b"], 0, duplicate=False).read(0, "a", "b")
-    story.tell("delivered", "s", [(0, "a", 1, 1, 1), (1, "b", 1, 2, 1)], Asked(0, {}))
+    story.tell("delivered", "s", [(0, "a", 1, 1, 1, 1), (1, "b", 1, 1, 2, 1)], Asked(0, {}))
     story.tell("ack_begins", "s", [0, 1]).tell("ack_ends", "s", [0, 1], 1, 0)
     story.tell("mark_seen", "s", 1, 2).tell("check_cursors", 2).tell("check_whole", 0, 2)
     story.chain(link(1, 0)).chain(link(1, 0, 3), link(2, 3), trimmed_offset=0)
