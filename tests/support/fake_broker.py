@@ -726,7 +726,9 @@ class FakeBroker:
             unload=self.unload,
             place_of=lambda _: Place("it was first", broker_id, False, 5.0, 12.0),
         )
-        self.standings = SimpleNamespace(of=lambda other: cluster.brokers[other].standing())
+        self.standings = SimpleNamespace(
+            of=lambda other: cluster.brokers[other].standing(), age_s=lambda other: 0.0
+        )
         self.draining = False
         self.foretold: list[Foretold] = []
         self.taken: list[tuple[PartitionName, Handed]] = []
