@@ -273,6 +273,10 @@ class Partition:
         self._checking = 0
         """Batches whose messages are being looked at, or wait for that."""
 
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"checking": self._checking}
+
     # Figures
 
     @property

@@ -25,7 +25,8 @@ KEPT: Mapping[str, str] = {
         broker.http.api.feed:Feed._unsent broker.http.api.sockets:Socket._acks
         ledger.recover.recovery:Recovery._tasks""",
     "a part of a queue whose owner counts its items": """
-        bookie.back_pressure:Flow._batch_bytes bookie.journal.journal:JournalQueue._stretches
+        bookie.back_pressure:Flow._batch_bytes bookie.entrylog.open_logs:_OpenLog.reads
+        bookie.journal.journal:JournalQueue._stretches
         bookie.journal.journal:_Lane.items bookie.journal.journal:_Stretch._new
         bookie.journal.journal:_Stretch._old broker.subscriptions.keys:_Key.waiting
         protocol.fair_queue:FairQueue._lanes protocol.fair_queue:FairQueue._length""",
