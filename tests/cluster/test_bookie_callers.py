@@ -528,7 +528,7 @@ async def test_certificates_of_clients_and_rules_about_bookies(
 
 async def test_a_cluster_that_is_secured_works_on(tmp_path: Path) -> None:
     """Ledgers are written, read and recovered; what a bookie lost is copied to it again."""
-    async with running_cluster(tmp_path, 3, guarded=True) as cluster:
+    async with running_cluster(tmp_path, 3, guarded=True, patient=True) as cluster:
         before = await cluster.client(1)
         writer = await before.create()
         await add_many(writer, 50)
@@ -543,7 +543,7 @@ async def test_a_cluster_that_is_secured_works_on(tmp_path: Path) -> None:
 
 
 async def test_copies_come_back_in_a_secured_cluster(tmp_path: Path) -> None:
-    async with running_cluster(tmp_path, 3, guarded=True) as cluster:
+    async with running_cluster(tmp_path, 3, guarded=True, patient=True) as cluster:
         await cluster.secure()
         client = await cluster.client()
         writer = await client.create()

@@ -65,15 +65,20 @@ async def within(
     """
     idle = [await counted(lambda: asyncio.sleep(0.1)) for _ in range(3)]
     by_clock = min(calls / seconds for calls, seconds in idle)
-    found = float("inf")
+    found, taken_off = float("inf"), 0.0
     for _ in range(ROUNDS_MAX):
         await before()
         calls, took_s = await counted(work)
-        found = min(found, (calls - by_clock * took_s) / units)
+        if (of_work := (calls - by_clock * took_s) / units) < found:
+            found, taken_off = of_work, by_clock * took_s / units
         if found <= budget:
             break
     assert found <= budget, f"{what}: {found:.2f} calls, {budget} is the budget"
-    assert found > budget / 3, f"{what}: only {found:.2f} calls: lower the budget of {budget}"
+    # Where a starved machine has more calls by the clock than the work, their estimate decides.
+    is_too_large = (
+        found + taken_off <= budget / 3 if taken_off > budget / 3 else found <= budget / 3
+    )
+    assert not is_too_large, f"{what}: only {found:.2f} calls: lower the budget of {budget}"
 
 
 @pytest.fixture
