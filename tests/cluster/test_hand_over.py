@@ -63,7 +63,8 @@ async def whole(two: RunningBroker, name: PartitionName) -> Partition:
     assert found.first_offset == 2
     subscription = await partition.subscription("s")
     left = await subscription.receive("c", messages_max=9)
-    assert [one.offset for one in left] == [0, 2], "the ack of 1 holds"
+    assert [one.offset for one in left] == [2], "the ack of 1 holds, and so does the lease of 0"
+    assert subscription.stats().leased == 2
     return partition
 
 

@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
 from octavo import AsyncClient
 from octavo.broker.types import SubscriptionSettings
+from octavo.client.wire import NoAnswer
 from tests.support.cluster import Cluster, batch, make_topic, owned, running_cluster
 
 
@@ -69,7 +69,7 @@ class LosesAnswers:
             self._calls += 1
             if self._calls % 2:
                 self.lost += 1
-                raise aiohttp.ServerDisconnectedError
+                raise NoAnswer("the answer was lost")
         return answer
 
 

@@ -87,7 +87,7 @@ async def test_while_another_broker_forks_it(
 ) -> None:
     """A 404 for a `PUT`, which nobody repeats: seed 42."""
 
-    async def is_there(*_: object) -> TopicInfo:
+    async def is_there(*_: object, **__: object) -> TopicInfo:
         raise TopicExists("it is there")
 
     async def is_not_made(*_: object) -> TopicInfo:
