@@ -207,6 +207,9 @@ class FakeSubscription:
     def unacked_limits(self) -> tuple[int, int | None]:
         return self.leased_max, None
 
+    def waiting(self) -> list[str]:
+        return [f"{len(self.leases)} messages are out"] if self.leases else []
+
     def held_back(self, consumer: str = "") -> str | None:
         full = len(self.leases) >= self.leased_max and self.next < self.partition.next_offset
         return f"{len(self.leases)} messages are out" if full else None
