@@ -37,6 +37,7 @@ def identity_of(der: bytes, principal: str, revoked: frozenset[int]) -> Identity
             raise Unauthenticated("the certificate was revoked")
         name = _NAMES[principal](certificate)
         ends_at_s = certificate.not_valid_after_utc.timestamp()
+        mark = f"{CERTIFICATE_MARK}{_digits(certificate.serial_number)}"
     except Unauthenticated:
         raise
     except Exception as error:  # of a damaged one the library raises many things, KeyError too
@@ -45,8 +46,9 @@ def identity_of(der: bytes, principal: str, revoked: frozenset[int]) -> Identity
         raise Unauthenticated(
             f"the certificate's {principal} is longer than {NAME_CHARS_MAX} characters, or empty"
         )
-    standing = Standing(mark=f"{CERTIFICATE_MARK}{_digits(certificate.serial_number)}")
-    return Identity(f"user:{name}", source="certificate", expires_at_s=ends_at_s, standing=standing)
+    return Identity(
+        f"user:{name}", source="certificate", expires_at_s=ends_at_s, standing=Standing(mark=mark)
+    )
 
 
 def parse_revoked(data: bytes) -> frozenset[int]:
