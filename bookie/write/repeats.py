@@ -11,10 +11,11 @@ Only batches that begin at or below the highest entry that their ledger ever had
 (`LedgerControl.admit`), so writing new entries costs one comparison. Those of one ledger are looked
 at in rounds: batches that wait and have no entry in common share one wait, until all that was
 admitted before the round is durable, also what was deferred (so such an add is answered when it is
-durable, whatever it asked for). A writer that sends entries in any order (WriteAdv) so pays for a
-sync by the round and not by the entry. Batches that come meanwhile come here too, for the ledger
-has reached what waits here. A fence may come in between, so each is asked once more whether it may
-be added. Used on the loop.
+durable, whatever it asked for). When all of the round are looked up, they go to the journal
+together. So a writer that sends entries in any order (WriteAdv) pays for a sync by the round and
+not by the entry. Batches that come meanwhile come here too, for the ledger has reached what waits
+here. A fence may come during the lookups, so each batch is asked once more whether it may be
+added. Used on the loop.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ log = structlog.get_logger()
 Results = list[tuple[AddBatch, Code]]
 Done = Callable[[Sequence[tuple[AddBatch, Code]]], None]
 _READ_BYTES = 1024 * 1024
-_ROUND_MAX = 256
-"""So many batches share one wait."""
+_ROUND_MAX = 64
+"""Batches that share one wait, and one write to the journal. The first is answered when all are
+looked up."""
 
 
 class Held(Protocol):
@@ -150,36 +152,45 @@ class Repeats:
             while line:
                 together = next_round(line)
                 await self._journals.settled(ledger_id)
-                while together:
-                    await self._work_off_one(together[0])
-                    self._leaves(together.popleft())
+                looked_up = [await self._look_up(repeat.batch) for repeat in together]
+                # No wait from here on: all of the round goes to the journal at once.
+                for found in looked_up:
+                    repeat = together.popleft()
+                    self._store(repeat, found)
+                    self._leaves(repeat)
         finally:
             del self._lines[ledger_id]
             for repeat in (*together, *line):
                 self._leaves(repeat)
 
-    async def _work_off_one(self, repeat: _Repeat) -> None:
-        ledger_id, first = repeat.batch.ledger_id, repeat.batch.first_entry
+    async def _look_up(self, batch: AddBatch) -> bool | Exception:
+        """Return whether all of `batch` is here and well, or the error that refuses it."""
         try:
-            await self._look(*repeat)
+            return await self._is_here(batch)
         except Exception as error:
+            return error
+
+    def _store(self, repeat: _Repeat, found: bool | Exception) -> None:
+        batch, done, lane = repeat
+        try:
+            if isinstance(found, Exception):
+                raise found
+            code = self._admission(batch)
+            journal = self._journals.of(batch.ledger_id)
+            if found and code is Code.OK:
+                journal.append([], 0, partial(_kept, journal, batch, done), lane)
+            else:
+                self._commit(journal, [(batch, code)], done, lane)
+        except Exception as error:
+            ledger_id, first = batch.ledger_id, batch.first_entry
             if isinstance(error, BadRequest):
                 log.warning("add_refused", ledger=ledger_id, entry=first, reason=str(error))
-            repeat.done([(repeat.batch, code_of(error, "add", ledger_id, first))])
+            done([(batch, code_of(error, "add", ledger_id, first))])
 
     def _leaves(self, repeat: _Repeat) -> None:
         self.count -= 1
         self.bytes -= len(repeat.batch.frames)
         self._changed()
-
-    async def _look(self, batch: AddBatch, done: Done, lane: Hashable) -> None:
-        is_here = await self._is_here(batch)
-        code = self._admission(batch)
-        journal = self._journals.of(batch.ledger_id)
-        if is_here and code is Code.OK:
-            journal.append([], 0, partial(_kept, journal, batch, done), lane)
-        else:
-            self._commit(journal, [(batch, code)], done, lane)
 
     async def _is_here(self, batch: AddBatch) -> bool:
         """Whether all of it is here and well. Raises `BadRequest` if one is here as another."""

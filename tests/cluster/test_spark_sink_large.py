@@ -112,10 +112,11 @@ async def test_a_body_is_never_left_behind(cluster: Cluster) -> None:
     other = (await uploaded(cluster, BODY[::-1]))["offset"]
     where = [{"topic": "one", "partition": 0, "offset": other}]
     swapped = batch.set_column(4, "origin", pa.array(where))
-    ledgers = (await cluster.api.get("/v1/ledgers")).json()["ledgers"]
+    before = set((await cluster.api.get("/v1/ledgers")).json()["ledgers"])
     with pytest.raises(BodyNotCopied, match=f"offset {other} of one/0 is a large one"):
         await task(writer, swapped)
-    assert (await cluster.api.get("/v1/ledgers")).json()["ledgers"] == ledgers
+    # The empty ledger between two bodies is deleted in the background, before or after this.
+    assert set((await cluster.api.get("/v1/ledgers")).json()["ledgers"]) <= before
     truncated = await cluster.api.call("DELETE", f"{ONE}/messages?before={other}")
     assert truncated.status == 200
     with pytest.raises(BodyNotCopied, match="is gone since the row was read"):

@@ -47,7 +47,7 @@ BUGS = (
         "issues/test_ledgers_are_not_anyones.py",
         (
             Edit(
-                "octavo.bookie.write.repeats:Repeats._look",
+                "octavo.bookie.write.repeats:Repeats._store",
                 "code = self._admission(batch)",
                 "code = Code.OK",
             ),
@@ -77,7 +77,7 @@ BUGS = (
         "issues/test_same_entry_after_a_failed_sync.py",
         (
             Edit(
-                "octavo.bookie.write.repeats:Repeats._look",
+                "octavo.bookie.write.repeats:Repeats._store",
                 "journal.append([], 0, partial(_kept, journal, batch, done), lane)",
                 "_kept(journal, batch, done, None)",
             ),
