@@ -59,14 +59,17 @@ async def test_what_slow_sockets_hold(
                     assert transport is not None
                     transport.pause_reading()  # type: ignore[attr-defined]
                     stack.callback(transport.abort)  # type: ignore[attr-defined]
-                await until(lambda: held.total >= BOUND // 8, 20)
+                await until(lambda: held.total >= BOUND // 8, 60)
                 most = 0
                 for _ in range(50):
                     most = max(most, held.total)
                     await asyncio.sleep(0.02)
                 assert most < 2 * BOUND
-            await until(lambda: held.total == 0, 20)
-    longest = 2 * max(feed.FIRST_OF_ALL * (MESSAGE_BYTES + 400), feed.HANDOUT_BYTES + 30_000)
+            await until(lambda: held.total == 0, 60)
+    first = feed.FIRST_OF_ALL * (MESSAGE_BYTES + 400)
+    if form == "batches":  # stored batches stay whole; after an interruption one has 256 KiB
+        first += 2 * 256 * 1024
+    longest = 2 * max(first, feed.HANDOUT_BYTES + 30_000)
     assert found
     assert max(found) <= longest
 
