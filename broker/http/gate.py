@@ -176,14 +176,11 @@ class Gate:
             raise Unauthenticated(f"what proved {identity.name} has ended")
         found = dict(resources)
         for right in needs.rights:
+            asked = Decided(identity, right.operation, found[right], True, peer, call=route.name)
             if not self._may(identity, right, found):
-                self._deny(
-                    identity, right.operation, found[right], peer, route.name, some=right.some
-                )
+                self._deny(asked, some=right.some)
             if passed is None or identity.is_node:  # else who was asked first has told it
-                self._tell(Decided(
-                    identity, right.operation, found[right], True, peer, call=route.name
-                ))  # fmt: skip
+                self._tell(asked)
         self._check_internal(identity, route, variables, peer)
         return Grant(identity, generation, shown)
 
@@ -214,11 +211,12 @@ class Gate:
     ) -> None:
         """Raises `Forbidden` or `Unauthenticated` if they may not, `AuditTopicClosed` where no
         client may. For what the body names."""
+        asked = Decided(identity, operation, resource, True, peer)
         if self.secured:
             if not self.may(identity, operation, resource):
-                self._deny(identity, operation, resource, peer)
-            self._tell(Decided(identity, operation, resource, True, peer))
-        self._check_door(identity, operation, resource, peer)
+                self._deny(asked)
+            self._tell(asked)
+        self._check_door(asked)
 
     def may_some(self, identity: Identity, begins: Resource) -> bool:
         """Whether a rule shows somebody something whose name begins so, if it is there."""
@@ -295,34 +293,24 @@ class Gate:
         for right in route.needs.rights:
             if not right.some:
                 resource = right.resource(variables)
-                self._check_door(identity, right.operation, resource, peer, route.name)
+                self._check_door(
+                    Decided(identity, right.operation, resource, True, peer, call=route.name)
+                )
 
-    def _check_door(
-        self,
-        identity: Identity,
-        operation: Operation,
-        resource: Resource,
-        peer: str,
-        call: str = "",
-    ) -> None:
-        door = door_of(operation, resource)
+    def _check_door(self, asked: Decided) -> None:
+        door = door_of(asked.operation, asked.resource)
         if door is Door.SHUT:
-            self._tell(Decided(identity, operation, resource, False, peer, call=call))
-            raise shut(resource.name)
-        if door is Door.ADMINISTRATORS and not self.may(identity, Operation.ADMIN, CLUSTER):
-            self._deny(identity, Operation.ADMIN, CLUSTER, peer, call)
+            self._tell(asked._replace(allowed=False))
+            raise shut(asked.resource.name)
+        if door is Door.ADMINISTRATORS and not self.may(asked.identity, Operation.ADMIN, CLUSTER):
+            self._deny(asked._replace(operation=Operation.ADMIN, resource=CLUSTER))
 
-    def _deny(
-        self,
-        identity: Identity,
-        operation: Operation,
-        resource: Resource,
-        peer: str,
-        call: str = "",
-        *,
-        some: bool = False,
-    ) -> NoReturn:
-        self._tell(Decided(identity, operation, resource, False, peer, call=call))
+    def _deny(self, asked: Decided, *, some: bool = False) -> NoReturn:
+        """Refuse what was asked for. `some`: anything of that name's beginning would do."""
+        self._tell(asked._replace(allowed=False))
+        identity, operation, resource, peer = (
+            asked.identity, asked.operation, asked.resource, asked.peer,
+        )  # fmt: skip
         is_known = identity.name != ANONYMOUS.name
         self._count_denied("forbidden" if is_known else "unauthenticated")
         subject = f"{identity.name} {operation}" if is_known else peer

@@ -110,7 +110,7 @@ async def attack(
 async def _one(
     world: World, canary: Canary, stalls: Stalls, attempt: Attempt, share: float
 ) -> Outcome:
-    began, logged = time.monotonic(), world.log_bytes()
+    began, waited_s, logged = time.monotonic(), canary.waited_s(), world.log_bytes()
     world.peaks.begin()
     outcome = Outcome(attempt, 0.0)
     try:
@@ -119,7 +119,7 @@ async def _one(
     except Exception as error:
         outcome.problems.append(f"{type(error).__name__}: {error}"[:6000])
     outcome.seconds = time.monotonic() - began
-    outcome.problems += canary.problems(began, share)
+    outcome.problems += canary.problems(began, waited_s, share)
     outcome.problems += world.check_processes()
     outcome.problems += await world.harm()
     outcome.problems += await _calm(world, canary)

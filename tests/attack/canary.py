@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
 
 import aiohttp
 
@@ -75,16 +76,26 @@ class Canary:
             self._process.kill()
             self._process.wait()
 
-    def problems(self, since_s: float, share: float) -> Iterator[str]:
-        """Whether it came forward since then, by this share of its pace or more."""
+    def problems(self, since_s: float, waited_s: float, share: float) -> Iterator[str]:
+        """Whether it came forward since then, when `waited_s` was so much, by this share of its
+        pace or more. A machine without time for anybody is no harm that was done."""
         assert self._process is not None
         if self._process.poll() is not None:
             yield f"it ended: {self._said.read_text()[-2_000:]}"
         span_s = time.monotonic() - since_s
-        wanted = span_s / PACE_S * share
+        idle_s = self.waited_s() - waited_s
         found = self.acked_since(since_s)
-        if span_s > 1 and found < wanted:
-            yield f"{found} messages were acked in {span_s:.1f} s, less than {share:g} of its pace"
+        if span_s > 1 and found < wanted_in(span_s, idle_s, share):
+            yield (
+                f"{found} messages were acked in {span_s:.1f} s ({idle_s:.1f} s without a "
+                f"processor), less than {share:g} of its pace"
+            )
+
+    def waited_s(self) -> float:
+        """How long it and the cluster's processes have waited for a processor so far, all in all:
+        a message passes one after another of them."""
+        assert self._process is not None
+        return sum(map(waited_of, (self._process.pid, *self._world.pids.values())))
 
     def acked_since(self, since_s: float) -> int:
         """How many messages were acked since then."""
@@ -127,6 +138,21 @@ class Canary:
                     offset, expected = message["offset"] + 1, expected + 1
         if expected < len(self._acked):
             yield f"{len(self._acked)} were acked, {expected} are there"
+
+
+def waited_of(pid: int) -> float:
+    """Seconds that the main thread of this process could have run and had no processor; 0.0 where
+    the kernel does not say, or the process has ended."""
+    try:
+        words = Path(f"/proc/{pid}/schedstat").read_text().split()
+    except OSError:
+        return 0.0
+    return int(words[1]) / 1e9
+
+
+def wanted_in(span_s: float, idle_s: float, share: float) -> float:
+    """How many messages have to be acked in so much time, of which so much had no processor."""
+    return max(0.0, span_s - idle_s) / PACE_S * share
 
 
 def session_of(environment: Mapping[str, str]) -> aiohttp.ClientSession:

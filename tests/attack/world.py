@@ -176,11 +176,12 @@ def _address(text: str) -> tuple[str, int]:
 
 
 async def open_to(
-    address: tuple[str, int], tls: ssl.SSLContext | None = None
+    address: tuple[str, int], tls: ssl.SSLContext | None = None, source: str = ""
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection."""
+    """A connection, from the address `source` of this machine, if one is named."""
+    local = (source, 0) if source else None
     async with asyncio.timeout(ANSWER_S):
-        return await asyncio.open_connection(*address, ssl=tls)
+        return await asyncio.open_connection(*address, ssl=tls, local_addr=local)
 
 
 def said_in(answer: bytes) -> Said:
@@ -203,9 +204,11 @@ async def exchange(
     wait_s: float,
     length_of: Callable[[bytes], int | None] = lambda _: None,
     tls: ssl.SSLContext | None = None,
+    source: str = "",
 ) -> bytes:
-    """Send, and read until the answer is as long as it says or the other side ends."""
-    reader, writer = await open_to(address, tls)
+    """Send, from the address `source`, and read until the answer is as long as it says or the other
+    side ends."""
+    reader, writer = await open_to(address, tls, source)
     found, length = b"", None
     try:
         writer.write(data)

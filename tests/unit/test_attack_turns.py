@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from pathlib import Path
 
+import pytest
+
+from tests.attack.canary import PACE_S, waited_of, wanted_in
 from tests.attack.timed import FOLDER, Turns
 from tests.support.loop_time import LoopTime
 
@@ -36,3 +40,17 @@ def test_the_longest_turn_is_found(tmp_path: Path) -> None:
     assert turn is not None
     assert (turn.process, turn.processor_s) == ("broker-2", 0.07)
     assert Turns(tmp_path).longest(7.0, "broker") is None
+
+
+def test_time_without_a_processor_is_no_harm() -> None:
+    """A canary's bound judges what the cluster did with the processors that it got."""
+    assert wanted_in(10.0, 0.0, 0.5) == 0.5 * 10.0 / PACE_S
+    assert wanted_in(10.0, 8.0, 0.5) == pytest.approx(0.5 * 2.0 / PACE_S)
+    assert wanted_in(10.0, 12.0, 0.5) == 0.0
+    assert waited_of(2**31) == 0.0  # no such process
+
+
+def test_how_long_a_process_waited_for_a_processor_only_grows() -> None:
+    before = waited_of(os.getpid())
+    time.sleep(0.01)
+    assert waited_of(os.getpid()) >= before >= 0.0

@@ -41,7 +41,14 @@ from octavo.security.identity.passwords import (
     parse_plain,
 )
 from octavo.security.identity.scram import ScramServer
-from octavo.security.identity.token_form import LEEWAY_S, TOKEN_CHARS_MAX, Token, read_token
+from octavo.security.identity.token_form import (
+    LEEWAY_S,
+    TOKEN_CHARS_MAX,
+    Claims,
+    Token,
+    WrongSignature,
+    read_token,
+)
 from octavo.security.identity.users import Users, groups_of
 from octavo.security.principal import (
     ANONYMOUS,
@@ -55,6 +62,8 @@ from octavo.security.settings import SecurityConfig
 
 VERIFIED_S = 60.0
 """So long a password, key or token is not verified again."""
+_NAMED_CHARS = 200
+"""Of a name that stands in a token: what is remembered of a forged one is short."""
 HEADER_CHARS_MAX = max(TOKEN_CHARS_MAX, PLAIN_BYTES_MAX) + 16
 
 log = structlog.get_logger()
@@ -178,10 +187,7 @@ class Authenticator:
 
     def _known(self, key: bytes) -> Identity | None:
         found = self._verified.get(key)
-        if found is None:
-            return None
-        if found.until_ms <= self._clock():
-            del self._verified[key]
+        if found is None or found.until_ms <= self._clock():  # kept: see `_of_token`
             return None
         self._verified.move_to_end(key)
         return found.identity
@@ -236,7 +242,7 @@ class Authenticator:
         if value.startswith(KEY_PREFIX):
             return self._remember(key, self._of_api_key(value))
         # Nothing else happens between the proof and this: so what ends a proof finds it remembered.
-        return self._remember(key, await self._of_token(read_token(value)))
+        return self._remember(key, await self._of_token(key, read_token(value), shown.peer))
 
     def _of_certificate(self, der: bytes) -> Identity:
         revoked = self._files.revoked.value if self._files.revoked is not None else frozenset()
@@ -249,22 +255,34 @@ class Authenticator:
         known: ApiKeys = self._files.api_keys.value if self._files.api_keys is not None else {}
         return self.held_against_record(identity_of_key(key, known))
 
-    async def _of_token(self, token: Token) -> Identity:
-        wall_s = self._clock() / 1000
-        if token.kid == tokens.KID:
-            claims = tokens.verify(self._keys.tokens, token, now_s=wall_s)
-        elif self._foreign is not None:
-            claims = await self._foreign.verify(token, wall_s)
-            # A provider's clock may be ahead by so much: what it says to have issued just after
-            # tokens were revoked may be from before.
-            if claims.issued_at_s is not None:
-                claims = claims._replace(issued_at_s=max(0.0, claims.issued_at_s - LEEWAY_S))
-        else:
-            raise Unauthenticated("the token is none of this cluster, and no other is believed")
+    async def _of_token(self, key: bytes, token: Token, peer: str) -> Identity:
+        named = _named_in(token)
+        # What was good a moment ago nobody has made up: forgers at one address with a user, as
+        # behind one proxy, cannot shut the user out.
+        if key not in self._verified:
+            self.failed_logins.check(peer, named, now_s())
+        try:
+            claims = await self._verify_token(token)
+        except WrongSignature:
+            self.failed_logins.failed(peer, named, now_s())
+            raise
         identity = Identity(
             f"user:{claims.name}", groups_of(claims.groups), "token", claims.expires_at_s
         )
         return self.held_against_record(identity, claims.issued_at_s)
+
+    async def _verify_token(self, token: Token) -> Claims:
+        wall_s = self._clock() / 1000
+        if token.kid == tokens.KID:
+            return tokens.verify(self._keys.tokens, token, now_s=wall_s)
+        if self._foreign is None:
+            raise Unauthenticated("the token is none of this cluster, and no other is believed")
+        claims = await self._foreign.verify(token, wall_s)
+        if claims.issued_at_s is None:
+            return claims
+        # A provider's clock may be ahead by so much: what it says to have issued just after tokens
+        # were revoked may be from before.
+        return claims._replace(issued_at_s=max(0.0, claims.issued_at_s - LEEWAY_S))
 
     async def _of_password(self, key: bytes, user: str, password: str, peer: str) -> Identity:
         # Many requests come with the same password at once: it is checked once.
@@ -427,6 +445,15 @@ class ScramLogin:
         self._of.failed_logins.check(self._peer, self._server.named, now_s())
         record = self._of.users.get(name)
         return None if record.disabled else record.credential(self._mechanism)
+
+
+def _named_in(token: Token) -> str:
+    """Under which name failed proofs of this token are counted: whom it says that it is of.
+
+    Beside the user's passwords, so with a letter that no name has.
+    """
+    said = token.claims.get("sub")
+    return f"token {said[:_NAMED_CHARS]}" if isinstance(said, str) else "token"
 
 
 def _bytes(digits: str) -> bytes:

@@ -18,8 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-from octavo.security.identity.token_form import Token
-from octavo.security.principal import Unauthenticated
+from octavo.security.identity.token_form import Token, WrongSignature
 from octavo.security.settings import SecurityError
 
 PUBLIC_KEYS_MAX = 100
@@ -76,14 +75,14 @@ def fitting(keys: KeySet, token: Token) -> KeySet:
 
 
 def verify_signature(token: Token, keys: KeySet) -> None:
-    """One of `keys`, which fit, has signed it. Raises `Unauthenticated`."""
+    """One of `keys`, which fit, has signed it. Raises `WrongSignature`."""
     for one in keys:
         try:
             _SIGNATURES.decode(token.text, one.key, algorithms=[token.algorithm])
         except (jwt.PyJWTError, ValueError, TypeError):
             continue
         return
-    raise Unauthenticated("the token's signature is wrong")
+    raise WrongSignature("the token's signature is wrong")
 
 
 def _checked(keys: Iterable[PublicKey]) -> KeySet:

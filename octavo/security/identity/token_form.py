@@ -27,6 +27,10 @@ _PART = re.compile(r"[A-Za-z0-9_-]+")
 _TYPES = ("jwt", "at+jwt", "application/jwt", "application/at+jwt")
 
 
+class WrongSignature(Unauthenticated):
+    """No key that the token may be of has signed it: somebody made it up."""
+
+
 @dataclass(frozen=True, slots=True)
 class Token:
     """A token as it came. `claims` are nobody's word before the signature is verified."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import jwt
 
-from octavo.security.identity.token_form import Claims, Token, checked_claims
+from octavo.security.identity.token_form import Claims, Token, WrongSignature, checked_claims
 from octavo.security.principal import Unauthenticated, checked_principal
 
 ISSUER = "octavo"
@@ -78,5 +78,5 @@ def _verified(key: bytes, token: Token, kid: str) -> dict[str, Any]:
     try:
         _SIGNATURES.decode(token.text, key, algorithms=[_ALGORITHM])
     except jwt.PyJWTError as error:
-        raise Unauthenticated("the token's signature is wrong") from error
+        raise WrongSignature("the token's signature is wrong") from error
     return token.claims

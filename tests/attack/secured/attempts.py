@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from tests.attack.secured.world import VAULT, SecuredWorld
 Run = Callable[[SecuredWorld], Awaitable[None]]
 
 SECURED: dict[str, Attempt] = {}
+_ADDRESSES = itertools.count()
 
 
 def secured(
@@ -58,11 +60,23 @@ def enter_each(
     cases: Sequence[tuple[str, Callable[[SecuredWorld], bytes]]],
     statuses: tuple[int, ...] = (401,),
 ) -> None:
-    """One attempt for each: the bytes that it makes, at every broker."""
+    """One attempt for each: the bytes that it makes, at every broker. Each comes from an address of
+    its own, for what one address has forged is soon refused unread."""
     for name, make in cases:
+        source = another_address()
 
-        async def run(world: SecuredWorld, make: Callable[[SecuredWorld], bytes] = make) -> None:
+        async def run(
+            world: SecuredWorld,
+            make: Callable[[SecuredWorld], bytes] = make,
+            source: str = source,
+        ) -> None:
             for broker in range(len(world.brokers)):
-                await world.refused(make(world), statuses, broker=broker)
+                await world.refused(make(world), statuses, broker=broker, source=source)
 
         secured(f"{prefix}: {name}")(run)
+
+
+def another_address() -> str:
+    """An address of this machine that nobody has used yet."""
+    number = next(_ADDRESSES)
+    return f"127.9.{number // 250}.{number % 250 + 1}"

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable
 
-from tests.attack.secured.attempts import bearer, request, secured
+from tests.attack.secured.attempts import another_address, bearer, request, secured
 from tests.attack.secured.world import OPEN_TOPIC, VAULT, SecuredWorld
 
 Make = Callable[[bytes, bytes], bytes]
@@ -170,7 +170,8 @@ async def on_the_short_way(world: SecuredWorld) -> None:
     bad = alice[:-3] + (b"AAA" if alice[-3:] != b"AAA" else b"BBB")
     for broker in range(len(world.brokers)):
         for token, status in ((alice, 200), (alice, 200), (mallory, 403), (b"", 401), (bad, 401)):
-            said = await world.refused(publish(token), (status,), broker=broker)
+            source = another_address() if token == bad else ""
+            said = await world.refused(publish(token), (status,), broker=broker, source=source)
             assert said.status == status
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +14,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from tests.attack.secured.attempts import bearer, enter_each, request, secured
+from tests.attack.attempts import TURN_S_MAX
+from tests.attack.secured.attempts import another_address, bearer, enter_each, request, secured
 from tests.attack.secured.tokens import claims_of, packed, signed, unsigned
 from tests.attack.secured.world import VAULT, SecuredWorld
 
@@ -187,7 +190,7 @@ async def good_of_issuer(world: SecuredWorld) -> None:
     for name in ("visitor", "node:broker-1", "role:admin", "*", "group:staff"):
         shown = by_rsa(world, of_issuer(name), ISSUER_KEY, kid=None)
         statuses = (403,) if name == "visitor" else (401, 403)
-        await world.refused(request(lines=[bearer(shown)]), statuses)
+        await world.refused(request(lines=[bearer(shown)]), statuses, source=another_address())
 
 
 def basic(text: bytes) -> bytes:
@@ -274,7 +277,29 @@ async def letter_by_letter(world: SecuredWorld) -> None:
     text = world.tokens[ROOT]
     for at in range(0, len(text), max(1, len(text) // 40)):
         other = "A" if text[at] != "A" else "B"
-        await world.refused(request(lines=[bearer(text[:at] + other + text[at + 1 :])]), (401,))
+        changed = request(lines=[bearer(text[:at] + other + text[at + 1 :])])
+        await world.refused(changed, (401,), source=another_address())
+
+
+@secured("forged tokens by the thousand", turn_s_max=TURN_S_MAX)
+async def by_the_thousand(world: SecuredWorld) -> None:
+    """Of one address a few are looked at. A token that was good goes on there; so do others."""
+    source = another_address()
+    forged = [
+        request(lines=[bearer(by_rsa(world, of_issuer(f"u{n % 5}", jti=n), OTHER, kid=None))])
+        for n in range(200)
+    ]
+    for broker in range(len(world.brokers)):
+        seen: Counter[int] = Counter()
+        for at in range(0, len(forged), 20):
+            some = await asyncio.gather(*(
+                world.refused(one, (401, 429), broker=broker, source=source)
+                for one in forged[at : at + 20]
+            ))  # fmt: skip
+            seen.update(one.status for one in some)
+        assert seen[429] > 0, seen
+        said = await world.ask("GET", "/v1/cluster", who=ROOT, broker=broker)
+        assert said.status == 200, said
 
 
 @secured("answers tell nothing of a token, nor who there is")
@@ -288,7 +313,8 @@ async def tells_nothing(world: SecuredWorld) -> None:
         bodies.add(said.body.replace(name.encode(), b"NAME"))
     assert len(bodies) <= 2, f"known and unknown users are answered differently: {bodies}"
     bad = signed(bytes(32), claims_of(ROOT))
-    said = await world.refused(request(lines=[bearer(bad)]), (401,))
+    shown = request(lines=[bearer(bad)])
+    said = await world.refused(shown, (401,), source=another_address())
     for part in bad.split("."):
         assert part.encode() not in said.body, said
 

@@ -190,10 +190,18 @@ class SecuredWorld(World):
         assert LOOT.encode() not in found, found[:2000]
 
     async def refused(
-        self, data: bytes, statuses: tuple[int, ...] = (400, 401, 403), *, broker: int = 0
+        self,
+        data: bytes,
+        statuses: tuple[int, ...] = (400, 401, 403),
+        *,
+        broker: int = 0,
+        source: str = "",
     ) -> Said:
-        """These bytes get one of these answers; 0: the connection ends without one."""
-        answer = await exchange(self.brokers[broker], data, ANSWER_S, whole_length, self.tls)
+        """These bytes, from `source`, get one of these answers; 0: the connection ends without
+        one."""
+        answer = await exchange(
+            self.brokers[broker], data, ANSWER_S, whole_length, self.tls, source
+        )
         self.guard(answer)
         said = said_in(answer)
         assert said.status in statuses, said

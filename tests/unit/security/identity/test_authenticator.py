@@ -7,20 +7,26 @@ import hashlib
 import time
 import tracemalloc
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from octavo.metadata.store import MetadataUnavailable
-from octavo.security.identity import authenticator
+from octavo.security.identity import authenticator, jwt_keys, tokens
 from octavo.security.identity.api_keys import line_of, make_key
-from octavo.security.identity.authenticator import Keys
-from octavo.security.identity.failed_logins import LoginsPaused
+from octavo.security.identity.authenticator import VERIFIED_S, Keys
+from octavo.security.identity.failed_logins import (
+    FREE_TRIES,
+    USERS_OF_ADDRESS_MAX,
+    LoginsPaused,
+)
 from octavo.security.identity.opening import open_authenticator
 from octavo.security.identity.passwords import is_password
 from octavo.security.identity.token_form import Token
 from octavo.security.identity.users import scram_records
 from octavo.security.principal import ANONYMOUS, Identity, Shown, Standing, Unauthenticated
+from tests.support.foreign_tokens import FOREIGN, OTHER_RSA, RSA, claims, public, signed
 from tests.support.identities import (
     PASSWORD,
     RNG,
@@ -305,6 +311,68 @@ async def test_who_fails_has_to_wait_and_others_need_not(tmp_path):
             await here.basic("alice", PASSWORD, peer="10.0.0.1:5001")
         assert 0 < last.value.retry_after_s <= 1
         await here.basic("alice", PASSWORD, peer="10.0.0.2:5000")
+
+
+FORGERIES: dict[str, Callable[[Lab, int], str]] = {
+    "HS256": lambda here, n: tokens.issue(
+        b"x" * 32, f"user:u{n}", ttl_s=600, now_s=here.now_s, rng=RNG
+    ),
+    "RS256": lambda here, n: signed(OTHER_RSA, "RS256", claims(sub=f"u{n}")),
+    "PS512": lambda here, n: signed(OTHER_RSA, "PS512", claims(sub=f"u{n}")),
+}
+
+
+def counted_checks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """An entry for each signature that is looked at."""
+    found: list[None] = []
+    for signatures in (tokens._SIGNATURES, jwt_keys._SIGNATURES):
+        decode = signatures.decode
+
+        def counted(*args: Any, decode: Any = decode, **how: Any) -> Any:
+            found.append(None)
+            return decode(*args, **how)
+
+        monkeypatch.setattr(signatures, "decode", counted)
+    return found
+
+
+@pytest.mark.parametrize("form", FORGERIES)
+@pytest.mark.parametrize("names", [1, 1_000])
+async def test_forged_tokens_of_an_address_are_refused_unread(form, names, tmp_path, monkeypatch):
+    """A thousand cost a few checks, whomever they name; tokens that were good go on."""
+    key = tmp_path / "keys.pem"
+    key.write_bytes(public(RSA))
+    checks = counted_checks(monkeypatch)
+    monkeypatch.setattr(authenticator, "now_s", lambda: 1_000.0)  # no pause ends
+    async with lab(tmp_path, jwt_keys_file=str(key), **FOREIGN) as here:
+        good = signed(RSA, "RS256", claims(sub="u0"))
+        await here.bearer(good, peer="10.0.0.1:5000")
+        checks.clear()
+        paused = 0
+        for number in range(1_000):
+            with pytest.raises(Unauthenticated) as caught:
+                await here.bearer(FORGERIES[form](here, number % names), peer="10.0.0.1:5001")
+            paused += isinstance(caught.value, LoginsPaused)
+        assert len(checks) == 1_000 - paused <= FREE_TRIES * (USERS_OF_ADDRESS_MAX + 1)
+        assert names > 1 or len(checks) == FREE_TRIES
+        here.now_s += VERIFIED_S + 1  # it has to be verified again
+        await here.bearer(good, peer="10.0.0.1:5000")
+        other = signed(RSA, "RS256", claims(sub=f"u{names - 1}", jti="2"))
+        with pytest.raises(LoginsPaused) as last:  # not looked at
+            await here.bearer(other, peer="10.0.0.1:5000")
+        assert 0 < last.value.retry_after_s <= 60
+        await here.bearer(signed(RSA, "RS256", claims(sub="u0", jti="3")), peer="10.0.0.2:5000")
+
+
+async def test_a_token_that_has_ended_is_no_forgery(tmp_path):
+    """A client that goes on with an old token does not shut out its next one."""
+    async with lab(tmp_path) as here:
+        old = here.token(ttl_s=10)
+        here.now_s += 11
+        for _ in range(50):
+            with pytest.raises(Unauthenticated, match="expired"):
+                await here.bearer(old, peer="10.0.0.1:5000")
+        assert (await here.bearer(here.token(), peer="10.0.0.1:5000")).name == "user:alice"
 
 
 async def test_passwords_of_one_address_do_not_wait_without_end(tmp_path):
