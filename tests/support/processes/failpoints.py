@@ -56,13 +56,16 @@ BOOKIE_FAILPOINTS = (
     *_phases("state", "create write datasync sync_directory unlink"),
     *_phases("mark", "create write datasync rename sync_directory"),
     *_phases("index", "put flush delete"),
+    *_phases("high-water", "create write datasync rename sync_directory"),
+    *_phases("high-water-record", "put"),
     *_phases("registration", "create"),
     *_phases("folder", "sync_directory"),
 )
 """Of a bookie that has served before. `index` is RocksDB, which does not go through the disk."""
 START_STEPS = frozenset(
     {"registration.create", "broker.create", "folder.sync_directory"}
-    | {"spare.create", "journal.unlink"}
+    | {"spare.create", "journal.unlink", "high-water-record.put"}
+    | {f"high-water.{step}" for step in ("create", "write", "datasync", "rename", "sync_directory")}
 )
 """A process takes these while it starts, or soon after: the journal file it begins anew needs a
 spare, and the ones that its last life left are too short to become one."""
@@ -76,9 +79,10 @@ FIRST_START_FAILPOINTS = (
     *_phases("folder", "make"),
     *_phases("cookie", "create write datasync rename sync_directory"),
     *_phases("cookie-record", "create"),
+    *_phases("high-water-record", "create"),
 )
 """Of a bookie's first start only."""
-AFTER_A_CRASH = frozenset({"mark.unlink", "cookie.unlink"})
+AFTER_A_CRASH = frozenset({"mark.unlink", "cookie.unlink", "high-water.unlink"})
 """Steps that clear away what a crash left; they come when a crash hit the right moment before."""
 BROKER_FAILPOINTS = (
     *_phases("ledger-id", "create delete"),

@@ -62,7 +62,7 @@ class FailDisk:
         """The kind of file last made, renamed or removed in a folder: what its sync is for."""
         self.list_directory, self.exists = disk.list_directory, disk.exists
         self.free_bytes, self.lock = disk.free_bytes, disk.lock
-        self.remove_folder = disk.remove_folder
+        self.remove_folder, self.descriptors_max = disk.remove_folder, disk.descriptors_max
 
     def open(self, path: str, *, create: bool = False, write: bool = False) -> File:
         kind = kind_of(path)
@@ -117,8 +117,9 @@ def kind_of(path: str) -> str:
         return "cookie"
     if name.startswith("journal."):
         return "spare" if name == "journal.spare" else "mark"
-    if name.startswith("limbo"):
-        return "limbo"
+    for whole in ("limbo", "high-water"):
+        if name.startswith(whole):
+            return whole
     if name.startswith("index"):
         return "index-folder"
     suffix = name.rpartition(".")[2]
@@ -132,7 +133,8 @@ class FailIndex:
     def __init__(self, index: LedgerIndex, armed: Armed) -> None:
         self._index = index
         self._armed = armed
-        self.find, self.runs, self.close = index.find, index.runs, index.close
+        self.find, self.runs, self.all_runs = index.find, index.runs, index.all_runs
+        self.close = index.close
 
     @property
     def covered(self) -> tuple[int, int] | None:
@@ -195,7 +197,7 @@ class FailStore:
         self._armed.pass_by(step, "after")
 
 
-_OCTAVO_KINDS = {
+OCTAVO_KINDS = {
     "owners": "owner",
     "brokers": "broker",
     "namespaces": "namespace",
@@ -203,7 +205,15 @@ _OCTAVO_KINDS = {
     "clock": "clock",
     "standings": "standing",
     "secret": "secret",
+    "high-water": "high-water-record",
+    "incarnations": "incarnation",
+    "offloads": "offload",
+    "schemas": "schema",
+    "shares": "share",
+    "transactions": "bulk-load",
+    "security": "security",
 }
+"""By the folder below `/octavo`; `topics` have kinds of their own."""
 _LEDGER_KINDS = {
     "available": "registration",
     "cookies": "cookie-record",
@@ -226,7 +236,7 @@ def record_kind(path: str) -> str:
             if part in rest[3:]:
                 return kind
         return "topic"
-    return _OCTAVO_KINDS[rest[0]]
+    return OCTAVO_KINDS[rest[0]]
 
 
 def ledger_change(value: bytes) -> str:
