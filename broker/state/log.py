@@ -210,11 +210,11 @@ class StateLog:
     async def close(self, *, drain: bool) -> None:
         """Stop. `drain` writes what waits first; otherwise it fails with `NotOwner`."""
         self._closed = True
-        task, self._writing = self._writing, None
-        if task is not None:
+        if (task := self._writing) is not None:
             if not drain:
                 task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+            self._writing = None  # one that was cancelled before it began has not said so
         self._fail(self._waiting, NotOwner(f"{self._name} is not served here any more"))
         self._waiting = []
         if self._writer is not None:
