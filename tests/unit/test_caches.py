@@ -1,0 +1,114 @@
+"""Each cache and each table of joined requests is known, with what holds its key.
+
+A key that lacks a field gives somebody what was another one's, and no other test sees it: tests ask
+for the same thing twice. So whatever is looked into by a key and filled by it stands in
+caches_kept.py, with a test that varies the fields of its key, or with why it needs none.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.caches_kept import HELD, KEPT
+
+ROOT = Path(__file__).parent.parent.parent
+PARTS = ("bookie", "broker", "ledger", "metadata", "octavo", "protocol")
+_LEFT_OUT = ("demo", "standalone")
+_MEMO = re.compile(r"(functools\.)?(lru_cache|cache)\b")
+_MADE = re.compile(r"(functools\.)?(lru_cache|cache)\(")
+
+
+def _own_field(node: ast.expr) -> str | None:
+    """`x` of `self.x`."""
+    is_own = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    return node.attr if is_own and node.value.id == "self" else None  # type: ignore[attr-defined]
+
+
+def _memos(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if any(_MEMO.match(ast.unparse(one)) for one in node.decorator_list):
+                yield node.name
+        elif isinstance(node, ast.Assign) and _MADE.match(ast.unparse(node.value)):
+            yield ast.unparse(node.targets[0]).removeprefix("self.")
+
+
+def _tables(owner: ast.ClassDef) -> set[str]:
+    """Fields that are looked into by a key, and filled by one."""
+    read: set[str | None] = set()
+    filled: set[str | None] = set()
+    for node in ast.walk(owner):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            field = _own_field(node.func.value)
+            if node.func.attr in ("get", "pop", "setdefault"):
+                read.add(field)
+            if node.func.attr == "setdefault":
+                filled.add(field)
+        elif isinstance(node, ast.Compare):
+            if any(isinstance(one, ast.In | ast.NotIn) for one in node.ops):
+                read.add(_own_field(node.comparators[-1]))
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            filled.add(_own_field(node.value))
+    return {field for field in read & filled if field is not None}
+
+
+def caches(source: str) -> set[str]:
+    """The names of all in a module."""
+    tree = ast.parse(source)
+    found = set(_memos(tree))
+    for owner in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        found |= {f"{owner.name}.{field}" for field in _tables(owner)}
+    return found
+
+
+def _all() -> set[str]:
+    found = set()
+    for part in PARTS:
+        for path in sorted((ROOT / part).rglob("*.py")):
+            within = path.relative_to(ROOT).with_suffix("")
+            if path.resolve() == path and not set(within.parts) & set(_LEFT_OUT):
+                module = ".".join(within.parts).removeprefix("octavo.")
+                found |= {f"{module}:{name}" for name in caches(path.read_text())}
+    return found
+
+
+def test_each_is_held_by_a_test_or_says_why_not() -> None:
+    """A new cache gets a property in test_cache_keys.py, or a reason in caches_kept.py."""
+    kept = [name for names in KEPT.values() for name in names.split()]
+    known = [*HELD, *kept]
+    assert len(known) == len(set(known)), "each stands there once"
+    found = _all()
+    assert found - set(known) == set(), "vary the fields of its key after a hit, or say why not"
+    assert set(known) - found == set(), "these are gone"
+
+
+@pytest.mark.parametrize("test", sorted(set(HELD.values())))
+def test_the_tests_are_there(test: str) -> None:
+    path, _, name = test.partition("::")
+    assert re.search(rf"^(async )?def {name}\(", (ROOT / "tests" / path).read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("@functools.lru_cache(8)\ndef f(x): ...", {"f"}),
+        ("@cache\ndef f(x): ...", {"f"}),
+        ("class A:\n def g(self):\n  self._p = lru_cache(8)(h)", {"_p"}),
+        ("class A:\n def g(self, k):\n  if k not in self._t:\n   self._t[k] = 1", {"A._t"}),
+        ("class A:\n def g(self, k):\n  return self._t.setdefault(k, 1)", {"A._t"}),
+        (
+            "class A:\n def g(self, k):\n  return self._t.get(k)\n"
+            " def h(self, k):\n  self._t[k] = 1",
+            {"A._t"},
+        ),
+        ("class A:\n def g(self, k):\n  return self._t.get(k)", set()),
+        ("class A:\n def g(self, k):\n  self._t[k] = 1", set()),
+    ],
+)
+def test_what_counts_as_one(source: str, found: set[str]) -> None:
+    assert caches(source) == found
