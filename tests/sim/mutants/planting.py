@@ -70,6 +70,7 @@ def function_of(target: str) -> FunctionType:
         found = found.fget
     elif isinstance(found, staticmethod | classmethod):
         found = found.__func__
+    found = inspect.unwrap(found) if callable(found) else found  # of a context manager its body
     if not isinstance(found, FunctionType):
         raise EditCameLoose(f"{target} is no function")
     return found
