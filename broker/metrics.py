@@ -207,6 +207,11 @@ class _PartitionFigures:
             "Copies stored in the dead-letter or retry topic",
             labels=of_subscription,
         )
+        self._problems = GaugeMetricFamily(
+            "octavo_subscription_dead_letters_problem",
+            "1 while copies are not stored, or not in the topic that was named; else missing",
+            labels=of_subscription,
+        )
         self._rows = 0
 
     def add(self, stats: PartitionStats) -> Iterator[None]:
@@ -223,6 +228,8 @@ class _PartitionFigures:
             self._waiting.add_metric((*where, name), letters.waiting + retries.waiting)
             self._sent.add_metric((*where, name), letters.sent + retries.sent)
             self._rows += 3
+            if letters.problem or retries.problem:
+                self._problems.add_metric((*where, name), 1)
             if self._rows >= _ROWS_A_TURN:
                 self.write()
                 yield
@@ -233,7 +240,7 @@ class _PartitionFigures:
     def write(self) -> None:
         """Make text of what was added."""
         for family in (self._following, self._earliest, self._stored, self._pending,
-                       self._backlog, self._waiting, self._sent):  # fmt: skip
+                       self._backlog, self._waiting, self._sent, self._problems):  # fmt: skip
             parts = self._texts.setdefault(family.name, [])
             text = _text_of(family)
             if parts:

@@ -428,6 +428,8 @@ class TopicInfo(NamedTuple):
     """Of which topic it is a fork, and where."""
     for_stream: bool = False
     """It was made to be a durable stream: its maker may make it one."""
+    has_letters: bool = False
+    """Subscriptions send dead letters or retries there, so no pattern means it."""
 
 
 class SubscriptionInfo(NamedTuple):
@@ -554,7 +556,7 @@ class DeadLetters(NamedTuple):
     """Of a subscription in one partition: what becomes of messages delivered too often.
 
     `waiting` for their copy to be stored, `sent` since the partition was opened here; `problem`:
-    why copies are not stored at present.
+    why copies are not stored at present, or not in the topic that was named.
     """
 
     waiting: int = 0

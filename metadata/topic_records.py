@@ -134,7 +134,8 @@ class TopicRecord:
 
     `incarnation` is unique to this making of it; records of older versions have none. `guarded`:
     a record of that name stands for as long as the topic does (`TopicStore`); not of older ones.
-    `stream`: it was made to be a durable stream.
+    `stream`: it was made to be a durable stream. `letters`: subscriptions send dead letters or
+    retries there.
     """
 
     settings: TopicSettings
@@ -144,6 +145,7 @@ class TopicRecord:
     guarded: bool = False
     fork: ForkRecord | None = None
     stream: bool | None = unsaid()
+    letters: bool | None = unsaid()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property

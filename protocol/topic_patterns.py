@@ -1,9 +1,11 @@
 """Topics by name or by pattern: `orders`, `ns/orders`, `ns/orders-*`. Pure.
 
 A pattern is a topic's name with `*` (any characters, also none) or `?` (one) in it; it never
-reaches beyond its namespace. It means no topic of dead letters or retries (`-dlq`, `-retry`) unless
-it ends so itself: a subscription to `orders-*` would take its own dead letters in, ack them, and
-make dead letters of these. Brokers and clients go by the same rule.
+reaches beyond its namespace. A subscription to `orders-*` would take its own dead letters in, ack
+them, and make dead letters of these. So a pattern means no topic of dead letters or retries: none
+that a subscription sends them to, whatever its name, and none whose name ends in `-dlq` or
+`-retry`. Only a pattern that ends so itself means those whose names end so. Brokers and clients go
+by the same rule.
 """
 
 from __future__ import annotations
@@ -54,13 +56,18 @@ class TopicPattern(NamedTuple):
         """Whether it may match several topics, and some that are not there yet."""
         return _WILD.search(self.topic) is not None
 
-    def matches(self, topic: str) -> bool:
+    def matches(self, topic: str, *, has_letters: bool = False) -> bool:
         """Whether it means the topic of that name in its namespace, in time that is linear in the
-        name's length, whatever the pattern is."""
+        name's length, whatever the pattern is.
+
+        `has_letters`: subscriptions send dead letters or retries to the topic.
+        """
         if self.is_wild and topic.endswith(_OF_LETTERS):
             suffix = topic[topic.rindex("-") :]
             if not self.topic.endswith(suffix):
                 return False
+        elif self.is_wild and has_letters:
+            return False
         return _compiled(self.topic).matches(topic)
 
 

@@ -4,21 +4,31 @@ Dead letters, and what is retried elsewhere. Each is a batch by itself, of a pro
 one that is sent again is stored once, as long as the topic's owner remembers its producer
 (`producers_max`). A large message goes with its body, as an upload that is named for that producer:
 once, as long as the copy is kept.
+
+A topic that has become a durable stream takes no copy, and a compacted one takes no large message.
+Their copies go to a topic beside it, which a broker makes then (`beside`), so that nothing waits
+for ever; the figures of the subscription and `explain` name that topic.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import NamedTuple
 
+import structlog
+
 from octavo.broker.cluster.ownership import OwnershipManager
 from octavo.broker.cluster.topics import Topics
-from octavo.broker.errors import NotEncrypted
+from octavo.broker.errors import BatchTooLong, LargeNotTaken, NotEncrypted, TopicIsStream
 from octavo.broker.subscriptions.burying import LargeSource
-from octavo.broker.types import Owner, PartitionName, TopicName
-from octavo.protocol.records import Record, build_batch, partition_for
+from octavo.broker.subscriptions.letter_forms import as_large, fitting_batch
+from octavo.broker.types import Owner, PartitionName, SubscriptionInfo, TopicName
+from octavo.protocol.large import PIECE_BYTES
+from octavo.protocol.records import Record, partition_for
+
+_log = structlog.get_logger()
 
 SENDERS_MAX = 16
 """Partitions that have letters in memory at once, each some 4 MiB."""
@@ -44,6 +54,23 @@ class LargeLetter(NamedTuple):
     """What it is called; no publisher can call an upload so."""
     copy: Record
     body: LargeSource
+
+
+class ValueSource:
+    """A value that is given away as the body of a large message."""
+
+    def __init__(self, value: bytes) -> None:
+        self._value = value
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return len(self._value)
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """All of it."""
+        for start in range(0, len(self._value), PIECE_BYTES):
+            yield self._value[start : start + PIECE_BYTES]
 
 
 PassLargeOn = Callable[[Owner, PartitionName, LargeLetter], Awaitable[None]]
@@ -134,14 +161,37 @@ class Letters:
         number: int,
         record: Record,
         producer_id: int,
+        info: SubscriptionInfo,
         body: LargeSource | None = None,
-    ) -> None:
+    ) -> str | None:
         """Return when the message is durable, at this broker's time, with the body of a large one.
 
         It goes where its key says, without one to partition `number` of as many as there are.
+        `info`: the subscription that sends it. Returns None, or which other topic has it, and why.
         Raises what publishing and reading do, `TopicNotFound`, `NotEncrypted`, `TimeoutError`.
         """
-        target = await self._topics.get(topic)
+        record = record._replace(timestamp_ms=self._clock())
+        try:
+            await self._send(origin, topic, number, record, producer_id, body)
+        except (TopicIsStream, LargeNotTaken) as error:
+            other = await self._topics.letters_beside(origin, topic, info)
+            await self._send(origin, other, number, record, producer_id, body)
+            _log.warning(
+                "letter_stored_beside", topic=str(topic), other=str(other), reason=str(error)[:300]
+            )
+            return f"copies go to {other}, for {topic} takes none of them: {error}"
+        return None
+
+    async def _send(
+        self,
+        origin: TopicName,
+        topic: TopicName,
+        number: int,
+        record: Record,
+        producer_id: int,
+        body: LargeSource | None,
+    ) -> None:
+        target = await self._topics.mark_letters(topic)
         if not target.settings.encrypted and (await self._topics.get(origin)).settings.encrypted:
             raise NotEncrypted(
                 f"topic {origin} is encrypted and {topic} is not: a copy would lie there in clear "
@@ -150,18 +200,20 @@ class Letters:
         partitions = target.settings.partitions
         found = number % partitions if record.key is None else partition_for(record.key, partitions)
         name = topic.partition(found)
-        record = record._replace(timestamp_ms=self._clock())
+        upload = f"letter:{-producer_id:016x}"
+        batch = None if body is not None else fitting_batch(record, producer_id)
+        if batch is None and body is None and (large := as_large(record, upload)) is not None:
+            record, body = large[0], ValueSource(large[1])
         if body is not None:
             limit_s = ATTEMPT_S + body.size / SLOWEST_BYTES_S
             async with self._large_turns.turn(topic), asyncio.timeout(limit_s):
-                await self._send_large(name, f"letter:{-producer_id:016x}", record, body)
+                await self._send_large(name, upload, record, body)
             return
-        batch = build_batch(
-            [record],
-            producer_id=producer_id,
-            producer_epoch=0,
-            base_sequence=0,
-        )
+        if batch is None:
+            raise BatchTooLong(
+                "its key and headers fill an entry, and a copy has to add a header: no topic can "
+                "hold the copy; ack the message, or skip it"
+            )
         async with asyncio.timeout(ATTEMPT_S):
             owner = await self._ownership().owner_of(name)
             if owner.local:

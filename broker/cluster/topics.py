@@ -30,7 +30,7 @@ from octavo.broker.errors import (
     TopicNotFound,
 )
 from octavo.broker.internal_topics import check_not_internal
-from octavo.broker.subscriptions.dead_letters import retrying, with_dead_letters
+from octavo.broker.subscriptions.dead_letters import beside, retrying, with_dead_letters
 from octavo.broker.types import (
     DEFAULT_NAMESPACE,
     RetryBackoff,
@@ -550,8 +550,48 @@ class Topics:
             )
             with contextlib.suppress(SettingsConflict):  # somebody made it meanwhile
                 await self.create(target, quorums)
+        await self.mark_letters(target)
         with contextlib.suppress(SettingsConflict):  # whatever it is like, it keeps them
             await self.create_subscription(target, subscription, settings, for_letters=True)
+
+    async def letters_beside(
+        self, origin: TopicName, topic: TopicName, info: SubscriptionInfo
+    ) -> TopicName:
+        """The topic that gets the copies of subscription `info` of `origin` that `topic` does not
+        take; made with its subscription where it is not there. Raises as `create_subscription`."""
+        settings = info.settings
+        retries = bool(settings.retry_topic)
+        other = TopicName(topic.namespace, beside(topic.topic, retries=retries))
+        name = settings.retry_subscription if retries else settings.dead_letter_subscription
+        try:
+            await self.subscription(other, name)
+        except (SubscriptionNotFound, TopicNotFound):
+            own = await self.get(origin)
+            made = retrying(info.name, settings) if retries else SubscriptionSettings(type="shared")
+            partitions = own.settings.partitions if retries else 1
+            await self._make_letters(own, str(other), name, made, partitions)
+        return other
+
+    async def mark_letters(self, name: TopicName) -> TopicInfo:
+        """Note in the topic's record that it gets dead letters or retries; return the topic.
+
+        Costs nothing where that is noted already. Raises `TopicNotFound`, `SettingsConflict`.
+        """
+        info = await self.get(name)
+        for _ in range(_CHANGES_TRIED_MAX):
+            if info.has_letters:
+                return info
+            try:
+                record, version = await self._records.read_topic(*name)
+            except RecordNotFound as error:
+                raise _no_topic(name) from error
+            if not record.stands:
+                raise _no_topic(name)
+            with contextlib.suppress(VersionConflict):
+                if not record.letters:
+                    await self._records.write_topic(*name, replace(record, letters=True), version)
+            info = await self.newest(name)
+        raise SettingsConflict(f"topic {name} is being changed by others; try again")
 
     async def _check_letters(self, origin: TopicInfo, target: TopicName, subscription: str) -> None:
         """Raises `InvalidSettings` where copies would lie in clear text, or not be kept.
@@ -787,8 +827,9 @@ def _info_of(name: TopicName, record: TopicRecord) -> TopicInfo:
     """What the record says of the topic."""
     settings = _settings_of(record.settings)
     return TopicInfo(
-        name, settings, record.created_ms, record.identity, record.fork, bool(record.stream)
-    )
+        name, settings, record.created_ms, record.identity, record.fork, bool(record.stream),
+        bool(record.letters),
+    )  # fmt: skip
 
 
 def _settings_of(stored: StoredSettings) -> TopicSettings:

@@ -233,6 +233,10 @@ _TOPICS = (
             *_in_path("namespace"),
             _query("after", "only names behind it", {"type": "string"}),
             _query("limit", "names", {"type": "integer", "minimum": 1, "maximum": 10_000}, 10),
+            _query(
+                "letters", "`true`: also say which of them get dead letters or retries",
+                {"enum": ["true", "false"], "default": "false"},
+            ),
         ),
         answers=(_ok("Names", "Topics"),), problems=(404,),
     ),

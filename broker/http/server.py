@@ -25,7 +25,7 @@ from octavo.broker.audit.log import AuditLog
 from octavo.broker.broker import Broker
 from octavo.broker.cluster.handing import Handed
 from octavo.broker.cluster.letters import LargeLetter
-from octavo.broker.errors import BrokerError
+from octavo.broker.errors import BrokerError, LargeNotTaken, TopicIsStream
 from octavo.broker.http.api.answers import LetGo, Unused
 from octavo.broker.http.api.moves import PrepareBody, TakeBody, end_body
 from octavo.broker.http.api.short_way import ShortWay
@@ -51,7 +51,7 @@ from octavo.broker.partition.ending import Foretold
 from octavo.broker.types import BrokerInfo, Owner, PartitionName, TopicName
 from octavo.metadata.bookies import BookieRegistry
 from octavo.metadata.store import MetadataStore
-from octavo.protocol.codes import Scope
+from octavo.protocol.codes import OctavoError, Scope
 from octavo.protocol.records import build_batch
 from octavo.security.authority import Authority
 from octavo.security.principal import Authenticates
@@ -304,7 +304,7 @@ class BrokerServer:
             await self._ask(owner, "POST", f"{path}/copy", batch, headers)
         except Problem as problem:
             if problem.code != NO_SUCH_CALL:
-                raise
+                raise _refusal(problem) from None
             # A broker of before takes a copy as it takes any message.
             await self._ask(owner, "POST", f"{path}/messages", batch, headers)
 
@@ -319,7 +319,10 @@ class BrokerServer:
                 async for piece in pieces:
                     yield piece
 
-        await self._ask(owner, "POST", path, body())
+        try:
+            await self._ask(owner, "POST", path, body())
+        except Problem as problem:
+            raise _refusal(problem) from None
 
     async def _pass_audit_on(self, owner: Owner, batch: bytes) -> None:
         await self._ask(owner, "POST", "/v1/audit", batch)
@@ -466,6 +469,14 @@ class BrokerServer:
             if not task.done():
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+
+
+def _refusal(problem: Problem) -> OctavoError:
+    """What another broker says of a copy, as its topic would say it here."""
+    for kind in (TopicIsStream, LargeNotTaken):
+        if problem.code == kind.name:
+            return kind(problem.detail)
+    return problem
 
 
 def _watched_bytes(response: web.StreamResponse) -> int:

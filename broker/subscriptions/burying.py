@@ -59,13 +59,15 @@ class LetterOffice(Protocol):
         number: int,
         record: Record,
         producer_id: int,
+        info: SubscriptionInfo,
         body: LargeSource | None = None,
-    ) -> None:
+    ) -> str | None:
         """Return when a copy of a message of `origin` is durable in a topic. Raises why it is not,
         or may not be.
 
-        `number`: of the partition for a message without a key, of as many as the topic has. `body`:
-        of a large message.
+        `number`: of the partition for a message without a key, of as many as the topic has. `info`:
+        the subscription that sends it. `body`: of a large message. Returns None, or which other
+        topic has the copy, and why.
         """
 
 
@@ -101,6 +103,8 @@ class Burying:
         self._task: asyncio.Task[None] | None = None
         self._sent = 0
         self._problem: str | None = None
+        self._elsewhere: str | None = None
+        """Why the newest copy was stored in another topic than the one that was named."""
 
     def look(self) -> None:
         """Begin to send what is spent, if anything is."""
@@ -114,7 +118,7 @@ class Burying:
 
     def stats(self) -> DeadLetters:
         """Live figures."""
-        return DeadLetters(len(self._spent), self._sent, self._problem)
+        return DeadLetters(len(self._spent), self._sent, self._problem or self._elsewhere)
 
     async def _run(self) -> None:
         pause_ms = self._config.dead_letter_retry_ms
@@ -165,7 +169,9 @@ class Burying:
         producer = producer_of(self._word(), self._name, self._info, letter.offset)
         body = await self._body_of(letter)
         origin = self._name.topic_name
-        await self._office.send(origin, self._target, self._name.partition, record, producer, body)
+        self._elsewhere = await self._office.send(
+            origin, self._target, self._name.partition, record, producer, self._info, body
+        )
 
     async def _body_of(self, letter: Delivery) -> LargeSource | None:
         if letter.record.value or large_body_of(letter.record.headers) is None:

@@ -36,6 +36,7 @@ from octavo.broker.types import (
 from octavo.protocol.batch import NO_PRODUCER
 from octavo.protocol.due import DELIVER_AT, DUE_MS_MAX, due_header
 from octavo.protocol.large import LARGE_HEADER
+from octavo.protocol.names import NAME_CHARS_MAX
 from octavo.protocol.records import Record
 from octavo.protocol.topic_patterns import DEAD_LETTER_SUFFIX, RETRY_SUFFIX
 
@@ -224,6 +225,15 @@ def retrying(name: str, settings: SubscriptionSettings) -> SubscriptionSettings:
         dead_letter_subscription=settings.dead_letter_subscription,
         filter_headers=((RETRY_FOR, (name,)),),
     )
+
+
+def beside(topic: str, *, retries: bool) -> str:
+    """The name of the topic that gets the copies which `topic` itself does not take."""
+    suffix = f"-{RETRY_SUFFIX if retries else DEAD_LETTER_SUFFIX}"
+    if len(topic) + len(suffix) > NAME_CHARS_MAX:
+        short = hashlib.sha256(topic.encode()).hexdigest()[:16]
+        topic = f"{topic[: NAME_CHARS_MAX - len(suffix) - len(short) - 1]}-{short}"
+    return topic + suffix
 
 
 def is_retrying(settings: SubscriptionSettings) -> bool:

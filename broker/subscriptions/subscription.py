@@ -479,7 +479,11 @@ class Subscription:
         now_ms = self._now_ms()
         self._dispatcher.expire(now_ms)
         ahead_ms = self._log.wall_ms() - now_ms
-        return told_of(self._dispatcher.all_waits(), self._lookout.refused, now_ms, ahead_ms)
+        told = told_of(self._dispatcher.all_waits(), self._lookout.refused, now_ms, ahead_ms)
+        problem = None if self._burying is None else self._burying.stats().problem
+        if problem is not None:
+            told.append(f"copies of messages that were given up: {problem}")
+        return told
 
     def unacked_limits(self) -> tuple[int, int | None]:
         """How many messages may be out: at all consumers, and at one (None: as many)."""

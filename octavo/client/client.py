@@ -73,6 +73,7 @@ from octavo.client.settings import (
     TopicSettings,
 )
 from octavo.client.subscription import Subscription
+from octavo.client.topic_list import list_topics
 from octavo.client.transport import Answer, Transport
 from octavo.client.trust import context_of, proof_of
 from octavo.client.types import (
@@ -94,7 +95,6 @@ from octavo.protocol.compression import Compression
 DEFAULT_URL = DefaultUrl("http://127.0.0.1:8080")
 URL_VARIABLE = "OCTAVO_URL"
 READ_MESSAGES_MAX = 1_000
-TOPICS_AT_ONCE = 10_000
 
 
 class AsyncClient(OfThisProcess):
@@ -371,14 +371,7 @@ class AsyncClient(OfThisProcess):
 
         Raises `NotFound` when there is no such namespace.
         """
-        path, names = f"/v1/topics/{quote(namespace, safe='')}", list[str]()
-        query: dict[str, object] = {"limit": TOPICS_AT_ONCE}
-        while True:
-            found = (await self.transport.call("GET", path, query=query)).json()
-            names += _names(found.get("topics", []))
-            if not (last := found.get("next")):
-                return names
-            query["after"] = last
+        return (await list_topics(self.transport, namespace)).names
 
     async def update_topic(self, topic: str, **settings: Unpack[TopicChanges]) -> Topic:
         """Change what may be changed of a topic: see `TopicChanges`. Returns it as it is now.

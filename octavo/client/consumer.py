@@ -32,6 +32,7 @@ from octavo.client.errors import ApiError, ClientError, Conflict, InvalidCall, N
 from octavo.client.merging import Merged
 from octavo.client.of_this_process import OfThisProcess
 from octavo.client.subscription import HAND_MAX, Subscription
+from octavo.client.topic_list import list_topics
 from octavo.client.transport import Transport
 from octavo.client.types import Delivery, SubscriptionType
 from octavo.protocol.topic_patterns import InvalidPattern, TopicPattern
@@ -66,9 +67,6 @@ class Cluster(Protocol):
 
     loops: dict[DeliveryLoop, None]
     transport: Transport
-
-    async def topics(self, namespace: str = ...) -> list[str]:
-        """The names of a namespace's topics."""
 
     async def subscribe(
         self,
@@ -240,8 +238,9 @@ class TopicsConsumer(OfThisProcess):
             if not pattern.is_wild:
                 wanted[str(pattern)] = True
                 continue
-            for topic in await self._client.topics(pattern.namespace):
-                if pattern.matches(topic):
+            listed = await list_topics(self._client.transport, pattern.namespace, with_letters=True)
+            for topic in listed.names:
+                if pattern.matches(topic, has_letters=topic in listed.letters):
                     wanted.setdefault(f"{pattern.namespace}/{topic}", False)
         for key in merged.keys:
             if key not in wanted:

@@ -16,7 +16,7 @@ from octavo.client.client import AsyncClient
 from octavo.client.consumer import TopicsConsumer
 from octavo.client.errors import Conflict, InvalidCall, NotFound
 from octavo.client.sync import Client
-from octavo.client.types import SubscriptionType
+from octavo.client.types import Delivery, SubscriptionType
 from tests.support.cluster import Cluster, running_cluster, until
 
 SESSION_S = 1.5
@@ -81,6 +81,51 @@ async def test_topics_appear_and_vanish_while_it_runs(client: AsyncClient) -> No
     assert not worker.task.done()
     await worker.stop()
     assert worker.got == Counter(wanted)
+
+
+@pytest.mark.parametrize("group", [False, True])
+async def test_a_pattern_leaves_letters_alone_whatever_their_topic_is_called(
+    client: AsyncClient, *, group: bool
+) -> None:
+    """A pattern took in `orders-failed`, and made dead letters of its own dead letters."""
+    for topic in ("orders-eu", "orders-failed"):
+        await client.create_topic(topic)
+    worker = Worker(client, "orders-*", refresh_s=0.1, group=group, session_timeout_s=SESSION_S)
+    await until(lambda: len(worker.of.has) == 2, WANTED)
+    await client.subscribe(
+        "orders-eu", "u", type="shared", max_deliveries=3, dead_letter_topic="orders-failed",
+        retry_topic="orders-again",
+    )  # fmt: skip
+    left = ["public/orders-eu/0" if group else "public/orders-eu"]
+    await until(lambda: worker.of.has == left, WANTED)
+    assert (await client.topic("orders-failed")).stats["letters"] is True
+    assert "letters" not in (await client.topic("orders-eu")).stats
+    # One that is made anew for itself is known again with its first letter.
+    await client.delete_topic("orders-failed")
+    await client.create_topic("orders-failed")
+    (delivery,) = await refused(client)
+    async with asyncio.timeout(30):
+        while "letters" not in (await client.topic("orders-failed")).stats:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    await until(lambda: worker.of.has == left, WANTED)
+    assert not worker.task.done()
+    await worker.stop()
+    by_name = client.consume(["orders-failed"], "letters", start="earliest")
+    async with aclosing(by_name.deliveries(idle_s=1.0)) as found:
+        assert [one.text() async for one in found] == [delivery.text()]
+
+
+async def refused(client: AsyncClient) -> list[Delivery]:
+    """Have a message be given up by subscription `u` of `orders-eu`."""
+    await client.publish("orders-eu", "poison")
+    first = client.subscription("orders-eu", "u", consumer="c")
+    (delivery,) = await first.receive(1, wait_s=10)
+    await first.nack(delivery)
+    again = client.subscription("orders-again", "u", consumer="c")
+    for _ in range(2):
+        (delivery,) = await again.receive(1, wait_s=10)
+        await again.nack(delivery)
+    return [delivery]
 
 
 async def test_by_name_and_ends_when_idle(client: AsyncClient) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +18,11 @@ from octavo.broker.types import Nack, SubscriptionSettings, TopicName, TopicSett
 from octavo.metadata.topics import Policies
 from octavo.protocol.batch import InvalidBatch
 from octavo.protocol.due import due_header
+from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 from octavo.protocol.records import Record, build_batch
 from tests.cluster.test_dead_letters import DEAD, dead_letters, deadly, refuse
 from tests.cluster.test_large_copies import given_up, placed
+from tests.cluster.test_large_messages import BODY, ONE, body_at, uploaded
 from tests.cluster.test_policies import committed
 from tests.cluster.test_retry_topic import AGAIN, received, retried
 from tests.support.cluster import Cluster, batch, make_topic, owned, running_cluster, until
@@ -183,7 +186,7 @@ async def test_letters_of_encrypted_topics_do_not_lie_in_clear_text(
     await topics.create(TopicName("public", "d"), TopicSettings())
     with pytest.raises(NotEncrypted, match="clear text"):
         await one.broker.letters.send(
-            plans, TopicName("public", "d"), 0, Record(None, b"", (), 0), -2
+            plans, TopicName("public", "d"), 0, Record(None, b"", (), 0), -2, subscription.info
         )
     await refuse(subscription, 0, 1)
     await until(lambda: subscription.stats().backlog == 0, "it is copied within its namespace")
@@ -233,3 +236,85 @@ async def test_its_owner_makes_no_difference_to_a_letter(pair: Cluster, where: s
         while (told := (await pair.api.get(sub)).json())["backlog"]:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     assert told["dead_letters"] == {"waiting": 0, "sent": 2, "problem": None}
+
+
+@pytest.mark.parametrize("retry", [False, True])
+async def test_a_message_as_long_as_an_entry_is_copied(cluster: Cluster, *, retry: bool) -> None:
+    """The headers that a copy adds pushed it over the bound, and it was refused for ever."""
+    one = await cluster.start("A", **QUICK)
+    name = await make_topic(one.broker, NAME)
+    if retry:
+        partition, subscription = await retried(one, name)
+    else:
+        partition, subscription = await deadly(one, name, max_deliveries=1)
+    noise = random.Random(3).randbytes(ENTRY_PAYLOAD_BYTES_MAX)
+    around = len(build_batch([Record(b"k", noise[: 1 << 22], (), 0)])) - (1 << 22)
+    value = noise[: ENTRY_PAYLOAD_BYTES_MAX - around]
+    longest = build_batch([Record(b"k", value, (), 0)])
+    assert len(longest) == ENTRY_PAYLOAD_BYTES_MAX
+    await partition.publish(longest)
+    (got,) = await subscription.receive("c", messages_max=1)
+    await subscription.acknowledge(nacks=[Nack(got.ack_id, 0)])
+    await until(lambda: subscription.stats().backlog == 0, "the original is acked")
+    _, letter = await received(one, AGAIN if retry else DEAD)
+    target = await owned(one.broker, (AGAIN if retry else DEAD).partition(0))
+    body = await target.body(letter.offset)
+    assert b"".join([part async for part in body.pieces()]) == value
+
+
+@pytest.mark.parametrize("retry", [False, True])
+async def test_a_topic_that_became_a_stream_does_not_keep_letters_waiting(
+    pair: Cluster, *, retry: bool
+) -> None:
+    """It takes no copy any more: they waited for ever. `A` sends, `B` has the stream."""
+    api, one = pair.api, "/v1/topics/public/one"
+    await placed(pair, "one", "A")
+    named = {"retry_topic": "put"} if retry else {"dead_letter_topic": "put", "max_deliveries": 1}
+    sub = f"{one}/subscriptions/s"
+    assert (await api.put(sub, json={"type": "shared", **named})).status == 201
+    assert (await api.call("DELETE", "/v1/topics/public/put")).status == 204
+    stream = await api.call("PUT", "/v1/durable-streams/public/put")
+    assert stream.status == 201, stream
+    assert (await api.post("/v1/topics/public/put/unload?to=B")).status == 200
+    for text in (b"x", b"y"):
+        assert (await api.post(one + "/messages", text, "text/plain")).status == 200
+        await given_up(pair)
+    beside = f"/v1/topics/public/put-{'retry' if retry else 'dlq'}"
+    async with asyncio.timeout(20):
+        while (told := (await api.get(sub)).json())["backlog"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    figures = told["retries" if retry else "dead_letters"]
+    assert (figures["waiting"], figures["sent"]) == (0, 2)
+    assert "copies go to public/put-" in figures["problem"]
+    assert (await api.get(beside)).json()["letters"] is True
+    got = [(await letter_of(pair, f"{beside}/subscriptions/s"))["value_text"] for _ in "xy"]
+    assert sorted(got) == ["x", "y"]
+    why = (await api.get("/v1/explain/public/one?subscription=s")).json()
+    assert "copies go to public/put-" in str(why), why
+    metrics = (await api.get("/metrics")).body.decode()
+    problem = "octavo_subscription_dead_letters_problem{"
+    assert [line[-4:] for line in metrics.splitlines() if line.startswith(problem)] == [" 1.0"]
+
+
+async def test_a_large_letter_for_a_compacted_topic_lies_beside_it(pair: Cluster) -> None:
+    """A compacted topic takes no large message: its copy waited for ever."""
+    api = pair.api
+    assert (await api.put(ONE)).status == 201
+    await placed(pair, "one", "A")
+    await placed(pair, "dead", "B")
+    made = {"type": "shared", "max_deliveries": 1, "dead_letter_topic": "dead"}
+    assert (await api.put(ONE + "/subscriptions/s", json=made)).status == 201
+    changed = await api.call("PATCH", "/v1/topics/public/dead", json={"compaction": {}})
+    assert changed.status == 200, changed
+    await uploaded(pair, Octavo_Key="k")
+    await given_up(pair)
+    copy = await letter_of(pair, "/v1/topics/public/dead-dlq/subscriptions/s")
+    assert await body_at(pair, copy["offset"], "/v1/topics/public/dead-dlq") == BODY
+
+
+async def letter_of(cluster: Cluster, sub: str) -> dict[str, Any]:
+    async with asyncio.timeout(20):
+        while (answer := await cluster.api.post(f"{sub}/receive?max=1&wait=200ms")).status != 200:
+            pass
+    (one,) = answer.json()["messages"]
+    return dict(one)

@@ -54,6 +54,6 @@ async def test_without_a_limit_there_is_one(one: Running, monkeypatch: pytest.Mo
 
 
 async def test_the_client_asks_for_all_pages(one: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("octavo.client.client.TOPICS_AT_ONCE", 10)
+    monkeypatch.setattr("octavo.client.topic_list.TOPICS_AT_ONCE", 10)
     async with AsyncClient(one.api.url) as client:
         assert await client.topics() == [f"t{number:02}" for number in range(COUNT)]

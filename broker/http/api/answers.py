@@ -52,6 +52,10 @@ class Topics(msgspec.Struct):
     namespace: Name
     topics: list[str]
     next: Annotated[str | None, Meta(description="go on `after` it; null: the end")]
+    letters: (
+        Annotated[list[str], Meta(description="those that get dead letters or retries, if asked")]
+        | UnsetType
+    ) = UNSET
 
 
 class LetGo(msgspec.Struct):
@@ -154,7 +158,12 @@ class DeadLetters(msgspec.Struct):
         int, Meta(ge=0, description="for their copy in the dead-letter, or the retry topic")
     ]
     sent: Annotated[int, Meta(ge=0, description="since the partition was opened where it is now")]
-    problem: Annotated[str | None, Meta(description="why copies are not stored at present")]
+    problem: Annotated[
+        str | None,
+        Meta(
+            description="why copies are not stored at present, or not in the topic that was named"
+        ),
+    ]
 
 
 class SubscriptionFigures(msgspec.Struct, kw_only=True):
@@ -280,6 +289,10 @@ class Topic(msgspec.Struct):
     backlog: dict[str, Count] | UnsetType = UNSET
     partitions: list[PartitionFigures] | UnsetType = UNSET
     forked_from: ForkedFrom | UnsetType = UNSET
+    letters: (
+        Annotated[bool, Meta(description="subscriptions send dead letters or retries there")]
+        | UnsetType
+    ) = UNSET
     effective: (
         Annotated[dict[str, Holds], Meta(description="policies: what holds, and who says so")]
         | UnsetType

@@ -8,6 +8,7 @@ gave it. Any broker answers; the one that keeps the group decides (http/groups.p
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Annotated
 
 import msgspec
@@ -225,10 +226,13 @@ async def _wanted(call: Call, name: GroupName, patterns: list[TopicPattern]) -> 
         turns = call.services.broker.open_batches.turns
         for topic in await topics.names_in(name[0]):
             await turns.take(1 + len(wild) * len(topic) // CHARS_A_RECORD)
-            if any(pattern.matches(topic) for pattern in wild):
-                one = TopicName(name[0], topic)
-                if _may_consume(call, one, name[1]):
-                    found[one] = None
+            meant = [pattern for pattern in wild if pattern.matches(topic)]
+            one = TopicName(name[0], topic)
+            if meant and _may_consume(call, one, name[1]):
+                with contextlib.suppress(TopicNotFound):  # deleted meanwhile
+                    has_letters = (await topics.get(one)).has_letters
+                    if any(pattern.matches(topic, has_letters=has_letters) for pattern in meant):
+                        found[one] = None
     wanted: list[PartitionName] = []
     most = call.services.config.group_partitions_max
     for one in found:

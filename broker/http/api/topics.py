@@ -123,6 +123,7 @@ async def list_topics(call: Call) -> web.StreamResponse:
     name = call.namespace
     after = call.query.get("after", "")
     limit = call.integer("limit", TOPICS_SHOWN, 1, TOPICS_SHOWN_MAX)
+    with_letters = call.choice("letters", "false", "true", "false") == "true"
     services = call.services
     listed = await services.overview.prompt(services.broker.topics.names_in(name))
     found: list[str] = []
@@ -134,12 +135,34 @@ async def list_topics(call: Call) -> web.StreamResponse:
             if more := len(found) == limit:
                 break
             found.append(listed[number])
+    shown = answers.Topics(name, found, found[-1] if more else None)
+    if with_letters:
+        shown.letters = []
+        for number, one in enumerate(found):
+            if number % LOOKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if await _has_letters(call, TopicName(name, one)):
+                shown.letters.append(one)
+    answer = call.reply(shown)
     if not more:
-        return call.reply(answers.Topics(name, found, None))
-    answer = call.reply(answers.Topics(name, found, found[-1]))
-    query = urlencode({"limit": limit, "after": found[-1]})
+        return answer
+    query = urlencode(
+        {"limit": limit, "after": found[-1]} | ({"letters": "true"} if with_letters else {})
+    )
     answer.headers["Link"] = f'<{call.request.path}?{query}>; rel="next"'
     return answer
+
+
+async def _has_letters(call: Call, name: TopicName) -> bool:
+    """Whether subscriptions send dead letters or retries to the topic; False if it is gone."""
+    topics = call.services.broker.topics
+    info = topics.fresh(name)
+    if info is None:
+        try:
+            info = await topics.get(name)
+        except TopicNotFound:
+            return False
+    return info.has_letters
 
 
 async def put_topic(call: Call) -> web.StreamResponse:
@@ -341,6 +364,8 @@ def show_topic(info: TopicInfo) -> answers.Topic:
         source = TopicName(info.name.namespace, fork.topic)
         offsets = {str(number): offset for number, offset in fork.offsets.items()}
         shown.forked_from = answers.ForkedFrom(str(source), fork.incarnation, offsets)
+    if info.has_letters:
+        shown.letters = True
     return shown
 
 

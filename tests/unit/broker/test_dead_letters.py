@@ -246,6 +246,7 @@ class Office:
         number: int,
         record: Record,
         producer_id: int,
+        info: SubscriptionInfo,
         body: LargeSource | None = None,
     ) -> None:
         offset = int(dict(record.headers)["Octavo-Origin-Offset"] or b"")

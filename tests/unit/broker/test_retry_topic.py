@@ -161,6 +161,7 @@ class Office:
         number: int,
         record: Record,
         producer_id: int,
+        info: SubscriptionInfo,
         body: LargeSource | None = None,
     ) -> None:
         self.asked.set()

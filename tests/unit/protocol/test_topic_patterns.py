@@ -61,6 +61,23 @@ def test_it_takes_no_letters_in_unless_it_says_so(pattern: str, means: list[str]
     assert [name for name in ("orders-eu", *letters) if found.matches(name)] == means
 
 
+@pytest.mark.parametrize(
+    ("pattern", "means"),
+    [
+        ("orders-*", False),
+        ("orders-failed", True),
+        ("*-dlq", False),
+        ("*", False),
+        ("orders-faile?", False),
+    ],
+)
+def test_a_topic_of_letters_is_told_by_what_it_is(pattern: str, *, means: bool) -> None:
+    """A dead-letter topic with a name of its own was taken in, for its name does not tell."""
+    found = TopicPattern.parse(f"ns/{pattern}")
+    assert found.matches("orders-failed", has_letters=True) == means
+    assert TopicPattern.parse("ns/*-dlq").matches("orders-x-dlq", has_letters=True)
+
+
 def test_no_pattern_takes_long() -> None:
     pattern = TopicPattern("ns", "*a" * 124)
     begun_s = time.perf_counter()

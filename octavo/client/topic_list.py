@@ -1,0 +1,37 @@
+"""The topics of a namespace, by as many calls as it takes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import quote
+
+from octavo.client.transport import Transport
+
+TOPICS_AT_ONCE = 10_000
+"""Names in one answer: as many as a broker gives."""
+
+
+class TopicList(NamedTuple):
+    """The names of a namespace's topics, in order."""
+
+    names: list[str]
+    letters: frozenset[str]
+    """Names of topics that get dead letters or retries; empty where that was not asked for."""
+
+
+async def list_topics(
+    transport: Transport, namespace: str, *, with_letters: bool = False
+) -> TopicList:
+    """List a namespace's topics. Raises `NotFound` when there is no such namespace."""
+    path = f"/v1/topics/{quote(namespace, safe='')}"
+    names, letters = list[str](), set[str]()
+    query: dict[str, object] = {"limit": TOPICS_AT_ONCE}
+    if with_letters:
+        query["letters"] = "true"
+    while True:
+        found = (await transport.call("GET", path, query=query)).json()
+        names += map(str, found.get("topics", ()))
+        letters.update(map(str, found.get("letters", ())))
+        if not (last := found.get("next")):
+            return TopicList(names, frozenset(letters))
+        query["after"] = last
