@@ -1103,6 +1103,7 @@ class Partition:
         """Roll over by age, pass over what is too old, trim by retention; called now and then."""
         if self.state is PartitionState.OPEN:
             self._rollover.look()
+            self._state_log.look()
             await self.stream.settle()
             await self._backlogs.keep()
             self._subscriptions.look()

@@ -201,6 +201,16 @@ class StateLog:
             self._writing = asyncio.create_task(self._write_groups(), name=f"state {self._name}")
         return done
 
+    def look(self) -> None:
+        """Begin a new state ledger if a bookie of this one waits for its end; called now and then.
+
+        A bookie whose disk was replaced is whole again once this ledger is closed. Without this a
+        partition that nobody uses would keep it waiting, and then lose its state ledger to it.
+        """
+        idle = not self._closed and self._writing is None
+        if idle and self._writer is not None and self._is_waited_for(self._writer):
+            self.note()
+
     async def drain(self) -> None:
         """Take no more, and return when what waits is written, or has failed."""
         self._closed = True
@@ -260,7 +270,7 @@ class StateLog:
 
     async def _write(self, ops: list[Op]) -> None:
         writer = self._writer
-        if writer is not None and not self._behind and not self._is_long(writer):
+        if writer is not None and not self._behind and not self._is_due(writer):
             try:
                 async with asyncio.timeout(self._config.publish_timeout_ms / 1000):
                     await writer.append(encode(ops))
@@ -272,11 +282,15 @@ class StateLog:
                 _log.warning("state_ledger_replaced", partition=str(self._name), reason=str(error))
         await self._roll()
 
-    def _is_long(self, writer: LedgerWriter) -> bool:
+    def _is_due(self, writer: LedgerWriter) -> bool:
         return (
             writer.last_add_confirmed >= self._config.state_ledger_entries_max
             or writer.length >= self._config.state_ledger_bytes_max
+            or self._is_waited_for(writer)
         )
+
+    def _is_waited_for(self, writer: LedgerWriter) -> bool:
+        return self._ledgers.has_unsure_bookie(writer.metadata)
 
     async def _roll(self) -> None:
         """A snapshot, which contains what was to be written, in a new ledger takes over."""

@@ -11,7 +11,8 @@ A bookie is lost when it was not registered for `lost_bookie_s`. Copied is only 
 change any more (`copies.stretches`); an open ledger whose ensemble has a lost bookie for
 `open_ledger_s` longer is closed by recovery first. An open ledger that names this bookie keeps it
 in limbo. Its writer may live: the writer goes on without this bookie, and a broker rolls the ledger
-over (broker/partition/rollover.py). So it is closed by recovery only after ten times as long. A
+over (broker/partition/rollover.py, broker/state/log.py). So as long as a broker owns it, it is left
+to that broker, and a ledger of another writer is closed by recovery only after ten times as long. A
 closed ledger is fenced here before a copy counts: its old writer may still live, and the fence may
 be what was lost.
 
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -125,7 +126,11 @@ class CopyKeeper:
         client: LedgerClient,
         own: OwnBookie,
         options: KeeperOptions | None = None,
+        is_owned: Callable[[LedgerMetadata], Awaitable[bool]] | None = None,
     ) -> None:
+        """`is_owned`: whether a live broker owns an open ledger, so that it will roll it over;
+        raises what reading metadata does. None: brokers are not asked for."""
+        self._is_owned = is_owned
         self._client = client
         self._own = own
         self._me = own.bookie_id
@@ -267,7 +272,7 @@ class CopyKeeper:
                 await self._own.fence(ledger_id, master_key(metadata.password))
                 await self._own.vouch([ledger_id])
                 log.info("ledger_whole_again", bookie=self._me, ledger=ledger_id)
-            elif not closed:
+            elif not closed and ledger_id not in self._reasons:
                 self._leave(ledger_id, "it is open: only what is closed can be whole")
         return await self._adopt(metadata)
 
@@ -283,6 +288,10 @@ class CopyKeeper:
             return metadata
         if not mine and min(takes.values()) != self._me:
             return metadata  # one of them is enough
+        if not takes and self._is_owned is not None and await self._is_owned(metadata):
+            self._waited_for[ledger_id] = self._loop.time()
+            self._leave(ledger_id, "it is open: the broker that owns it is to roll it over")
+            return metadata
         since = self._waited_for.setdefault(ledger_id, self._loop.time())
         patience_s = self._options.open_ledger_s
         if not takes:  # no bookie is lost: only our limbo waits for it, and its writer may live

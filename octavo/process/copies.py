@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import structlog
@@ -20,12 +21,15 @@ from prometheus_client.registry import Collector
 from octavo.bookie.adds import AddBatch
 from octavo.bookie.admin import number_of
 from octavo.bookie.node import BookieNode
+from octavo.broker.log.leftover import partition_of
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.options import LedgerOptions
 from octavo.ledger.rereplication.comparing import ComparingStatus, CopyComparer
 from octavo.ledger.rereplication.copies import Range
 from octavo.ledger.rereplication.keeper import CopyKeeper, KeeperOptions, KeeperStatus
-from octavo.metadata.store import MetadataError, MetadataStore
+from octavo.metadata.ledgers import LedgerMetadata
+from octavo.metadata.store import MetadataError, MetadataStore, RecordNotFound
+from octavo.metadata.topics import TopicStore, owner_path
 from octavo.protocol.entry import HEADER
 from octavo.protocol.frames import Flag, add_prefix
 from octavo.protocol.numbers import WHOLE_MAX
@@ -90,6 +94,23 @@ class NodeCopies:
         await self._storage.repeats.replace(run)
 
 
+async def is_owned_by_a_broker(store: MetadataStore, metadata: LedgerMetadata) -> bool:
+    """Whether a live broker owns the partition whose record names this ledger as one it writes.
+
+    Raises `MetadataError`.
+    """
+    name = partition_of(metadata.custom)
+    if name is None:
+        return False
+    try:
+        await store.get(owner_path(*name))
+        record, _ = await TopicStore(store).read_partition(*name)
+    except RecordNotFound:
+        return False
+    newest = [segment.ledger_id for segment in record.ledgers[-1:]]
+    return metadata.ledger_id in (*newest, record.state_ledger)
+
+
 @contextlib.asynccontextmanager
 async def kept_copies(
     node: BookieNode,
@@ -122,6 +143,7 @@ async def kept_copies(
             retry_s=retry_s,
             bytes_per_s=bytes_per_s,
         ),
+        partial(is_owned_by_a_broker, store),
     )
     _expose(node, keeper, comparer)
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from functools import partial
 from typing import Any
 
 import pytest
 
 from octavo.bookie.node import BookieNode
+from octavo.broker.types import SubscriptionSettings
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.quorum import quorum_of
 from octavo.ledger.rereplication.copies import missing, stretches
 from octavo.ledger.rereplication.keeper import CopyKeeper, KeeperOptions
 from octavo.ledger.write.writer import LedgerWriter
 from octavo.metadata.ledgers import LedgerMetadata, LedgerState
-from octavo.process.copies import NodeCopies, kept_copies
+from octavo.process.copies import NodeCopies, is_owned_by_a_broker, kept_copies
 from octavo.protocol.codes import BadRequest, BookieIOError, Code
 from octavo.protocol.extension import Op
 from tests.cluster.test_wiped_bookie import wipe
@@ -37,7 +39,8 @@ async def keeper_of(cluster: Cluster, name: str, **how: Any) -> CopyKeeper:
     """Of the node that runs under this name now; walks only when told to."""
     options = {"lost_bookie_s": 0.0, "open_ledger_s": 0.0, **how}
     client = await cluster.client(hash_of(name))
-    return CopyKeeper(client, NodeCopies(cluster.nodes[name]), KeeperOptions(**options))
+    is_owned = partial(is_owned_by_a_broker, cluster.store)
+    return CopyKeeper(client, NodeCopies(cluster.nodes[name]), KeeperOptions(**options), is_owned)
 
 
 def hash_of(name: str) -> int:
@@ -123,6 +126,64 @@ async def test_a_partition_rolls_over_and_the_limbo_of_a_replaced_disk_ends(
     assert node.storage.limbo.is_over
     assert keeper.status.unfinished == {}
     assert (await values(partition))[:3] == ["a-0", "a-1", "a-2"]
+
+
+async def test_an_idle_partition_rolls_over_what_keeps_a_bookie_in_limbo(
+    cluster: Cluster,
+) -> None:
+    """Its state ledger was never rolled over: the bookie fenced it, and the owner lost it."""
+    running = await cluster.start("A")
+    broker = running.broker
+    partition = await owned(broker, await make_topic(broker, rollover_age_ms=1 << 40))
+    made, _ = await broker.topics.create_subscription(
+        partition.name.topic_name, "s", SubscriptionSettings(start="earliest")
+    )
+    subscription = await partition.subscribe(made)
+    await partition.publish(batch(3, tag="a"))
+    first = partition._record.value.state_ledger
+    assert first is not None
+    client = await cluster.client(1)
+    name = (await client.metadata(first)).fragments[0].bookies[0]
+    node = await wipe(cluster, name)
+    keeper = await keeper_of(cluster, name, open_ledger_s=0.0)
+    await keeper.walk()
+    assert not node.storage.limbo.is_over
+    assert (await client.metadata(first)).state is LedgerState.OPEN, "its owner lives"
+    assert "the broker that owns it" in keeper.status.unfinished[first]
+
+    async with asyncio.timeout(60):
+        while not node.storage.limbo.is_over:
+            await partition.maintain()  # nobody publishes, receives or acks meanwhile
+            await keeper.walk()
+            await asyncio.sleep(0.02)
+    assert partition._record.value.state_ledger not in (None, first)
+    assert partition.epoch == 1, "its owner never lost it"
+    assert len(await subscription.receive("c", messages_max=10)) == 3
+    await running.vanish()
+
+
+async def test_an_open_ledger_whose_owner_is_gone_is_closed_after_a_while(
+    cluster: Cluster,
+) -> None:
+    running = await cluster.start("A")
+    partition = await owned(running.broker, await make_topic(running.broker))
+    first = await partition.publish(batch(3, tag="a"))
+    client = await cluster.client(1)
+    metadata = await client.metadata(first.ledger_id)
+    assert await is_owned_by_a_broker(cluster.store, metadata)
+    other = await written(client, 2)
+    assert not await is_owned_by_a_broker(cluster.store, await client.metadata(other.ledger_id))
+    node = await wipe(cluster, metadata.fragments[0].bookies[0])
+    keeper = await keeper_of(cluster, node.bookie_id, open_ledger_s=0.0)
+    await keeper.walk()
+    assert (await client.metadata(first.ledger_id)) == metadata
+    await running.vanish()
+    assert not await is_owned_by_a_broker(cluster.store, metadata)
+    async with asyncio.timeout(60):
+        while not node.storage.limbo.is_over:
+            await keeper.walk()
+            await asyncio.sleep(0.02)
+    assert (await client.metadata(first.ledger_id)).last_entry == 0
 
 
 async def test_after_its_limbo_a_bookie_takes_no_adds_to_old_ledgers_that_it_forgot(

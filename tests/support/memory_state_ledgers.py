@@ -24,6 +24,7 @@ class MemoryWriter:
         self.ledger_id = ledger_id
         self.entries: list[bytes] = []
         self.length = 0
+        self.metadata = None
         self.ended: Exception | None = None
         self.go_on = asyncio.Event()
         self.go_on.set()
@@ -55,6 +56,9 @@ class MemoryLedgers:
         self._tasks: set[asyncio.Task[None]] = set()
         self.may_create = asyncio.Event()
         self.may_create.set()
+
+    def has_unsure_bookie(self, _: object) -> bool:
+        return False
 
     async def create(self, **settings: Any) -> MemoryWriter:
         await self.may_create.wait()

@@ -53,9 +53,9 @@ MUTANTS = (
         "dead letters under lost answers and take-overs",
         (
             Edit(
-                "octavo.broker.cluster.letters:Letters.send",
-                "producer_id=producer_id,",
-                "producer_id=producer_id ^ self._clock(),",
+                "octavo.broker.cluster.letters:Letters._send",
+                "fitting_batch(record, producer_id)",
+                "fitting_batch(record, producer_id ^ self._clock())",
             ),
         ),
         "topic",

@@ -474,10 +474,13 @@ BUGS = (
         (
             Edit(
                 "octavo.broker.subscriptions.burying:Burying._send",
-                "await self._office.send("
-                "origin, self._target, self._name.partition, record, producer, body)",
-                "asyncio.ensure_future(self._office.send(\n"
-                "        origin, self._target, self._name.partition, record, producer, body))",
+                "self._elsewhere = await self._office.send(",
+                "self._elsewhere = None\n    coroutine = self._office.send(",
+            ),
+            Edit(
+                "octavo.broker.subscriptions.burying:Burying._send",
+                "producer, self._info, body\n    )",
+                "producer, self._info, body\n    )\n    asyncio.ensure_future(coroutine)",
             ),
         ),
     ),
