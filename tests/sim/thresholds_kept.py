@@ -51,6 +51,7 @@ KEPT: Mapping[str, str] = {
         octavo.spark.pack:_SINCE_DOS octavo.spark.sink_producer:_EPOCHS
         octavo.spark.sink_rows:RECORD_OVERHEAD_BYTES octavo.protocol.windows:_RECORD_BODY_BYTES_MIN
         octavo.protocol.windows:_VARINT_BYTES_MAX octavo.broker.log.compaction:_KEY_BYTES
+        octavo.broker.subscriptions.letter_forms:_LENGTHS_BYTES
         octavo.broker.subscriptions.delays:_WORD_BITS
         octavo.broker.subscriptions.delays:_OFFSET_BITS
         octavo.broker.subscriptions.delays:_OFFSET_LOW
@@ -153,7 +154,8 @@ KEPT: Mapping[str, str] = {
     "the simulator draws what stands beside them: batches, windows, leases, what a loop holds": """
         octavo.ledger.write.ensemble_writer:_GIVE_UP_PAUSE_S
         octavo.broker.cluster.forks:_CHANGE_WAIT_S
-        octavo.client.client:* octavo.client.deliveries:* octavo.client.doubt:*
+        octavo.client.client:* octavo.client.topic_list:*
+        octavo.client.deliveries:* octavo.client.doubt:*
         octavo.client.encoding:* octavo.client.partition_queue:*
         octavo.client.handing:ACK_SHARE octavo.client.handing:ACK_S octavo.client.handing:HELD_SHARE
         octavo.client.handing:EXTEND_SHARE octavo.client.handing:_PACE_KEPT
