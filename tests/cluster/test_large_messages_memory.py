@@ -100,6 +100,7 @@ async def test_uploads_count_as_what_has_arrived_and_slow_ones_make_room(tmp_pat
         ]
         await until(lambda: held.pressed, "more than half is taken")
         await until(lambda: not held.pressed, "the slowest have made room")
+        await until(lambda: any(one.done() for one in greedy), "the client hears of it")
         answers = [await one for one in greedy if one.done()]
         assert [(one.status, one.json()["code"]) for one in answers] == [(408, "body-too-slow")]
         go_on.set()

@@ -177,6 +177,7 @@ async def test_an_add_of_the_turn_in_which_the_writer_ends_is_certainly_not_stor
     def stalled(event: WriterEvent) -> None:
         if isinstance(event, Stalled):
             writer.on_event.clear()
+            loop.call_soon(writer.add, b"sent to one bookie", answers.__setitem__)
             loop.call_later(0.2, time.sleep, 0.5)  # after it both of these are due, in this order
             loop.call_later(0.4, add)  # and then the writer ends
 
@@ -184,7 +185,6 @@ async def test_an_add_of_the_turn_in_which_the_writer_ends_is_certainly_not_stor
     sent = [cluster.nodes[name] for name in ("b1", "b2", "b3")]
     for name in ("b1", "b2"):
         await cluster.stop_bookie(name)
-    writer.add(b"sent to one bookie", answers.__setitem__)
     await until(lambda: len(answers) == 2)
     assert isinstance(answers[20], OutcomeUnknown)
     assert isinstance(answers[21], NotEnoughBookies)
@@ -266,7 +266,7 @@ async def test_29_recovery_is_refused_without_coverage_and_works_later(cluster: 
 
 
 async def test_25_a_fence_survives_a_restart_of_every_bookie(cluster: Cluster) -> None:
-    client, other = await cluster.client(1), await cluster.client(2)
+    client, other = await cluster.client(1, stall_timeout_s=60), await cluster.client(2)
     writer = await client.create()
     await add_many(writer, 10)
     await other.recover(writer.ledger_id)
@@ -301,15 +301,15 @@ def slow_down(disk: TroubledDisk, seconds: float) -> None:
 
 
 async def test_overload_with_a_slow_disk_fails_nothing_and_changes_nothing(tmp_path: Path) -> None:
-    """20,000 adds of 100 B in flight; two disks of three take 0.3 s for each sync."""
+    """20,000 adds of 100 B in flight; two disks of three take 1 s for each sync."""
     async with running_cluster(tmp_path, 1) as cluster:
         disk = TroubledDisk()
         for name in ("b2", "b3"):
             await cluster.start_bookie(name, disk=disk)
-        client = await cluster.client(add_timeout_s=1.0)
+        client = await cluster.client(add_timeout_s=4.0)
         writer = await client.create()
         await cluster.start_bookie("b4")
-        slow_down(disk, 0.3)
+        slow_down(disk, 1.0)
         events: list[WriterEvent] = []
         writer.on_event.append(events.append)
         for _ in range(3):

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,7 +33,7 @@ from tests.support.processes.users import Record
 from tests.support.processes.waiting import everybody_registered, more_acked
 
 ROOT = Path(__file__).parents[2]
-SESSION_MS = 1500
+SESSION_MS = 2_500
 SLEEPER = textwrap.dedent(
     """
     import asyncio, os, signal, sys
@@ -67,16 +67,15 @@ def is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-@contextlib.asynccontextmanager
-async def asleep_inside_a_transaction(path: Path) -> AsyncIterator[subprocess.Popen[str]]:
-    """A process that stops; the loop turns meanwhile, for the sessions that live on it."""
-    process = subprocess.Popen(  # noqa: ASYNC220
+@contextlib.contextmanager
+def asleep_inside_a_transaction(path: Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
         [sys.executable, "-c", SLEEPER, str(path)], stdout=subprocess.PIPE, text=True, cwd=ROOT
     )
     try:
         while not is_stopped(process.pid):
             assert process.poll() is None
-            await asyncio.sleep(0.01)
+            time.sleep(0.01)
         yield process
     finally:
         process.kill()
@@ -98,7 +97,7 @@ async def test_the_others_keep_their_sessions_and_read(
     states: list[SessionState] = []
     await store.create("/e/healthy", b"x", ephemeral=True)
     store.on_session(states.append)
-    async with asleep_inside_a_transaction(tmp_path / "metadata.db") as sleeper:
+    with asleep_inside_a_transaction(tmp_path / "metadata.db") as sleeper:
         writing = asyncio.create_task(store.create("/mine", b""))
         end = time.monotonic() + 4 * SESSION_MS / 1000
         slowest_s = 0.0
@@ -113,14 +112,14 @@ async def test_the_others_keep_their_sessions_and_read(
             await writing
         assert await store.children("/e") == ["healthy", "sleeper"]
         os.kill(sleeper.pid, ends_by)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             # The dead one's session ends; the one that woke has lost its own, and says so.
             while "sleeper" in await store.children("/e"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             await store.create("/mine", b"")
         if ends_by is signal.SIGCONT:
             assert sleeper.stdout is not None
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while await asyncio.to_thread(sleeper.stdout.readline) != "expired\n":
                     pass
     assert states == []

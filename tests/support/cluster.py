@@ -56,10 +56,10 @@ from tests.support.kit.quiescence import held_after_close
 from tests.support.raw_bookie import config_in, new_node, open_metadata
 
 QUICK: dict[str, Any] = {
-    "add_timeout_s": 2.0,
-    "read_timeout_s": 2.0,
-    "connect_timeout_s": 2.0,
-    "stall_timeout_s": 1.0,
+    "add_timeout_s": 10.0,
+    "read_timeout_s": 10.0,
+    "connect_timeout_s": 10.0,
+    "stall_timeout_s": 5.0,
     "retry_failed_bookie_ms": 100.0,
     "speculative_read_ms": 100.0,
     "suspect_ms": 1_000.0,

@@ -11,12 +11,14 @@ import copy
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from octavo.bookie.disk.files import DiskError, SyncFailed
+from octavo.bookie.index.index import IndexedExtent
 from tests.sim.disk import SimDisk
 from tests.sim.disk_handle import SimFile, SimHandle
+from tests.sim.index import KeptIndex, SimIndex
 
 
 def _of_file(call: str) -> Any:
@@ -51,6 +53,30 @@ def _of_disk(call: str) -> Any:
     return on_disk
 
 
+class LockedIndex(SimIndex):
+    """An open index that a power failure meets between two changes, never within one."""
+
+    def __init__(self, kept: KeptIndex, disk: MemoryDisk, path: str) -> None:
+        self._disk = disk
+        with disk.mutex:
+            super().__init__(kept, disk, path)
+
+    def put(self, runs: Iterable[IndexedExtent], covered: tuple[int, int]) -> None:
+        """See `LedgerIndex`."""
+        with self._disk.mutex:
+            super().put(runs, covered)
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        """See `LedgerIndex`."""
+        with self._disk.mutex:
+            super().delete_ledger(ledger_id)
+
+    def flush(self) -> None:
+        """See `LedgerIndex`."""
+        with self._disk.mutex:
+            super().flush()
+
+
 class MemoryDisk(SimDisk):
     file_type = MemoryFile
 
@@ -65,6 +91,11 @@ class MemoryDisk(SimDisk):
     rename = _of_disk("rename")
     unlink = _of_disk("unlink")
     sync_directory = _of_disk("sync_directory")
+
+    def open_index(self, path: str) -> SimIndex:
+        """Open an index of which `after_crash` sees no half of a change."""
+        self.enter("open_index", path)
+        return LockedIndex(self.indexes.kept.setdefault(path, KeptIndex()), self, path)
 
     def list_directory(self, path: str) -> list[str]:
         with self.mutex:

@@ -22,7 +22,7 @@ from tests.sim.metadata import SimMetadata
 from tests.sim.metadata_store import SimMetadataStore
 from tests.sim.trace import Trace
 
-SESSION_TIMEOUT_MS = 4000
+SESSION_TIMEOUT_MS = 20_000
 Eventually = Callable[[Callable[[], object]], Awaitable[None]]
 """The fixture `eventually`: waits until a condition holds."""
 

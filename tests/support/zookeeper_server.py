@@ -15,7 +15,7 @@ from pathlib import Path
 from octavo.metadata.zookeeper_server import ServerTls, server_command, write_config
 
 TICK_MS = 500
-READY_S = 30.0
+READY_S = 120.0
 
 
 @dataclass(frozen=True)
