@@ -26,6 +26,7 @@ import structlog
 from crc32c import crc32c
 
 from octavo.bookie.disk.files import Disk, DiskError, SyncFailed, replace_file
+from octavo.bookie.disk.finishing import finished
 from octavo.metadata.high_water import HighWater, HighWaterStore
 from octavo.metadata.ledgers import LedgerStore
 from octavo.protocol.codes import OctavoError, Scope
@@ -174,6 +175,9 @@ class HighWaterMark:
             raise self._older(recorded)
         mark = raised(recorded, self._held, await self._ledgers.stretch())
         await self._records.write(self._bookie_id, mark, version)
+        await finished(self._write(mark))
+
+    async def _write(self, mark: HighWater) -> None:
         try:
             await self._blocking(write_high_water, self._disk, self._directories, mark)
         except SyncFailed:

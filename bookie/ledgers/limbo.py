@@ -35,6 +35,7 @@ import msgpack
 from crc32c import crc32c
 
 from octavo.bookie.disk.files import Blocking, Disk, SyncFailed, replace_file
+from octavo.bookie.disk.finishing import finished
 from octavo.protocol.codes import OctavoError, Scope
 
 NAME = "limbo"
@@ -242,13 +243,13 @@ class LimboFile:
         """
         async with self._lock:
             if self._limbo.record is not None:
-                await self._replace(vouched(self._limbo.record, ledger_ids))
+                await finished(self._replace(vouched(self._limbo.record, ledger_ids)))
 
     async def end(self) -> None:
         """All ledgers that name this bookie are whole here: the limbo is over, durably."""
         async with self._lock:
             if self._limbo.record is not None:
-                await self._replace(replace(self._limbo.record, over=True))
+                await finished(self._replace(replace(self._limbo.record, over=True)))
 
     async def _replace(self, record: LimboRecord) -> None:
         try:

@@ -194,7 +194,7 @@ async def test_events(cluster: Cluster, kind: str) -> None:
         assert "streamCursor" not in last
         first = json.loads(next(e for e in events if "control" in e).split("\n")[1])
         assert first["streamNextOffset"] in (at(1), at(2), at(3))
-        assert first["streamCursor"].isdigit()
+        assert first == last or first["streamCursor"].isdigit(), "a reader may come late"
 
 
 async def test_text_that_was_cut_anywhere_is_whole_in_events(cluster: Cluster) -> None:
