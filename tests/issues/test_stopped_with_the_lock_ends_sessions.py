@@ -15,7 +15,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -33,7 +33,7 @@ from tests.support.processes.users import Record
 from tests.support.processes.waiting import everybody_registered, more_acked
 
 ROOT = Path(__file__).parents[2]
-SESSION_MS = 2_000
+SESSION_MS = 2000
 SLEEPER = textwrap.dedent(
     """
     import asyncio, contextlib, os, signal, sys
@@ -69,15 +69,16 @@ def is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-@contextlib.contextmanager
-def asleep_inside_a_transaction(path: Path) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
+@contextlib.asynccontextmanager
+async def asleep_inside_a_transaction(path: Path) -> AsyncIterator[subprocess.Popen[str]]:
+    """A process that stops; the loop turns meanwhile, for the sessions that live on it."""
+    process = subprocess.Popen(  # noqa: ASYNC220
         [sys.executable, "-c", SLEEPER, str(path)], stdout=subprocess.PIPE, text=True, cwd=ROOT
     )
     try:
         while not is_stopped(process.pid):
             assert process.poll() is None
-            time.sleep(0.01)
+            await asyncio.sleep(0.01)
         yield process
     finally:
         process.kill()
@@ -99,7 +100,7 @@ async def test_the_others_keep_their_sessions_and_read(
     states: list[SessionState] = []
     await store.create("/e/healthy", b"x", ephemeral=True)
     store.on_session(states.append)
-    with asleep_inside_a_transaction(tmp_path / "metadata.db") as sleeper:
+    async with asleep_inside_a_transaction(tmp_path / "metadata.db") as sleeper:
         writing = asyncio.create_task(store.create("/mine", b""))
         end = time.monotonic() + 4 * SESSION_MS / 1000
         slowest_s = 0.0
