@@ -20,6 +20,7 @@ from typing import Any
 import msgpack
 import structlog
 
+from octavo.broker.cluster.gone import GoneBroker, GoneBrokers
 from octavo.broker.cluster.preference import preferred_brokers
 from octavo.broker.cluster.standing import Standings
 from octavo.broker.errors import BrokerIdTaken, BrokerNotFound, OwnerNotRegistered
@@ -101,6 +102,7 @@ class BrokerRegistry:
         """How we and the others stand."""
         self.own = BrokerInfo("", "")
         self.live: dict[str, BrokerInfo] = {}
+        self._gone = GoneBrokers()
 
     async def start(self, own: BrokerInfo, value: bytes) -> None:
         """Register and learn who else is there."""
@@ -131,6 +133,10 @@ class BrokerRegistry:
     def brokers(self) -> list[BrokerInfo]:
         """The live brokers as last seen, this one included, sorted by id."""
         return [info for _, info in sorted(self.live.items())]
+
+    def gone(self) -> list[GoneBroker]:
+        """Brokers that were live within the last hour and are no more, sorted by id."""
+        return self._gone.at(asyncio.get_running_loop().time())
 
     def preferred(self, topic: TopicName, partitions: int) -> tuple[BrokerInfo, ...]:
         """Who should own each partition of a topic that has so many, were it free now."""
@@ -317,6 +323,7 @@ class BrokerRegistry:
         self._up_since_s = {
             name: now_s if name in gone else self._up_since_s.get(name, now_s) for name in found
         }
+        self._gone.follow(self.live, found, now_s)
         if found != self.live or gone:
             self.live, self._changed_s = found, now_s
             _log.info("brokers_changed", live=sorted(found), gone=gone)

@@ -43,6 +43,7 @@ def page(
             f"<span{mark}>{escape(session)}</span></p>",
             _stale_line(figures["stale"], now_ms),
             _bookies_line(figures["bookies"] or (), figures["bookies_down"] or ()),
+            _brokers_line(figures["brokers_gone"]),
             _section(
                 "Bookies",
                 ("Bookie", "Address", "State", "Rack"),
@@ -57,7 +58,10 @@ def page(
             _section(
                 "Brokers",
                 ("Broker", "URL", "State", "#Partitions"),
-                [_broker_row(one) for one in figures["brokers"]],
+                [
+                    *(_broker_row(one) for one in figures["brokers"]),
+                    *(_gone_row(one, now_ms) for one in figures["brokers_gone"]),
+                ],
                 "No broker is registered.",
             ),
             _section(
@@ -106,6 +110,16 @@ def _bookies_line(bookies: Sequence[dict[str, Any]], down: Sequence[dict[str, An
     return "".join(f"<p class=bad>Warning. {line}</p>" for line in lines)
 
 
+def _brokers_line(gone: Sequence[dict[str, Any]]) -> str:
+    """A warning where brokers were live a while ago and are no more."""
+    if not gone:
+        return ""
+    return (
+        f"<p class=bad>Warning. No longer registered: broker {_names(gone)}. Others serve the "
+        "partitions; a broker that was stopped for good is shown for an hour.</p>"
+    )
+
+
 def _names(bookies: Sequence[dict[str, Any]]) -> str:
     more = len(bookies) - _NAMED_MAX
     names = ", ".join(escape(one["id"]) for one in bookies[:_NAMED_MAX])
@@ -137,6 +151,12 @@ def _down_row(info: dict[str, Any], now_ms: int) -> tuple[str, ...]:
     where = "" if info["host"] is None else f"{info['host']}:{info['port']}"
     state = f"<span class=bad>down, missed for {since_s:.0f} s</span>"
     return (escape(info["id"]), escape(where), state, "")
+
+
+def _gone_row(info: dict[str, Any], now_ms: int) -> tuple[str, ...]:
+    since_s = max(0, now_ms - info["missing_since"]) / 1000
+    state = f"<span class=bad>gone, missed for {since_s:.0f} s</span>"
+    return escape(info["id"]), escape(info["url"]), state, ""
 
 
 def _broker_row(info: dict[str, Any]) -> tuple[str, ...]:

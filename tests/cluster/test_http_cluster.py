@@ -252,3 +252,19 @@ async def test_a_bookie_that_is_down_stays_on_the_page_with_a_warning(cluster: C
         while (await cluster.api.get("/v1/bookies")).json()["bookies_down"]:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     assert "Warning" not in (await cluster.api.get("/")).body.decode()
+
+
+async def test_a_broker_that_dies_is_shown_as_gone(cluster: Cluster) -> None:
+    """It vanished from the list of brokers and from the page, and nothing warned of it."""
+    assert (await cluster.api.get("/v1/brokers")).json()["brokers_gone"] == []
+    dead, living = sorted(cluster.apis)
+    url = cluster.apis[dead].url
+    await cluster.brokers[dead].vanish()
+    api = cluster.apis[living]
+    async with asyncio.timeout(60):
+        while len((found := (await api.get("/v1/brokers")).json())["brokers"]) > 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    (gone,) = found["brokers_gone"]
+    assert (gone["id"], gone["url"]) == (dead, url)
+    assert (await api.get("/v1/cluster")).json()["brokers_gone"][0]["id"] == dead
+    assert f"No longer registered: broker {dead}." in (await api.get("/")).body.decode()

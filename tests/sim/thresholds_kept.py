@@ -151,6 +151,9 @@ KEPT: Mapping[str, str] = {
     "a cache of a pure function": """
         octavo.broker.cluster.registry:_TOPICS_REMEMBERED
     """,
+    "what is shown to people, and decides nothing": """
+        octavo.broker.cluster.gone:REMEMBERED_S octavo.broker.cluster.gone:REMEMBERED_MAX
+    """,
     "the simulator draws what stands beside them: batches, windows, leases, what a loop holds": """
         octavo.ledger.write.ensemble_writer:_GIVE_UP_PAUSE_S
         octavo.broker.cluster.forks:_CHANGE_WAIT_S

@@ -25,6 +25,7 @@ from octavo.broker.bulkload.rules import Caller
 from octavo.broker.clock.deletion_clock import DeletionTime
 from octavo.broker.cluster.balance import Place
 from octavo.broker.cluster.forks import OwnersPoint
+from octavo.broker.cluster.gone import GoneBroker
 from octavo.broker.cluster.handing import Handed
 from octavo.broker.cluster.schema_registry import SchemaRegistry
 from octavo.broker.cluster.standing import Standing
@@ -984,6 +985,9 @@ class FakeBroker:
 
     async def confirm_clock(self) -> DeletionTime | None:
         return self.deletion_time()
+
+    def gone(self) -> list[GoneBroker]:
+        return []
 
     def brokers(self) -> list[BrokerInfo]:
         return [BrokerInfo(one.broker_id, one.url) for one in self.cluster.brokers.values()]

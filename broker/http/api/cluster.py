@@ -244,9 +244,21 @@ def _brokers(call: Call) -> list[dict[str, Any]]:
     ]
 
 
+def _gone(call: Call) -> list[dict[str, Any]]:
+    now_s, now_ms = asyncio.get_running_loop().time(), call.services.clock()
+    return [
+        {
+            "id": one.info.broker_id,
+            "url": one.info.url,
+            "missing_since": now_ms - int(1000 * (now_s - one.since_s)),
+        }
+        for one in call.services.broker.registry.gone()
+    ]
+
+
 async def list_brokers(call: Call) -> web.StreamResponse:
     """`GET /v1/brokers`."""
-    return call.reply({"brokers": _brokers(call)})
+    return call.reply({"brokers": _brokers(call), "brokers_gone": _gone(call)})
 
 
 async def get_cluster(call: Call) -> web.StreamResponse:
@@ -285,6 +297,7 @@ async def cluster_figures(call: Call) -> dict[str, Any]:
         "stale": _stale(seen, "bookies", "brokers", "topics"),
         "clock": show_clock(broker.deletion_time()),
         "brokers": _brokers(call),
+        "brokers_gone": _gone(call),
         "bookies": None if seen.bookies is None else _bookies(seen.bookies),
         "bookies_down": None if seen.down is None else _down(seen.down),
         "topics": None if seen.topics is None else [one for one in seen.topics if sees(one)],

@@ -15,6 +15,7 @@ def figures(bookies: list[dict[str, Any]], down: list[dict[str, Any]]) -> dict[s
         "bookies": bookies,
         "bookies_down": down,
         "brokers": [],
+        "brokers_gone": [],
         "topics": [],
     }
 
@@ -48,3 +49,12 @@ def test_names_in_a_warning_are_bounded() -> None:
         {"id": f"b{n}", "host": "h", "port": 2, "missing_since": 0} for n in range(300)
     ]
     assert "and 290 more." in page(figures([bookie("b1")], down), [], "http://k1", 0)
+
+
+def test_a_broker_that_is_gone_is_shown_for_a_while() -> None:
+    """It vanished from the page, and nothing warned of it."""
+    gone = {"id": "k<2", "url": "http://k2", "missing_since": 1_000}
+    shown = {**figures([bookie("b1")], []), "brokers_gone": [gone]}
+    said = page(shown, [], "http://k1", 5_000)
+    assert "No longer registered: broker k&lt;2." in said
+    assert "gone, missed for 4 s" in said

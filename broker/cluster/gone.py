@@ -1,0 +1,45 @@
+"""Brokers that were live and are no more: remembered for an hour, so that people see them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from octavo.broker.types import BrokerInfo
+
+REMEMBERED_S = 3_600.0
+REMEMBERED_MAX = 100
+
+
+class GoneBroker(NamedTuple):
+    """A broker that this one saw, and sees no more."""
+
+    info: BrokerInfo
+    since_s: float
+    """Steady time at which it was missed first."""
+
+
+class GoneBrokers:
+    """What one broker has seen since its start. A broker that comes back is forgotten."""
+
+    def __init__(self) -> None:
+        self._gone: dict[str, GoneBroker] = {}
+
+    def follow(
+        self, before: Mapping[str, BrokerInfo], live: Mapping[str, BrokerInfo], now_s: float
+    ) -> None:
+        """Learn that `live` are there where `before` were."""
+        for name in live:
+            self._gone.pop(name, None)
+        for name, info in sorted(before.items()):
+            if name not in live:
+                self._gone[name] = GoneBroker(info, now_s)
+        while len(self._gone) > REMEMBERED_MAX:
+            del self._gone[next(iter(self._gone))]
+
+    def at(self, now_s: float) -> list[GoneBroker]:
+        """List those that are to be shown, by id."""
+        for name, one in tuple(self._gone.items()):
+            if now_s - one.since_s > REMEMBERED_S:
+                del self._gone[name]
+        return [one for _, one in sorted(self._gone.items())]
