@@ -179,6 +179,17 @@ class PartitionQueue:
             "window": len(self._window),
         }
 
+    def waits_in_vain(self) -> str:
+        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        if self._has_room and self._sealed:
+            return "batches wait to be sent, and the window has room"
+        if self._has_room and self.open_batch is not None and self._timer is None:
+            return "an open batch waits for no time, and the window has room"
+        if any(one.turn is not None and not one.turn.done()
+               for one in islice(self._window, self._width)):  # fmt: skip
+            return "a batch rests, and may go again"
+        return ""
+
     def add(self, item: Record | bytes, size: int) -> tuple[Batch, int]:
         """Put a message into the open batch; return the batch and its place there."""
         batch, bytes_max = self.open_batch, self._options.batch_bytes

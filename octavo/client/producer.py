@@ -214,6 +214,12 @@ class Producer(OfThisProcess):
         """Count what is in use now; at rest all of it is 0."""
         return {"bytes": self._pending_bytes}
 
+    def waits_in_vain(self) -> str:
+        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        is_full = self._pending_bytes >= self._pending_bytes_max
+        waits = not self._room.is_set() and not is_full
+        return "senders wait for room, and there is some" if waits else ""
+
     def __repr__(self) -> str:
         """Of which topic it is, and how much is unanswered."""
         closed = ", closed" if self._closed else ""
@@ -403,7 +409,7 @@ class Producer(OfThisProcess):
         """A batch of `size` bytes is over; `stored` of its messages are durable."""
         self._pending_bytes -= size
         self.stored_count += stored
-        if self._pending_bytes < self.options.pending_bytes_max:
+        if self._pending_bytes < self._pending_bytes_max:
             self._room.set()
 
     def _note(self, batch: Batch, done: asyncio.Future[Stored]) -> None:

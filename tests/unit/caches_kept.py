@@ -11,6 +11,7 @@ from collections.abc import Mapping
 _FILE = "unit/test_cache_keys.py::test_"
 
 _IN_FILE = {
+    "bookie.read.read_ahead:ReadAhead._readers": "readers_that_read_ahead",
     "broker.cluster.schema_registry:SchemaRegistry._known": "subjects_and_versions_that_are_known",
     "broker.cluster.schema_registry:_Subject._quick": "subjects_and_versions_that_are_known",
     "broker.http.api.passed_on:PassedOn._gatherings": "messages_that_are_passed_on_together",
@@ -58,13 +59,14 @@ KEPT: Mapping[str, str] = {
         bookie.ledgers.control:LedgerControl._fences
         bookie.ledgers.control:LedgerControl._unsure_deletions
         bookie.ledgers.state:LedgerStates._all bookie.read.cache:ReadCache._firsts
-        bookie.read.cache:ReadCache._runs bookie.read.read_ahead:ReadAhead._readers
+        bookie.read.cache:ReadCache._runs
         bookie.write.cache:Memtable.ledgers bookie.write.flushing:Flushing._written_at
         bookie.write.repeats:Repeats._lines bookie.write.repeats:Repeats._tasks
         broker.log.entry_index:EntryIndex._ledgers broker.log.leftover:Suspects._since_s
         broker.log.reader:LogReader._hints broker.partition.compacted:CompactedReader._times
         inspect.entry_log:EntryLogWalk.sums ledger.bookies.connection:BookieConnection._sinks
         ledger.read.doubts:Doubts._told ledger.rereplication.comparing:CopyComparer._doubted
+        ledger.rereplication.keeper:CopyKeeper._reasons
         ledger.rereplication.keeper:CopyKeeper._waited_for
         pipeline.compact_rules:Chunks._first pipeline.compact_rules:Chunks._starts
         pipeline.streams:Progress._by_batch spark.cluster:Cluster._open""",

@@ -1,6 +1,6 @@
-"""Whatever is remembered, or asked once for several: after a hit, each field is varied alone.
+"""What is remembered, or asked once for several callers: after a hit each field is varied alone.
 
-A cache, or a joining of requests, whose key lacks a field gives somebody what was another one's:
+A cache, or a joining of requests, whose key lacks a field gives a caller what was another caller's:
 rights were once remembered without the groups of a token. `test_caches.py` lists all of them; those
 of adds and their answers are in `bookie/test_joining.py`.
 """
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 import pytest
 
+from octavo.bookie.read.read_ahead import ReadAhead
 from octavo.broker.cluster.schema_registry import SchemaRegistry
 from octavo.broker.errors import SchemaMismatch
 from octavo.broker.http.api.passed_on import PassedOn
@@ -65,11 +66,11 @@ OTHER_IDENTITY = {
 }  # fmt: skip
 
 
-# ---- who somebody is, and what they may
+# ---- who a caller is, and its rights
 
 
 class Asked(NamedTuple):
-    """All that a decision may depend on."""
+    """All that decides."""
 
     name: str
     groups: frozenset[str]
@@ -80,7 +81,7 @@ class Asked(NamedTuple):
 
 @pytest.mark.parametrize("seed", range(100))
 def test_decisions(seed: int) -> None:
-    """What a policy remembers is what a policy that was never asked decides."""
+    """A policy that remembers decides like a policy that was never asked."""
     rng = random.Random(seed)
     names, groups = ["user:alice", "user:bob", "anonymous"], ["group:staff", "group:guests"]
     kinds, resources = [Kind.TOPIC, Kind.NAMESPACE, Kind.SUBSCRIPTION], ["a", "a/b", "a/b/c"]
@@ -130,12 +131,12 @@ async def test_who_was_verified(tmp_path: Path) -> None:
         ]
         others += [Shown(None, token.encode())]
         assert all(here.authenticator.at_hand(one) is None for one in others)
-        # A certificate beside a header that was verified says nothing, as it did at first.
+        # A certificate beside a header that was verified says nothing.
         assert here.authenticator.at_hand(Shown(token, der)) == await here.bearer(token[7:])
 
 
 async def test_passwords_that_are_checked_at_once(tmp_path: Path) -> None:
-    """One check for all who show the same; another user or password has its own."""
+    """Alike requests share a check; another user or password has its own."""
     async with lab(tmp_path, password_checks_max=8) as here:
         await here.with_user("alice")
         await here.with_user("bob")
@@ -178,7 +179,7 @@ def _places(head: bytes, value: bytes) -> range:
 
 @pytest.mark.parametrize("subject", ["user:alice", "namespace:a"])
 def test_quotas(subject: str) -> None:
-    """What one subject used up, or holds of one kind, is not another's."""
+    """A subject uses up and holds nothing of another subject, nor of another kind."""
     quota = Quota(requests=1, publish_bytes=1, connections=1, streams=1)
     limits = Limits()
     limits.use(Quotas({subject: quota, "user:bob": quota, "namespace:b": quota}))
@@ -196,7 +197,7 @@ def test_quotas(subject: str) -> None:
 
 @pytest.mark.parametrize("name", [*INTO, *OUT_OF])
 def test_rates_of_topics(name: str) -> None:
-    """What a topic used up by one bound is not another topic's, nor that of other bounds."""
+    """A topic uses up nothing of another topic, and new bounds begin with full buckets."""
     rates = Rates()
     bounds: dict[str, Any] = dict.fromkeys((*INTO, *OUT_OF), 10)
     policies = Policies(**bounds)
@@ -235,7 +236,7 @@ async def test_data_keys() -> None:
 
 
 class Target(NamedTuple):
-    """Where a single message is passed on, and for whom."""
+    """The owner and the caller of a message that is passed on."""
 
     name: PartitionName
     owner: Owner
@@ -243,7 +244,7 @@ class Target(NamedTuple):
 
 
 async def test_messages_that_are_passed_on_together() -> None:
-    """Only those of one caller, for one partition of one making of its topic, at one owner."""
+    """Only messages of the same caller, for the same partition, owner and incarnation."""
     asked: list[tuple[Target, int]] = []
     go_on = asyncio.Event()
 
@@ -289,7 +290,7 @@ async def test_messages_that_are_passed_on_together() -> None:
 
 
 class Followed(NamedTuple):
-    """Which page a stream wants; as `pages.Place`."""
+    """The page that a stream wants; as `pages.Place`."""
 
     name: PartitionName
     incarnation: str
@@ -353,7 +354,7 @@ def test_schemas_that_were_compiled(seed: int) -> None:
 
 
 class Fitting(NamedTuple):
-    """Which version of which subject a message is checked by."""
+    """The version by which a message is checked."""
 
     namespace: str
     subject: str
@@ -390,7 +391,7 @@ async def test_subjects_and_versions_that_are_known(tmp_path: Path) -> None:
 
 
 class Stored(NamedTuple):
-    """Where a batch is stored, and what it holds."""
+    """A batch: its place and its value."""
 
     ledger_id: int
     entry_id: int
@@ -398,7 +399,7 @@ class Stored(NamedTuple):
 
 
 async def test_batches_that_are_open() -> None:
-    """A fork may have another batch in the same entry of the same ledger: one that was cut."""
+    """A fork may have another batch in the same entry of the same ledger, because it was cut."""
     kept = OpenBatches(1 << 20)
     hit = Stored(7, 3, b"first")
     others = [one for _, one in varied(hit, ledger_id=8, entry_id=4, value=b"other")]
@@ -446,15 +447,24 @@ def test_where_pages_of_a_view_ended() -> None:
 
 
 class Read(NamedTuple):
-    """What is asked of a bookie."""
+    """A read of an entry."""
 
     ledger_id: int
     entry_id: int
 
 
+def test_readers_that_read_ahead() -> None:
+    """Several readers of one ledger do not disturb each other."""
+    ahead, hit = ReadAhead(1 << 20, 1 << 30), Read(7, 3)
+    ahead.ended(7, 0, 2, 0, 0.0)
+    assert ahead.window(*hit, 0.0) != (0, 1)
+    for _, other in varied(hit, ledger_id=8, entry_id=4):
+        assert ahead.window(*other, 0.0) == (0, 1)
+
+
 @pytest.mark.parametrize("seed", range(20))
 async def test_reads_that_wait_on_a_connection(seed: int) -> None:
-    """Answers come in any order; each goes to a read of its own ledger and entry."""
+    """Answers come in any order, and each goes to a read of its ledger and entry."""
     rng = random.Random(seed)
     owner: Any = SimpleNamespace(connection_lost=lambda _: None, connection_writable=lambda: None)
     one = BookieConnection("b1", owner, bytearray(65_536), timeout_s=600, buffer_bytes_max=100)
@@ -478,7 +488,7 @@ async def test_reads_that_wait_on_a_connection(seed: int) -> None:
 
 
 class Doubted(NamedTuple):
-    """Whose silence is doubted, and of which partition."""
+    """An owner that is silent, and the partition."""
 
     topic: str
     partition: int
@@ -486,7 +496,7 @@ class Doubted(NamedTuple):
 
 
 async def test_owners_that_are_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others are asked once for all calls to one owner of one partition, and for each alone."""
+    """Others are asked once for all calls to the same owner of the same partition."""
     monkeypatch.setattr("octavo.client.doubt.SILENCE_S", 0.0)
     hit = Doubted("t", 0, "http://a")
     others = [one for _, one in varied(hit, topic="u", partition=1, url="http://b")]
@@ -520,7 +530,7 @@ async def test_owners_that_are_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _after(moved: asyncio.Event) -> str:
-    """Give an answer soon after it is told who owns what."""
+    """Answer soon after the owners are told."""
     await moved.wait()
     await asyncio.sleep(0.05)
     return "answered"

@@ -1,8 +1,8 @@
 """Each cache and each table of joined requests is known, with what holds its key.
 
-A key that lacks a field gives somebody what was another one's, and no other test sees it: tests ask
-for the same thing twice. So whatever is looked into by a key and filled by it stands in
-caches_kept.py, with a test that varies the fields of its key, or with why it needs none.
+A key that lacks a field gives a caller what was another caller's, and no other test sees it: tests
+ask for the same thing twice. So each table that is read and filled by a key stands in
+caches_kept.py, with a test that varies the fields of its key, or with the reason to have none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The tests that kill processes know each file of a bookie and each kind of record.
 
 A new file once had no kind: every bookie that ran with failpoints ended at its start, and with it
-each test that kills one amid a step.
+each test that kills a bookie in a step.
 """
 
 from __future__ import annotations

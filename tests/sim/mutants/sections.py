@@ -24,6 +24,7 @@ from tests.sim.mutants import (
     published_bugs,
     recovery_bugs,
     recreate_bugs,
+    room_bugs,
     spread_bugs,
     stream_bugs,
     survivor_bugs,
@@ -188,6 +189,12 @@ SECTIONS = (
         ends: a dropped line mostly. Searched with seeds of profile `crowd`, or `topic`.""",
         count_bugs.MUTANTS,
         count_bugs.BUGS,
+    ),
+    Section(
+        "Rooms that no judge has named",
+        """Counts, wake-ups, keys of caches, cancellations, order among waiters, equality at a
+        bound: planned before it was known what finds them.""",
+        tested=room_bugs.BUGS,
     ),
     Section(
         "What an owner leaves, and what waits",

@@ -6,6 +6,7 @@ repeated batch is stored twice. Random lives of one id, with sweeps in between.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,7 @@ from octavo.broker.clock.deletion_clock import DeletionTime
 from octavo.broker.types import PartitionName
 from octavo.metadata.bulk_loads import BulkLoadRecord
 from octavo.metadata.one_record import ABSENT
-from octavo.metadata.store import VersionConflict
+from octavo.metadata.store import MetadataUnavailable, VersionConflict
 
 ID = "query"
 
@@ -87,3 +88,27 @@ async def test_it_is_kept_from_its_last_use(seed: int) -> None:
         done = await bulk_loads.commit(ID, batch, [], load_part, published=action == "publish")
         assert not done.repeated
         used_ms, used = now_ms, True
+
+
+@pytest.mark.parametrize("call", ["list", "read"])
+@pytest.mark.parametrize("how", [asyncio.CancelledError, MetadataUnavailable])
+async def test_a_look_that_is_broken_off_is_made_again(call: str, how: type[BaseException]) -> None:
+    """It has read nothing; what it wanted to know may have changed."""
+    store: Any = Store()
+    unused: Any = None
+    now_ms = 1_700_000_000_000
+    bulk_loads = BulkLoads(
+        store, unused, unused, lambda: now_ms, lambda: DeletionTime(now_ms, "", 0, now_ms)
+    )
+    store.watch_list = lambda _: Mock()
+    await bulk_loads.commit(ID, 0, [], load_part)
+    answer = getattr(store, call)
+
+    async def broken_off(*_: object) -> None:
+        raise how("broken off")
+
+    setattr(store, call, broken_off)
+    with pytest.raises(how):
+        await (bulk_loads.due() if call == "list" else bulk_loads.sweep(ID, nobody))
+    setattr(store, call, answer)
+    assert await bulk_loads.due() == [ID]

@@ -91,3 +91,19 @@ async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
     for topic in topics("a", 5):
         await desk.send(topic, SLOW_S, fails=True)
     assert list(desk.turns._doubtful) == topics("a", 5)[2:]
+
+
+@pytest.mark.parametrize("first", ["doubtful", "sound"])
+async def test_topics_in_doubt_and_others_of_one_namespace_take_no_turns_of_each_other(
+    first: str,
+) -> None:
+    """Sound topics have a quarter of all turns, those in doubt a single turn."""
+    desk = Desk()
+    doubtful, sound = topics("a", 2), [TopicName("a", f"s{number}") for number in range(50)]
+    for topic in doubtful:
+        await desk.send(topic, SLOW_S, fails=True)
+    for part in (doubtful, sound) if first == "doubtful" else (sound, doubtful):
+        await desk.begin(*part)
+    assert sum(one in doubtful for one in desk.holding) == 1
+    assert sum(one in sound for one in desk.holding) == SENDERS_MAX // 4
+    await desk.end()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
 from octavo.broker.cluster.watched_record import WatchedRecord
+from octavo.metadata.store import MetadataUnavailable
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -38,3 +41,27 @@ async def test_the_newest_is_not_older_than_the_last_alarm(seed: int) -> None:
             record.alarm()
     await asyncio.gather(*asking)
     assert await record.newest() == stored
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_reading_that_is_broken_off_is_followed_by_another(turns: int) -> None:
+    """Callers that waited for it are told; the next caller does not wait for it for ever."""
+    tasks: list[asyncio.Task[None]] = []
+
+    async def read() -> int:
+        for _ in range(2):
+            await asyncio.sleep(0)
+        return 7
+
+    def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        tasks.append(asyncio.create_task(work))
+        return tasks[-1]
+
+    record = WatchedRecord(read, spawn)
+    asking = asyncio.create_task(record.newest())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    if tasks and tasks[0].cancel():
+        with pytest.raises(MetadataUnavailable):
+            await asking
+    assert await asyncio.wait_for(record.newest(), 10) == 7

@@ -1,4 +1,4 @@
-"""A claim is believed only in the session that made it."""
+"""A claim counts in the session that made it; a release takes back a claim that may stand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from octavo.metadata.election import Ownership
-from octavo.metadata.store import Record, RecordExists, RecordNotFound, SessionExpired, SessionState
+from octavo.metadata.store import (
+    MetadataUnavailable,
+    Record,
+    RecordExists,
+    RecordNotFound,
+    SessionExpired,
+    SessionState,
+)
 
 
 class Store:
@@ -31,9 +38,11 @@ class Store:
         return self._owner if self._record is not None else 0
 
     def _may_end(self) -> None:
+        if self._owner < self.session and self._rng.random() < 0.3:
+            self._record = None
         if self._rng.random() < 0.2:
-            if self._owner == self.session:
-                self._record = None
+            if self._owner == self.session and self._rng.random() < 0.5:
+                self._record = None  # otherwise it goes a while later
             self.session += 1
             self._listener(SessionState.EXPIRED)
 
@@ -71,3 +80,25 @@ async def test_what_is_held_is_the_present_sessions(seed: int) -> None:
             assert store.owner == store.session, f"seed {seed}: a dead session's claim is believed"
         if store._rng.random() < 0.5:
             await ownership.release("/o/1")
+
+
+class Silent(Store):
+    """Loses the answer to each creation; no session ends."""
+
+    def _may_end(self) -> None: ...
+
+    async def create(self, path: str, value: bytes, *, ephemeral: bool) -> None:
+        await super().create(path, value, ephemeral=ephemeral)
+        raise MetadataUnavailable("no answer")
+
+
+async def test_a_release_takes_a_claim_back_whose_answer_was_lost() -> None:
+    """The record stands, though its maker was never told: nobody else gets the partition."""
+    store: Any = Silent(random.Random(0))
+    store.session = 1
+    ownership = Ownership(store)
+    with pytest.raises(MetadataUnavailable):
+        await ownership.claim("/o/1", b"us")
+    assert store.owner == 1
+    await ownership.release("/o/1")
+    assert store.owner == 0

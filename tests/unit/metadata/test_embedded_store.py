@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -650,4 +651,60 @@ async def test_processes_that_start_and_write_at_once_lose_nothing(path: Any) ->
     store = EmbeddedStore(str(path))
     await store.start()
     assert await store.get("/n") == (b"200", 200)
+    await store.close()
+
+
+async def in_order_of_names(store: EmbeddedStore, folder: str) -> list[bytes]:
+    return [(await store.get(f"{folder}/{name}")).value for name in await store.children(folder)]
+
+
+@pytest.mark.parametrize("locked", [1, 3])
+async def test_writes_that_others_lock_out_keep_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locked: int
+) -> None:
+    """Each time the lock is not free they wait again, in front of those that came meanwhile."""
+    store = EmbeddedStore(str(tmp_path / "metadata.db"))
+    await store.start()
+    together, left = store._file.together, locked
+
+    def locked_out(works: Any) -> Any:
+        nonlocal left
+        if left:
+            left -= 1
+            raise FileLocked("another process writes")
+        return together(works)
+
+    monkeypatch.setattr(store._file, "together", locked_out)
+    writing = []
+    for number in range(12):
+        value = b"%02d" % number
+        writing.append(asyncio.create_task(store.create("/q/n", value, sequence=True)))
+        if number % 4 == 3:
+            await asyncio.sleep(0.005)
+    await asyncio.gather(*writing)
+    assert left == 0
+    assert await in_order_of_names(store, "/q") == [b"%02d" % number for number in range(12)]
+    await store.close()
+
+
+async def test_a_write_of_the_former_session_does_not_fail_the_next_sessions(
+    tmp_path: Path,
+) -> None:
+    """Both wait for the thread; only the one that began in the former session is refused."""
+    store = EmbeddedStore(str(tmp_path / "metadata.db"))
+    await store.start()
+    busy = threading.Event()
+    holding = asyncio.create_task(store._on_thread(busy.wait))
+    await asyncio.sleep(0)
+    first = asyncio.create_task(store.create("/a", b"former"))
+    for _ in range(3):
+        await asyncio.sleep(0)  # until it is under way, and what follows waits together
+    blocked = asyncio.create_task(store.create("/b", b"former"))
+    await asyncio.sleep(0)
+    store._generation = store._thread_generation = store._generation + 1
+    later = asyncio.create_task(store.create("/c", b"next"))
+    await asyncio.sleep(0)
+    busy.set()
+    found = await asyncio.gather(holding, first, blocked, later, return_exceptions=True)
+    assert [type(one) for one in found] == [bool, SessionExpired, SessionExpired, str]
     await store.close()

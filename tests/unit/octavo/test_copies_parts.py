@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +15,11 @@ pytest.importorskip("pyspark", reason="needs octavo[spark]")
 pytest.importorskip("pyarrow", reason="needs octavo[spark]")
 
 from octavo.pipeline.audit import Held, copies_findings, metadata_findings, wanted_runs
+from octavo.pipeline.outcome import SHOWN_MAX
 from octavo.pipeline.runs import count_of, has, numbers_in, runs_in, without
 from octavo.pipeline.scrub import ABSENT, DAMAGED, UNKNOWN, Copy, ScrubOptions, chosen, judge
 from octavo.pipeline.spread import Findings, Part, dealt, parts_of
+from octavo.pipeline.streams import Progress
 
 runs_of_small = st.sets(st.integers(0, 30)).map(lambda numbers: runs_in(sorted(numbers)))
 
@@ -138,3 +141,28 @@ def test_a_sample_is_the_same_each_time_and_about_so_large() -> None:
     other = ScrubOptions(sample=0.1, seed=4)
     assert first != [chosen(7, entry_id, other) for entry_id in range(5000)]
     assert chosen(7, 1, ScrubOptions())
+
+
+def test_findings_of_several_tasks_are_counted_once() -> None:
+    """Those that are shown are few, those that are counted all."""
+    together = Findings()
+    for task in range(3):
+        findings = Findings()
+        for number in range(SHOWN_MAX):
+            findings.add("lost", f"{task}", f"{number}", count=2)
+        findings.add("odd", f"{task}", "once")
+        together.take(findings)
+    assert together.counts == {"lost": 6 * SHOWN_MAX, "odd": 3}
+    assert [one.kind for one in together.kept].count("lost") == SHOWN_MAX
+    assert [one.where for one in together.kept if one.kind == "odd"] == ["0", "1", "2"]
+
+
+def test_each_batch_of_a_query_is_told_once() -> None:
+    said: list[str] = []
+    progress = Progress(said.append)
+    batches = [{"batchId": 0, "numInputRows": 5}, {"batchId": 1, "numInputRows": 0}]
+    for more in ([], [{"batchId": 1, "numInputRows": 2}], []):
+        batches += more
+        progress.look(SimpleNamespace(recentProgress=batches))
+    assert progress.rows == 7
+    assert said == ["batch 0: 5 rows", "batch 1: 7 rows"]
