@@ -96,7 +96,10 @@ async def put_namespace(call: Call) -> web.StreamResponse:
     created = await known.create_namespace(name, encrypted)
     if any(field != "encrypted" for field in changes):
         await known.set_policies(name, lambda record: namespace_record(body, record))
-    return call.reply({"name": name}, status=201 if created else 200)
+    shown, auto = {"name": name}, said.auto_create
+    if auto is not None and (risk := risk_of(auto.write_quorum, auto.ack_quorum)):
+        shown["warning"] = f"auto_create: {risk}"
+    return call.reply(shown, status=201 if created else 200)
 
 
 async def get_namespace(call: Call) -> web.StreamResponse:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -15,6 +18,7 @@ from octavo.broker.state.leases import LeftLeases, left_ops
 from octavo.broker.subscriptions.dispatch import DispatchedBatch, Dispatcher
 from octavo.broker.subscriptions.keys import KeyOrder
 from octavo.broker.subscriptions.slots import SLOTS, Slots, hash_of, slot_of
+from octavo.broker.subscriptions.subscription import Subscription
 from octavo.broker.subscriptions.turns import Turns
 from octavo.broker.types import SubscriptionSettings
 
@@ -520,3 +524,25 @@ class KeyShared(RuleBasedStateMachine):
 
 TestKeyShared = KeyShared.TestCase
 TestKeyShared.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.parametrize(("has_due", "looks"), [(True, True), (False, False)])
+async def test_keys_of_due_messages_are_looked_up_before_delays_catch_up(
+    *, has_due: bool, looks: bool
+) -> None:
+    """What is due joins its key by a look. Delays that have much to move would put it off."""
+    looked = []
+
+    def wanted(consumer: str, _: int) -> None:
+        looked.append(consumer)
+
+    delays = SimpleNamespace(is_behind=True, is_full=True)
+    subscription: Any = SimpleNamespace(
+        _keys=SimpleNamespace(has_due=has_due),
+        _dispatcher=SimpleNamespace(delays=delays, is_open_to=lambda _: True),
+        _lookout=SimpleNamespace(wanted=wanted),
+        _log=SimpleNamespace(next_offset=9),
+    )
+    goes_on = await Subscription._look_ahead(subscription, "c")
+    assert (looked == ["c"]) == looks
+    assert goes_on == (not looks), "there is nothing to look at, or the delays have a turn"

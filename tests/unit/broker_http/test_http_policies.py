@@ -242,6 +242,16 @@ async def test_more_copies_than_bookies_are_refused_or_warned_of(two: Running) -
         assert "nothing could ever" in made.stats["warning"]
 
 
+async def test_an_ack_quorum_of_one_is_told_of_topics_that_make_themselves(two: Running) -> None:
+    """A namespace said so for topics to come, and nothing warned of it."""
+    path, risky = "/v1/namespaces/risky", {"auto_create": {"write_quorum": 3, "ack_quorum": 1}}
+    for body in (risky, {"auto_create": {"ack_quorum": 2}}, risky, {"ttl": "1h"}):
+        answer = await two.api.put(path, json=body)
+        assert answer.status in (200, 201), answer.body
+        told = answer.json().get("warning", "")
+        assert ("auto_create: ack_quorum is 1" in told) == (body is risky)
+
+
 async def test_an_ack_quorum_of_one_is_told(two: Running) -> None:
     """When the topic is made, and when it is changed."""
     path, risky = "/v1/topics/lab/risky", {"write_quorum": 3, "ack_quorum": 1}
