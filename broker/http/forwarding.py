@@ -1,7 +1,7 @@
 """Any broker answers any call: find a partition's owner, do the work there, pass the answer on.
 
-`with_owner` is the one loop that waits out a take-over: it asks who the owner is, works here or
-there, and begins again while nothing has been done yet. A call is passed on once at most, to a
+`with_owner` waits out a take-over (broker/operations/routing.py). Publishes and reads go to another
+owner as operations (broker/operations); every other call is passed on once at most, to a
 registered broker, with a proof (broker_calls.py): a broker that gets one and is not the owner, by
 what stands in the store and not only by what it has heard, says so, and the first broker looks
 again. What was sent and not answered is never sent a second time: that is a 504, outcome unknown,
@@ -28,15 +28,7 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 from yarl import URL
 
-from octavo.broker.errors import (
-    MessageNotFound,
-    NotOwner,
-    OffsetBeyondEnd,
-    OwnerUnreachable,
-    PartitionMoving,
-    TopicChanged,
-    TopicReplaced,
-)
+from octavo.broker.errors import NotOwner, OwnerUnreachable, TopicChanged, TopicReplaced
 from octavo.broker.http.broker_calls import (
     INCARNATION_HEADER,
     INNER_HEADERS,
@@ -47,12 +39,14 @@ from octavo.broker.http.broker_calls import (
 from octavo.broker.http.call import OWNER_HEADER, Call
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.pages import EVENTS
-from octavo.broker.http.problems import Problem
+from octavo.broker.http.problems import Problem, problem_from
 from octavo.broker.http.quotas import MESSAGES_HEADER
 from octavo.broker.metrics import Metrics
+from octavo.broker.operations import routing
+from octavo.broker.operations.kinds import Refused
+from octavo.broker.operations.remote import MOVING_CODES
 from octavo.broker.partition.partition import Partition
-from octavo.broker.types import BrokerInfo, Owner, PartitionName, TopicInfo
-from octavo.protocol.backoff import Backoff
+from octavo.broker.types import Owner, PartitionName, TopicInfo
 from octavo.security.principal import Identity
 from octavo.tls.contexts import Certificates
 from octavo.tls.words import why
@@ -63,13 +57,8 @@ HELD_BODY_BYTES_MAX = 1024 * 1024
 """A longer body, or one of unknown length, is passed on as it comes, and then only once."""
 ASKED_AT_ONCE = 64
 """Partitions asked side by side for one call on a topic."""
-FIRST_PAUSE_S = 0.02
-PAUSE_S_MAX = 0.5
-"""News of the owner ends a pause."""
 KEEPALIVE_S = 20
 """Below the servers' own, so that a connection is rarely closed under a request."""
-MOVING_CODES = frozenset({"not-owner", "partition-moving", "not-ready", "stopping"})
-"""A peer's 503s that mean: nothing was done, look for the owner again."""
 
 _CREDENTIALS = frozenset(("authorization", "cookie"))
 """They prove the caller to the broker that was asked, which then says who it is."""
@@ -90,8 +79,6 @@ _HOP_BY_HOP = frozenset(
     )
 )
 """Not passed on: they are of one connection, or of bytes that aiohttp has already unpacked."""
-_NOT_KNOWN_HERE = (MessageNotFound, OffsetBeyondEnd)
-"""Refusals for good because of what the partition lacks, which its next owner may have."""
 _NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 """Refused, or not a word for `peer_connect_timeout_ms`: nothing was sent."""
 _NOT_PASSED_ON = _HOP_BY_HOP | INNER_HEADERS | _CREDENTIALS
@@ -119,56 +106,22 @@ async def with_owner(
 ) -> Result:
     """What `here` gives when this broker serves the partition, else what `there` gives.
 
-    Waits for a partition that moves, within `moving_wait_ms`, as long as `may_repeat`. What is
-    asked of another broker says which incarnation of the topic is meant: one of the two may have
-    heard less than the other.
+    See `octavo.broker.operations.routing.with_owner`. Raises the `Problem` that the owner has.
     """
     services = call.services
-    broker, ownership = services.broker, services.broker.ownership
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + services.config.moving_wait_ms / 1000
-    pauses = Backoff(FIRST_PAUSE_S, PAUSE_S_MAX, None)  # a wait that ends with the news
-    forwarded = call.forwarded
-    looked = False
-
-    def too_late() -> bool:
-        return loop.time() + pauses.pause_s > deadline
-
-    while True:
-        seen = ownership.owner_changes(name)
-        try:
-            owner = await ownership.owner_of(
-                name, forwarded=forwarded, incarnation=call.incarnation
-            )
-            if not owner.local:
-                await broker.registry.check_registered(BrokerInfo(owner.broker_id, owner.url))
-            call.owner_url = owner.url
-            call.served_incarnation = owner.incarnation
-            if owner.local:
-                partition = await ownership.partition(name)
-                services.quotas.owned(call, name.namespace)
-                try:
-                    return await here(partition)
-                except _NOT_KNOWN_HERE:
-                    await partition.prove()
-                    raise
-            if forwarded:
-                raise NotOwner(f"{name} is served by broker {owner.broker_id} at {owner.url}")
-            return await there(owner)
-        except TopicChanged as error:
-            # Ours was an old belief, or the caller's; if it was ours, we know better next time.
-            if error.looked and call.names_incarnation:
-                raise TopicReplaced(str(error)) from error
-            broker.topics.forget(name.topic_name)
-            if forwarded or error.looked or too_late() or not may_repeat():
-                raise
-        except (NotOwner, PartitionMoving, OwnerUnreachable) as error:
-            gives_up = looked and forwarded and isinstance(error, NotOwner)
-            if gives_up or too_late() or not may_repeat():
-                raise
-            ownership.doubt_owner(name)  # a watch may be late by any time
-            looked = True
-            await ownership.until_owner_changes(name, seen, pauses.next_s())
+    try:
+        return await routing.with_owner(
+            services.broker,
+            call,
+            name,
+            here,
+            there,
+            moving_wait_s=services.config.moving_wait_ms / 1000,
+            owned=lambda: services.quotas.owned(call, name.namespace),
+            may_repeat=may_repeat,
+        )
+    except Refused as error:
+        raise problem_from(error.refusal) from error
 
 
 async def topic_of(call: Call) -> TopicInfo:
@@ -186,23 +139,46 @@ async def topic_of(call: Call) -> TopicInfo:
     return info
 
 
+Handle = Callable[[Partition], Awaitable[web.StreamResponse]]
+Ship = Callable[[Owner], Awaitable[web.StreamResponse]]
+
+
 async def at_owner(
-    call: Call, name: PartitionName, here: Callable[[Partition], Awaitable[web.StreamResponse]]
+    call: Call, name: PartitionName, here: Handle, ship: Ship | None = None
 ) -> web.StreamResponse:
-    """Answer the call at the partition's owner: by `here`, by passing it on, or by a 307."""
+    """Answer the call at the partition's owner: by `here`, by another broker, or by a 307.
+
+    `ship` has it done by another broker, with operations; without it the request is passed on.
+    """
 
     async def there(owner: Owner) -> web.StreamResponse:
         if prefers_redirect(call):
-            return web.Response(
-                status=307,
-                headers={
-                    "Location": owner.url + call.request.raw_path,
-                    "Preference-Applied": "redirect",
-                },
-            )
+            return _redirect(call, owner)
+        if ship is not None:
+            return await ship(owner)
         return await call.services.peers.forward(call, owner)
 
     return await with_owner(call, name, here, there, may_repeat=lambda: not call.body_is_spent)
+
+
+async def redirected(call: Call, name: PartitionName) -> web.StreamResponse | None:
+    """The 307 to the partition's owner, if that is another broker and the caller wants it."""
+    if not prefers_redirect(call):
+        return None
+
+    async def here(_: Partition) -> None:
+        return None
+
+    async def there(owner: Owner) -> web.StreamResponse:
+        return _redirect(call, owner)
+
+    return await with_owner(call, name, here, there)
+
+
+def _redirect(call: Call, owner: Owner) -> web.Response:
+    location = owner.url + call.request.raw_path
+    headers = {"Location": location, "Preference-Applied": "redirect"}
+    return web.Response(status=307, headers=headers)
 
 
 async def ask_partition(

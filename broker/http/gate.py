@@ -218,6 +218,23 @@ class Gate:
             self._tell(asked)
         self._check_door(asked)
 
+    def admit_passed_on(
+        self, identity: Identity, operation: Operation, resource: Resource, peer: str, call: str
+    ) -> None:
+        """Ask once more, at a partition's owner, for the caller of another broker.
+
+        The broker that the caller asked has told of what is allowed. Raises as `check` does.
+        """
+        asked = Decided(identity, operation, resource, True, peer, call=call)
+        if self.secured:
+            if self._is_over(identity):
+                raise Unauthenticated(f"what proved {identity.name} has ended")
+            if not self.may(identity, operation, resource):
+                self._deny(asked)
+            if identity.is_node:
+                self._tell(asked)
+        self._check_door(asked)
+
     def may_some(self, identity: Identity, begins: Resource) -> bool:
         """Whether a rule shows somebody something whose name begins so, if it is there."""
         return self._authority is None or self._authority.policy.may_some(

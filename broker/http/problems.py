@@ -20,6 +20,7 @@ from aiohttp import web
 
 from octavo.broker import errors as broker_errors
 from octavo.broker.http import durable
+from octavo.broker.operations import kinds
 from octavo.ledger import errors as ledger_errors
 from octavo.metadata import store as metadata_errors
 from octavo.protocol import batch, codes, compression, large
@@ -198,6 +199,7 @@ STATUS_OF: dict[type[OctavoError], int] = {
     broker_errors.PartitionMoving: 503,
     broker_errors.OwnerUnreachable: 503,
     broker_errors.OwnerNotRegistered: 503,
+    kinds.OtherProtocol: 503,
     broker_errors.PartitionUnavailable: 503,
     broker_errors.CompactedViewUnreadable: 503,
     broker_errors.BulkLoadUnfinished: 503,
@@ -227,6 +229,7 @@ STATUS_OF: dict[type[OctavoError], int] = {
     # What nobody knows
     broker_errors.PublishOutcomeUnknown: 504,
     broker_errors.AckOutcomeUnknown: 504,
+    kinds.OperationOutcomeUnknown: 504,
     ledger_errors.OutcomeUnknown: 504,
 }
 
@@ -235,6 +238,8 @@ def problem_of(error: BaseException) -> Problem:
     """The problem that `error` is for a caller. Logs the trace of one that nobody foresaw."""
     if isinstance(error, Problem):
         return error
+    if isinstance(error, kinds.Refused):
+        return problem_from(error.refusal)
     if isinstance(error, OctavoError):
         return _translate(error)
     if isinstance(error, web.RequestPayloadError):
@@ -252,6 +257,21 @@ def problem_of(error: BaseException) -> Problem:
         500,
         "internal-error",
         "this broker met an error that it did not foresee; its log has the trace",
+    )
+
+
+def problem_from(refusal: kinds.Refusal) -> Problem:
+    """The problem that another broker's caller gets."""
+    status, code, detail, retryable, headers, extra = msgspec.structs.astuple(refusal)
+    return Problem(status, code, detail, retryable=retryable, headers=headers, extra=extra)
+
+
+def refusal_of(error: BaseException) -> kinds.Refusal:
+    """The same problem on its way to another broker."""
+    problem = problem_of(error)
+    extra = msgspec.to_builtins(problem.extra)
+    return kinds.Refusal(
+        problem.status, problem.code, problem.detail, problem.can_retry, problem.headers, extra
     )
 
 

@@ -10,18 +10,24 @@ same one, so nothing has to be kept, and a take-over changes nothing.
 from __future__ import annotations
 
 from octavo.broker.http.call import Call
+from octavo.broker.http.services import Services
 from octavo.protocol.batch import HEADER_BYTES, NO_PRODUCER, read_header, sealed
+from octavo.security.principal import Identity
 
 
 def bound(call: Call, batch: bytes) -> bytes:
+    """The batch as it is to be stored for the caller of this call."""
+    return bound_for(call.services, call.identity, batch)
+
+
+def bound_for(services: Services, identity: Identity, batch: bytes) -> bytes:
     """The batch as it is to be stored for its caller: the same, unless it names a producer."""
-    services = call.services
-    if not services.gate.secured or call.identity.is_node:
+    if not services.gate.secured or identity.is_node:
         return batch
     header = read_header(batch)
     if header.producer_id <= NO_PRODUCER:
         return batch
-    own = services.proof.producer_id(call.identity.name, header.producer_id)
+    own = services.proof.producer_id(identity.name, header.producer_id)
     return sealed(header._replace(producer_id=own), memoryview(batch)[HEADER_BYTES:])
 
 

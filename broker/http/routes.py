@@ -24,6 +24,7 @@ from octavo.broker.http.api import forks as api_forks
 from octavo.broker.http.api import groups as api_groups
 from octavo.broker.http.api import large as api_large
 from octavo.broker.http.api import moves as api_moves
+from octavo.broker.http.api import operations as api_operations
 from octavo.broker.http.api import policy as api_policy
 from octavo.broker.http.api import publish as api_publish
 from octavo.broker.http.api import push as api_push
@@ -313,6 +314,11 @@ _TOPICS = (
             _query("incarnation", "which topic of that name", {"type": "string"}, "9f3c-1"),
         ),
         answers=(_ok("Let go", "LetGo"),), problems=(403, 503),
+    ),
+    Route(
+        method="GET", path="/v1/operations", handler=api_operations.connect, name="operations",
+        tag="cluster", summary="From broker to broker: switch to the protocol of operations",
+        answers=(Answer(101, "Frames follow"),), problems=(403, 426, 503), needs=INNER,
     ),
     Route(
         method="POST", path="/v1/audit", handler=api_publish.write_audit, name="write_audit",

@@ -39,14 +39,16 @@ from octavo.broker.http.forwarding import Peers, Reply
 from octavo.broker.http.gate import Gate
 from octavo.broker.http.groups import Groups
 from octavo.broker.http.held_bytes import HeldBytes
+from octavo.broker.http.operations import Door, new_remote
 from octavo.broker.http.overview import Overview
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.http.quotas import HttpQuotas
 from octavo.broker.http.router import NO_SUCH_CALL, Router
 from octavo.broker.http.routes import ROUTES
-from octavo.broker.http.services import Services
+from octavo.broker.http.services import Services, node_identity
 from octavo.broker.http.stream import StreamPlaces, stopping
 from octavo.broker.metrics import Metrics
+from octavo.broker.operations.remote import Remote
 from octavo.broker.partition.ending import Foretold
 from octavo.broker.types import BrokerInfo, Owner, PartitionName, TopicName
 from octavo.metadata.bookies import BookieRegistry
@@ -109,11 +111,7 @@ class BrokerServer:
         self._broker = broker
         self._config = http or HttpConfig()
         self._tls = tls if tls and tls.config.serves else None
-        metrics = Metrics(
-            lambda: (open_here.stats() for open_here in [*broker.ownership.open_partitions()]),
-            broker.duties,
-            broker.deletion_time,
-        )
+        metrics = _metrics_of(broker)
         gate = Gate(
             authority,
             authenticator,
@@ -135,6 +133,8 @@ class BrokerServer:
             quotas=HttpQuotas(store, broker, self._config, metrics),
             groups=Groups(self._config),
             peers=Peers(self._config, metrics, proof, tls),
+            remote=self._new_remote(proof, call_key, tls, metrics),
+            door=Door(call_key, _draw_nonce),
             proof=proof,
             gate=gate,
             clock=clock,
@@ -162,6 +162,13 @@ class BrokerServer:
         self._listener: asyncio.Server | TlsListener | None = None
         self._http: ConnectionServer | None = None
         self._hosts: frozenset[str] = frozenset()
+
+    def _new_remote(
+        self, proof: BrokerProof, call_key: bytes, tls: Certificates | None, metrics: Metrics
+    ) -> Remote:
+        broker_id = self._broker.config.broker_id
+        own, count = node_identity(broker_id), metrics.forwarded.inc
+        return new_remote(own, broker_id, self._config, proof, call_key, _draw_nonce, tls, count)
 
     @property
     def url(self) -> str:
@@ -332,6 +339,7 @@ class BrokerServer:
             self._listener.close()
         await self._services.overview.close()
         await self._services.peers.close()
+        await self._services.remote.close()
         await self._services.quotas.close()
         if self._http is not None:
             await self._http.shutdown(timeout=1.0)
@@ -477,6 +485,18 @@ def _refusal(problem: Problem) -> OctavoError:
         if problem.code == kind.name:
             return kind(problem.detail)
     return problem
+
+
+def _metrics_of(broker: Broker) -> Metrics:
+    return Metrics(
+        lambda: (open_here.stats() for open_here in [*broker.ownership.open_partitions()]),
+        broker.duties,
+        broker.deletion_time,
+    )
+
+
+def _draw_nonce() -> str:
+    return secrets.token_hex(16)
 
 
 def _watched_bytes(response: web.StreamResponse) -> int:

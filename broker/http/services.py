@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from octavo.broker.broker import Broker
 from octavo.broker.cluster.in_use import RecoveryDoor
@@ -22,11 +22,15 @@ from octavo.broker.http.quotas import HttpQuotas
 from octavo.broker.http.replays import Replays
 from octavo.broker.http.stream import StreamPlaces
 from octavo.broker.metrics import Metrics
+from octavo.broker.operations.remote import Remote
 from octavo.broker.types import TopicName, TopicSettings
 from octavo.metadata.store import MetadataStore
 from octavo.security.principal import Identity
 
 if TYPE_CHECKING:
+    from aiohttp import web
+
+    from octavo.broker.http.call import Call
     from octavo.broker.http.router import Route
     from octavo.ledger.client import LedgerClient
 
@@ -42,6 +46,13 @@ class Turn:
     def __next__(self) -> int:
         self.now += 1
         return self.now - 1
+
+
+class TakesBrokers(Protocol):
+    """See `octavo.broker.http.operations.Door`."""
+
+    async def accept(self, call: Call) -> web.StreamResponse:
+        """Serve the operations of the broker that makes this call."""
 
 
 class InHand:
@@ -86,6 +97,10 @@ class Services:
     pages: Pages = field(default_factory=Pages)
     proofs: BatchProofs = field(default_factory=BatchProofs)
     peers: Peers
+    remote: Remote
+    """Ships operations to the owners of partitions."""
+    door: TakesBrokers
+    """Where other brokers open their connections for operations."""
     proof: BrokerProof
     replays: Replays = field(default_factory=Replays)
     gate: Gate
@@ -108,4 +123,9 @@ class Services:
     @property
     def own_identity(self) -> Identity:
         """Of this broker, for what it asks of others for itself."""
-        return Identity(f"node:{self.broker.broker_id}", source="node")
+        return node_identity(self.broker.broker_id)
+
+
+def node_identity(broker_id: str) -> Identity:
+    """Of a broker, for what it asks of others for itself."""
+    return Identity(f"node:{broker_id}", source="node")

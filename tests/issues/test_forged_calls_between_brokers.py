@@ -132,10 +132,11 @@ async def test_what_counts_between_brokers_is_not_passed_on(brokers: Cluster) ->
         FORWARDED_HEADER: other, PROOF_HEADER: "x", "Content-Type": "text/plain",
     }  # fmt: skip
     for broker in (first, other):
-        answer = await brokers.apis[broker].post(f"{PARTITION}/messages", b"x", headers=sent)
-        assert answer.status == 200, answer
+        for path in (f"{PARTITION}/messages", f"{TOPIC}/large"):  # an operation, a call passed on
+            answer = await brokers.apis[broker].post(path, b"x", headers=sent)
+            assert answer.status == 200, answer
     found = (await brokers.api.get(f"{PARTITION}/messages?from=earliest")).json()["messages"]
-    assert [one["key"] for one in found] == ["%41", "%41"]
+    assert [one["key"] for one in found] == ["%41"] * 4
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["a broker's name", "a foreign name"])

@@ -1,7 +1,8 @@
 """Brokers in the simulator: the production core, and for HTTP a call between processes.
 
-`at_owner` does what an HTTP handler does: it asks its broker who the owner is, works here or has
-the owner's broker work, and looks again while nothing has been done (the production `with_owner`).
+`publish` and `read` go to an owner as operations, by production code over the simulated network
+(broker_links.py). `at_owner` is for all other work: it asks its broker who the owner is, works here
+or has the owner's broker work, and looks again while nothing has been done.
 """
 
 from __future__ import annotations
@@ -10,22 +11,34 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from octavo.broker.broker import Broker
 from octavo.broker.cluster.handing import Handed
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import OwnerUnreachable, PartitionMoving
-from octavo.broker.http.forwarding import with_owner
+from octavo.broker.operations import kinds as operations
+from octavo.broker.operations.kinds import AnyAnswer, AnyOperation, Publish, Read, Refused
+from octavo.broker.operations.local import batches_of
+from octavo.broker.operations.remote import Remote
+from octavo.broker.operations.routing import with_owner
 from octavo.broker.partition.ending import Foretold
 from octavo.broker.partition.partition import Partition
-from octavo.broker.types import BrokerInfo, Owner, PartitionName, TopicName
+from octavo.broker.types import (
+    BrokerInfo,
+    Owner,
+    PartitionName,
+    Published,
+    StoredBatch,
+    TopicName,
+)
 from octavo.ledger.client import LedgerClient
 from octavo.ledger.errors import OutcomeUnknown
 from octavo.ledger.options import LedgerOptions
 from octavo.ledger.write.writer import AddDone, LedgerWriter
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.entry import Buffer
+from tests.sim.broker_links import Door, caller_of, error_of, new_remote
 from tests.sim.cluster import Cluster
 from tests.sim.ledger_audit import LedgerAudit
 from tests.sim.metadata_store import SimMetadataStore
@@ -33,7 +46,15 @@ from tests.sim.process import Process
 
 Work = Callable[[Partition], Awaitable[Any]]
 CALL_TIMEOUT_S = 1.5
-_MOVING_WAIT_MS = 300
+_MOVING_WAIT_S = 0.3
+
+
+class Stored(NamedTuple):
+    """A batch that was published: where, in which epoch of the partition, by which broker."""
+
+    published: Published
+    epoch: int
+    broker_id: str
 
 
 class SimBroker:
@@ -54,6 +75,8 @@ class SimBroker:
         self.ledgers: LedgerClient | None = None
         self.store: SimMetadataStore | None = None
         self.held_down = False
+        self.remote: Remote | None = None
+        self.door: Door | None = None
         self._limits = limits
         self._peers = peers
 
@@ -89,7 +112,7 @@ class SimBroker:
             self.process.spawn(self._stop(self.process, self.broker), "stop")
 
     def _died(self, _: Process) -> None:
-        self.broker = self.ledgers = self.store = None
+        self.broker = self.ledgers = self.store = self.remote = self.door = None
 
     async def _live(self, process: Process) -> None:
         cluster = self.cluster
@@ -110,6 +133,9 @@ class SimBroker:
             broker.ask_peer = partial(self._ask_peer, process)
             broker.letters.pass_on = partial(self._pass_letter_on, process)
             broker.foretell_peer = partial(self._foretell_peer, process)
+            self.remote = new_remote(process, self.name)
+            self.door = door = Door(cluster, process, self.name, broker)
+            await door.open()
             await broker.start(f"sim://{self.name}")
             self.broker = broker
             cluster.events.add("broker up", self.name)
@@ -130,6 +156,10 @@ class SimBroker:
             await self.store.close()
         except OctavoError:
             pass
+        assert self.door is not None
+        assert self.remote is not None
+        self.door.close()
+        await self.remote.close()
         # Calls that nobody waited for are cut off, as the server's are; then all errors were seen.
         cut = [one for one in process.tasks if one.get_name().startswith("call from")]
         for call in cut:
@@ -156,20 +186,9 @@ class SimBroker:
         `wait_s` is how long the owner is asked to hold the call, as in
         `octavo.broker.http.forwarding`.
         """
-        broker, process = self.broker, self.process
-        if broker is None or process is None:
+        process = self.process
+        if process is None:
             raise PartitionMoving(f"broker {self.name} is not ready")
-        call = SimpleNamespace(
-            services=SimpleNamespace(
-                broker=broker,
-                config=SimpleNamespace(moving_wait_ms=_MOVING_WAIT_MS),
-                quotas=SimpleNamespace(owned=lambda _call, _namespace: None),
-            ),
-            forwarded=forwarded,
-            incarnation=incarnation,
-            names_incarnation=incarnation is not None and not forwarded,
-            owner_url="",
-        )
 
         async def there(owner: Owner) -> Any:
             ask = partial(
@@ -187,7 +206,84 @@ class SimBroker:
             except ConnectionRefusedError as error:
                 raise OwnerUnreachable(f"{owner.broker_id} is not there") from error
 
-        return await with_owner(call, name, work, there)  # type: ignore[arg-type]
+        return await self._with_owner(
+            name, work, there, forwarded=forwarded, incarnation=incarnation
+        )
+
+    async def publish(
+        self, name: PartitionName, batch: bytes, *, expected: int | None = None
+    ) -> Stored:
+        """Store a batch at the partition's owner: another broker gets it as an operation."""
+
+        async def here(partition: Partition) -> Stored:
+            published = await partition.publish(batch, expected_offset=expected)
+            return Stored(published, partition.epoch, self.name)
+
+        async def there(owner: Owner) -> Stored:
+            operation = Publish(name, [batch], expected)
+            found = await self._ask(owner, operation)
+            assert isinstance(found, operations.Stored)
+            published = found.fates[0].published
+            assert published is not None
+            return Stored(published, found.epoch, owner.broker_id)
+
+        return await self._with_owner(name, here, there)
+
+    async def read(
+        self, name: PartitionName, offset: int, bytes_max: int, count_max: int, wait_s: float
+    ) -> list[StoredBatch]:
+        """Read at the partition's owner: another broker is asked with operations."""
+
+        async def here(partition: Partition) -> list[StoredBatch]:
+            return await partition.read(
+                offset, bytes_max=bytes_max, count_max=count_max, wait_s=wait_s
+            )
+
+        async def there(owner: Owner) -> list[StoredBatch]:
+            assert self.remote is not None
+            operation = Read.of(name, offset, bytes_max, count_max, compacted=False)
+            self.cluster.trace.probe("operations.read")
+            found = await self.remote.read(owner, caller_of(operation), operation, wait_s)
+            return batches_of(found)
+
+        return await self._with_owner(name, here, there)
+
+    async def _ask(self, owner: Owner, operation: AnyOperation) -> AnyAnswer:
+        assert self.remote is not None
+        self.cluster.trace.probe("operations.asked")
+        return await self.remote.ask(owner, caller_of(operation), operation)
+
+    async def _with_owner(
+        self,
+        name: PartitionName,
+        here: Callable[[Partition], Awaitable[Any]],
+        there: Callable[[Owner], Awaitable[Any]],
+        *,
+        forwarded: bool = False,
+        incarnation: str | None = None,
+    ) -> Any:
+        broker = self.broker
+        if broker is None:
+            raise PartitionMoving(f"broker {self.name} is not ready")
+        context = SimpleNamespace(
+            forwarded=forwarded,
+            incarnation=incarnation,
+            names_incarnation=incarnation is not None and not forwarded,
+            owner_url="",
+            served_incarnation="",
+        )
+        try:
+            return await with_owner(
+                broker,
+                context,
+                name,
+                here,
+                there,
+                moving_wait_s=_MOVING_WAIT_S,
+                owned=lambda: None,
+            )
+        except Refused as error:
+            raise error_of(error.refusal) from error
 
     async def _tell_peer(
         self, process: Process, peer: BrokerInfo, name: TopicName, incarnation: str

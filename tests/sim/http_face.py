@@ -207,13 +207,12 @@ async def _subscriptions(topic: TopicName, broker: Any) -> dict[str, Any]:
 
 async def _publish(call: _Call, name: PartitionName) -> Reply:
     count = check_batch(call.body).record_count
-
-    async def work(partition: Partition) -> Any:
-        return await partition.publish(call.body)
-
+    stored = await call.broker.publish(name, call.body)
+    call.epochs[str(name.partition)], call.owner = stored.epoch, stored.broker_id
+    published = stored.published
     piece = Piece(name.partition, 0)
     piece.last, piece.count = count - 1, count
-    piece.published = published = await call.at(name, work)
+    piece.published = published
     if not published.duplicate:
         return call.reply(summarize([piece]))
     if published.first_offset < 0:

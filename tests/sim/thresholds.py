@@ -64,6 +64,12 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
         0.3,
         1.0,
     ),  # a watch may tell the heir so late
+    "octavo.broker.operations.channel:URGENT_IN_A_ROW": (1, 2),
+    "octavo.broker.operations.channel:_DEADLINES_KEPT": (0, 3),
+    "octavo.broker.operations.channel:PIECE_BYTES": (1, 20, 300),
+    "octavo.broker.operations.frames:_SMALL_BYTES": (0, 200),
+    "octavo.broker.operations.kinds:PAGE_BYTES_MAX": (1, 500),
+    "octavo.broker.operations.links:WRITE_BUFFER_BYTES": (1, 300),
     "octavo.broker.log.cache:_COMPACT_AFTER": (1, 3),
     "octavo.broker.cluster.chores:PAUSE_S_MAX": (0.05, 1.0),
     "octavo.broker.partition.compacted:_ENTRIES_MAX": (1, 2),

@@ -55,6 +55,11 @@ KEPT: Mapping[str, str] = {
         octavo.broker.subscriptions.delays:_WORD_BITS
         octavo.broker.subscriptions.delays:_OFFSET_BITS
         octavo.broker.subscriptions.delays:_OFFSET_LOW
+        octavo.broker.operations.channel:NUMBER_MAX octavo.broker.operations.frames:SEAL_BYTES
+        octavo.broker.operations.frames:VERSION
+        octavo.broker.operations.frames:DATA_BYTES_MAX
+        octavo.broker.operations.kinds:REFUSAL_BYTES_MAX
+        octavo.broker.operations.kinds:_BATCH_BYTES_MAX
     """,
     "a limit that users are told of (GUARANTEES.md, http.md): beyond it requests are refused": """
         octavo.broker.state.dedup:BATCHES_REMEMBERED
@@ -148,6 +153,13 @@ KEPT: Mapping[str, str] = {
         octavo.broker.cluster.load:SMOOTHED_OVER_S octavo.broker.cluster.load:TOLD_STEP
         octavo.broker.cluster.load:TOLD_WITHIN_S
     """,
+    "waits between brokers; what the simulated clients wait for is drawn around them": """
+        octavo.broker.operations.links:HELLO_TIMEOUT_S
+        octavo.broker.operations.routing:FIRST_PAUSE_S octavo.broker.operations.routing:PAUSE_S_MAX
+    """,
+    "cuts what a refusal says, which no referee reads": """
+        octavo.broker.operations.kinds:_DETAIL_CHARS_MAX
+    """,
     "a cache of a pure function": """
         octavo.broker.cluster.registry:_TOPICS_REMEMBERED
     """,
@@ -177,7 +189,7 @@ KEPT: Mapping[str, str] = {
         octavo.ledger.read.doubts:*
     """,
     "simulated clients send batches; unit/broker/test_gathering draws them": """
-        octavo.broker.partition.gathering:*
+        octavo.broker.partition.gathering:* octavo.broker.operations.gathered:*
     """,
     "nobody in the simulator publishes large messages: cluster/test_large_messages does": """
         octavo.broker.partition.large:* octavo.broker.http.api.large:*
@@ -192,7 +204,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.http.api.acks:* octavo.broker.http.api.cursors:*
         octavo.broker.http.stream:* octavo.broker.http.api.push:*
         octavo.broker.http.api.sockets:* octavo.broker.http.api.feed:*
-        octavo.broker.http.api.short_way:* octavo.broker.http.api.passed_on:*
+        octavo.broker.http.api.short_way:*
         octavo.broker.http.replays:* octavo.broker.http.api.policy:RULES_MAX
         octavo.broker.http.request_edges:* octavo.broker.http.browsers:*
         octavo.broker.http.api.publish:* octavo.broker.http.batch_proofs:*
@@ -218,8 +230,8 @@ KEPT: Mapping[str, str] = {
         octavo.broker.http.problems:RETRY_AFTER_S
         octavo.broker.http.forwarding:HELD_ANSWER_BYTES_MAX
         octavo.broker.http.forwarding:HELD_BODY_BYTES_MAX
-        octavo.broker.http.forwarding:ASKED_AT_ONCE octavo.broker.http.forwarding:FIRST_PAUSE_S
-        octavo.broker.http.forwarding:PAUSE_S_MAX octavo.broker.http.forwarding:KEEPALIVE_S
+        octavo.broker.http.forwarding:ASKED_AT_ONCE octavo.broker.http.forwarding:KEEPALIVE_S
+        octavo.broker.operations.upgrade:*
         octavo.broker.http.api.batching:SENT_TOGETHER_BYTES
         octavo.broker.http.call:PRESSED_STALL_S octavo.broker.http.call:PACE_OVER_S
         octavo.broker.http.call:PACED_FROM_BYTES octavo.spark.cluster:_ANSWER_S

@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from octavo.broker.partition.partition import Partition
-from octavo.broker.types import PartitionName
+from octavo.broker.types import PartitionName, Published, StoredBatch
 from octavo.protocol.codes import OctavoError
-from tests.sim.brokers import CALL_TIMEOUT_S
+from tests.sim.brokers import CALL_TIMEOUT_S, SimBroker
 from tests.sim.process import Process
 
 if TYPE_CHECKING:
@@ -67,23 +67,45 @@ class TopicClient:
         wait_s: float = 0.0,
     ) -> Any:
         """Have `work`, which may take `wait_s`, done at a partition's owner. Raises `EXPECTED`."""
+        return await self._call(
+            name, lambda broker: broker.at_owner(name, work, wait_s=wait_s), wait_s
+        )
+
+    async def publish(
+        self, name: PartitionName, batch: bytes, *, expected: int | None = None
+    ) -> Published:
+        """Publish a batch. Raises `EXPECTED`."""
+        found = await self._call(name, lambda one: one.publish(name, batch, expected=expected))
+        published: Published = found.published
+        return published
+
+    async def read(
+        self, name: PartitionName, offset: int, bytes_max: int, count_max: int, wait_s: float
+    ) -> list[StoredBatch]:
+        """Read some batches; waits for one. Raises `EXPECTED`."""
+        found: list[StoredBatch] = await self._call(
+            name, lambda one: one.read(name, offset, bytes_max, count_max, wait_s), wait_s
+        )
+        return found
+
+    async def _call(
+        self,
+        name: PartitionName,
+        call: Callable[[SimBroker], Coroutine[Any, Any, Any]],
+        wait_s: float = 0.0,
+    ) -> Any:
+        """Make a call at a broker, at the one that answered last if there is one."""
         load = self.load
         known = [one for one, broker in load.brokers.items() if not broker.held_down]
         if not known:
             raise ConnectionRefusedError("no broker is to run any more")
         broker = load.brokers[self._owners.get(name) or self.rng.choice(known)]
-
-        async def noted(partition: Partition) -> Any:
-            here.append(partition)
-            return await work(partition)
-
-        here: list[Partition] = []
         assert self.process is not None
         try:
             answer = await load.cluster.network.call(
                 self.process,
                 broker.name,
-                partial(broker.at_owner, name, noted, wait_s=wait_s),
+                partial(call, broker),
                 CALL_TIMEOUT_S + wait_s,
             )
             self._owners[name] = broker.name

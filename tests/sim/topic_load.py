@@ -27,7 +27,7 @@ from octavo.broker.errors import (
     SubscriptionBusy,
 )
 from octavo.broker.partition.partition import Partition
-from octavo.broker.types import Delivery, Nack, PartitionName, Published, StoredBatch
+from octavo.broker.types import Delivery, Nack, PartitionName, Published
 from octavo.protocol.records import Record, build_batch
 from tests.sim.brokers import SimBroker
 from tests.sim.client_load import LOOP
@@ -198,7 +198,7 @@ class TopicLoad:
         while True:
             is_next = all(sent[value].acked for value in before)
             try:
-                published: Published = await client.ask(name, lambda p: p.publish(batch))
+                published = await client.publish(name, batch)
                 break
             except SequenceGap as error:
                 gaps += 1  # the batch before it is not stored yet
@@ -232,9 +232,7 @@ class TopicLoad:
             batch = self.batch(client, values)
             expected = log.seen_end if client.rng.random() < 0.2 else None
             try:
-                published = await client.ask(
-                    name, lambda p, b=batch, e=expected: p.publish(b, expected_offset=e)
-                )
+                published = await client.publish(name, batch, expected=expected)
                 log.acked(values, published.first_offset, duplicate=published.duplicate)
                 self._check_count(name, values, published)
                 if expected is not None and published.first_offset != expected:
@@ -278,10 +276,7 @@ class TopicLoad:
         bytes_max, count_max = client.rng.choice((1, 200, 10_000)), client.rng.choice((1, 5, 1_000))
         log = self.audit.logs[name]
         poll = log.polls(f"{client.name}.{client.run}", offset)
-        batches: list[StoredBatch] = await client.ask(
-            name,
-            lambda p: p.read(offset, bytes_max=bytes_max, count_max=count_max, wait_s=wait_s),
-        )
+        batches = await client.read(name, offset, bytes_max, count_max, wait_s)
         at, found = offset, []
         for batch in batches:
             first_fits = at == offset and batch.base_offset <= at < batch.next_offset

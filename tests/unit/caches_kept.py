@@ -14,7 +14,6 @@ _IN_FILE = {
     "bookie.read.read_ahead:ReadAhead._readers": "readers_that_read_ahead",
     "broker.cluster.schema_registry:SchemaRegistry._known": "subjects_and_versions_that_are_known",
     "broker.cluster.schema_registry:_Subject._quick": "subjects_and_versions_that_are_known",
-    "broker.http.api.passed_on:PassedOn._gatherings": "messages_that_are_passed_on_together",
     "broker.http.api.short_way:ShortWay._young": "heads_of_the_short_way",
     "broker.http.pages:Pages._fetching": "pages_that_are_fetched_once",
     "broker.http.replays:Replays._windows": "calls_that_were_seen",
@@ -22,6 +21,9 @@ _IN_FILE = {
     "broker.log.open_batches:OpenBatches._kept": "batches_that_are_open",
     "broker.log.reader:LedgerTimes._known": "readers_and_times_of_ledgers",
     "broker.log.reader:OpenReaders._open": "readers_and_times_of_ledgers",
+    "broker.operations.gathered:RemoteGatherings._gatherings": (
+        "messages_that_are_passed_on_together"
+    ),
     "broker.policies.rates:Rates._topics": "rates_of_topics",
     "broker.schemas.engine:Answering._compiled": "schemas_that_were_compiled",
     "client.doubt:Doubts._waiting": "owners_that_are_doubted",
@@ -147,6 +149,8 @@ KEPT: Mapping[str, str] = {
         spark.sink_rows:RowRouter._lanes spark.sink_rows:RowRouter._names
         process.schema_server:_Server._names""",
     "by a number that a connection gives to one request alone": """
+        broker.operations.channel:Answering._owed broker.operations.channel:Asking._requests
+        broker.operations.links:AnsweringLink._work broker.operations.links:AskingLink._waiters
         ledger.bookies.connection:BookieConnection._by_id""",
     "figures, turns and what is told in a log: nothing is decided by it": """
         bookie.admin:AdminServer._routes bookie.wire.requests:Requests._reads
@@ -154,6 +158,12 @@ KEPT: Mapping[str, str] = {
         broker.metrics:Metrics._timed broker.metrics:_PartitionFigures._texts
         process.schema_workers:_Lane._pauses protocol.fair_queue:FairQueue._lanes
         protocol.tally:Tally._told security.audit:AuditBook._counted""",
+    "by broker and address: a connection is of no caller and of no topic, requests say theirs": """
+        broker.operations.remote:Remote._links broker.operations.remote:Remote._opening
+    """,
+    "locks and counts of one partition, and of nobody's answers": """
+        broker.operations.serving:Serving._looking broker.operations.serving:Serving._turns
+    """,
     "by address and user, and one for all further users of an address: test_failed_logins": """
         security.identity.failed_logins:FailedLogins._failures
         security.identity.failed_logins:FailedLogins._users""",

@@ -16,22 +16,22 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
-import msgspec
 import pytest
 
 from octavo.bookie.read.read_ahead import ReadAhead
 from octavo.broker.cluster.schema_registry import SchemaRegistry
 from octavo.broker.errors import SchemaMismatch
-from octavo.broker.http.api.passed_on import PassedOn
 from octavo.broker.http.api.short_way import shape_of
 from octavo.broker.http.pages import Page, Pages
 from octavo.broker.http.replays import Replays
 from octavo.broker.log.compacted_view import Hints
 from octavo.broker.log.open_batches import OpenBatches
 from octavo.broker.log.reader import LedgerTimes, OpenReaders
+from octavo.broker.operations import kinds
+from octavo.broker.operations.gathered import RemoteGatherings
 from octavo.broker.policies.rates import INTO, OUT_OF, Rates
 from octavo.broker.schemas.engine import Answering, Check, Misfit
-from octavo.broker.types import Owner, PartitionName, StoredBatch
+from octavo.broker.types import Owner, PartitionName, Published, StoredBatch
 from octavo.client.doubt import Doubts
 from octavo.ledger.bookies.connection import BookieConnection
 from octavo.metadata.opening import open_store
@@ -248,22 +248,16 @@ async def test_messages_that_are_passed_on_together() -> None:
     asked: list[tuple[Target, int]] = []
     go_on = asyncio.Event()
 
-    async def ask(
-        _: str, owner: Owner, __: str, path: str, batch: bytes, *___: Any, identity: Identity
-    ) -> Any:
-        namespace, topic, _, partition, _ = path.removeprefix("/v1/topics/").split("/")
-        name = PartitionName(namespace, topic, int(partition))
-        asked.append((Target(name, owner, identity), read_header(batch).record_count))
+    async def publish(
+        owner: Owner, identity: Identity, name: PartitionName, batches: list[bytes]
+    ) -> kinds.Stored:
+        count = read_header(batches[0]).record_count
+        asked.append((Target(name, owner, identity), count))
         await go_on.wait()
-        said = {"count": asked[-1][1], "first": {"offset": 0, "id": "1:0:0"}}
-        return SimpleNamespace(body=msgspec.json.encode(said))
+        return kinds.Stored([kinds.Fate(Published(0, count - 1, 1, 0, count, False))], 1)
 
-    services: Any = SimpleNamespace(
-        metrics=SimpleNamespace(forwarded=SimpleNamespace(inc=lambda: None)),
-        peers=SimpleNamespace(ask=ask),
-        broker=SimpleNamespace(broker_id="b0"),
-    )
-    passed_on = PassedOn(services)
+    remote: Any = SimpleNamespace(publish=publish)
+    passed_on = RemoteGatherings(remote)
     name, owner = PartitionName("a", "t", 0), Owner("b1", "http://b1", False, "i1")
     hit = Target(name, owner, IDENTITY)
     names = [one for _, one in varied(name, namespace="b", topic="u", partition=1)]

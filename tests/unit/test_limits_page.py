@@ -36,7 +36,8 @@ INSIDE = {
     "broker.reopen_delay_ms_max",
     "broker.dead_letter_retry_ms_max",
     "octavo.broker.cluster.chores:PAUSE_S_MAX",
-    "octavo.broker.http.forwarding:PAUSE_S_MAX",
+    "octavo.broker.operations.channel:NUMBER_MAX",
+    "octavo.broker.operations.routing:PAUSE_S_MAX",
     "octavo.broker.http.call:OFFSET_MAX",
     "octavo.protocol.limits:LONG_POLL_MS_MAX",
 }

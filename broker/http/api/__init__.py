@@ -2,7 +2,7 @@
 
 `topics`, `subscriptions`, `publish`, `read`, `deliveries` (receive), `acks`, `push`, `bulk_loads`
 and `cluster` are the handlers. `follow` has the stream of a partition, `feed` and `sockets` those
-of a subscription. `short_way` and `passed_on` answer single messages whose head is known.
+of a subscription. `short_way` answers single messages whose head is known.
 `batching` makes batches of a publish request's messages and brings them to their owners; `payloads`
 and `topic_body` read and show JSON, `answers` has the shapes of what is said.
 

@@ -14,11 +14,12 @@ from aiohttp import web
 from msgspec import Meta
 
 from octavo.broker.http.api.answers import Acked
-from octavo.broker.http.api.read import Position, resolve
 from octavo.broker.http.api.topic_body import TIME, time_ms
 from octavo.broker.http.call import OFFSET_MAX, Call
 from octavo.broker.http.forwarding import ask_all, ask_partition, at_owner, topic_of
 from octavo.broker.http.problems import Problem, problem_of
+from octavo.broker.operations.kinds import Position
+from octavo.broker.operations.local import resolve
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import AckRange, MessageId, Nack, TopicName
 from octavo.protocol.numbers import whole

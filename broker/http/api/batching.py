@@ -17,17 +17,17 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from octavo.broker.errors import NotOwner, OwnerUnreachable, PartitionMoving
-from octavo.broker.http.api.answers import Place, StoredBatchAt
+from octavo.broker.http.api.answers import Place
 from octavo.broker.http.batch_proofs import message_too_long
-from octavo.broker.http.broker_calls import partition_path
-from octavo.broker.http.call import RECORD_BATCH, Call
+from octavo.broker.http.call import Call
 from octavo.broker.http.forwarding import with_owner
-from octavo.broker.http.problems import Problem, problem_of
+from octavo.broker.http.problems import Problem, problem_from, problem_of
 from octavo.broker.http.producer_ids import bound
 from octavo.broker.http.quotas import wait_of
+from octavo.broker.operations.kinds import Fate, Refused
+from octavo.broker.operations.local import publish_all
+from octavo.broker.operations.remote import error_of
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import MessageId, Owner, PartitionName, Published, TopicName
 from octavo.protocol.records import (
@@ -307,17 +307,12 @@ class Publishing:
             quotas, topic = self._call.services.quotas, partition.name.topic_name
             quotas.may_publish(topic)
             quotas.stored(topic, size, count)
-            results = await asyncio.gather(
-                *(
-                    partition.publish(
-                        bound(self._call, piece.batch),
-                        expected_offset=piece.expected,
-                        checked=True,
-                        access=self._access,
-                    )
-                    for piece in flight
-                ),
-                return_exceptions=True,
+            results = await publish_all(
+                partition,
+                [bound(self._call, piece.batch) for piece in flight],
+                [piece.expected for piece in flight],
+                self._access,
+                checked=True,
             )
             self._take_results(queue, flight, results)
 
@@ -353,34 +348,15 @@ class Publishing:
                     break
                 flight.append(piece)
                 size += len(piece.batch)
-            headers = {"Content-Type": RECORD_BATCH}
-            if flight[0].expected is not None:
-                headers["If-Match"] = f'"{flight[0].expected}"'
-            if self._access is not None:
-                headers[ACCESS_HEADER] = str(self._access)
-            services = self._call.services
-            reply = await services.peers.ask(
-                services.broker.broker_id,
+            answer = await self._call.services.remote.publish(
                 owner,
-                "POST",
-                f"{partition_path(name)}/messages?results=batches",
-                b"".join(piece.batch for piece in flight),
-                headers,
-                identity=self._call.identity,
+                self._call.identity,
+                name,
+                [piece.batch for piece in flight],
+                expected_offset=flight[0].expected,
+                access=self._access,
             )
-            answer = msgspec.json.decode(reply.body, type=RemoteAnswer)
-            for piece, stored in zip(flight, answer.batches, strict=False):
-                self._stored(queue, piece, _published(stored))
-            if len(answer.batches) < len(flight):
-                self._fail_remote(flight[len(answer.batches)], answer)
-
-    def _fail_remote(self, piece: Piece, answer: RemoteAnswer) -> None:
-        error = answer.errors[0] if answer.errors else None
-        if error is None or error.code in ("not-owner", "partition-moving"):
-            raise NotOwner("the partition moved while batches were on their way")
-        self._fail(
-            piece, Problem(error.status, error.code, error.detail, retryable=error.retryable)
-        )
+            self._take_results(queue, flight, [_result(fate) for fate in answer.fates])
 
     # ---- fates
 
@@ -420,27 +396,13 @@ def size_of(record: Record, bytes_max: int) -> int:
     return size + RECORD_OVERHEAD_BYTES
 
 
-class RemoteError(msgspec.Struct):
-    """Why a batch was not stored, as it stands in a 207."""
-
-    status: int
-    code: str
-    detail: str
-    retryable: bool = False
-
-
-class RemoteAnswer(msgspec.Struct):
-    """The answer of a publish with `results=batches`, as far as another broker needs it."""
-
-    batches: list[StoredBatchAt] = []
-    errors: list[RemoteError] = []
-
-
-def _published(stored: StoredBatchAt) -> Published:
-    """As the partition said it."""
-    ledger_id, entry_id, _ = (int(part) for part in stored.id.split(":"))
-    last = stored.offset + stored.count - 1 if stored.offset >= 0 else -1
-    return Published(stored.offset, last, ledger_id, entry_id, stored.count, stored.duplicate)
+def _result(fate: Fate) -> Published | BaseException:
+    """What became of a batch at another broker, as if it had been published here."""
+    if fate.refusal is None:
+        assert fate.published is not None
+        return fate.published
+    error = error_of(fate.refusal)
+    return problem_from(error.refusal) if isinstance(error, Refused) else error
 
 
 def _too_many_results(results_max: int) -> Problem:

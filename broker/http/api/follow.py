@@ -18,12 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 
-import msgspec
 from aiohttp import web
-from msgspec import Raw
 
-from octavo.broker.http.broker_calls import partition_path
-from octavo.broker.http.call import JSON, NEXT_OFFSET_HEADER, OFFSET_MAX, RECORD_BATCH, Call
+from octavo.broker.http.call import OFFSET_MAX, RECORD_BATCH, Call
 from octavo.broker.http.forwarding import with_owner
 from octavo.broker.http.pages import EVENTS, Page
 from octavo.broker.http.problems import Problem
@@ -32,7 +29,7 @@ from octavo.broker.partition.partition import Partition
 from octavo.broker.types import Owner, PartitionName
 from octavo.protocol.append_time import APPEND_TIME_HEADER, SPAN_MS, Times
 from octavo.protocol.batch import BatchHeader, read_header
-from octavo.protocol.leased import BEFORE_EACH, ENTRIES_HEADER, entries_of
+from octavo.protocol.leased import BEFORE_EACH, ENTRIES_HEADER
 from octavo.protocol.numbers import whole
 
 LAST_EVENT_HEADER = "Last-Event-ID"
@@ -41,11 +38,8 @@ PAGE_BYTES = 64 * 1024
 PAGE_MESSAGES = 1_000
 
 
-class _PageIn(msgspec.Struct):
-    """Another broker's answer to a read."""
-
-    messages: list[Raw] = []
-    next_offset: int = -1
+ReadHere = Callable[[Partition, str, float], Awaitable[Page]]
+ReadThere = Callable[[Owner, str, float], Awaitable[Page]]
 
 
 async def follow(
@@ -53,11 +47,13 @@ async def follow(
     name: PartitionName,
     kind: str,
     start: str,
-    read: Callable[[Partition, str, float], Awaitable[Page]],
+    read: ReadHere,
+    read_other: ReadThere,
 ) -> web.StreamResponse:
-    """The stream from `start` on. `read` gives a page of a partition that is served here."""
+    """The stream from `start` on. `read` gives a page of a partition that is served here,
+    `read_other` one of another broker's."""
     with call.services.streams.one(), call.services.quotas.stream(call):
-        return await _Following(call, name, kind, read).run(_from(call, start))
+        return await _Following(call, name, kind, read, read_other).run(_from(call, start))
 
 
 class _Following:
@@ -68,11 +64,13 @@ class _Following:
         call: Call,
         name: PartitionName,
         kind: str,
-        read: Callable[[Partition, str, float], Awaitable[Page]],
+        read: ReadHere,
+        read_other: ReadThere,
     ) -> None:
         self._call = call
         self._name = name
         self._read = read
+        self._read_other = read_other
         self._stream = Stream(call, kind)
         self._as_stored = kind == RECORD_BATCH
         self._placed = self._as_stored and call.headers.get(ENTRIES_HEADER) == BEFORE_EACH
@@ -135,24 +133,7 @@ class _Following:
             return await self._read(partition, start, wait_s)
 
         async def there(owner: Owner) -> Page:
-            reply = await call.services.peers.ask(
-                call.services.broker.broker_id,
-                owner,
-                "GET",
-                f"{partition_path(name)}/messages"
-                f"?from={start}&limit={PAGE_MESSAGES}&max_bytes={PAGE_BYTES}&wait={wait_s:g}",
-                headers={"Accept": RECORD_BATCH if self._as_stored else JSON},
-                wait_s=wait_s,
-                identity=call.identity,
-            )
-            if self._as_stored:
-                told = reply.headers.get(APPEND_TIME_HEADER, "")
-                entries = entries_of(reply.headers.get(ENTRIES_HEADER, ""))
-                following = int(reply.headers[NEXT_OFFSET_HEADER])
-                return Page([], following, reply.body, told, entries)
-            found = msgspec.json.decode(reply.body or b"{}", type=_PageIn)
-            following = int(reply.headers.get(NEXT_OFFSET_HEADER, found.next_offset))
-            return Page(found.messages, following)
+            return await self._read_other(owner, start, wait_s)
 
         page = await with_owner(call, name, here, there)
         page.owner_url = call.owner_url

@@ -17,13 +17,15 @@ from msgspec import Meta
 from octavo.broker.cluster.forks import OwnersPoint
 from octavo.broker.errors import ForkDisturbed
 from octavo.broker.http.api.answers import ForkPointOf
-from octavo.broker.http.api.read import Position, position_of, resolve
+from octavo.broker.http.api.read import position_of
 from octavo.broker.http.api.topics import show_topic
 from octavo.broker.http.call import OFFSET_MAX, Call, time_hint
 from octavo.broker.http.forwarding import all_or_raise, ask_all, ask_partition, at_owner, topic_of
 from octavo.broker.http.problems import Problem
 from octavo.broker.internal_topics import check_not_internal
 from octavo.broker.log.ledger_list import Cut, ForkPoint
+from octavo.broker.operations.kinds import Position
+from octavo.broker.operations.local import resolve
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import TopicInfo, TopicName
 from octavo.protocol.numbers import whole

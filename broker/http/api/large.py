@@ -21,12 +21,13 @@ from octavo.broker.http.api.auto_create import topic_to_publish
 from octavo.broker.http.api.batching import size_of
 from octavo.broker.http.api.payloads import raw_record
 from octavo.broker.http.api.publish import access_of, partition_of_single
-from octavo.broker.http.api.read import one_partition, position_of, resolve
+from octavo.broker.http.api.read import one_partition, position_of
 from octavo.broker.http.broker_calls import partition_path
 from octavo.broker.http.call import Call, too_long
 from octavo.broker.http.forwarding import at_owner, prefers_redirect, with_owner
 from octavo.broker.http.problems import Problem
 from octavo.broker.http.stream import write_head
+from octavo.broker.operations.local import resolve
 from octavo.broker.partition.large import id_of
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import MessageId, Owner, Published, checked_name

@@ -23,14 +23,14 @@ from octavo.broker.http.api.auto_create import topic_to_publish
 from octavo.broker.http.api.batching import ACCESS_HEADER, Piece, Producer, Publishing, size_of
 from octavo.broker.http.api.payloads import decode_message, decode_messages, raw_record, record_of
 from octavo.broker.http.call import JSON, NDJSON, NEXT_OFFSET_HEADER, RECORD_BATCH, Call, whole_hint
-from octavo.broker.http.forwarding import at_owner, with_owner
+from octavo.broker.http.forwarding import at_owner, redirected, with_owner
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.http.producer_ids import bound
 from octavo.broker.http.services import Services
 from octavo.broker.internal_topics import AUDIT_PARTITION
 from octavo.broker.partition.gathering import Placed
 from octavo.broker.partition.partition import Partition
-from octavo.broker.types import Owner, TopicName
+from octavo.broker.types import Owner, PartitionName, Published, TopicName
 from octavo.protocol.batch import (
     ATTRIBUTE_COMPRESSION,
     ATTRIBUTE_CONTROL,
@@ -45,7 +45,7 @@ from octavo.protocol.calendar import NO_TIME_MS, in_calendar, unit_hint
 from octavo.protocol.compression import compression_of
 from octavo.protocol.limits import json_line_bytes_max
 from octavo.protocol.numbers import producer_number, whole
-from octavo.protocol.records import Record, partition_for
+from octavo.protocol.records import Record, build_batch, partition_for
 
 BLANK_LINES_MAX = 10_000
 """Of one body: they cost time and say nothing."""
@@ -69,19 +69,16 @@ async def publish(call: Call) -> web.StreamResponse:
         name = topic.partition(0)
     if name is None:
         return await _publish_spread(call, topic, partitions)
-    number = name.partition
-
-    async def here(partition: Partition) -> web.StreamResponse:
-        if call.content_type == RECORD_BATCH and "results" not in call.query:
-            body = await call.read_body()
-            header = check_batch(body)
-            if header.total_bytes == len(body):
-                return await _publish_one_batch(call, partition, number, body, header)
-        elif (record := await _single(call)) is not None:
-            return await _publish_single(call, partition, record)
-        return await _publish_into(call, topic, partitions, number)
-
-    return await at_owner(call, name, here)
+    if (elsewhere := await redirected(call, name)) is not None:
+        return elsewhere
+    if call.content_type == RECORD_BATCH and "results" not in call.query:
+        body = await call.read_body()
+        header = check_batch(body)
+        if header.total_bytes == len(body):
+            return await _publish_one_batch(call, name, body, header)
+    elif (record := await _single(call)) is not None:
+        return await _publish_single(call, name, record)
+    return await _publish_into(call, topic, partitions, name.partition)
 
 
 async def write_audit(call: Call) -> web.StreamResponse:
@@ -109,30 +106,40 @@ async def store_copy(call: Call) -> web.StreamResponse:
 
 
 async def _publish_one_batch(
-    call: Call, partition: Partition, number: int, body: bytes, header: BatchHeader
+    call: Call, name: PartitionName, body: bytes, header: BatchHeader
 ) -> web.StreamResponse:
     """The short way of the usual case: one record batch, stored as it came."""
     _refuse_producer_headers(call)
     _refuse_unsupported(header)
     await _prove(call, body, header, body, call.services.message_bytes_max(call.topic))
-    count = header.record_count
-    call.services.quotas.may_publish(partition.name.topic_name)
-    published = await partition.publish(
-        bound(call, body),
-        expected_offset=_expected_offset(call),
-        checked=True,
-        access=access_of(call),
-    )
-    piece = Piece(number, 0)
+    count, quotas = header.record_count, call.services.quotas
+    expected, access = _expected_offset(call), access_of(call)
+
+    async def here(partition: Partition) -> Published:
+        quotas.may_publish(name.topic_name)
+        published = await partition.publish(
+            bound(call, body), expected_offset=expected, checked=True, access=access
+        )
+        if not published.duplicate:
+            quotas.stored(name.topic_name, len(body), count)
+            metrics = call.services.metrics
+            metrics.messages_published.inc(count)
+            metrics.bytes_published.inc(len(body))
+        return published
+
+    async def there(owner: Owner) -> Published:
+        stored = await call.services.remote.publish(
+            owner, call.identity, name, [body], expected_offset=expected, access=access
+        )
+        published = stored.fates[0].published
+        assert published is not None
+        return published
+
+    piece = Piece(name.partition, 0)
     piece.last = count - 1
     piece.count = count
-    piece.published = published
+    piece.published = await with_owner(call, name, here, there)
     call.messages = count
-    if not published.duplicate:
-        call.services.quotas.stored(partition.name.topic_name, len(body), count)
-        metrics = call.services.metrics
-        metrics.messages_published.inc(count)
-        metrics.bytes_published.inc(len(body))
     return _answer(call, [piece], None)
 
 
@@ -210,13 +217,27 @@ def single_answer(number: int, placed: Placed) -> answers.Published:
     return answers.Published(1, at, at)
 
 
-async def _publish_single(call: Call, partition: Partition, record: Record) -> web.StreamResponse:
+async def _publish_single(call: Call, name: PartitionName, record: Record) -> web.StreamResponse:
     """One message, which may share its batch with those of other requests."""
-    call.services.quotas.may_publish(partition.name.topic_name)
-    placed = await partition.publish_single(record)
+
+    async def here(partition: Partition) -> Placed:
+        call.services.quotas.may_publish(name.topic_name)
+        placed = await partition.publish_single(record)
+        count_single(placed, call.services, name.topic_name)
+        return placed
+
+    async def there(owner: Owner) -> Placed:
+        batch = build_batch([record])
+        stored = await call.services.remote.publish(
+            owner, call.identity, name, [batch], is_single=True
+        )
+        fate = stored.fates[0]
+        assert fate.published is not None
+        return Placed(fate.published, fate.number, len(batch))
+
+    placed = await with_owner(call, name, here, there)
     call.messages = 1
-    count_single(placed, call.services, partition.name.topic_name)
-    return call.reply(single_answer(partition.name.partition, placed))
+    return call.reply(single_answer(name.partition, placed))
 
 
 async def _publish_into(
@@ -257,24 +278,15 @@ async def _publish_spread(call: Call, topic: TopicName, partitions: int) -> web.
                 "partition, and NDJSON may hold many keys"
             )  # fmt: skip
         number = await _one_partition(call, topic, partitions)
-        return await at_owner(
-            call,
-            topic.partition(number),
-            lambda _: _publish_into(call, topic, partitions, number),
-        )
+        if (elsewhere := await redirected(call, topic.partition(number))) is not None:
+            return elsewhere
+        return await _publish_into(call, topic, partitions, number)
     record = await _single(call)
     if record is None:
         publishing = Publishing(call, topic, partitions, keep_places=_wants_places(call))
         return await _feed_and_answer(call, publishing)
     number = partition_of_single(record, partitions, next(call.services.turn))
-
-    async def here(partition: Partition) -> web.StreamResponse:
-        return await _publish_single(call, partition, record)
-
-    async def there(_: Owner) -> web.StreamResponse:
-        return await _publish_into(call, topic, partitions, number)
-
-    return await with_owner(call, topic.partition(number), here, there)
+    return await _publish_single(call, topic.partition(number), record)
 
 
 async def _one_partition(call: Call, topic: TopicName, partitions: int) -> int:

@@ -36,9 +36,10 @@ from octavo.broker.http.pages import EVENTS, Page
 from octavo.broker.http.problems import Problem
 from octavo.broker.log.compacted_view import CompactedBatch
 from octavo.broker.log.open_batches import OpenBatches
-from octavo.broker.partition.compacted import CompactedLog
+from octavo.broker.operations.kinds import Position, Read
+from octavo.broker.operations.local import batches_of, resolve
 from octavo.broker.partition.partition import Partition
-from octavo.broker.types import MessageId, PartitionName, StoredBatch, TopicName
+from octavo.broker.types import MessageId, Owner, PartitionName, StoredBatch, TopicName
 from octavo.protocol.append_time import APPEND_TIME_HEADER, Times
 from octavo.protocol.batch import InvalidBatch
 from octavo.protocol.compression import UnsupportedCompression
@@ -89,15 +90,37 @@ async def read(call: Call) -> web.StreamResponse:
                 batches, following = batches[:told], batches[told - 1].next_offset
             _count(call, batches)
             return _as_batches(call, batches, following)
-        room = max(bytes_max, MESSAGE_BYTES_MAX)
-        page = _Page(call.services.broker.open_batches, name.partition, limit, room)
-        await page.fill(batches, offset)
+        page = await text_page(batches, offset)
         if page.next_offset < batches[-1].next_offset:
             following = page.next_offset
         _count_read(call, page.messages, len(page.messages))
         return _as_text(call, kind, page.messages, following)
 
-    return await at_owner(call, name, here)
+    async def text_page(batches: list[StoredBatch], offset: int) -> _Page:
+        room = max(bytes_max, MESSAGE_BYTES_MAX)
+        page = _Page(call.services.broker.open_batches, name.partition, limit, room)
+        await page.fill(batches, offset)
+        return page
+
+    async def there(owner: Owner) -> web.StreamResponse:
+        asked = Read.of(name, position, bytes_max, limit, compacted=compacted)
+        given = await call.services.remote.read(owner, call.identity, asked, wait_s)
+        batches, following = batches_of(given), given.following
+        if not batches:
+            return web.Response(status=204, headers={NEXT_OFFSET_HEADER: str(following)})
+        if kind == RECORD_BATCH:
+            told = entries_told(_entries(batches))
+            if told < len(batches):
+                batches, following = batches[:told], batches[told - 1].next_offset
+            call.messages += sum(batch.header.record_count for batch in batches)
+            return _as_batches(call, batches, following)
+        page = await text_page(batches, given.offset)
+        if page.next_offset < batches[-1].next_offset:
+            following = page.next_offset
+        call.messages += len(page.messages)
+        return _as_text(call, kind, page.messages, following)
+
+    return await at_owner(call, name, here, there)
 
 
 async def _follow(
@@ -117,20 +140,35 @@ async def _follow(
         batches = await partition.read(
             offset, bytes_max=PAGE_BYTES, count_max=PAGE_MESSAGES, wait_s=wait_s
         )
+        page = await made_of(batches, offset)
+        if kind == RECORD_BATCH:
+            _count(call, batches)
+        else:
+            _count_read(call, page.messages, len(page.messages))
+        return page
+
+    async def page_of_other(owner: Owner, start: str, wait_s: float) -> Page:
+        position = position_of(start)
+        assert position is not None
+        asked = Read.of(name, position, PAGE_BYTES, PAGE_MESSAGES, compacted=False)
+        given = await call.services.remote.read(owner, call.identity, asked, wait_s)
+        page = await made_of(batches_of(given), given.offset)
+        call.messages += page.next_offset - given.offset
+        return page
+
+    async def made_of(batches: list[StoredBatch], offset: int) -> Page:
         if not batches:
             return Page([], offset)
         if kind == RECORD_BATCH:
-            _count(call, batches)
             times = append_times(batches)
             return Page([], batches[-1].next_offset, _joined(batches), times, _entries(batches))
         room = max(PAGE_BYTES, MESSAGE_BYTES_MAX)
         page = _Page(call.services.broker.open_batches, name.partition, PAGE_MESSAGES, room)
         await page.fill(batches, offset)
-        _count_read(call, page.messages, len(page.messages))
         return Page(page.messages, page.next_offset)
 
     start = call.text("from", "earliest")
-    return await follow(call, name, kind, start, page_of)
+    return await follow(call, name, kind, start, page_of, page_of_other)
 
 
 async def offsets(call: Call) -> web.StreamResponse:
@@ -219,9 +257,6 @@ async def _offset(
 
 # ---- positions
 
-Position = str | int | MessageId | tuple[int]
-"""`earliest` or `latest`, an offset, a message id, or a time as `(milliseconds,)`."""
-
 
 def position_of(text: str) -> Position | None:
     """What `text` means as a place in a partition; `None` when it means nothing."""
@@ -243,13 +278,6 @@ def parse_position(call: Call, parameter: str, default: str) -> Position:
     if found is None:
         raise bad_parameter(parameter, text, POSITIONS + time_hint(text))
     return found
-
-
-async def resolve(partition: Partition | CompactedLog, position: Position) -> int:
-    """The offset that `position` means in this partition, or in its compacted view."""
-    if isinstance(position, tuple) and not isinstance(position, MessageId):
-        return await partition.resolve(time_ms=position[0])
-    return await partition.resolve(at=position)
 
 
 def _query_text(text: str) -> str:

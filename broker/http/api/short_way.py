@@ -32,7 +32,6 @@ from aiohttp import HttpVersion11
 from aiohttp.helpers import rfc822_formatted_time
 
 from octavo.broker.errors import NotOwner, OwnerUnreachable, PartitionMoving, TopicChanged
-from octavo.broker.http.api.passed_on import PassedOn
 from octavo.broker.http.api.publish import (
     count_single,
     may_be_single,
@@ -46,6 +45,7 @@ from octavo.broker.http.gate import Grant
 from octavo.broker.http.held_bytes import share_of
 from octavo.broker.http.problems import PROBLEM_TYPE, Problem
 from octavo.broker.http.services import Services
+from octavo.broker.operations.gathered import RemoteGatherings
 from octavo.broker.partition.gathering import Joined, Stored
 from octavo.broker.types import PartitionName, TopicName
 from octavo.protocol.due import is_delayed
@@ -123,7 +123,7 @@ class ShortWay:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._passed_on = PassedOn(services)
+        self._elsewhere = RemoteGatherings(services.remote)
         self._young: dict[bytes, KnownHead] = {}
         self._old: dict[bytes, KnownHead] = {}
 
@@ -216,7 +216,7 @@ class ShortWay:
             assert owner is not None
             owner_url, joined = (
                 owner.url,
-                self._passed_on.join(name, owner, record, known.grant.identity),
+                self._elsewhere.join(name, owner, record, known.grant.identity),
             )
         stored = _ShortCall(
             services, known.call, topic.incarnation, name, owner_url, len(body), share, caller,

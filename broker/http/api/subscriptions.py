@@ -18,7 +18,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from octavo.broker.errors import SubscriptionNotFound, TopicNotFound
 from octavo.broker.http.api.answers import DeadLetters, Subscription, SubscriptionFigures
-from octavo.broker.http.api.read import position_of, resolve
+from octavo.broker.http.api.read import position_of
 from octavo.broker.http.api.topic_body import (
     SubscriptionBody,
     show_subscription_settings,
@@ -30,6 +30,7 @@ from octavo.broker.http.call import JSON, Call, time_hint
 from octavo.broker.http.forwarding import all_or_raise, ask_all, ask_partition, at_owner, topic_of
 from octavo.broker.http.problems import Problem
 from octavo.broker.internal_topics import check_not_internal
+from octavo.broker.operations.local import resolve
 from octavo.broker.partition.partition import Partition
 from octavo.broker.subscriptions.dead_letters import with_dead_letters
 from octavo.broker.types import (

@@ -32,6 +32,7 @@ from tests.sim.mutants import (
     tested_broker_bugs,
     tested_caller_bugs,
     tested_ledger_bugs,
+    tested_operation_bugs,
     tested_partition_bugs,
     tested_repeat_bugs,
     tested_v3_bugs,
@@ -206,5 +207,10 @@ SECTIONS = (
         "What is another's",
         "Planted in what a caller may do to ledgers and bulk loads that are not its own.",
         tested=tested_caller_bugs.BUGS,
+    ),
+    Section(
+        "Operations between brokers",
+        "Planted in the connection that brokers ask one another by.",
+        tested=tested_operation_bugs.BUGS,
     ),
 )

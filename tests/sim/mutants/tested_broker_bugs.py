@@ -584,7 +584,7 @@ BUGS = (
         "issues/test_deposed_owner_refuses_for_good.py",
         (
             Edit(
-                "octavo.broker.http.forwarding:with_owner",
+                "octavo.broker.operations.routing:with_owner",
                 "await partition.prove()",
                 "pass",
             ),

@@ -1,0 +1,194 @@
+"""Operations between brokers, on the HTTP side: the connection's beginning, and the rules.
+
+`Door` takes a connection over from HTTP after its upgrade (broker/operations/upgrade.py). The
+rules of rights, quotas and rates are still kept by HTTP: an operation of another broker's caller
+goes by the same ones as a request to this broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, MutableMapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from octavo.broker.http.broker_calls import FORWARDED_HEADER, BrokerProof
+from octavo.broker.http.problems import Problem, refusal_of
+from octavo.broker.http.producer_ids import bound_for
+from octavo.broker.operations.frames import keys_of
+from octavo.broker.operations.kinds import RULES, AnyOperation
+from octavo.broker.operations.links import AnsweringLink
+from octavo.broker.operations.remote import Place, Proof, Remote, hello_of, seals_of
+from octavo.broker.operations.serving import Serving
+from octavo.broker.operations.upgrade import NONCE_HEADER, PATH, PROTOCOL, answer_head, is_nonce
+from octavo.broker.types import StoredBatch, TopicName
+from octavo.security.principal import Identity
+from octavo.security.rules import Kind, Resource
+from octavo.tls.contexts import Certificates
+
+if TYPE_CHECKING:
+    from octavo.broker.http.call import Call
+    from octavo.broker.http.config import HttpConfig
+    from octavo.broker.http.services import Services
+
+CALL = "operation"
+"""What an operation is called where calls are told of: in the log of decisions."""
+
+
+def new_remote(
+    own: Identity,
+    broker_id: str,
+    config: HttpConfig,
+    proof: BrokerProof,
+    call_key: bytes,
+    draw_nonce: Callable[[], str],
+    tls: Certificates | None,
+    count: Callable[[], object],
+) -> Remote:
+    """The connections of a broker to all others."""
+
+    def enter(headers: MutableMapping[str, str], target: str) -> None:
+        proof.enter(headers, broker_id, target, "GET", PATH, own)
+
+    async def dial(place: Place, protocol: Callable[[], asyncio.Protocol]) -> object:
+        context = None
+        if place.is_tls:
+            context = tls.client if tls and tls.client else True
+        return await asyncio.get_running_loop().create_connection(
+            protocol, place.host, place.port, ssl=context
+        )
+
+    return Remote(broker_id, config, Proof(call_key, enter, draw_nonce), dial, count)
+
+
+class HttpRules:
+    """See `octavo.broker.operations.local.Rules`."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def admit(self, identity: Identity, operation: AnyOperation, peer: str) -> None:
+        """See `Rules`."""
+        needs = RULES[type(operation)].needs
+        resource = Resource(Kind.TOPIC, str(operation.name.topic_name))
+        self._services.gate.admit_passed_on(identity, needs, resource, peer, CALL)
+
+    def owned(self, namespace: str) -> None:
+        """See `Rules`."""
+        self._services.quotas.owned_here(namespace)
+
+    def may_publish(self, topic: TopicName) -> None:
+        """See `Rules`."""
+        self._services.quotas.may_publish(topic)
+
+    def stored(self, topic: TopicName, size: int, messages: int) -> None:
+        """See `Rules`."""
+        self._services.quotas.stored(topic, size, messages)
+
+    def published(self, size: int, messages: int) -> None:
+        """See `Rules`."""
+        self._services.metrics.messages_published.inc(messages)
+        self._services.metrics.bytes_published.inc(size)
+
+    def may_read(self, topic: TopicName) -> None:
+        """See `Rules`."""
+        self._services.quotas.may_read(topic)
+
+    def given(self, topic: TopicName, batches: list[StoredBatch], messages: int) -> None:
+        """See `Rules`."""
+        self._services.metrics.messages_read.inc(messages)
+        self._services.quotas.given(topic, batches, messages)
+
+    def bound(self, identity: Identity, batch: bytes) -> bytes:
+        """See `Rules`."""
+        return bound_for(self._services, identity, batch)
+
+
+class _Switched(web.StreamResponse):
+    """The answer to a request whose connection is no longer HTTP: all of it is out."""
+
+    @property
+    def prepared(self) -> bool:
+        """Nothing is to be sent any more."""
+        return True
+
+    async def prepare(self, request: web.BaseRequest) -> None:
+        """Send nothing."""
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Send nothing."""
+
+
+class _Accepted(AnsweringLink):
+    """The end that answers, on a connection that aiohttp has accepted."""
+
+    http: asyncio.Protocol
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection has ended: HTTP counts it no more."""
+        super().connection_lost(exc)
+        self.http.connection_lost(exc)
+
+
+class Door:
+    """Where other brokers open their connections to this one."""
+
+    def __init__(self, call_key: bytes, draw_nonce: Callable[[], str]) -> None:
+        self._call_key = call_key
+        self._draw_nonce = draw_nonce
+        self._serving: Serving | None = None
+
+    async def accept(self, call: Call) -> web.StreamResponse:
+        """Answer the upgrade of another broker, and serve its operations until it ends."""
+        headers, services = call.request.headers, call.services
+        wanted, theirs = headers.get("Upgrade", ""), headers.get(NONCE_HEADER, "")
+        if wanted != PROTOCOL or not is_nonce(theirs):
+            raise Problem(
+                426,
+                "other-protocol",
+                f"this broker speaks {PROTOCOL}, not {wanted[:60] or 'HTTP'}, and wants 32 "
+                f"hexadecimal digits in {NONCE_HEADER}: all brokers of a cluster must be of one "
+                "version",
+                headers={"Upgrade": PROTOCOL, "Connection": "close"},
+            )
+        transport = call.request.transport
+        if transport is None:
+            raise ConnectionResetError("the broker that asked is gone")
+        own, nonce = services.broker.broker_id, self._draw_nonce()
+        keys = keys_of(self._call_key, headers[FORWARDED_HEADER], own, (theirs, nonce))
+        sends, receives = seals_of(keys, is_tls=transport.get_extra_info("sslcontext") is not None)
+        run = partial(_run, self._serves(services), call.peer)
+        link = _Accepted(hello_of(own), sends, receives, run)
+        link.http = call.request.protocol
+        transport.write(answer_head(nonce))
+        transport.set_protocol(link)
+        link.connection_made(transport)
+        services.in_hand.leave()  # it is no request any more; its operations are counted one by one
+        try:
+            await link.closed
+        finally:
+            services.in_hand.enter()
+            link.end("this broker stops")
+        answer = _Switched(status=101)
+        answer.force_close()
+        return answer
+
+    def _serves(self, services: Services) -> Serving:
+        if self._serving is None:
+            self._serving = Serving(
+                services.broker,
+                HttpRules(services),
+                refusal_of,
+                lambda: services.ready and not services.stopping.is_set(),
+                services.in_hand.enter,
+                services.in_hand.leave,
+            )
+        return self._serving
+
+
+async def _run(
+    serving: Serving, peer: str, payload: bytes, reserve: int, deadline_s: float
+) -> tuple[bytes, bool]:
+    return await serving.answer(payload, reserve, deadline_s, peer)

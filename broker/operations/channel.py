@@ -1,0 +1,519 @@
+"""One connection between two brokers, each side as a table of requests. Pure.
+
+One broker asks, the other answers. Many requests are under way at once. At the asking side:
+
+    state     means                                     leaves by
+    WAITING   nothing of it was sent                    its first piece, cancel (forgotten)
+    PARTLY    some pieces were sent                     its last piece, cancel
+    OUT       all of it was sent: it may be done        the end of its answer, cancel
+    GONE      it was cancelled after a piece was sent   the end of its answer, or ENDED
+
+The answering side owes each request that has begun to come exactly one ANSWER, REFUSED or ENDED; by
+that the asking side gets the room of the request back, so nothing is counted for ever.
+
+Room: requests under way have at most `asked_bytes`, and the answers that they may get, which are
+reserved when a request is sent, at most `answer_bytes`; a request that is alone may have more. So
+neither side holds more than that, whatever the other one does. What waits for room at the asking
+side has at most `waiting_bytes`.
+
+Order: requests of one priority are sent in the order in which they were asked. A more urgent one
+goes between the pieces of others, answers likewise; of `URGENT_IN_A_ROW` urgent pieces, one of
+another kind goes, so nothing waits for ever.
+
+A connection that ends tells which requests may have been done: those of which all was sent. A part
+of a request is never begun.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+from collections import deque
+from typing import NamedTuple
+
+from octavo.broker.errors import Overloaded
+from octavo.broker.operations.frames import BrokenChannel, Frame, Kind
+
+PIECE_BYTES = 64 * 1024
+"""Requests and answers go out in such pieces, so that more urgent ones get between them. At most
+`DATA_BYTES_MAX`."""
+URGENT_IN_A_ROW = 8
+"""Pieces."""
+NUMBER_MAX = 2**32 - 1
+_DEADLINES_KEPT = 64
+
+
+class Priority(enum.IntEnum):
+    """Which piece goes first."""
+
+    URGENT = 0
+    """Publishes: short, and their callers wait."""
+    LATER = 1
+    """Reads."""
+
+
+class Windows(NamedTuple):
+    """How much one connection may have under way."""
+
+    requests: int = 16_384
+    asked_bytes: int = 16 * 1024 * 1024
+    answer_bytes: int = 32 * 1024 * 1024
+    waiting_bytes: int = 64 * 1024 * 1024
+    """Of the asking side alone."""
+
+
+DEFAULT_WINDOWS = Windows()
+
+
+class State(enum.Enum):
+    """Of a request at the asking side."""
+
+    WAITING = "waiting"
+    PARTLY = "partly"
+    OUT = "out"
+    GONE = "gone"
+
+
+class Answer(NamedTuple):
+    """A request's whole answer."""
+
+    number: int
+    payload: bytes
+    refused: bool
+
+
+class Asked(NamedTuple):
+    """A request that has come as a whole."""
+
+    number: int
+    payload: bytes
+    priority: Priority
+    reserve: int
+    deadline_s: float
+
+
+class Stopped(NamedTuple):
+    """The asking side wants no answer to this request, which was begun."""
+
+    number: int
+
+
+class Lost(NamedTuple):
+    """Requests without an answer when the connection ended."""
+
+    not_done: tuple[int, ...]
+    """They cannot have been begun."""
+    maybe_done: tuple[int, ...]
+
+
+class _Outgoing:
+    """A request or an answer on its way out."""
+
+    __slots__ = ("first", "number", "payload", "sent")
+
+    def __init__(self, first: Frame, payload: bytes) -> None:
+        self.first = first
+        self.number = first.number
+        self.payload = memoryview(payload)
+        self.sent = -1
+        """Bytes; −1: not even the first frame."""
+
+    @property
+    def is_out(self) -> bool:
+        return self.sent >= len(self.payload)
+
+    def next_frame(self) -> Frame:
+        start = max(self.sent, 0)
+        piece = self.payload[start : start + PIECE_BYTES]
+        is_first = self.sent < 0
+        self.sent = start + len(piece)
+        if is_first:
+            return self.first._replace(data=piece)
+        return Frame(Kind.MORE, self.number, piece)
+
+
+class _Outbox:
+    """What is to be sent, by priority."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Priority, deque[_Outgoing]] = {one: deque() for one in Priority}
+        self._at_once: deque[Frame] = deque()
+        self._in_a_row = 0
+
+    def describe(self) -> dict[str, int]:
+        return {"to_send": sum(map(len, self._lines.values())) + len(self._at_once)}
+
+    def put(self, priority: Priority, outgoing: _Outgoing) -> None:
+        self._lines[priority].append(outgoing)
+
+    def put_at_once(self, frame: Frame) -> None:
+        """A frame without data, before all others."""
+        self._at_once.append(frame)
+
+    def drop(self, priority: Priority, outgoing: _Outgoing) -> None:
+        self._lines[priority].remove(outgoing)
+
+    def head(self, priority: Priority) -> _Outgoing | None:
+        line = self._lines[priority]
+        return line[0] if line else None
+
+    def order(self) -> tuple[Priority, Priority]:
+        if self._in_a_row >= URGENT_IN_A_ROW:
+            return Priority.LATER, Priority.URGENT
+        return Priority.URGENT, Priority.LATER
+
+    def next_at_once(self) -> Frame | None:
+        return self._at_once.popleft() if self._at_once else None
+
+    def take_piece(self, priority: Priority) -> Frame:
+        line = self._lines[priority]
+        frame = line[0].next_frame()
+        if line[0].is_out:
+            line.popleft()
+        others_wait = priority is Priority.URGENT and self._lines[Priority.LATER]
+        self._in_a_row = self._in_a_row + 1 if others_wait else 0
+        return frame
+
+
+class _Incoming:
+    """A request or an answer of which not all has come."""
+
+    __slots__ = ("first", "parts", "size")
+
+    def __init__(self, first: Frame) -> None:
+        self.first = first
+        self.parts: list[bytes | memoryview] = []
+        self.size = 0
+
+    def take(self, data: bytes | memoryview) -> bool:
+        """Whether it is whole now. Raises `BrokenChannel`."""
+        self.parts.append(data)
+        self.size += len(data)
+        if self.size > self.first.size or not (len(data) or self.size == self.first.size):
+            raise BrokenChannel(f"{self.size} bytes of request {self.first.number} came, and it "
+                                f"has {self.first.size}")  # fmt: skip
+        return self.size == self.first.size
+
+    def payload(self) -> bytes:
+        return b"".join(self.parts)
+
+
+class _Request:
+    """At the asking side."""
+
+    __slots__ = ("deadline_s", "incoming", "outgoing", "priority", "reserve", "state")
+
+    def __init__(
+        self, outgoing: _Outgoing, priority: Priority, reserve: int, deadline_s: float
+    ) -> None:
+        self.outgoing = outgoing
+        self.priority = priority
+        self.reserve = reserve
+        self.deadline_s = deadline_s
+        self.state = State.WAITING
+        self.incoming: _Incoming | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.outgoing.payload)
+
+
+class Asking:
+    """The side that asks."""
+
+    def __init__(self, windows: Windows = DEFAULT_WINDOWS) -> None:
+        self._windows = windows
+        self._requests: dict[int, _Request] = {}
+        self._outbox = _Outbox()
+        self._deadlines: list[tuple[float, int]] = []
+        self._last = 0
+        self._waiting_bytes = 0
+        self._under_way = 0
+        self._asked_bytes = 0
+        self._reserved_bytes = 0
+
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {
+            "requests": len(self._requests),
+            "waiting_bytes": self._waiting_bytes,
+            "under_way": self._under_way,
+            "asked_bytes": self._asked_bytes,
+            "reserved_bytes": self._reserved_bytes,
+            **self._outbox.describe(),
+        }
+
+    def state_of(self, number: int) -> State | None:
+        """How far the request is; None when it is over."""
+        request = self._requests.get(number)
+        return None if request is None else request.state
+
+    def ask(self, payload: bytes, *, priority: Priority, reserve: int, deadline_s: float) -> int:
+        """Line a request up; its number. `reserve`: as long as its answer may be.
+
+        Raises `Overloaded`.
+        """
+        size = len(payload)
+        if self._waiting_bytes and self._waiting_bytes + size > self._windows.waiting_bytes:
+            raise Overloaded(
+                f"{self._waiting_bytes} bytes of requests wait for the connection to the broker "
+                "that owns the partition, which is their bound: come back in a moment"
+            )
+        number = self._last % NUMBER_MAX + 1
+        while number in self._requests:
+            number = number % NUMBER_MAX + 1
+        self._last = number
+        first = Frame(Kind.ASK, number, size=size, reserve=reserve, priority=priority)
+        outgoing = _Outgoing(first, payload)
+        self._requests[number] = _Request(outgoing, priority, reserve, deadline_s)
+        self._outbox.put(priority, outgoing)
+        self._waiting_bytes += size
+        if len(self._deadlines) > 2 * len(self._requests) + _DEADLINES_KEPT:
+            # Most requests end long before their deadline: forget those of requests that are over.
+            self._deadlines = [(r.deadline_s, n) for n, r in self._requests.items()]
+            heapq.heapify(self._deadlines)
+        else:
+            heapq.heappush(self._deadlines, (deadline_s, number))
+        return number
+
+    def next_frame(self, now_s: float) -> Frame | None:
+        """What to send next; None when nothing may be sent."""
+        if (at_once := self._outbox.next_at_once()) is not None:
+            return at_once
+        for priority in self._outbox.order():
+            outgoing = self._outbox.head(priority)
+            if outgoing is None:
+                continue
+            request = self._requests[outgoing.number]
+            if request.state is State.WAITING:
+                if not self._has_room(request):
+                    continue
+                self._begin(request, now_s)
+            frame = self._outbox.take_piece(priority)
+            if outgoing.is_out:
+                request.state = State.OUT
+            return frame
+        return None
+
+    def cancel(self, number: int) -> None:
+        """Nobody wants its answer any more. For a number that is over nothing happens."""
+        request = self._requests.get(number)
+        if request is None or request.state is State.GONE:
+            return
+        if request.state is State.WAITING:
+            self._outbox.drop(request.priority, request.outgoing)
+            self._waiting_bytes -= request.size
+            del self._requests[number]
+            return
+        if request.state is State.PARTLY:
+            self._outbox.drop(request.priority, request.outgoing)
+        request.state = State.GONE
+        self._outbox.put_at_once(Frame(Kind.CANCEL, number))
+
+    def take(self, frame: Frame) -> Answer | None:
+        """The whole answer, if this frame ends one that is wanted. Raises `BrokenChannel`."""
+        request = self._requests.get(frame.number)
+        if request is None or request.state is State.WAITING:
+            raise BrokenChannel(f"an answer to request {frame.number} came, which was not sent")
+        if frame.kind is Kind.ENDED:
+            if request.state is not State.GONE:
+                raise BrokenChannel(f"request {frame.number} was ended, and nobody cancelled it")
+            self._end(frame.number, request)
+            return None
+        if frame.kind in (Kind.ANSWER, Kind.REFUSED):
+            if request.incoming is not None:
+                raise BrokenChannel(f"a second answer to request {frame.number} came")
+            if request.state is State.PARTLY:
+                raise BrokenChannel(f"request {frame.number} was answered before it was sent")
+            request.incoming = _Incoming(frame)
+        elif frame.kind is not Kind.MORE or request.incoming is None:
+            raise BrokenChannel(f"a frame {frame.kind.name} of request {frame.number} came")
+        incoming = request.incoming
+        if incoming.first.size > request.reserve:
+            raise BrokenChannel(
+                f"the answer to request {frame.number} has {incoming.first.size} bytes, and "
+                f"{request.reserve} were reserved"
+            )
+        if not incoming.take(frame.data):
+            return None
+        wanted = request.state is not State.GONE
+        self._end(frame.number, request)
+        if not wanted:
+            return None
+        return Answer(frame.number, incoming.payload(), incoming.first.kind is Kind.REFUSED)
+
+    def overdue(self, now_s: float) -> list[tuple[int, State]]:
+        """Requests whose time is up, and how far they were. They are cancelled."""
+        found: list[tuple[int, State]] = []
+        while self._deadlines and self._deadlines[0][0] <= now_s:
+            _, number = heapq.heappop(self._deadlines)
+            request = self._requests.get(number)
+            if request is None or request.state is State.GONE or request.deadline_s > now_s:
+                continue
+            found.append((number, request.state))
+            self.cancel(number)
+        return found
+
+    @property
+    def next_deadline_s(self) -> float | None:
+        """When to call `overdue`."""
+        while self._deadlines:
+            request = self._requests.get(self._deadlines[0][1])
+            if request is not None and request.state is not State.GONE:
+                return self._deadlines[0][0]
+            heapq.heappop(self._deadlines)
+        return None
+
+    def lose(self) -> Lost:
+        """The connection has ended: nothing is under way any more."""
+        not_done = [n for n, r in self._requests.items() if r.state in _NOT_SENT]
+        maybe_done = [n for n, r in self._requests.items() if r.state is State.OUT]
+        self._requests.clear()
+        self._deadlines.clear()
+        self._outbox = _Outbox()
+        self._waiting_bytes = self._under_way = self._asked_bytes = self._reserved_bytes = 0
+        return Lost(tuple(not_done), tuple(maybe_done))
+
+    def _has_room(self, request: _Request) -> bool:
+        windows = self._windows
+        if not self._under_way:
+            return True
+        return (
+            self._under_way < windows.requests
+            and self._asked_bytes + request.size <= windows.asked_bytes
+            and self._reserved_bytes + request.reserve <= windows.answer_bytes
+        )
+
+    def _begin(self, request: _Request, now_s: float) -> None:
+        left_ms = min(max(0, round((request.deadline_s - now_s) * 1000)), NUMBER_MAX)
+        request.outgoing.first = request.outgoing.first._replace(left_ms=left_ms)
+        request.state = State.PARTLY
+        self._waiting_bytes -= request.size
+        self._under_way += 1
+        self._asked_bytes += request.size
+        self._reserved_bytes += request.reserve
+
+    def _end(self, number: int, request: _Request) -> None:
+        del self._requests[number]
+        self._under_way -= 1
+        self._asked_bytes -= request.size
+        self._reserved_bytes -= request.reserve
+
+
+_NOT_SENT = (State.WAITING, State.PARTLY)
+
+
+class _Owed:
+    """A request at the answering side."""
+
+    __slots__ = ("answer", "asked", "incoming", "priority", "reserve", "size")
+
+    def __init__(self, frame: Frame, priority: Priority) -> None:
+        self.priority = priority
+        self.reserve = frame.reserve
+        self.size = frame.size
+        self.incoming: _Incoming | None = _Incoming(frame)
+        self.asked: Asked | None = None
+        self.answer: _Outgoing | None = None
+
+
+class Answering:
+    """The side that answers."""
+
+    def __init__(self, windows: Windows = DEFAULT_WINDOWS) -> None:
+        self._windows = windows
+        self._owed: dict[int, _Owed] = {}
+        self._outbox = _Outbox()
+        self._asked_bytes = 0
+        self._reserved_bytes = 0
+
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {
+            "owed": len(self._owed),
+            "asked_bytes": self._asked_bytes,
+            "reserved_bytes": self._reserved_bytes,
+            **self._outbox.describe(),
+        }
+
+    def take(self, frame: Frame, now_s: float) -> Asked | Stopped | None:
+        """A request that is whole now, or one that is to be stopped. Raises `BrokenChannel`."""
+        if frame.kind is Kind.ASK:
+            self._begin(frame)
+        owed = self._owed.get(frame.number)
+        if frame.kind is Kind.CANCEL:
+            return self._cancel(frame.number, owed)
+        if owed is None or owed.incoming is None or frame.kind not in (Kind.ASK, Kind.MORE):
+            raise BrokenChannel(f"a frame {frame.kind.name} of request {frame.number} came")
+        if not owed.incoming.take(frame.data):
+            return None
+        first, payload = owed.incoming.first, owed.incoming.payload()
+        owed.incoming = None
+        owed.asked = Asked(
+            frame.number, payload, owed.priority, owed.reserve, now_s + first.left_ms / 1000
+        )
+        return owed.asked
+
+    def answer(self, number: int, payload: bytes, *, refused: bool = False) -> None:
+        """Answer a request, unless it was ended meanwhile."""
+        owed = self._owed.get(number)
+        if owed is None or owed.answer is not None:
+            return
+        assert owed.asked is not None, "it has not come as a whole"
+        kind = Kind.REFUSED if refused else Kind.ANSWER
+        owed.answer = _Outgoing(Frame(kind, number, size=len(payload)), payload)
+        self._outbox.put(owed.priority, owed.answer)
+
+    def next_frame(self) -> Frame | None:
+        """What to send next."""
+        if (at_once := self._outbox.next_at_once()) is not None:
+            return at_once
+        for priority in self._outbox.order():
+            outgoing = self._outbox.head(priority)
+            if outgoing is not None:
+                frame = self._outbox.take_piece(priority)
+                if outgoing.is_out:
+                    self._end(outgoing.number)
+                return frame
+        return None
+
+    def lose(self) -> tuple[int, ...]:
+        """The connection has ended: the requests that were begun, which nobody waits for."""
+        begun = tuple(n for n, owed in self._owed.items() if owed.asked and not owed.answer)
+        self._owed.clear()
+        self._outbox = _Outbox()
+        self._asked_bytes = self._reserved_bytes = 0
+        return begun
+
+    def _begin(self, frame: Frame) -> None:
+        windows = self._windows
+        if frame.number in self._owed:
+            raise BrokenChannel(f"request {frame.number} came twice")
+        if self._owed and (
+            len(self._owed) >= windows.requests
+            or self._asked_bytes + frame.size > windows.asked_bytes
+            or self._reserved_bytes + frame.reserve > windows.answer_bytes
+        ):
+            raise BrokenChannel(
+                f"request {frame.number} came beyond the bounds: {len(self._owed)} are under way "
+                f"with {self._asked_bytes} bytes, answers may have {self._reserved_bytes}"
+            )
+        try:
+            priority = Priority(frame.priority)
+        except ValueError:
+            raise BrokenChannel(f"request {frame.number} has priority {frame.priority}") from None
+        self._owed[frame.number] = _Owed(frame, priority)
+        self._asked_bytes += frame.size
+        self._reserved_bytes += frame.reserve
+
+    def _cancel(self, number: int, owed: _Owed | None) -> Stopped | None:
+        if owed is None or owed.answer is not None:
+            return None  # its answer is on the way, which ends it too
+        self._end(number)
+        self._outbox.put_at_once(Frame(Kind.ENDED, number))
+        return None if owed.asked is None else Stopped(number)
+
+    def _end(self, number: int) -> None:
+        owed = self._owed.pop(number)
+        self._asked_bytes -= owed.size
+        self._reserved_bytes -= owed.reserve

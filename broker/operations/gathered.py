@@ -1,0 +1,48 @@
+"""Single messages for partitions of other brokers, sent together.
+
+Of brokers behind a load balancer that knows no owners, most get calls that are another one's. What
+comes while some are under way goes in one batch, as it would at its owner (partition/gathering.py):
+a record batch, made here, stored there as it is.
+
+Promises: a message is answered as its owner would; all of a batch or none; an outcome that is not
+known is told as such to all of it. Keeps nothing: a crash cuts the callers' connections as well.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from octavo.broker.operations.remote import Remote
+from octavo.broker.partition.gathering import Gathering, Joined
+from octavo.broker.types import Owner, PartitionName, Published
+from octavo.protocol.records import Record
+from octavo.security.principal import Identity
+
+TARGETS_KEPT = 1024
+"""Partitions with their owners, of each caller; beyond, those with nothing under way are let go."""
+
+
+class RemoteGatherings:
+    """Of one broker."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
+        self._gatherings: dict[tuple[PartitionName, Owner, Identity], Gathering] = {}
+
+    def join(self, name: PartitionName, owner: Owner, record: Record, identity: Identity) -> Joined:
+        """Send a message to the partition's owner, perhaps with others of the same caller."""
+        gathering = self._gatherings.get((name, owner, identity))
+        if gathering is None:
+            if len(self._gatherings) >= TARGETS_KEPT:
+                self._gatherings = {k: one for k, one in self._gatherings.items() if not one.idle}
+            gathering = Gathering(partial(self._publish, name, owner, identity))
+            self._gatherings[name, owner, identity] = gathering
+        return gathering.join(record)
+
+    async def _publish(
+        self, name: PartitionName, owner: Owner, identity: Identity, batch: bytes
+    ) -> Published:
+        found = await self._remote.publish(owner, identity, name, [batch])
+        published = found.fates[0].published
+        assert published is not None, "what refuses a batch that is alone refuses the operation"
+        return published

@@ -1,0 +1,270 @@
+"""The typed operations that a partition's owner runs, whoever asks, and their answers. Pure.
+
+`RULES` has one row for each: what its caller must be allowed to do, how urgent it is, whether it
+may be asked again when its outcome is unknown, and what its answer is. An operation without a row
+cannot be sent.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from octavo.broker.errors import BrokerError
+from octavo.broker.operations.channel import Priority
+from octavo.broker.types import MessageId, PartitionName, Published
+from octavo.protocol.batch import BatchHeader
+from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
+from octavo.security.principal import Identity, Standing
+from octavo.security.rules import Operation
+
+REFUSAL_BYTES_MAX = 2 * 1024
+"""A longer refusal is cut."""
+PAGE_BYTES_MAX = 8 * 1024 * 1024
+"""Of batches in an answer, besides the one batch that an answer always has room for."""
+_DETAIL_CHARS_MAX = 900
+
+Position = str | int | MessageId | tuple[int]
+"""`earliest` or `latest`, an offset, a message id, or a time as `(milliseconds,)`."""
+
+
+class Publish(msgspec.Struct, frozen=True, array_like=True, tag="publish"):
+    """Store record batches, one after the other."""
+
+    name: PartitionName
+    batches: list[bytes]
+    expected_offset: int | None = None
+    """Of the first; those after it follow it."""
+    access: int | None = None
+    """The epoch of exclusive access."""
+    is_single: bool = False
+    """There is one batch with one message, without a producer: the message may share the batch that
+    is stored with others."""
+
+
+class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
+    """Give batches from a place on; does not wait for new ones."""
+
+    name: PartitionName
+    at: str | int | list[int]
+    bytes_max: int
+    count_max: int
+    compacted: bool = False
+
+    @classmethod
+    def of(
+        cls, name: PartitionName, at: Position, bytes_max: int, count_max: int, *, compacted: bool
+    ) -> Read:
+        """Read at a place; a message id and a time are lists of three and of one number."""
+        place = list(at) if isinstance(at, tuple) else at
+        return cls(name, place, bytes_max, count_max, compacted)
+
+    @property
+    def page_bytes(self) -> int:
+        """How many bytes of batches the answer may have, unless the first batch has more."""
+        return min(self.bytes_max, PAGE_BYTES_MAX)
+
+    @property
+    def place(self) -> Position:
+        """The place as it was given to `of`."""
+        at = self.at
+        if not isinstance(at, list):
+            return at
+        return MessageId(*at) if len(at) == 3 else (at[0],)
+
+
+class Await(msgspec.Struct, frozen=True, array_like=True, tag="await"):
+    """Wait until there is something at this offset. Its answer says only that."""
+
+    name: PartitionName
+    offset: int
+    wait_ms: int
+    compacted: bool = False
+
+
+AnyOperation = Publish | Read | Await
+
+
+class Refusal(msgspec.Struct, frozen=True, array_like=True):
+    """Why an operation, or one batch of it, was refused: a problem of the API."""
+
+    status: int
+    code: str
+    detail: str
+    retryable: bool = False
+    headers: dict[str, str] = {}
+    extra: dict[str, Any] = {}
+
+    def cut(self) -> Refusal:
+        """The same within `REFUSAL_BYTES_MAX`."""
+        if len(msgspec.msgpack.encode(self)) <= REFUSAL_BYTES_MAX:
+            return self
+        short = msgspec.structs.replace(self, detail=self.detail[:_DETAIL_CHARS_MAX])
+        if len(msgspec.msgpack.encode(short)) <= REFUSAL_BYTES_MAX:
+            return short
+        return Refusal(self.status, self.code[:100], short.detail[:300], self.retryable)
+
+
+class Fate(msgspec.Struct, frozen=True, array_like=True):
+    """What became of one batch: one of the two."""
+
+    published: Published | None
+    refusal: Refusal | None = None
+    number: int = 0
+    """Which message of the stored batch a single one is."""
+
+
+class Stored(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to `Publish`: one fate a batch, in their order. `epoch`: of the partition."""
+
+    fates: list[Fate]
+    epoch: int
+
+
+class GivenBatch(msgspec.Struct, frozen=True, array_like=True):
+    """A batch as stored. `gaps`: of a compacted view, where offsets are missing.
+
+    `header` is as it is shown: it has the append time, which the owner knows and `data` does not
+    tell (protocol/append_time.py).
+    """
+
+    base_offset: int
+    ledger_id: int
+    entry_id: int
+    header: BatchHeader
+    data: bytes
+    gaps: bool = False
+
+
+class Given(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to `Read`. `offset`: of the place that was asked for."""
+
+    batches: list[GivenBatch]
+    offset: int
+    following: int
+    """The offset to go on at."""
+    epoch: int
+
+
+class Awaited(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to `Await`: there is something, or the time is up."""
+
+    is_there: bool
+
+
+AnyAnswer = Stored | Given | Awaited
+
+
+class Caller(msgspec.Struct, frozen=True, array_like=True):
+    """The client for which a broker asks: its `Identity`, but for what its proof rests on."""
+
+    name: str
+    groups: list[str]
+    source: str
+    expires_at_s: float | None
+
+    @classmethod
+    def of(cls, identity: Identity) -> Caller:
+        """The caller with this identity."""
+        return cls(identity.name, sorted(identity.groups), identity.source, identity.expires_at_s)
+
+    @property
+    def identity(self) -> Identity:
+        """The identity of this caller."""
+        return Identity(
+            self.name, frozenset(self.groups), self.source, self.expires_at_s, Standing()
+        )
+
+
+class Request(msgspec.Struct, frozen=True, array_like=True):
+    """What travels. `incarnation`: of the topic that is meant."""
+
+    caller: Caller
+    incarnation: str
+    operation: AnyOperation
+
+
+class Rule(NamedTuple):
+    """What holds for one kind of operation."""
+
+    needs: Operation
+    """On the topic."""
+    priority: Priority
+    may_repeat: bool
+    """It changes nothing, so it may be asked again when nobody knows whether it was done."""
+    answer: type[AnyAnswer]
+
+
+RULES: dict[type[AnyOperation], Rule] = {
+    Publish: Rule(Operation.PRODUCE, Priority.URGENT, False, Stored),
+    Read: Rule(Operation.CONSUME, Priority.LATER, True, Given),
+    Await: Rule(Operation.CONSUME, Priority.LATER, True, Awaited),
+}
+
+
+def reserve_of(operation: AnyOperation) -> int:
+    """How long its answer may be, in bytes."""
+    if isinstance(operation, Publish):
+        return REFUSAL_BYTES_MAX * (1 + len(operation.batches))
+    if isinstance(operation, Read):
+        return REFUSAL_BYTES_MAX + operation.page_bytes + _BATCH_BYTES_MAX
+    return REFUSAL_BYTES_MAX
+
+
+_BATCH_BYTES_MAX = ENTRY_PAYLOAD_BYTES_MAX + 64 * 1024
+"""A read always gives one batch, however long it is; and the fields beside the batches."""
+
+
+class Refused(BrokerError):
+    """The owner refused an operation. `refusal` is the problem that its caller gets."""
+
+    name = "refused"
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.detail)
+        self.refusal = refusal
+
+
+class OperationOutcomeUnknown(BrokerError):
+    """The owner broke off before it answered: the operation may or may not have happened (504)."""
+
+    name = "outcome-unknown"
+    retryable = True
+
+
+class OtherProtocol(BrokerError):
+    """Another broker speaks another version of the operations, or none (503)."""
+
+    name = "other-protocol"
+
+
+_encoder = msgspec.msgpack.Encoder()
+_request_decoder = msgspec.msgpack.Decoder(Request)
+_answer_decoders = {rule.answer: msgspec.msgpack.Decoder(rule.answer) for rule in RULES.values()}
+_refusal_decoder = msgspec.msgpack.Decoder(Refusal)
+
+
+def encode_request(identity: Identity, incarnation: str, operation: AnyOperation) -> bytes:
+    """The bytes of a request."""
+    return _encoder.encode(Request(Caller.of(identity), incarnation, operation))
+
+
+def decode_request(payload: bytes) -> Request:
+    """The request of these bytes. Raises `msgspec.DecodeError`."""
+    return _request_decoder.decode(payload)
+
+
+def encode_answer(answer: AnyAnswer | Refusal) -> bytes:
+    """The bytes of an answer or a refusal."""
+    return _encoder.encode(answer)
+
+
+def decode_answer(operation: AnyOperation, payload: bytes) -> AnyAnswer:
+    """The answer to this operation. Raises `msgspec.DecodeError`."""
+    return _answer_decoders[RULES[type(operation)].answer].decode(payload)
+
+
+def decode_refusal(payload: bytes) -> Refusal:
+    """The refusal of these bytes. Raises `msgspec.DecodeError`."""
+    return _refusal_decoder.decode(payload)

@@ -1,0 +1,199 @@
+"""Run an operation on the open partition of this broker.
+
+What callers may, how fast, and how long their messages may be comes in as `Rules`: for now the HTTP
+layer keeps these (docs/decisions/82).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from octavo.broker.log.compacted_view import CompactedBatch
+from octavo.broker.operations.kinds import (
+    AnyAnswer,
+    AnyOperation,
+    Await,
+    Awaited,
+    Fate,
+    Given,
+    GivenBatch,
+    Position,
+    Publish,
+    Read,
+    Refusal,
+    Stored,
+)
+from octavo.broker.partition.compacted import CompactedLog
+from octavo.broker.partition.partition import Partition
+from octavo.broker.types import MessageId, Published, StoredBatch, TopicName
+from octavo.protocol.batch import check_batch, read_header
+from octavo.protocol.records import read_records
+from octavo.security.principal import Identity
+
+
+class Rules(Protocol):
+    """What holds for an operation of another broker's caller, beside what the partition checks."""
+
+    def admit(self, identity: Identity, operation: AnyOperation, peer: str) -> None:
+        """Raise `Forbidden`, `Unauthenticated`, `AuditTopicClosed` if the caller may not."""
+
+    def owned(self, namespace: str) -> None:
+        """Charge an operation on a partition that is open here. Raises what a quota raises."""
+
+    def may_publish(self, topic: TopicName) -> None:
+        """Raise what a rate or a quota raises before something is stored."""
+
+    def stored(self, topic: TopicName, size: int, messages: int) -> None:
+        """Charge what is being stored."""
+
+    def published(self, size: int, messages: int) -> None:
+        """Count what was stored here for the first time."""
+
+    def may_read(self, topic: TopicName) -> None:
+        """Raise what a rate or a quota raises before something is read."""
+
+    def given(self, topic: TopicName, batches: list[StoredBatch], messages: int) -> None:
+        """Charge what was read."""
+
+    def bound(self, identity: Identity, batch: bytes) -> bytes:
+        """The batch as it is stored for this caller."""
+
+
+async def publish_all(
+    partition: Partition,
+    batches: Sequence[bytes],
+    expected: Sequence[int | None],
+    access: int | None,
+    *,
+    checked: bool,
+) -> list[Published | BaseException]:
+    """Store batches side by side, in their order; what became of each.
+
+    All begin before the first one is stored, so nothing comes between them.
+    """
+    return await asyncio.gather(
+        *(
+            partition.publish(batch, expected_offset=at, checked=checked, access=access)
+            for batch, at in zip(batches, expected, strict=True)
+        ),
+        return_exceptions=True,
+    )
+
+
+async def run(
+    partition: Partition,
+    operation: AnyOperation,
+    identity: Identity,
+    rules: Rules,
+    refusal_of: Callable[[BaseException], Refusal],
+) -> AnyAnswer:
+    """The answer to another broker's operation. Raises what refuses all of it."""
+    if isinstance(operation, Publish):
+        return await _publish(partition, operation, identity, rules, refusal_of)
+    if isinstance(operation, Read):
+        return await _read(partition, operation, rules)
+    return await _await(partition, operation)
+
+
+async def _publish(
+    partition: Partition,
+    operation: Publish,
+    identity: Identity,
+    rules: Rules,
+    refusal_of: Callable[[BaseException], Refusal],
+) -> Stored:
+    topic, batches = operation.name.topic_name, operation.batches
+    if operation.is_single:
+        return await _publish_single(partition, operation, rules)
+    counts = [read_header(batch).record_count for batch in batches]
+    rules.may_publish(topic)
+    rules.stored(topic, sum(map(len, batches)), sum(counts))
+    found = await publish_all(
+        partition,
+        [rules.bound(identity, batch) for batch in batches],
+        _expected(operation.expected_offset, counts),
+        operation.access,
+        checked=False,  # they came over a network
+    )
+    if len(found) == 1 and isinstance(error := found[0], BaseException):
+        raise error  # all of it is refused, with whatever that means to the asking broker
+    for batch, count, one in zip(batches, counts, found, strict=True):
+        if isinstance(one, Published) and not one.duplicate:
+            rules.published(len(batch), count)
+    fates = [
+        Fate(one) if isinstance(one, Published) else Fate(None, refusal_of(one).cut())
+        for one in found
+    ]
+    return Stored(fates, partition.epoch)
+
+
+async def _publish_single(partition: Partition, operation: Publish, rules: Rules) -> Stored:
+    topic = operation.name.topic_name
+    (batch,) = operation.batches
+    check_batch(batch)
+    rules.may_publish(topic)
+    (record,) = read_records(batch)
+    placed = await partition.publish_single(record)
+    size = 0 if placed.number else placed.batch_bytes  # the batch is counted with its first
+    rules.stored(topic, size, 1)
+    rules.published(size, 1)
+    return Stored([Fate(placed.published, None, placed.number)], partition.epoch)
+
+
+def _expected(first: int | None, counts: list[int]) -> list[int | None]:
+    if first is None:
+        return [None] * len(counts)
+    return [first + sum(counts[:index]) for index in range(len(counts))]
+
+
+async def _read(partition: Partition, operation: Read, rules: Rules) -> Given:
+    topic = operation.name.topic_name
+    rules.may_read(topic)
+    place = operation.place
+    bytes_max = operation.page_bytes
+    if operation.compacted:
+        view = partition.compacted
+        start = await resolve(view, place)
+        batches, start, following = await view.read(
+            start, bytes_max=bytes_max, count_max=operation.count_max
+        )
+    else:
+        start = await resolve(partition, place)
+        batches = await partition.read(start, bytes_max=bytes_max, count_max=operation.count_max)
+        following = batches[-1].next_offset if batches else start
+    if batches:
+        messages = sum(batch.header.record_count for batch in batches)
+        rules.given(topic, batches, min(messages, operation.count_max))
+    given = [
+        GivenBatch(
+            batch.base_offset, batch.ledger_id, batch.entry_id, batch.header, batch.data,
+            isinstance(batch, CompactedBatch),
+        )
+        for batch in batches
+    ]  # fmt: skip
+    return Given(given, start, following, partition.epoch)
+
+
+async def _await(partition: Partition, operation: Await) -> Awaited:
+    log = partition.compacted if operation.compacted else partition
+    wait_s = operation.wait_ms / 1000
+    found = await log.read(operation.offset, bytes_max=1, count_max=1, wait_s=wait_s)
+    return Awaited(bool(found[0] if operation.compacted else found))
+
+
+async def resolve(partition: Partition | CompactedLog, position: Position) -> int:
+    """The offset that `position` means in this partition, or in its compacted view."""
+    if isinstance(position, tuple) and not isinstance(position, MessageId):
+        return await partition.resolve(time_ms=position[0])
+    return await partition.resolve(at=position)
+
+
+def batches_of(given: Given) -> list[StoredBatch]:
+    """The batches of another broker's answer."""
+    found = []
+    for one in given.batches:
+        kind = CompactedBatch if one.gaps else StoredBatch
+        found.append(kind(one.base_offset, one.ledger_id, one.entry_id, one.header, one.data))
+    return found

@@ -1,0 +1,379 @@
+"""Ship operations to the brokers that own partitions: one connection to each, opened when needed.
+
+What an answer that does not come means is decided here. Nothing was sent, or only a part: nothing
+was done, look for the owner again. All was sent: the outcome is unknown, unless the operation
+changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+import structlog
+
+from octavo.broker.errors import NotOwner, OwnerUnreachable, TopicChanged
+from octavo.broker.operations.frames import VERSION, BrokenChannel, Keys, Seals, keys_of
+from octavo.broker.operations.kinds import (
+    RULES,
+    AnyAnswer,
+    AnyOperation,
+    Await,
+    Awaited,
+    Given,
+    OperationOutcomeUnknown,
+    OtherProtocol,
+    Publish,
+    Read,
+    Refusal,
+    Refused,
+    Stored,
+    decode_answer,
+    decode_refusal,
+    encode_request,
+    reserve_of,
+)
+from octavo.broker.operations.links import AnswerLost, AnswerRefused, AskingLink
+from octavo.broker.operations.upgrade import PROTOCOL, Accepted, read_answer, request_head
+from octavo.broker.types import Owner, PartitionName
+from octavo.protocol.tally import Tally
+from octavo.security.principal import Identity
+
+MOVING_CODES = frozenset({"not-owner", "partition-moving", "not-ready", "stopping"})
+"""Refusals of another broker that mean: nothing was done, look for the owner again."""
+
+log = structlog.get_logger()
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True):
+    """What each side says of itself first."""
+
+    version: int
+    broker_id: str
+
+
+class Place(NamedTuple):
+    """Where a broker listens."""
+
+    host: str
+    port: int
+    is_tls: bool
+    authority: str
+    """As in its URL."""
+
+
+Dial = Callable[[Place, Callable[[], asyncio.Protocol]], Awaitable[object]]
+"""Open a connection. Raises `OSError`."""
+
+
+class Settings(Protocol):
+    """Bounds of the HTTP side that hold here too."""
+
+    @property
+    def peer_connect_timeout_ms(self) -> int:
+        """How long another broker may take to accept a connection."""
+
+    @property
+    def peer_answer_timeout_ms(self) -> int:
+        """How long it may take to answer, beyond a wait that was asked for."""
+
+
+class Proof(NamedTuple):
+    """How this broker proves itself to another one."""
+
+    secret: bytes
+    """Of the cluster, for this use."""
+    enter: Callable[[MutableMapping[str, str], str], None]
+    """Put the proof of a call to the broker of this name into the headers of the upgrade."""
+    draw_nonce: Callable[[], str]
+
+
+class Remote:
+    """The connections of one broker to all others."""
+
+    def __init__(
+        self,
+        broker_id: str,
+        settings: Settings,
+        proof: Proof,
+        dial: Dial,
+        count: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`count` is called for each operation that is shipped."""
+        self._broker_id = broker_id
+        self._settings = settings
+        self._proof = proof
+        self._dial = dial
+        self._links: dict[tuple[str, str], AskingLink] = {}
+        self._opening: dict[tuple[str, str], asyncio.Task[AskingLink]] = {}
+        self._strangers = Tally()
+        self._count = count
+
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        found = {"opening": len(self._opening)}
+        for link in self._links.values():
+            for name, count in link.describe().items():
+                found[name] = found.get(name, 0) + count
+        return found
+
+    async def close(self) -> None:
+        """End all connections. May be called twice."""
+        for task in self._opening.values():
+            task.cancel()
+        await asyncio.gather(*self._opening.values(), return_exceptions=True)
+        for link in tuple(self._links.values()):
+            link.end("this broker stops")
+        self._links.clear()
+
+    async def publish(
+        self,
+        owner: Owner,
+        identity: Identity,
+        name: PartitionName,
+        batches: list[bytes],
+        *,
+        expected_offset: int | None = None,
+        access: int | None = None,
+        is_single: bool = False,
+    ) -> Stored:
+        """Store batches at the owner. Raises as `ask`."""
+        operation = Publish(name, batches, expected_offset, access, is_single)
+        found = await self.ask(owner, identity, operation)
+        assert isinstance(found, Stored)
+        return found
+
+    async def read(
+        self, owner: Owner, identity: Identity, operation: Read, wait_s: float = 0.0
+    ) -> Given:
+        """Read at the owner; waits for something to be there. Raises as `ask`.
+
+        A wait is an operation of its own, with a short answer: many may wait at once, and only a
+        read that finds something needs room for it.
+        """
+        found = await self.ask(owner, identity, operation)
+        assert isinstance(found, Given)
+        if found.batches or wait_s <= 0:
+            return found
+        wait = Await(operation.name, found.following, round(wait_s * 1000), operation.compacted)
+        awaited = await self.ask(owner, identity, wait, wait_s)
+        assert isinstance(awaited, Awaited)
+        if not awaited.is_there:
+            return found
+        again = msgspec.structs.replace(operation, at=found.following)
+        found = await self.ask(owner, identity, again)
+        assert isinstance(found, Given)
+        return found
+
+    async def ask(
+        self, owner: Owner, identity: Identity, operation: AnyOperation, wait_s: float = 0.0
+    ) -> AnyAnswer:
+        """What the owner answers. `wait_s`: it is asked to wait for so long.
+
+        Raises `NotOwner`, `TopicChanged`, `OwnerUnreachable` (nothing was done),
+        `OperationOutcomeUnknown`, `Refused`, `OtherProtocol`, `Overloaded`.
+        """
+        self._count()
+        rule = RULES[type(operation)]
+        payload = encode_request(identity, owner.incarnation, operation)
+        patience_s = self._settings.peer_answer_timeout_ms / 1000 + wait_s
+        deadline_s = asyncio.get_running_loop().time() + patience_s
+        try:
+            link = await self._link(owner)
+            found = await link.ask(
+                payload,
+                priority=rule.priority,
+                reserve=reserve_of(operation),
+                deadline_s=deadline_s,
+            )
+            return decode_answer(operation, found)
+        except AnswerRefused as error:
+            raise error_of(decode_refusal(error.payload)) from None
+        except AnswerLost as error:
+            if error.sent and not rule.may_repeat:
+                raise _unknown(owner, str(error)) from error
+            raise _unreachable(owner, str(error)) from error
+
+    # ---- connections
+
+    async def _link(self, owner: Owner) -> AskingLink:
+        key = (owner.broker_id, owner.url)
+        link = self._links.get(key)
+        if link is not None and link.is_open:
+            return link
+        opening = self._opening.get(key)
+        if opening is None:
+            opening = asyncio.ensure_future(self._open(owner))
+            self._opening[key] = opening
+            opening.add_done_callback(lambda done: self._opened(key, done))
+        return await asyncio.shield(opening)
+
+    def _opened(self, key: tuple[str, str], done: asyncio.Task[AskingLink]) -> None:
+        del self._opening[key]
+        if done.cancelled() or done.exception() is not None:  # whoever asked is told
+            return
+        link = done.result()
+        if link.is_open:
+            self._links[key] = link
+            link.closed.add_done_callback(lambda _: self._closed(key, link))
+
+    def _closed(self, key: tuple[str, str], link: AskingLink) -> None:
+        if self._links.get(key) is link:
+            del self._links[key]
+
+    async def _open(self, owner: Owner) -> AskingLink:
+        """Raises `OwnerUnreachable`, `NotOwner`, `OtherProtocol`."""
+        headers: dict[str, str] = {}
+        self._proof.enter(headers, owner.broker_id)
+        nonce = self._proof.draw_nonce()
+        place = place_of(owner.url)
+        opening = _Opening(
+            request_head(place.authority, headers, nonce),
+            lambda theirs: self._new_link(owner, place, (nonce, theirs)),
+        )
+        try:
+            async with asyncio.timeout(self._settings.peer_connect_timeout_ms / 1000 * 2):
+                await self._dial(place, lambda: opening)
+                accepted = await opening.accepted
+                if opening.link is None:
+                    raise self._not_accepted(owner, accepted)
+                hello = await opening.link.greeted
+        except (OSError, TimeoutError, AnswerLost, BrokenChannel) as error:
+            opening.end(str(error))
+            raise _unreachable(owner, str(error) or type(error).__name__) from error
+        except BaseException:
+            opening.end("given up")
+            raise
+        found = msgspec.msgpack.decode(hello, type=Hello)
+        if found.version != VERSION:
+            opening.end("another version")
+            raise self._other(owner, f"version {found.version}")
+        return opening.link
+
+    def _new_link(self, owner: Owner, place: Place, nonces: tuple[str, str]) -> AskingLink:
+        keys = keys_of(self._proof.secret, self._broker_id, owner.broker_id, nonces)
+        sends = Seals(keys.asking, first_only=place.is_tls)
+        receives = Seals(keys.answering, first_only=place.is_tls)
+        return AskingLink(hello_of(self._broker_id), sends, receives)
+
+    def _not_accepted(self, owner: Owner, accepted: Accepted) -> Exception:
+        if accepted.status == 503:
+            return NotOwner(f"broker {owner.broker_id} at {owner.url} starts, stops or is no more")
+        speaks = accepted.protocol or "none"
+        return self._other(owner, f"{speaks}; it answered {accepted.status}")
+
+    def _other(self, owner: Owner, speaks: str) -> OtherProtocol:
+        now_s = asyncio.get_running_loop().time()
+        if count := self._strangers.count(now_s, owner.broker_id):
+            log.error(
+                "broker_of_other_version",
+                owner=owner.broker_id,
+                url=owner.url,
+                wanted=PROTOCOL,
+                speaks=speaks,
+                count=count,
+            )
+        return OtherProtocol(
+            f"broker {owner.broker_id} at {owner.url}, which owns the partition, does not speak "
+            f"{PROTOCOL} ({speaks}): all brokers of a cluster must be of one version; stop the "
+            "older ones, and start them anew"
+        )
+
+
+class _Opening(asyncio.Protocol):
+    """A connection until its upgrade is answered; then the link takes its transport over."""
+
+    def __init__(self, head: bytes, new_link: Callable[[str], AskingLink]) -> None:
+        self._head = head
+        self._new_link = new_link
+        self._came = b""
+        self._transport: asyncio.Transport | None = None
+        self.accepted: asyncio.Future[Accepted] = asyncio.get_running_loop().create_future()
+        self.link: AskingLink | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+        self._transport.write(self._head)  # type: ignore[union-attr]
+
+    def data_received(self, data: bytes) -> None:
+        if self.link is not None:  # a transport that has not heard of it yet
+            self.link.data_received(data)
+            return
+        self._came += data
+        try:
+            found = read_answer(self._came)
+        except BrokenChannel as error:
+            self._fail(error)
+            return
+        if found is None or self.accepted.done():
+            return
+        accepted, rest = found
+        assert self._transport is not None
+        if accepted.status == 101 and accepted.protocol == PROTOCOL:
+            self.link = self._new_link(accepted.nonce)
+            self._transport.set_protocol(self.link)
+            self.link.connection_made(self._transport)
+            if rest:
+                self.link.data_received(rest)
+        self.accepted.set_result(accepted)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.link is not None:
+            self.link.connection_lost(exc)
+        self._fail(ConnectionResetError(str(exc) if exc else "the connection was closed"))
+
+    def end(self, reason: str) -> None:
+        if self.link is not None:
+            self.link.end(reason)
+        elif self._transport is not None:
+            self._transport.abort()
+        self._fail(ConnectionAbortedError(reason))
+
+    def _fail(self, error: Exception) -> None:
+        if not self.accepted.done():
+            self.accepted.set_exception(error)
+            self.accepted.exception()  # perhaps nobody waits for it
+
+
+def hello_of(broker_id: str) -> bytes:
+    """What a broker says of itself first."""
+    return msgspec.msgpack.encode(Hello(VERSION, broker_id))
+
+
+def seals_of(keys: Keys, *, is_tls: bool) -> tuple[Seals, Seals]:
+    """For the answering side: of what it sends, and of what it receives."""
+    return Seals(keys.answering, first_only=is_tls), Seals(keys.asking, first_only=is_tls)
+
+
+def place_of(url: str) -> Place:
+    """Where the broker with this URL listens."""
+    found = urlsplit(url)
+    is_tls = found.scheme == "https"
+    return Place(found.hostname or "", found.port or (443 if is_tls else 80), is_tls, found.netloc)
+
+
+def error_of(refusal: Refusal) -> Exception:
+    """What a refusal of another broker is here."""
+    if refusal.status == 503 and refusal.code in MOVING_CODES:
+        return NotOwner(refusal.detail)
+    if refusal.status == 503 and refusal.code == TopicChanged.name:
+        return TopicChanged(refusal.detail)
+    return Refused(refusal)
+
+
+def _unreachable(owner: Owner, reason: str) -> OwnerUnreachable:
+    return OwnerUnreachable(
+        f"broker {owner.broker_id}, which owns the partition, cannot be reached at {owner.url} "
+        f"({reason}); another one takes over when its session has ended"
+    )
+
+
+def _unknown(owner: Owner, reason: str) -> OperationOutcomeUnknown:
+    return OperationOutcomeUnknown(
+        f"broker {owner.broker_id}, which owns the partition, broke off before it answered "
+        f"({reason}); what was asked for may or may not have happened. "
+        "Repeating is safe for a publish with the same Producer-Id, Epoch and Seq"
+    )

@@ -1,0 +1,115 @@
+"""Find a partition's owner, work here or there, and wait out a take-over.
+
+The one loop that does so. It begins again only while nothing has been done: the owner said that it
+is none, it could not be reached, or the partition moves. What was sent and not answered is never
+sent a second time, unless the operation changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from octavo.broker.errors import (
+    MessageNotFound,
+    NotOwner,
+    OffsetBeyondEnd,
+    OwnerUnreachable,
+    PartitionMoving,
+    TopicChanged,
+    TopicReplaced,
+)
+from octavo.broker.partition.partition import Partition
+from octavo.broker.types import BrokerInfo, Owner, PartitionName
+from octavo.protocol.backoff import Backoff
+
+if TYPE_CHECKING:
+    from octavo.broker.broker import Broker
+
+FIRST_PAUSE_S = 0.02
+PAUSE_S_MAX = 0.5
+"""News of the owner ends a pause."""
+_NOT_KNOWN_HERE = (MessageNotFound, OffsetBeyondEnd)
+"""Refusals for good because of what the partition lacks, which its next owner may have."""
+
+Result = TypeVar("Result")
+
+
+class Context(Protocol):
+    """What a call says of itself, and what it is told of its owner."""
+
+    forwarded: bool
+    """Another broker sent it here, and will look for the owner again."""
+    incarnation: str | None
+    """Of the topic that it must be about; no matter which when None."""
+    owner_url: str
+    served_incarnation: str
+
+    @property
+    def names_incarnation(self) -> bool:
+        """Whether the caller, not a broker, says which topic of that name is meant."""
+
+
+async def with_owner(
+    broker: Broker,
+    context: Context,
+    name: PartitionName,
+    here: Callable[[Partition], Awaitable[Result]],
+    there: Callable[[Owner], Awaitable[Result]],
+    *,
+    moving_wait_s: float,
+    owned: Callable[[], None],
+    may_repeat: Callable[[], bool] = lambda: True,
+) -> Result:
+    """What `here` gives when this broker serves the partition, else what `there` gives.
+
+    Waits for a partition that moves, within `moving_wait_s`, as long as `may_repeat`. `owned` is
+    called before the work is begun here. What is asked of another broker says which incarnation of
+    the topic is meant: one of the two may have heard less than the other.
+    """
+    ownership = broker.ownership
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + moving_wait_s
+    pauses = Backoff(FIRST_PAUSE_S, PAUSE_S_MAX, None)  # a wait that ends with the news
+    forwarded = context.forwarded
+    looked = False
+
+    def too_late() -> bool:
+        return loop.time() + pauses.pause_s > deadline
+
+    while True:
+        seen = ownership.owner_changes(name)
+        try:
+            owner = await ownership.owner_of(
+                name, forwarded=forwarded, incarnation=context.incarnation
+            )
+            if not owner.local:
+                await broker.registry.check_registered(BrokerInfo(owner.broker_id, owner.url))
+            context.owner_url = owner.url
+            context.served_incarnation = owner.incarnation
+            if owner.local:
+                partition = await ownership.partition(name)
+                owned()
+                try:
+                    return await here(partition)
+                except _NOT_KNOWN_HERE:
+                    await partition.prove()
+                    raise
+            if forwarded:
+                raise NotOwner(f"{name} is served by broker {owner.broker_id} at {owner.url}")
+            return await there(owner)
+        except TopicChanged as error:
+            # Ours was an old belief, or the caller's; if it was ours, we know better next time.
+            if error.looked and context.names_incarnation:
+                raise TopicReplaced(str(error)) from error
+            broker.topics.forget(name.topic_name)
+            if forwarded or error.looked or too_late() or not may_repeat():
+                raise
+        except (NotOwner, PartitionMoving, OwnerUnreachable) as error:
+            gives_up = looked and forwarded and isinstance(error, NotOwner)
+            if gives_up or too_late() or not may_repeat():
+                raise
+            ownership.doubt_owner(name)  # a watch may be late by any time
+            looked = True
+            await ownership.until_owner_changes(name, seen, pauses.next_s())

@@ -1,0 +1,140 @@
+"""Answer the operations of other brokers: find the partition here, run, answer.
+
+Operations on one partition begin in the order in which they came. A partition that is open here is
+found at once; while one has to be looked for, those behind it on the same partition wait. One that
+changes something is not broken off once it has begun: its caller would know less, and nothing would
+be saved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from octavo.broker.errors import MessageNotFound, NotOwner, OffsetBeyondEnd, PartitionMoving
+from octavo.broker.operations.kinds import (
+    REFUSAL_BYTES_MAX,
+    RULES,
+    AnyAnswer,
+    Refusal,
+    Request,
+    decode_request,
+    encode_answer,
+)
+from octavo.broker.operations.local import Rules, run
+from octavo.broker.partition.partition import Partition
+from octavo.broker.types import PartitionName
+from octavo.security.principal import Identity
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from octavo.broker.broker import Broker
+
+
+class Serving:
+    """Of one broker."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        rules: Rules,
+        refusal_of: Callable[[BaseException], Refusal],
+        is_ready: Callable[[], bool],
+        enter: Callable[[], object],
+        leave: Callable[[], object],
+    ) -> None:
+        """`refusal_of`: the problem that an error is for a caller. `is_ready`: whether this broker
+        takes calls. `enter` and `leave` bracket each operation: a stop waits for them."""
+        self._broker = broker
+        self._rules = rules
+        self._refusal_of = refusal_of
+        self._is_ready = is_ready
+        self._enter = enter
+        self._leave = leave
+        self._turns: dict[PartitionName, asyncio.Lock] = {}
+        self._looking: dict[PartitionName, int] = {}
+        """Operations on a partition that has to be looked for."""
+        self._work: set[asyncio.Task[AnyAnswer]] = set()
+
+    def describe(self) -> dict[str, int]:
+        """Count what is in use now; at rest all of it is 0."""
+        return {"work": len(self._work), "looking": sum(self._looking.values())}
+
+    async def answer(
+        self, payload: bytes, reserve: int, deadline_s: float, peer: str
+    ) -> tuple[bytes, bool]:
+        """The answer to a request, and whether it is a refusal. Never raises but to be cancelled.
+
+        `reserve`: what the answer may have. `peer`: the address of the broker that asks.
+        """
+        self._enter()
+        try:
+            request = decode_request(payload)
+            found = encode_answer(await self._run(request, deadline_s, peer))
+            if len(found) > reserve:
+                raise AssertionError(f"an answer has {len(found)} bytes, {reserve} are reserved")
+            return found, False
+        except msgspec.DecodeError as error:
+            refusal = Refusal(400, "unknown-operation", f"this broker cannot read it: {error}")
+        except Exception as error:
+            refusal = self._refusal_of(error)
+        finally:
+            self._leave()
+        assert reserve >= REFUSAL_BYTES_MAX
+        return encode_answer(refusal.cut()), True
+
+    async def _run(self, request: Request, deadline_s: float, peer: str) -> AnyAnswer:
+        if not self._is_ready():
+            raise NotOwner("this broker is starting or stopping")
+        operation, identity = request.operation, request.caller.identity
+        self._rules.admit(identity, operation, peer)
+        name = operation.name
+        ownership = self._broker.ownership
+        partition = None
+        if name not in self._looking:
+            partition = ownership.at_hand(name, request.incarnation)
+        if partition is not None:
+            return await self._begin(request, identity, partition)
+        async with self._turn(name):
+            owner = await ownership.owner_of(name, forwarded=True, incarnation=request.incarnation)
+            if not owner.local:
+                raise NotOwner(f"{name} is served by broker {owner.broker_id} at {owner.url}")
+            partition = await ownership.partition(name)
+            if asyncio.get_running_loop().time() >= deadline_s:
+                raise PartitionMoving(f"{name} was opened too late for this call")
+            begun = asyncio.ensure_future(self._begin(request, identity, partition))
+            await asyncio.sleep(0)  # it has begun when those behind it may
+        return await begun
+
+    async def _begin(self, request: Request, identity: Identity, partition: Partition) -> AnyAnswer:
+        operation = request.operation
+        self._rules.owned(operation.name.namespace)
+        work = run(partition, operation, identity, self._rules, self._refusal_of)
+        try:
+            if RULES[type(operation)].may_repeat:
+                return await work
+            task = asyncio.ensure_future(work)
+            self._work.add(task)
+            task.add_done_callback(self._work.discard)
+            return await asyncio.shield(task)
+        except (MessageNotFound, OffsetBeyondEnd):  # its next owner may have it
+            await partition.prove()
+            raise
+
+    @asynccontextmanager
+    async def _turn(self, name: PartitionName) -> AsyncIterator[None]:
+        """The turn of an operation on a partition that is not open here, as far as is known."""
+        lock = self._turns.setdefault(name, asyncio.Lock())
+        self._looking[name] = self._looking.get(name, 0) + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            self._looking[name] -= 1
+            if not self._looking[name]:
+                del self._looking[name], self._turns[name]

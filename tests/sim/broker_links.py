@@ -1,0 +1,195 @@
+"""Operations between simulated brokers: production code from the upgrade to the partition.
+
+Left away is HTTP around it: the head of the upgrade is read here, and answered as a broker does. A
+broker's identity and its caller's go with each operation; the referee compares what the owner sees
+with what was asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, MutableMapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from octavo.broker import errors as broker_errors
+from octavo.broker.broker import Broker
+from octavo.broker.http.broker_calls import FORWARDED_HEADER, BrokerProof
+from octavo.broker.http.problems import STATUS_OF, problem_from, refusal_of
+from octavo.broker.operations.frames import keys_of
+from octavo.broker.operations.kinds import AnyOperation, Publish, Refusal
+from octavo.broker.operations.links import AnsweringLink
+from octavo.broker.operations.remote import Place, Proof, Remote, hello_of, seals_of
+from octavo.broker.operations.serving import Serving
+from octavo.broker.operations.upgrade import NONCE_HEADER, PATH, answer_head
+from octavo.broker.types import StoredBatch, TopicName
+from octavo.security.principal import Identity
+from tests.sim.process import Process
+
+if TYPE_CHECKING:
+    from tests.sim.cluster import Cluster
+
+PORT = 80
+_KEY = b"the key of calls between simulated brokers"
+_BY_NAME = {kind.name: kind for kind in STATUS_OF}
+_NUMBERS = {
+    "next_offset": "next_offset",
+    "earliest_offset": "earliest",
+    "expected_sequence": "expected",
+}
+"""Members of a problem, and the attributes of errors that they are made of."""
+
+
+class SimSettings:
+    """Bounds of waits between brokers, below those of clients."""
+
+    peer_connect_timeout_ms = 400
+    peer_answer_timeout_ms = 1_200
+
+
+class SimRules:
+    """Quotas and rights are for other loads; here the referee looks at who asks."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def admit(self, identity: Identity, operation: AnyOperation, peer: str) -> None:
+        """Have the referee compare the caller with the one that asked."""
+        self._cluster.trace.probe("operations.served")
+        wanted = caller_of(operation)
+        if identity != wanted:
+            self._cluster.audit.fail(f"X25 {wanted.name} asks, and the owner is told {identity}")
+
+    def owned(self, namespace: str) -> None:
+        """Nothing is charged."""
+
+    def may_publish(self, topic: TopicName) -> None:
+        """Nothing is charged."""
+
+    def stored(self, topic: TopicName, size: int, messages: int) -> None:
+        """Nothing is charged."""
+
+    def published(self, size: int, messages: int) -> None:
+        """Nothing is counted."""
+
+    def may_read(self, topic: TopicName) -> None:
+        """Nothing is charged."""
+
+    def given(self, topic: TopicName, batches: list[StoredBatch], messages: int) -> None:
+        """Nothing is charged."""
+
+    def bound(self, identity: Identity, batch: bytes) -> bytes:
+        """The batch."""
+        del identity
+        return batch
+
+
+def caller_of(operation: AnyOperation) -> Identity:
+    """The identity with which this operation has to be asked for: it follows from what it is."""
+    mark = f"publisher-{len(operation.batches[0])}" if isinstance(operation, Publish) else "reader"
+    return Identity(f"user:{mark}", source="token")
+
+
+def new_remote(process: Process, name: str) -> Remote:
+    """A broker's connections to all others."""
+    proof = BrokerProof(_KEY, f"{process.number:x}")
+    own = Identity(f"node:{name}", source="node")
+
+    def enter(headers: MutableMapping[str, str], target: str) -> None:
+        proof.enter(headers, name, target, "GET", PATH, own)
+
+    def draw_nonce() -> str:
+        return f"{process.rng.getrandbits(128):032x}"
+
+    async def dial(place: Place, protocol: Callable[[], asyncio.Protocol]) -> object:
+        loop = asyncio.get_running_loop()
+        return await loop.create_connection(protocol, place.host, place.port)
+
+    return Remote(name, SimSettings(), Proof(_KEY, enter, draw_nonce), dial)
+
+
+class Door:
+    """Where a broker takes the connections of others."""
+
+    def __init__(self, cluster: Cluster, process: Process, name: str, broker: Broker) -> None:
+        self._process = process
+        self._name = name
+        self._proof = BrokerProof(_KEY, "0")
+        self._links: list[AnsweringLink] = []
+        self.serves = True
+        self.serving = Serving(
+            broker, SimRules(cluster), refusal_of, lambda: self.serves, _nothing, _nothing
+        )
+
+    async def open(self) -> None:
+        """Listen."""
+        await asyncio.get_running_loop().create_server(lambda: _Upgrade(self), self._name, PORT)
+
+    def close(self) -> None:
+        """End all connections."""
+        self.serves = False
+        for link in self._links:
+            link.end("this broker stops")
+
+    def accept(self, head: bytes, transport: asyncio.Transport) -> asyncio.Protocol | None:
+        """The end of the connection that answers; None when no broker asks for one."""
+        lines = (line.partition(": ") for line in head.decode().split("\r\n")[1:])
+        headers = {name: value for name, _, value in lines}
+        found = self._proof.look(headers, "GET", PATH)
+        if found is None or found.target != self._name or not self.serves:
+            return None
+        nonce = f"{self._process.rng.getrandbits(128):032x}"
+        nonces = (headers[NONCE_HEADER], nonce)
+        keys = keys_of(_KEY, headers[FORWARDED_HEADER], self._name, nonces)
+        run = partial(self._run, headers[FORWARDED_HEADER])
+        link = AnsweringLink(hello_of(self._name), *seals_of(keys, is_tls=False), run)
+        self._links.append(link)
+        transport.write(answer_head(nonce))
+        return link
+
+    async def _run(
+        self, peer: str, payload: bytes, reserve: int, deadline_s: float
+    ) -> tuple[bytes, bool]:
+        return await self.serving.answer(payload, reserve, deadline_s, peer)
+
+
+class _Upgrade(asyncio.Protocol):
+    """A connection until its head has come."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._came = b""
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._came += data
+        head, end, _ = self._came.partition(b"\r\n\r\n")
+        if not end:
+            return
+        assert self._transport is not None
+        link = self._door.accept(head, self._transport)
+        if link is None:
+            self._transport.write(b"HTTP/1.1 503 Service Unavailable\r\n\r\n")
+            self._transport.close()
+            return
+        self._transport.set_protocol(link)
+        link.connection_made(self._transport)
+
+
+def error_of(refusal: Refusal) -> Exception:
+    """The error that the owner raised, as far as its problem tells; clients go by its class."""
+    kind = _BY_NAME.get(refusal.code)
+    if kind is None or not issubclass(kind, broker_errors.BrokerError):
+        return problem_from(refusal)
+    error: Exception = kind.__new__(kind, refusal.detail)
+    for member, attribute in _NUMBERS.items():
+        if member in refusal.extra:
+            setattr(error, attribute, refusal.extra[member])
+    return error
+
+
+def _nothing() -> None: ...

@@ -1,0 +1,102 @@
+"""Planted bugs of the operations between brokers, and the tests that find them."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.planting import Edit
+from tests.sim.mutants.tested import TestedBug
+
+_LINKS = "unit/broker_operations/test_links.py"
+_CHANNEL = "unit/broker_operations/test_channel.py"
+_FRAMES = "unit/broker_operations/test_frames.py"
+
+BUGS = (
+    TestedBug(
+        "answer-of-another-operation",
+        "an answer goes to the request that has waited longest",
+        """Many operations are under way on one connection, and answers come in any order. A caller
+        is told the place of another one's message.""",
+        "any broker answers as the owner does",
+        _LINKS,
+        (
+            Edit(
+                "octavo.broker.operations.links:AskingLink._take",
+                "waiter = self._waiters.pop(answer.number)",
+                "waiter = self._waiters.pop(next(iter(self._waiters)))",
+            ),
+        ),
+    ),
+    TestedBug(
+        "unknown-operation-sent-again",
+        "a publish whose answer was lost counts as one that was not sent",
+        """The connection ended after all of the request was sent. The loop that looks for the owner
+        takes it for a broker that cannot be reached, and stores the batch a second time.""",
+        "S9 (unknown is told, and never repeated by us)",
+        _LINKS,
+        (
+            Edit(
+                "octavo.broker.operations.remote:Remote.ask",
+                "if error.sent and not rule.may_repeat:",
+                "if error.sent and rule.may_repeat:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "operation-of-nobody",
+        "a broker asks for its caller, and does not say for which one",
+        """On a secured cluster the owner refuses what the caller may do. Where it does not ask, it
+        stores batches under the producer ids of nobody, and takes repeats for new ones.""",
+        "X25 (the owner is told who asks)",
+        _LINKS,
+        (
+            Edit(
+                "octavo.broker.operations.remote:Remote.ask",
+                "payload = encode_request(identity, owner",
+                'payload = encode_request(Identity("anonymous"), owner',
+            ),
+        ),
+    ),
+    TestedBug(
+        "operation-without-deadline",
+        "the time that a request has left does not go along",
+        """The owner goes on waiting, or begins what its caller has given up for seconds.""",
+        "a deadline goes along",
+        _CHANNEL,
+        (
+            Edit(
+                "octavo.broker.operations.channel:Asking._begin",
+                "left_ms = min(max(0, round((request.deadline_s - now_s) * 1000)), NUMBER_MAX)",
+                "left_ms = NUMBER_MAX",
+            ),
+        ),
+    ),
+    TestedBug(
+        "part-of-a-request-counts-as-done",
+        "a request of which a piece was not sent may have been done",
+        """Half of it cannot be begun. Callers are told that the outcome is unknown, and publishers
+        without a sequence cannot go on.""",
+        "unknown is told only where it is",
+        _CHANNEL,
+        (
+            Edit(
+                "octavo.broker.operations.channel:Asking.lose",
+                "if r.state is State.OUT]",
+                "if r.state is not State.WAITING]",
+            ),
+        ),
+    ),
+    TestedBug(
+        "seal-of-another-frame",
+        "the seal of a frame does not cover its number",
+        """The bytes are a broker's, and so is the seal. Whoever stands between two brokers sends a
+        publish a second time, or leaves one out.""",
+        "what counts between brokers counts from brokers only",
+        _FRAMES,
+        (
+            Edit(
+                "octavo.broker.operations.frames:Seals.next",
+                "self._number += 1",
+                "self._number = 1",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,381 @@
+"""Two brokers' ends of a connection over a socket: answers, refusals, cancellation, ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from octavo.broker.errors import NotOwner, OwnerUnreachable
+from octavo.broker.operations.channel import Priority
+from octavo.broker.operations.frames import Frame, Kind, keys_of
+from octavo.broker.operations.kinds import (
+    RULES,
+    Await,
+    Awaited,
+    Fate,
+    Given,
+    GivenBatch,
+    OperationOutcomeUnknown,
+    OtherProtocol,
+    Publish,
+    Read,
+    Refusal,
+    Refused,
+    Request,
+    Stored,
+    decode_request,
+    encode_answer,
+)
+from octavo.broker.operations.links import AnsweringLink
+from octavo.broker.operations.remote import Place, Proof, Remote, hello_of, seals_of
+from octavo.broker.operations.upgrade import NONCE_HEADER, answer_head
+from octavo.broker.types import Owner, PartitionName, Published
+from octavo.protocol.batch import read_header
+from octavo.protocol.records import Record, build_batch
+from octavo.security.principal import Identity
+from tests.support.cluster import until
+
+NAME = PartitionName("public", "t", 0)
+BATCH = build_batch([Record(b"k", b"v", (), 1)])
+HEADER = read_header(BATCH)._replace(max_timestamp=77)
+SECRET = b"the cluster's secret"
+ALICE = Identity("user:alice", frozenset({"group:staff"}), "token", 99.5)
+STORED = Stored([Fate(Published(0, 0, 1, 2, 1, False))], 3)
+
+Run = Callable[[Request, float], Awaitable[Any]]
+
+
+class Settings:
+    peer_connect_timeout_ms = 2_000
+    peer_answer_timeout_ms = 20_000
+
+
+class Server(asyncio.Protocol):
+    """A broker that answers the upgrade, then operations with `run`."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.came = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: Any = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.came += data
+        if b"\r\n\r\n" not in self.came:
+            return
+        if self.world.says is not None:
+            self.transport.write(self.world.says)
+            return
+        lines = dict(line.split(": ", 1) for line in self.came.decode().split("\r\n")[1:-2])
+        nonces = (lines[NONCE_HEADER], "2" * 32)
+        keys = keys_of(self.world.secret, "asking", self.world.name, nonces)
+        hello = hello_of(self.world.name) if self.world.hello is None else self.world.hello
+        link = AnsweringLink(hello, *seals_of(keys, is_tls=False), self.world.answer)
+        self.world.links.append(link)
+        if self.world.dies_after is not None:
+            end_after(link, self.world.dies_after)
+        self.transport.write(answer_head("2" * 32))
+        self.transport.set_protocol(link)
+        link.connection_made(self.transport)
+
+
+def end_after(link: AnsweringLink, pieces: int) -> None:
+    """End the connection when so many pieces of answers are out."""
+    write, count = link._write, iter(range(pieces))
+
+    def counted(frame: Frame) -> None:
+        write(frame)
+        if frame.kind is Kind.MORE and next(count, None) is None:
+            link.end("dies")
+
+    link._write = counted  # type: ignore[method-assign]
+
+
+class World:
+    """One broker that asks, one that answers."""
+
+    def __init__(self) -> None:
+        self.name, self.secret = "b", SECRET
+        self.says: bytes | None = None
+        self.hello: bytes | None = None
+        self.dies_after: int | None = None
+        """Frames of answers, the first of each aside."""
+        self.links: list[AnsweringLink] = []
+        self.seen: list[Request] = []
+        self.deadlines_s: list[float] = []
+        self.work: Callable[[Request], Awaitable[Any]] = self.at_once
+        self.remote: Remote
+        self.owner: Owner
+
+    async def at_once(self, request: Request) -> Any:
+        return STORED
+
+    async def answer(self, payload: bytes, reserve: int, deadline_s: float) -> tuple[bytes, bool]:
+        request = decode_request(payload)
+        self.seen.append(request)
+        self.deadlines_s.append(deadline_s)
+        found = await self.work(request)
+        return encode_answer(found), isinstance(found, Refusal)
+
+    def publish(self, batch: bytes = BATCH) -> Awaitable[Any]:
+        return self.remote.publish(self.owner, ALICE, NAME, [batch])
+
+    def at_rest(self) -> bool:
+        sides = [self.remote.describe(), *(link.describe() for link in self.links)]
+        return not any(count for side in sides for count in side.values())
+
+
+@asynccontextmanager
+async def opened() -> AsyncIterator[World]:
+    world = World()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Server(world), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    nonces = iter(f"{n:032x}" for n in range(100))
+
+    async def dial(place: Place, protocol: Callable[[], asyncio.Protocol]) -> object:
+        return await loop.create_connection(protocol, place.host, place.port)
+
+    proof = Proof(
+        SECRET, lambda headers, target: headers.update(Target=target), lambda: next(nonces)
+    )
+    world.remote = Remote("asking", Settings(), proof, dial)
+    world.owner = Owner("b", f"http://127.0.0.1:{port}", False, "i1")
+    try:
+        yield world
+    finally:
+        await world.remote.close()
+        server.close()
+        for link in world.links:
+            link.end("the test is over")
+
+
+async def test_an_operation_comes_with_its_caller_and_its_topic() -> None:
+    async with opened() as world:
+        assert await world.publish() == STORED
+        (request,) = world.seen
+        assert request.caller.identity == ALICE
+        assert request.incarnation == "i1"
+        assert request.operation == Publish(NAME, [BATCH])
+        assert world.at_rest()
+
+
+async def test_each_of_many_gets_its_own_answer() -> None:
+    async with opened() as world:
+
+        async def work(request: Request) -> Any:
+            assert isinstance(request.operation, Publish)
+            size = len(request.operation.batches[0])
+            await asyncio.sleep(0.001 * (size % 7))
+            return Stored([Fate(Published(size, size, 1, 2, 1, False))], 1)
+
+        world.work = work
+        found = await asyncio.gather(*(world.publish(b"x" * n) for n in range(100)))
+        assert [one.fates[0].published.first_offset for one in found] == list(range(100))
+        assert len(world.links) == 1
+        assert world.at_rest()
+
+
+async def test_a_long_answer_comes_whole() -> None:
+    async with opened() as world:
+        page = Given([GivenBatch(5, 1, 2, HEADER, b"d" * 3_000_000)], 5, 6, 1)
+
+        async def work(_: Request) -> Any:
+            return page
+
+        world.work = work
+        asked = Read.of(NAME, 5, 4_000_000, 10, compacted=False)
+        assert await world.remote.read(world.owner, ALICE, asked) == page
+        assert world.at_rest()
+
+
+async def test_a_read_that_finds_nothing_waits_and_reads_again() -> None:
+    async with opened() as world:
+        answers = iter(
+            [Given([], 7, 7, 1), Awaited(True), Given([GivenBatch(7, 1, 2, HEADER, b"d")], 7, 8, 1)]
+        )
+
+        async def work(_: Request) -> Any:
+            return next(answers)
+
+        world.work = work
+        asked = Read.of(NAME, "latest", 1000, 10, compacted=False)
+        found = await world.remote.read(world.owner, ALICE, asked, 5.0)
+        assert found.following == 8
+        first, wait, again = (request.operation for request in world.seen)
+        assert first == asked
+        assert wait == Await(NAME, 7, 5_000)
+        assert again == Read.of(NAME, 7, 1000, 10, compacted=False)
+
+
+async def test_a_refusal_comes_as_it_was_made() -> None:
+    async with opened() as world:
+        refusal = Refusal(409, "sequence-gap", "no", False, {"A": "b"}, {"expected_sequence": 4})
+
+        async def work(_: Request) -> Any:
+            return refusal
+
+        world.work = work
+        with pytest.raises(Refused) as raised:
+            await world.publish()
+        assert raised.value.refusal == refusal
+
+
+async def test_a_stale_owner_is_told_apart() -> None:
+    async with opened() as world:
+
+        async def work(_: Request) -> Any:
+            return Refusal(503, "not-owner", "b1 is", True)
+
+        world.work = work
+        with pytest.raises(NotOwner):
+            await world.publish()
+
+
+async def test_a_peer_that_dies_after_it_was_asked_leaves_the_outcome_unknown() -> None:
+    async with opened() as world:
+
+        async def work(_: Request) -> Any:
+            await asyncio.get_running_loop().create_future()
+
+        world.work = work
+        publish = asyncio.ensure_future(world.publish())
+        read = asyncio.ensure_future(
+            world.remote.read(world.owner, ALICE, Read.of(NAME, 0, 10, 10, compacted=False))
+        )
+        await until(lambda: len(world.seen) == 2, "it happens")
+        world.links[0].end("dies")
+        with pytest.raises(OperationOutcomeUnknown):
+            await publish
+        with pytest.raises(OwnerUnreachable):  # it changes nothing, and may be asked again
+            await read
+        assert world.at_rest()
+
+
+async def test_a_peer_that_dies_in_the_middle_of_its_answer() -> None:
+    async with opened() as world:
+
+        async def work(_: Request) -> Any:
+            return Given([GivenBatch(0, 1, 2, HEADER, b"d" * 3_000_000)], 0, 1, 1)
+
+        world.work = work
+        asked = Read.of(NAME, 0, 4_000_000, 10, compacted=False)
+        world.dies_after = 3
+        reading = asyncio.ensure_future(world.remote.read(world.owner, ALICE, asked))
+        with pytest.raises(OwnerUnreachable):
+            await reading
+        assert world.at_rest()
+
+
+async def test_a_caller_that_goes_away_ends_the_wait_at_the_owner() -> None:
+    async with opened() as world:
+        ended = asyncio.Event()
+
+        async def work(_: Request) -> Any:
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                ended.set()
+
+        world.work = work
+        waiting = asyncio.ensure_future(
+            world.remote.ask(world.owner, ALICE, Await(NAME, 0, 60_000), 60.0)
+        )
+        await until(lambda: bool(world.seen), "it happens")
+        waiting.cancel()
+        async with asyncio.timeout(30):
+            await ended.wait()
+        await until(world.at_rest, "it happens")
+
+
+async def test_the_deadline_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the time of the asking side is up, the work at the owner ends too."""
+    monkeypatch.setattr(Settings, "peer_answer_timeout_ms", 50)
+    async with opened() as world:
+        ended = asyncio.Event()
+
+        async def work(_: Request) -> Any:
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                ended.set()
+
+        world.work = work
+        began_s = asyncio.get_running_loop().time()
+        with pytest.raises(OperationOutcomeUnknown, match="in time"):
+            await world.publish()
+        async with asyncio.timeout(30):
+            await ended.wait()
+        assert world.deadlines_s[0] - began_s < 10
+        await until(world.at_rest, "it happens")
+
+
+async def test_a_connection_that_ended_is_opened_anew() -> None:
+    async with opened() as world:
+        await world.publish()
+        world.links[0].end("cut")
+        await until(lambda: not world.remote._links, "it happens")
+        assert await world.publish() == STORED
+        assert len(world.links) == 2
+
+
+async def test_many_who_ask_first_share_one_connection() -> None:
+    async with opened() as world:
+        await asyncio.gather(*(world.publish() for _ in range(20)))
+        assert len(world.links) == 1
+
+
+@pytest.mark.parametrize(
+    ("says", "error"),
+    [
+        (b"HTTP/1.1 503 Service Unavailable\r\n\r\n", NotOwner),
+        (b"HTTP/1.1 404 Not Found\r\n\r\n", OtherProtocol),
+        (b"HTTP/1.1 426 Upgrade Required\r\nUpgrade: octavo-operations/9\r\n\r\n", OtherProtocol),
+        (b"HTTP/1.1 101 Switching Protocols\r\n\r\n", OwnerUnreachable),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", OwnerUnreachable),
+        (b"x" * 20_000, OwnerUnreachable),
+    ],
+)
+async def test_a_broker_that_does_not_switch(says: bytes, error: type[Exception]) -> None:
+    async with opened() as world:
+        world.says = says
+        with pytest.raises(error):
+            await world.publish()
+        assert world.at_rest()
+
+
+async def test_a_mixed_cluster_fails_with_words() -> None:
+    async with opened() as world:
+        world.says = b"HTTP/1.1 404 Not Found\r\n\r\n"
+        with pytest.raises(OtherProtocol, match="all brokers of a cluster must be of one version"):
+            await world.publish()
+        world.says, world.hello = None, b"\x92\x09\xa1b"
+        with pytest.raises(OtherProtocol, match="version 9"):
+            await world.publish()
+
+
+@pytest.mark.parametrize(("name", "secret"), [("c", SECRET), ("b", b"another secret")])
+async def test_a_stranger_behind_the_address_is_asked_nothing(name: str, secret: bytes) -> None:
+    async with opened() as world:
+        world.name, world.secret = name, secret
+        with pytest.raises(OwnerUnreachable):
+            await world.publish()
+        assert world.seen == []
+        assert world.at_rest()
+
+
+async def test_nobody_there() -> None:
+    async with opened() as world:
+        gone = world.owner._replace(url="http://127.0.0.1:1")
+        with pytest.raises(OwnerUnreachable):
+            await world.remote.publish(gone, ALICE, NAME, [BATCH])
+
+
+def test_only_what_changes_nothing_is_asked_again() -> None:
+    assert {kind.__name__ for kind, rule in RULES.items() if rule.may_repeat} == {"Read", "Await"}
+    assert RULES[Publish].priority is Priority.URGENT
