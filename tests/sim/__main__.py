@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.sim.digest import digests
 from tests.sim.ledger_load import ACTIVITIES
-from tests.sim.options import FAULTS, PROFILES
+from tests.sim.options import BY_NAME, FAULTS, PROFILES
 from tests.sim.quiet import prepare
 from tests.sim.run import SeedResult, run_seed
 from tests.sim.topic_options import FAULTS as TOPIC_FAULTS
@@ -55,7 +55,10 @@ def main() -> int:
     run.add_argument("seed", type=int)
     run.add_argument("--verbose", action="store_true", help="every fault and protocol event")
     run.add_argument(
-        "--profile", default=None, choices=PROFILES, help="drawn by each seed when it is not given"
+        "--profile",
+        default=None,
+        choices=(*PROFILES, *BY_NAME),
+        help="drawn by each seed when it is not given",
     )
     run.add_argument("--mutant", default=None, help="with this planted bug")
     many = commands.add_parser("many", help="many seeds, with what they came by")
@@ -65,7 +68,7 @@ def main() -> int:
     many.add_argument(
         "--profile",
         default=None,
-        choices=(*PROFILES, "all"),
+        choices=(*PROFILES, *BY_NAME, "all"),
         help="of every seed; all: each seed once in every profile; else drawn by each seed",
     )
     many.add_argument("--mutant", default=None)

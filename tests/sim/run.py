@@ -30,6 +30,7 @@ from tests.sim.mutants import planted
 from tests.sim.nemesis import Nemesis
 from tests.sim.quiescence import Quiescence
 from tests.sim.quiet import bugs, quiet
+from tests.sim.still import stilled
 from tests.sim.thresholds import shrunk
 from tests.sim.topics import Topics, has_topics, with_tools, with_workload
 from tests.sim.trace import Trace
@@ -79,6 +80,8 @@ class Simulation:
         options = sim_options.draw(seed, profile, self.loop.stream("options"))
         if profile == "crowd":
             options = crowded(options, self.loop.stream("crowd options"))
+        if profile == "still":
+            options = stilled(options, self.loop.stream("still options"))
         options = with_workload(options, profile, self.loop.stream("workload").random())
         tools = tool_options.draw(self.loop.stream("tool options"))
         self.options = with_tools(options, tools)

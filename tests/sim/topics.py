@@ -48,6 +48,7 @@ from tests.sim.published_audit import PublishedAudit
 from tests.sim.published_load import PublishedLoad, PublishedOptions
 from tests.sim.recreate_load import RecreateLoad
 from tests.sim.spread_audit import SpreadAudit
+from tests.sim.still import still_fleet, still_topics
 from tests.sim.stream_face import Face
 from tests.sim.stream_load import StreamLoad
 from tests.sim.time_audit import TimeAudit
@@ -62,7 +63,7 @@ from tests.sim.topic_load import TopicLoad
 from tests.sim.topic_settle import TopicJudge
 from tests.sim.type_audit import TypeAudit
 
-_ALONE = ("recreate", "stream", "load", "large")
+_ALONE = ("recreate", "stream", "load", "large", "still")
 """Profiles whose own load has the seed's time, but for a topic's simplest."""
 _ANY_CALLS = ("stream", "large")
 """Of these, those whose referee knows that calls get lost, come late or twice."""
@@ -83,7 +84,7 @@ def with_workload(options: SimOptions, profile: str | None, drawn: float) -> Sim
     if all(quorum[0] > options.bookies - lost_max for quorum in options.quorums):
         lost_max = 0
     options = replace(options, profile=profile, damage_max=lost_max)
-    if profile != "both":
+    if profile not in ("both", "still"):
         return replace(options, writers=0, recoverers=0, tailers=0, deletes=False)
     return options
 
@@ -170,6 +171,9 @@ class Topics:
             keys = loop.stream("subscription keys").choice((2, 4, 12))
             key_of = subscription_types.key_of(subscriptions, keys)
         drawn = fleet.draw(loop.stream("fleet options"))
+        if cluster.options.profile == "still":
+            drawn = still_fleet(drawn)
+            self.options = still_topics(self.options)
         spread = None
         if cluster.options.profile == "load":
             spread = spread_audit.draw(loop.stream("spread options"))
