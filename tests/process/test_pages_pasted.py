@@ -232,6 +232,7 @@ def test_the_first_pages(running: Standalone) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(2 * LIMIT_S)
 @needs_shell
 def test_all_pages_in_order(tmp_path: Path) -> None:
     """As a reader goes through them, in one folder, on one cluster."""
