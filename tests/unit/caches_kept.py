@@ -89,7 +89,8 @@ KEPT: Mapping[str, str] = {
         broker.bulkload.driver:BulkLoads._seen broker.cluster.chores:Chores._failing
         broker.cluster.chores:Chores._under_way broker.cluster.deletion:Deletions._jobs
         broker.cluster.deletion:Deletions._locks broker.cluster.deletion:Deletions._taken_up
-        broker.cluster.balance:Patience._silent broker.cluster.letters:Turns._doubtful
+        broker.cluster.balance:Patience._silent broker.cluster.gone:GoneBrokers._gone
+        broker.cluster.letters:Turns._doubtful
         broker.cluster.letters:Turns._shares broker.cluster.ownership:Lookups._lookups
         broker.cluster.ownership:OwnershipManager._awaited
         broker.cluster.ownership:OwnershipManager._handing
