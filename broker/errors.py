@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from octavo.ledger.errors import TooFewBookies
 from octavo.protocol.codes import OctavoError, Scope
 
+_STALE_SHOWN = 10
+"""Ack ids that a message names."""
+
 
 class BrokerError(OctavoError):
     """The root of what the broker core raises."""
@@ -307,6 +310,17 @@ class StaleLease(BrokerError):
     def __init__(self, message: str, stale: Sequence[str]) -> None:
         super().__init__(message)
         self.stale = tuple(stale)
+
+    @classmethod
+    def of(cls, stale: Sequence[str]) -> StaleLease:
+        """Of these ack ids."""
+        some = ", ".join(stale[:_STALE_SHOWN]) + (", …" if len(stale) > _STALE_SHOWN else "")
+        return cls(
+            f"{len(stale)} ack ids have no lease any more ({some}): those messages were or "
+            "will be delivered again, or are copied to the dead-letter or the retry topic; "
+            "everything else of the call took effect",
+            stale,
+        )
 
 
 class AuditTopicClosed(BrokerError):

@@ -74,6 +74,34 @@ def each(ack_ids: Iterable[str]) -> Iterator[str]:
             yield f"{partition}-{offset}-{lease}"
 
 
+def in_steps(ack_ids: Iterable[str], most: int) -> Iterator[list[str]]:
+    """The same in lists that name at most `most` messages each, ranges cut where need be. Raises
+    `ValueError`."""
+    found: list[str] = []
+    room = most
+    for ack_id in ack_ids:
+        if ":" not in ack_id:
+            found.append(ack_id)
+            room -= 1
+        else:
+            partition, offsets, lease = ack_id.split("-", 2)
+            start, end = span_of(offsets)
+            while start < end:
+                stop = min(end, start + room)
+                found.append(shown(int(partition), start, stop, lease))
+                room -= stop - start
+                start = stop
+                if not room:
+                    yield found
+                    found, room = [], most
+            continue
+        if not room:
+            yield found
+            found, room = [], most
+    if found:
+        yield found
+
+
 def shown(partition: int, start: int, end: int, lease: str) -> str:
     """Of a range; of one message where it is no longer."""
     return _shown(str(partition), start, end, lease)

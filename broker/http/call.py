@@ -40,6 +40,8 @@ CURL_DATA = "application/x-www-form-urlencoded"
 """What `curl -d` says when it is told nothing: taken as JSON where only JSON is possible."""
 OWNER_HEADER = "Octavo-Owner"
 NEXT_OFFSET_HEADER = "Next-Offset"
+JSON_BYTES_MAX = 64 * 1024
+"""A body of JSON, where a call does not say that it needs more."""
 
 _DURATION = re.compile(rf"({AMOUNT})(ms|s|m|h|d)?")
 _UNKNOWN_FIELD = re.compile(
@@ -447,9 +449,12 @@ class Call:
             writer.output_size = 0  # it is no part of the answer
 
     async def read_json(
-        self, kind: type[Body], *, required: bool = True, bytes_max: int | None = None
+        self, kind: type[Body], *, required: bool = True, bytes_max: int = JSON_BYTES_MAX
     ) -> Body:
-        """The body as a JSON object of the given shape. Raises 400, 413, 415, 422."""
+        """The body as a JSON object of the given shape. Raises 400, 413, 415, 422.
+
+        `bytes_max`: of a call that needs more than the others. It is read in one turn of the loop.
+        """
         body = await self.read_body(bytes_max)
         if not body.strip():
             if required:

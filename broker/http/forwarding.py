@@ -229,16 +229,28 @@ async def ask_all(asked: Sequence[Coroutine[Any, Any, Result]]) -> list[Result |
 
     One begins in a turn of the loop: what is asked here takes a millisecond, and does not wait.
     """
-    turn = asyncio.Semaphore(ASKED_AT_ONCE)
     beginning = asyncio.Lock()
+    left = iter(enumerate(asked))
+    found: dict[int, Result | BaseException] = {}
 
-    async def one(ask: Coroutine[Any, Any, Result]) -> Result:
-        async with turn:
-            async with beginning:
-                await asyncio.sleep(0)
-            return await ask
+    async def work() -> None:
+        for place, ask in left:
+            try:
+                async with beginning:
+                    await asyncio.sleep(0)
+                found[place] = await ask
+            except (Exception, asyncio.CancelledError) as error:
+                ask.close()
+                if (task := asyncio.current_task()) is None or task.cancelling():
+                    raise
+                found[place] = error
 
-    return await asyncio.gather(*map(one, asked), return_exceptions=True)
+    try:
+        await asyncio.gather(*(work() for _ in range(min(len(asked), ASKED_AT_ONCE))))
+    finally:
+        for _, ask in left:
+            ask.close()
+    return [found[place] for place in range(len(asked))]
 
 
 def all_or_raise(found: Sequence[Result | BaseException]) -> list[Result]:

@@ -21,15 +21,21 @@ td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 """
 """A browser takes this style sheet and no other (browsers.py)."""
 
-_TOPICS_SHOWN_MAX = 500
+ROWS_SHOWN_MAX = 500
+"""Topics and partitions that are shown; of more it is said how many there are."""
 _NAMED_MAX = 10
 _UNKNOWN = "Not known: the metadata store has not answered since this broker started."
 
 
 def page(
-    figures: dict[str, Any], partitions: Sequence[PartitionStats], url: str, now_ms: int
+    figures: dict[str, Any],
+    partitions: Sequence[PartitionStats],
+    more: int,
+    url: str,
+    now_ms: int,
 ) -> str:
-    """The whole document. Reloads itself every five seconds."""
+    """The whole document. Reloads itself every five seconds. `more`: partitions that are not among
+    `partitions`."""
     session = figures["metadata"]["session"]
     mark = "" if session == "connected" else ' class="bad"'
     return "".join(
@@ -73,7 +79,10 @@ def page(
             _section(
                 "Partitions served here",
                 ("Partition", "#Messages", "#Next offset", "#Bytes", "#Ledgers", "Subscriptions"),
-                [_partition_row(stats) for stats in partitions],
+                [
+                    *(_partition_row(stats) for stats in partitions),
+                    *([(f"… and {more:,} more", "", "", "", "", "")] if more else []),
+                ],
                 "None.",
             ),
             "<h2>Try it</h2><pre>",
@@ -169,9 +178,9 @@ def _broker_row(info: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _topic_rows(names: list[str]) -> list[tuple[str]]:
-    rows = [(_link(f"/v1/topics/{name}", name),) for name in names[:_TOPICS_SHOWN_MAX]]
-    if len(names) > _TOPICS_SHOWN_MAX:
-        rows.append((f"… and {len(names) - _TOPICS_SHOWN_MAX:,} more",))
+    rows = [(_link(f"/v1/topics/{name}", name),) for name in names[:ROWS_SHOWN_MAX]]
+    if len(names) > ROWS_SHOWN_MAX:
+        rows.append((f"… and {len(names) - ROWS_SHOWN_MAX:,} more",))
     return rows
 
 

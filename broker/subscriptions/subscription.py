@@ -77,7 +77,6 @@ _STORED_FOR_ONE_MAX = 4
 """Batches go as they are stored while they hold no more than so many messages for each given."""
 _RUNS_MAX = 64
 """… and are told in so many runs of offsets, and of entries: headers have a length."""
-_STALE_SHOWN = 10
 _LOOKING_S_MAX = 0.5
 """So long one receive looks for a message that is its consumer's, though it need not wait."""
 _RANGES_SHOWN_FOR = 64
@@ -437,13 +436,7 @@ class Subscription:
         if ranges:
             await self._persist(ack_op(self.info.name, ranges))
         if stale:
-            some = ", ".join(stale[:_STALE_SHOWN]) + (", …" if len(stale) > _STALE_SHOWN else "")
-            raise StaleLease(
-                f"{len(stale)} ack ids have no lease any more ({some}): those messages were or "
-                "will be delivered again, or are copied to the dead-letter or the retry topic; "
-                "everything else of the call took effect",
-                stale,
-            )
+            raise StaleLease.of(stale)
         if refused:
             raise TooManyDelayed(
                 f"{refused} messages were not given back and stay leased: "

@@ -9,7 +9,7 @@ roles keep them few. Rules stand there in words, as people write them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -123,6 +123,23 @@ def make_rule(principal: str, operations: str, resource: str, *, allow: bool) ->
     """A rule from the words of a person. Raises `InvalidRule`, `InvalidPrincipal`."""
     return Rule(
         checked_principal(principal), allow, parse_operations(operations), Pattern.parse(resource)
+    )
+
+
+def record_of(
+    rules: Iterable[Rule], roles: Iterable[tuple[str, str]], extra: Mapping[str, Any]
+) -> PolicyRecord:
+    """The record of a secured cluster with these rules and roles, each once. Raises
+    `InvalidPrincipal`."""
+    made = (rule_record(one) for one in rules)
+    held = (_role(principal, role) for principal, role in roles)
+    return PolicyRecord(
+        True,
+        tuple(
+            {(one.allow, one.principal, one.operations, one.resource): one for one in made}.values()
+        ),
+        tuple({(one.principal, one.role): one for one in held}.values()),
+        extra,
     )
 
 

@@ -254,7 +254,7 @@ async def _share(call: Any, asked: Receive, partition: Partition) -> Received:
 async def _acknowledge(call: _Call, only: PartitionName | None, sub: str) -> Reply:
     body = msgspec.json.decode(call.body, type=AckBody)
     acked, problems = 0, []
-    for number, share in by_partition(body, len(call.partitions)).items():
+    for number, share in (await by_partition(body, len(call.partitions))).items():
         name = next(one for one in call.partitions if one.partition == number)
         assert only in (None, name)
         try:

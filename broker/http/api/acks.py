@@ -6,26 +6,38 @@ and each owner gets its share. It is answered when all of it is durable.
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import msgspec
 from aiohttp import web
 from msgspec import Meta
 
+from octavo.broker.errors import StaleLease, TooManyDelayed
 from octavo.broker.http.api.answers import Acked
 from octavo.broker.http.api.topic_body import TIME, time_ms
 from octavo.broker.http.call import OFFSET_MAX, Call
 from octavo.broker.http.forwarding import ask_all, ask_partition, at_owner, topic_of
+from octavo.broker.http.json_parts import has_more_parts
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.operations.kinds import Position
 from octavo.broker.operations.local import resolve
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import AckRange, MessageId, Nack, TopicName
+from octavo.protocol.ack_ids import in_steps
 from octavo.protocol.numbers import whole
 from octavo.security.principal import Identity
 
 ACK_IDS_MAX = 100_000
+ACK_BYTES_MAX = 8 * 1024 * 1024
+"""The longest body: 100,000 nacks, each with its delay."""
+ACK_PARTS_MAX = 3 * ACK_IDS_MAX + 100
+"""Commas, brackets and braces of a body: a nack with its delay has three."""
+ACKS_A_TURN = 1_000
+"""So many messages' ack ids are worked on at once; then others have their turn."""
+PROBLEMS_A_TURN = 200
 NACK_DELAY_MS_MAX = 24 * 3_600_000
 
 
@@ -59,7 +71,9 @@ async def acknowledge(call: Call) -> web.StreamResponse:
     """`POST …/subscriptions/{subscription}/ack`."""
     name = call.subscription
     topic = call.topic
-    body = await call.read_json(AckBody)
+    if has_more_parts(await call.read_body(ACK_BYTES_MAX), ACK_PARTS_MAX):
+        raise _too_many()
+    body = await call.read_json(AckBody, bytes_max=ACK_BYTES_MAX)
     up_to = None if body.up_to is None else _up_to(body.up_to)
     partition = call.partition
     partitions = (await topic_of(call)).settings.partitions
@@ -72,7 +86,7 @@ async def acknowledge(call: Call) -> web.StreamResponse:
             f"{topic} has {partitions} partitions, and up_to counts within one: use "
             f"/v1/topics/{topic}/partitions/0/subscriptions/{name}/ack",
         )
-    shares = by_partition(body, partitions)
+    shares = await by_partition(body, partitions)
     if partition is not None:
         number = partition.partition
         foreign = [other for other in shares if other != number]
@@ -98,7 +112,12 @@ async def apply_all(call: Call, topic: TopicName, name: str, shares: dict[int, S
         [apply_share(call, topic, number, name, share) for number, share in shares.items()]
     )
     acked: int = sum(answer["acked"] for answer in answers if isinstance(answer, dict))
-    problems = [problem_of(answer) for answer in answers if isinstance(answer, BaseException)]
+    problems: list[Problem] = []
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            problems.append(problem_of(answer))
+            if len(problems) % PROBLEMS_A_TURN == 0:
+                await asyncio.sleep(0)
     if not problems:
         return acked
     worst = max(problems, key=lambda problem: problem.status)
@@ -139,27 +158,77 @@ async def apply_share(
 class Share:
     """The part of an ack call that concerns one partition."""
 
-    __slots__ = ("ack_ids", "extend", "nacks", "release")
+    __slots__ = ("ack_ids", "count", "extend", "nacks", "release", "spans")
 
     def __init__(self) -> None:
+        self.count = 0
+        """How many messages all of them name."""
         self.ack_ids: list[str] = []
         self.nacks: list[Nack] = []
+        self.spans: list[tuple[int, int]] = []
+        """Of each nack, its offsets: start and end."""
         self.extend: list[str] = []
         self.release: list[str] = []
 
     async def apply(
         self, partition: Partition, name: str, up_to: Position | None
     ) -> dict[str, Any]:
-        """Do it at the open partition."""
+        """Do it at the open partition, a part in each turn of the loop."""
         subscription = await partition.subscription(name)
-        acked = await subscription.acknowledge(
-            self.ack_ids,
-            up_to=None if up_to is None else await resolve(partition, up_to),
-            nacks=self.nacks,
-            extend=self.extend,
-            release=self.release,
-        )
+        to = None if up_to is None else await resolve(partition, up_to)
+        acked = 0
+        stale: list[str] = []
+        refused: TooManyDelayed | None = None
+        for part in self._parts():
+            try:
+                acked += await subscription.acknowledge(up_to=to, **part)
+            except StaleLease as error:
+                stale += error.stale
+            except TooManyDelayed as error:
+                refused = error
+            to = None
+            await asyncio.sleep(0)
+        if stale:
+            raise StaleLease.of(stale)
+        if refused is not None:
+            raise refused
         return {"acked": acked}
+
+    def _parts(self) -> Iterator[dict[str, Any]]:
+        """What to do in one turn each: all of it, where that is little."""
+        if self.count <= ACKS_A_TURN:
+            yield {
+                "ack_ids": self.ack_ids,
+                "nacks": self.nacks,
+                "extend": self.extend,
+                "release": self.release,
+            }
+            return
+        yield from ({"ack_ids": some} for some in in_steps(self.ack_ids, ACKS_A_TURN))
+        yield from ({"nacks": some} for some in self._nacks_in_steps())
+        yield from ({"extend": some} for some in in_steps(self.extend, ACKS_A_TURN))
+        yield from ({"release": some} for some in in_steps(self.release, ACKS_A_TURN))
+
+    def _nacks_in_steps(self) -> Iterator[list[Nack]]:
+        """The last first, as within one part: to give a message back gives back later ones of its
+        key, too."""
+        found: list[Nack] = []
+        room = ACKS_A_TURN
+        for at in sorted(range(len(self.nacks)), key=self.spans.__getitem__, reverse=True):
+            nack, (start, end) = self.nacks[at], self.spans[at]
+            if end - start == 1:
+                cut = [nack]
+            else:
+                steps = in_steps([nack.ack_id], ACKS_A_TURN)
+                cut = [Nack(one, nack.delay_ms) for some in steps for one in some][::-1]
+            for one in cut:
+                found.append(one)
+                room -= min(end - start, ACKS_A_TURN)
+                if room <= 0:
+                    yield found
+                    found, room = [], ACKS_A_TURN
+        if found:
+            yield found
 
     def body(self) -> dict[str, Any]:
         """The same as JSON, for another broker."""
@@ -176,40 +245,60 @@ class Share:
         }
 
 
-def by_partition(body: AckBody, partitions: int) -> dict[int, Share]:
+async def by_partition(body: AckBody, partitions: int) -> dict[int, Share]:
     """What each partition has to do. Raises a 400 or a 422 for what makes no sense."""
+    for ids in (body.ack_ids, body.nack, body.extend, body.release):
+        if len(ids) > ACK_IDS_MAX:
+            raise _too_many()
     shares: dict[int, Share] = defaultdict(Share)
     room = ACK_IDS_MAX
+    of = AckRange(0, 0, 0, 0, 0)
 
     def share(ack_id: str) -> Share:
-        nonlocal room
+        nonlocal of, room
         of = AckRange.parse(ack_id)
         number, room = of.partition, room - (of.end - of.start)
         if room < 0:
-            raise Problem(
-                422, "too-many-ack-ids", f"one call takes at most {ACK_IDS_MAX} messages' ack ids"
-            )
+            raise _too_many()
         if not 0 <= number < partitions:
             raise Problem(
                 400,
                 "invalid-ack-id",
                 f"ack id {ack_id[:60]!r} is of partition {number}; the topic has {partitions}",
             )
-        return shares[number]
+        found = shares[number]
+        found.count += of.end - of.start
+        return found
 
-    for ack_id in body.ack_ids:
+    for place, ack_id in enumerate(body.ack_ids):
         share(ack_id).ack_ids.append(ack_id)
-    for nack in body.nack:
+        if place % ACKS_A_TURN == ACKS_A_TURN - 1:
+            await asyncio.sleep(0)
+    for place, nack in enumerate(body.nack):
+        if place % ACKS_A_TURN == ACKS_A_TURN - 1:
+            await asyncio.sleep(0)
         one = NackBody(nack) if isinstance(nack, str) else nack
         delay_ms = None if one.delay is None else time_ms("delay", one.delay)
         if delay_ms is not None and delay_ms > NACK_DELAY_MS_MAX:
             raise Problem(422, "invalid-settings", "a nack's delay is at most 24 hours")
-        share(one.ack_id).nacks.append(Nack(one.ack_id, delay_ms))
-    for ack_id in body.extend:
+        nacked = share(one.ack_id)
+        nacked.nacks.append(Nack(one.ack_id, delay_ms))
+        nacked.spans.append((of.start, of.end))
+    for place, ack_id in enumerate(body.extend):
         share(ack_id).extend.append(ack_id)
-    for ack_id in body.release:
+        if place % ACKS_A_TURN == ACKS_A_TURN - 1:
+            await asyncio.sleep(0)
+    for place, ack_id in enumerate(body.release):
         share(ack_id).release.append(ack_id)
+        if place % ACKS_A_TURN == ACKS_A_TURN - 1:
+            await asyncio.sleep(0)
     return shares
+
+
+def _too_many() -> Problem:
+    return Problem(
+        422, "too-many-ack-ids", f"one call takes at most {ACK_IDS_MAX} messages' ack ids"
+    )
 
 
 def _up_to(value: int | str) -> Position:

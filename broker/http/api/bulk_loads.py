@@ -5,6 +5,7 @@ The rules are in bulkload/rules.py. Every call here may be made again as it stan
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from aiohttp import web
 from octavo.broker.bulkload.checks import Offer
 from octavo.broker.bulkload.driver import CheckTaken, Committed, LoadPart
 from octavo.broker.bulkload.rules import Caller, digest_of
+from octavo.broker.config import MIB
 from octavo.broker.errors import (
     BulkLoadNotFound,
     PartitionNotFound,
@@ -48,6 +50,11 @@ ABORTED_LEDGERS_MAX = 10_000
 """Ledgers that one call gives up; a writer with more calls again."""
 LEDGERS_MAX = 4_000
 """Ledgers of one part: a partition holds no more that came whole."""
+PARTS_MAX = 4_000
+"""Partitions of one batch that is committed: as many as it may have ledgers."""
+PARTS_A_TURN = 200
+COMMIT_BYTES_MAX, BEGIN_BYTES_MAX, ABORT_BYTES_MAX = 2 * MIB, MIB, MIB // 2
+"""The longest bodies."""
 Number = Annotated[int, msgspec.Meta(ge=0, le=OFFSET_MAX, extra_json_schema={"format": "int64"})]
 After = Annotated[
     int,
@@ -116,7 +123,7 @@ class CommitBody(msgspec.Struct, forbid_unknown_fields=True):
     `after`: the batch before, where numbers have gaps or the id may be forgotten.
     """
 
-    parts: list[PartBody]
+    parts: Annotated[list[PartBody], msgspec.Meta(max_length=PARTS_MAX)]
     published: Annotated[bool, msgspec.Meta(description="by the caller, which has begun it")] = (
         False
     )
@@ -169,13 +176,19 @@ async def get_bulk_load(call: Call) -> web.StreamResponse:
 async def commit(call: Call) -> web.StreamResponse:
     """`POST …/batches/{batch}/commit`."""
     name, batch = _bulk_load(call), _batch(call)
-    body = await call.read_json(CommitBody)
+    body = await call.read_json(CommitBody, bytes_max=COMMIT_BYTES_MAX)
     if body.published and body.parts:
         raise Problem(
             422, "invalid-body", "what its writer has published has no ledgers: parts must be empty"
         )
-    offers = [part.offer() for part in body.parts]
+    offers: list[Offer] = []
+    for part in body.parts:
+        offers.append(part.offer())
+        if len(offers) % PARTS_A_TURN == 0:
+            await asyncio.sleep(0)
+    await asyncio.sleep(0)
     _check(call, [one.name for one in offers])
+    await asyncio.sleep(0)
     done = await call.services.broker.bulk_loads.commit(
         name,
         batch,
@@ -191,7 +204,7 @@ async def commit(call: Call) -> web.StreamResponse:
 async def begin(call: Call) -> web.StreamResponse:
     """`POST …/batches/{batch}/begin`."""
     name, batch = _bulk_load(call), _batch(call)
-    body = await call.read_json(BeginBody)
+    body = await call.read_json(BeginBody, bytes_max=BEGIN_BYTES_MAX)
     content = {_target(one.topic).partition(one.partition): one.content for one in body.parts}
     if len(content) < len(body.parts):
         raise Problem(422, "invalid-body", "a partition stands twice in the batch")
@@ -204,8 +217,8 @@ async def begin(call: Call) -> web.StreamResponse:
 
 def _check(call: Call, names: Iterable[PartitionName]) -> None:
     """May the caller publish to each topic of the body? Raises `Forbidden`, `Unauthenticated`."""
-    for topic in dict.fromkeys(str(name.topic_name) for name in names):
-        call.check(Operation.PRODUCE, Resource(Kind.TOPIC, topic))
+    for topic in dict.fromkeys(name.topic_name for name in names):
+        call.check(Operation.PRODUCE, Resource(Kind.TOPIC, str(topic)))
 
 
 def _checking(call: Call) -> CheckTaken:
@@ -224,6 +237,8 @@ def _checking(call: Call) -> CheckTaken:
 
 def _loading(call: Call) -> LoadPart:
     async def load_part(partition: PartitionName, bulk_load: str, number: int) -> int | None:
+        await asyncio.sleep(0)  # a batch has thousands of them
+
         async def here(found: Partition) -> dict[str, Any]:
             return {"offset": await found.load_part(bulk_load, number)}
 
@@ -253,7 +268,7 @@ def _loading(call: Call) -> LoadPart:
 async def abort(call: Call) -> web.StreamResponse:
     """`POST …/batches/{batch}/abort`."""
     name, batch = _bulk_load(call), _batch(call)
-    body = await call.read_json(AbortBody)
+    body = await call.read_json(AbortBody, bytes_max=ABORT_BYTES_MAX)
     deleted = await call.services.broker.bulk_loads.abort(
         name, batch, body.ledgers, _caller(call, batch, None)
     )

@@ -22,7 +22,8 @@ from octavo.broker.http.browsers import PAGE_HEADERS
 from octavo.broker.http.call import OFFSET_MAX, Call, bad_parameter, whole_hint
 from octavo.broker.http.overview import Down, Seen
 from octavo.broker.http.problems import Problem
-from octavo.broker.http.status_page import page
+from octavo.broker.http.status_page import ROWS_SHOWN_MAX, page
+from octavo.broker.types import PartitionStats
 from octavo.ledger.encryption import wrapped_of
 from octavo.ledger.errors import BeyondLastConfirmed
 from octavo.ledger.recover.events import RecoveryEvent
@@ -345,6 +346,8 @@ async def readyz(call: Call) -> web.StreamResponse:
     return call.reply({"status": "ready", "broker_id": services.broker.broker_id})
 
 
+PARTITIONS_A_TURN = 100
+"""So many rows of the page are made at once; then others have their turn."""
 _RECORDS_OF_METRICS = 200
 """What making some of the text takes, in messages worked on."""
 
@@ -361,13 +364,19 @@ async def metrics(call: Call) -> web.StreamResponse:
 async def status_page(call: Call) -> web.StreamResponse:
     """`GET /`: the cluster on one readable page."""
     figures = await cluster_figures(call)
-    partitions = [
-        one.stats()
-        for one in call.services.broker.ownership.open_partitions()
-        if call.may_see(Kind.TOPIC, str(one.name.topic_name))
-    ]
+    partitions: list[PartitionStats] = []
+    more = 0
+    for place, one in enumerate(call.services.broker.ownership.open_partitions()):
+        if place % PARTITIONS_A_TURN == 0:
+            await asyncio.sleep(0)
+        if not call.may_see(Kind.TOPIC, str(one.name.topic_name)):
+            continue
+        if len(partitions) < ROWS_SHOWN_MAX:
+            partitions.append(one.stats())
+        else:
+            more += 1
     return web.Response(
-        text=page(figures, partitions, call.services.url, call.services.clock()),
+        text=page(figures, partitions, more, call.services.url, call.services.clock()),
         content_type="text/html",
         headers={**PAGE_HEADERS, "Cache-Control": "no-store"},
     )

@@ -23,7 +23,7 @@ from octavo.broker.http.api.acks import AckBody, by_partition, give_back
 from octavo.broker.http.api.payloads import encode, message_out
 from octavo.broker.http.api.read import ANSWER_TYPES, answer_type
 from octavo.broker.http.call import JSON, NDJSON, RECORD_BATCH, Call, bad_parameter
-from octavo.broker.http.forwarding import ask_partition, at_owner, topic_of
+from octavo.broker.http.forwarding import ask_all, ask_partition, at_owner, topic_of
 from octavo.broker.http.problems import Problem
 from octavo.broker.partition.partition import Partition
 from octavo.broker.subscriptions.subscription import LeasedBatches
@@ -337,10 +337,7 @@ class _Gathering:
 
     async def _ask_all(self, shares: dict[int, int]) -> tuple[list[Raw], list[int]]:
         """What came, and which partitions gave their whole share."""
-        answers = await asyncio.gather(
-            *(self._ask(number, share, 0) for number, share in shares.items()),
-            return_exceptions=True,
-        )
+        answers = await ask_all([self._ask(number, share, 0) for number, share in shares.items()])
         found: list[Raw] = []
         full: list[int] = []
         failures = [answer for answer in answers if isinstance(answer, BaseException)]
@@ -403,7 +400,7 @@ class _Gathering:
     async def _give_back(self, surplus: list[Raw]) -> None:
         """More came at once than was asked for: others may have it without waiting."""
         body = AckBody(release=[*ack_ids_in(surplus)])
-        for number, share in by_partition(body, self._partitions).items():
+        for number, share in (await by_partition(body, self._partitions)).items():
             await give_back(self._call, self._topic, number, self._asked.subscription, share)
 
     async def _ask(self, number: int, most: int, wait_s: float, request: str = "") -> list[Raw]:

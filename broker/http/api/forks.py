@@ -32,6 +32,8 @@ from octavo.protocol.numbers import whole
 from octavo.security.rules import Kind, Operation, Resource
 
 _TRIES_MAX = 3
+FORK_BYTES_MAX = 1024 * 1024
+"""The longest body: a place for each of the most partitions."""
 
 
 class ForkBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -50,7 +52,7 @@ class ForkBody(msgspec.Struct, forbid_unknown_fields=True):
 
 async def fork(call: Call) -> web.StreamResponse:
     """`POST /v1/topics/{namespace}/{topic}/fork`."""
-    body = await call.read_json(ForkBody)
+    body = await call.read_json(ForkBody, bytes_max=FORK_BYTES_MAX)
     name = TopicName.of(call.namespace, body.name)
     _check_may_create(call, name)
     info = await topic_of(call)

@@ -29,6 +29,9 @@ from octavo.security.rules import Kind, Operation, Resource
 TOPICS_MAX = 100
 """Names and patterns of one member."""
 HOLDS_MAX = 10_000
+MEMBER_BYTES_MAX = 2 * 1024 * 1024
+"""The longest body: so many partitions, of long names."""
+HOLDS_A_TURN = 500
 """Partitions that a member says it holds: more than any group has."""
 SESSION_MS_MIN, SESSION_MS_MAX = 1_000, 3_600_000
 CHARS_A_RECORD = 20
@@ -93,7 +96,7 @@ async def beat(call: Call) -> web.StreamResponse:
     """`POST /v1/groups/{namespace}/{group}/members/{member}`."""
     name, member = _group(call), _member(call)
     wait_ms = call.duration_ms("wait", 0, call.services.config.wait_ms_max)
-    body = await call.read_json(MemberBody)
+    body = await call.read_json(MemberBody, bytes_max=MEMBER_BYTES_MAX)
     session_ms = time_ms("session_timeout", body.session_timeout)
     if not SESSION_MS_MIN <= session_ms <= SESSION_MS_MAX:
         raise Problem(
@@ -103,13 +106,10 @@ async def beat(call: Call) -> web.StreamResponse:
             f"{SESSION_MS_MIN // 1000} s to {SESSION_MS_MAX // 1000} s",
         )
     patterns = [_pattern(name, text) for text in body.topics]
-    holds = frozenset(_partition(text) for text in body.holds)
     if (elsewhere := _elsewhere(call, name)) is not None:
         return await call.services.peers.forward(call, elsewhere)
     wants = await _wanted(call, name, patterns)
-    topics = dict.fromkeys(held.topic_name for held in sorted(holds))
-    may = {one: _may_consume(call, one, name[1]) for one in topics}
-    holds = frozenset(held for held in holds if may[held.topic_name])
+    holds = await _held(call, name[1], body.holds)
     kept = call.services.groups.open(name, share_of(call.identity))
     group = kept.group
     group.beat(
@@ -197,6 +197,23 @@ def _pattern(name: GroupName, text: str) -> TopicPattern:
             f"{name[0]!r}",
         )
     return found
+
+
+async def _held(call: Call, subscription: str, texts: list[str]) -> frozenset[PartitionName]:
+    """Those of these partitions that the caller may consume; so many are looked at in each turn of
+    the loop."""
+    may: dict[TopicName, bool] = {}
+    found: set[PartitionName] = set()
+    for place, text in enumerate(texts):
+        one = _partition(text)
+        topic = one.topic_name
+        if topic not in may:
+            may[topic] = _may_consume(call, topic, subscription)
+        if may[topic]:
+            found.add(one)
+        if place % HOLDS_A_TURN == HOLDS_A_TURN - 1:
+            await asyncio.sleep(0)
+    return frozenset(found)
 
 
 def _partition(text: str) -> PartitionName:

@@ -158,7 +158,7 @@ async def prepare_partition(call: Call) -> web.StreamResponse:
     """`POST …/partitions/{partition}/prepare`: from the broker that will hand it on."""
     name = call.partition
     assert name is not None
-    body = await call.read_json(PrepareBody)
+    body = await call.read_json(PrepareBody, bytes_max=call.services.config.body_bytes_max)
     foretold = Foretold(body.incarnation, body.epoch, body.has_state)
     await call.services.broker.ownership.prepare(name, foretold)
     return web.Response(status=204)
@@ -168,7 +168,7 @@ async def take_partition(call: Call) -> web.StreamResponse:
     """`POST …/partitions/{partition}/take`: from the broker that hands it on."""
     name = call.partition
     assert name is not None
-    body = await call.read_json(TakeBody)
+    body = await call.read_json(TakeBody, bytes_max=call.services.config.body_bytes_max)
     handed = Handed(body.incarnation, body.placed, _end(body.end), body.by, body.why)
     await call.services.broker.ownership.take(name, handed)
     return web.Response(status=204)

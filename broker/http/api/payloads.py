@@ -12,7 +12,7 @@ had again. Keys and header values as text or base64, headers in their order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Annotated
 
@@ -21,6 +21,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from octavo.broker.http.body_words import in_words
 from octavo.broker.http.call import parse_duration_ms, parse_time_ms, time_hint
+from octavo.broker.http.json_parts import BODY_PARTS_MAX, MESSAGE_PARTS_MAX, has_more_parts
 from octavo.broker.http.problems import Problem
 from octavo.broker.types import MessageId
 from octavo.protocol.due import due_header
@@ -89,6 +90,12 @@ class MessagesIn(msgspec.Struct, forbid_unknown_fields=True):
     messages: Annotated[list[MessageIn], Meta(extra_json_schema={"minItems": 1})]
 
 
+class _UnreadMessages(msgspec.Struct, forbid_unknown_fields=True):
+    """The same, each message as it stands there."""
+
+    messages: list[Raw]
+
+
 Stored = Annotated[str, Meta(description="what is stored, exactly")]
 StoredBytes = Annotated[bytes, Meta(description="what is stored, where that is no text")]
 Shown = Annotated[
@@ -139,6 +146,11 @@ encode = _encoder.encode
 def decode_message(text: bytes) -> MessageIn:
     """One JSON object. 400 when it is not JSON, 422 when it is no message."""
     try:
+        if has_more_parts(text, MESSAGE_PARTS_MAX):
+            raise _invalid(
+                f"its JSON has more than {MESSAGE_PARTS_MAX} commas, brackets and braces: send it "
+                "as text/plain, which is stored as it is"
+            )
         if not text.isascii():
             text.decode()  # the decoder does not look into what it takes over as it is
         return _line_decoder.decode(text)
@@ -155,23 +167,41 @@ def decode_message(text: bytes) -> MessageIn:
 _SHAPE = 'a message is {"key", "value" or "value_text" or "value_base64", "headers", "timestamp"}'
 
 
-def decode_messages(body: bytes) -> list[MessageIn]:
-    """A JSON body: one message, or `{"messages": […]}`. 400 or 422 with what is wrong where."""
+def has_several(body: bytes) -> bool:
+    """Whether a JSON body begins as one with several messages does."""
     start = body[:256].lstrip()[:12]
-    if start.startswith(b"{") and start[1:].lstrip().startswith(b'"messages"'):
-        return _decode_several(body)
-    try:
-        return [decode_message(body)]
-    except Problem as problem:
-        if problem.status == 422 and b'"messages"' in body:
-            return _decode_several(body)
-        raise
+    return start.startswith(b"{") and start[1:].lstrip().startswith(b'"messages"')
 
 
-def _decode_several(body: bytes) -> list[MessageIn]:
+def messages_in(body: bytes) -> Iterator[MessageIn]:
+    """A JSON body: one message, or `{"messages": […]}`; each is read when it is asked for. Raises a
+    400 or 422 with what is wrong where."""
+    if not has_several(body):
+        try:
+            yield decode_message(body)
+            return
+        except Problem as problem:
+            if problem.status != 422 or b'"messages"' not in body:
+                raise
+    yield from _several(body)
+
+
+def decode_messages(body: bytes) -> list[MessageIn]:
+    """All of `messages_in` at once: of a body that is short."""
+    return list(messages_in(body))
+
+
+def _several(body: bytes) -> Iterator[MessageIn]:
+    if has_more_parts(body, BODY_PARTS_MAX):
+        raise Problem(
+            413,
+            "too-many-messages",
+            f"the body has more than {BODY_PARTS_MAX} commas, brackets and braces: send "
+            "application/x-ndjson, a message a line, which is read as it comes",
+        )
     try:
         body.decode()
-        found = msgspec.json.decode(body, type=MessagesIn).messages
+        found = msgspec.json.decode(body, type=_UnreadMessages).messages
     except msgspec.ValidationError as error:
         raise Problem(422, "invalid-message", f"{in_words(str(error))}; {_SHAPE}") from None
     except UnicodeDecodeError as error:
@@ -180,7 +210,20 @@ def _decode_several(body: bytes) -> list[MessageIn]:
         raise Problem(400, "invalid-json", f"the body is not JSON: {error}") from None
     if not found:
         raise Problem(422, "no-messages", "messages is empty: there is nothing to publish")
-    return found
+    for index, text in enumerate(found):
+        try:
+            yield _line_decoder.decode(text)
+        except msgspec.ValidationError as error:
+            said = in_words(_within(str(error), f"messages[{index}]"))
+            raise Problem(422, "invalid-message", f"{said}; {_SHAPE}") from None
+        except RecursionError as error:
+            raise Problem(400, "invalid-json", f"the body is not JSON: {error}") from None
+
+
+def _within(error: str, place: str) -> str:
+    """What a decoder says of a value that stands at `place` of a larger one."""
+    said, found, path = error.partition(" - at `$")
+    return f"{said} - at `$.{place}{path if found else '`'}"
 
 
 def record_of(message: MessageIn, now_ms: int) -> Record:

@@ -10,9 +10,10 @@ owner. 2xx only when all of it is durable; what was stored before something fail
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar, cast
 
 from aiohttp import web
 from msgspec import UNSET
@@ -21,7 +22,14 @@ from octavo.broker.http.api import answers
 from octavo.broker.http.api.access import LAST_EPOCH
 from octavo.broker.http.api.auto_create import topic_to_publish
 from octavo.broker.http.api.batching import ACCESS_HEADER, Piece, Producer, Publishing, size_of
-from octavo.broker.http.api.payloads import decode_message, decode_messages, raw_record, record_of
+from octavo.broker.http.api.payloads import (
+    decode_message,
+    decode_messages,
+    has_several,
+    messages_in,
+    raw_record,
+    record_of,
+)
 from octavo.broker.http.call import JSON, NDJSON, NEXT_OFFSET_HEADER, RECORD_BATCH, Call, whole_hint
 from octavo.broker.http.forwarding import at_owner, redirected, with_owner
 from octavo.broker.http.problems import Problem, problem_of
@@ -48,6 +56,11 @@ from octavo.protocol.numbers import producer_number, whole
 from octavo.protocol.records import Record, build_batch, partition_for
 
 BLANK_LINES_MAX = 10_000
+BATCHES_MAX = 10_000
+"""Record batches of one body."""
+ONE_TURN_BYTES = 64 * 1024
+"""A longer body with several messages is never read in one turn of the loop."""
+Found = TypeVar("Found")
 """Of one body: they cost time and say nothing."""
 TURN_MESSAGES = 1000
 """Messages of a long body made into records before other requests get their turn."""
@@ -182,6 +195,8 @@ def single_record(
     """
     now_ms = services.clock()
     if kind == JSON:
+        if len(body) > ONE_TURN_BYTES and has_several(body):
+            return None
         messages = decode_messages(body)
         if len(messages) != 1:
             return None
@@ -293,7 +308,7 @@ async def _one_partition(call: Call, topic: TopicName, partitions: int) -> int:
     """The partition that all keys of the body name."""
     body = await call.read_body()
     if call.content_type == JSON:
-        records = [record_of(message, 0) for message in decode_messages(body)]
+        records = await _in_turns(record_of(message, 0) for message in messages_in(body))
     else:
         records = [raw_record(body, call.headers, 0)]
     numbers = {None if r.key is None else partition_for(r.key, partitions) for r in records}
@@ -454,7 +469,7 @@ async def _feed_raw(call: Call, publishing: Publishing) -> None:
 
 
 async def _feed_json(call: Call, publishing: Publishing) -> None:
-    messages = decode_messages(await call.read_body())
+    messages = await _in_turns(messages_in(await call.read_body()))
     now_ms = call.services.clock()
     records = []
     for index, message in enumerate(messages):  # all are checked before the first is stored
@@ -475,19 +490,42 @@ async def _feed_json(call: Call, publishing: Publishing) -> None:
             await asyncio.sleep(0)
 
 
+async def _in_turns(found: Iterator[Found]) -> list[Found]:
+    """All of them, some in each turn of the loop."""
+    every: list[Found] = []
+    for place, one in enumerate(found):
+        every.append(one)
+        if place % TURN_MESSAGES == TURN_MESSAGES - 1:
+            await asyncio.sleep(0)
+    return every
+
+
 async def _feed_batches(call: Call, publishing: Publishing) -> None:
     body = await call.read_body()
-    batches = list(split_batches(body))  # all are checked before the first is stored
+    # All are checked before the first is stored.
+    batches = await _in_turns(itertools.islice(split_batches(body), BATCHES_MAX + 1))
+    if len(batches) > BATCHES_MAX:
+        raise Problem(
+            422,
+            "too-many-batches",
+            f"the body has more than {BATCHES_MAX} record batches: put more messages into each",
+        )
     if not batches:
         raise Problem(422, "no-messages", "the body is empty: there is nothing to publish")
     for header, _ in batches:
         _refuse_unsupported(header)
-    whole = [(header, bytes(view)) for header, view in batches]
     bytes_max = call.services.message_bytes_max(call.topic)
-    for header, batch in whole:
+    whole = []
+    for place, (header, view) in enumerate(batches):
+        batch = bytes(view)
         await _prove(call, body, header, batch, bytes_max)
-    for header, batch in whole:
+        whole.append((header, batch))
+        if place % TURN_MESSAGES == TURN_MESSAGES - 1:
+            await asyncio.sleep(0)
+    for place, (header, batch) in enumerate(whole):
         publishing.add_batch(batch, header.record_count)
+        if place % TURN_MESSAGES == TURN_MESSAGES - 1:
+            await asyncio.sleep(0)
 
 
 async def _prove(

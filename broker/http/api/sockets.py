@@ -234,7 +234,7 @@ class Socket:
             raise Problem(
                 422, "invalid-body", "up_to is for the call …/ack; a socket takes ack_ids, ranges"
             )
-        shares = by_partition(command, self._feed.topic_partitions)
+        shares = await by_partition(command, self._feed.topic_partitions)
         acked = await self._apply(shares)
         for share in shares.values():
             self._out.done([*share.ack_ids, *(one.ack_id for one in share.nacks)])

@@ -27,7 +27,7 @@ def bookie(name: str, because: str = "") -> dict[str, Any]:
 
 
 def test_no_warning_where_all_is_well() -> None:
-    assert "Warning" not in page(figures([bookie("b1")], []), [], "http://k1", 5_000)
+    assert "Warning" not in page(figures([bookie("b1")], []), [], 0, "http://k1", 5_000)
 
 
 def test_what_is_down_or_read_only_is_shown_with_its_reason() -> None:
@@ -35,7 +35,7 @@ def test_what_is_down_or_read_only_is_shown_with_its_reason() -> None:
         {"id": "b<2", "host": "h", "port": 2, "missing_since": 1_000},
         {"id": "b3", "host": None, "port": None, "missing_since": 5_000},
     ]
-    said = page(figures([bookie("b1", "disk full: 7 bytes")], down), [], "http://k1", 5_000)
+    said = page(figures([bookie("b1", "disk full: 7 bytes")], down), [], 0, "http://k1", 5_000)
     assert "Warning. Down: b&lt;2, b3." in said
     assert "b<2" not in said
     assert "down, missed for 4 s" in said
@@ -48,13 +48,13 @@ def test_names_in_a_warning_are_bounded() -> None:
     down: list[dict[str, Any]] = [
         {"id": f"b{n}", "host": "h", "port": 2, "missing_since": 0} for n in range(300)
     ]
-    assert "and 290 more." in page(figures([bookie("b1")], down), [], "http://k1", 0)
+    assert "and 290 more." in page(figures([bookie("b1")], down), [], 0, "http://k1", 0)
 
 
 def test_a_broker_that_is_gone_is_shown_for_a_while() -> None:
     """It vanished from the page, and nothing warned of it."""
     gone = {"id": "k<2", "url": "http://k2", "missing_since": 1_000}
     shown = {**figures([bookie("b1")], []), "brokers_gone": [gone]}
-    said = page(shown, [], "http://k1", 5_000)
+    said = page(shown, [], 0, "http://k1", 5_000)
     assert "No longer registered: broker k&lt;2." in said
     assert "gone, missed for 4 s" in said
