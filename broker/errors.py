@@ -550,6 +550,15 @@ class SchemaMismatch(BrokerError):
         super().__init__(message)
         self.index = index
 
+    def without_reason(self) -> SchemaMismatch:
+        """The same for somebody who may not see the schema: its reason would tell what it says."""
+        which = "the message" if self.index is None else f"message {self.index} of its batch"
+        return SchemaMismatch(
+            f"{which} was not stored: it does not fit the schema of the topic (who may describe "
+            "the schema is told why)",
+            self.index,
+        )
+
 
 class ExclusiveProducer(BrokerError):
     """One producer alone may publish, and the batch came with no epoch of its access (409)."""

@@ -16,14 +16,14 @@ from urllib.parse import parse_qsl
 import msgspec
 from aiohttp import web
 
-from octavo.broker.errors import NotOwner
+from octavo.broker.errors import NotOwner, SchemaMismatch
 from octavo.broker.http.body_words import in_words
 from octavo.broker.http.broker_calls import INCARNATION_HEADER, restored
 from octavo.broker.http.gate import Grant
 from octavo.broker.http.held_bytes import share_of
 from octavo.broker.http.inflating import ENCODINGS, Inflater
 from octavo.broker.http.problems import Problem, problem_of
-from octavo.broker.types import PartitionName, TopicName, checked_name
+from octavo.broker.types import PartitionName, TopicName, TopicSettings, checked_name
 from octavo.protocol.numbers import AMOUNT, whole
 from octavo.security.principal import Identity
 from octavo.security.rules import Kind, Operation, Resource
@@ -195,6 +195,17 @@ class Call:
         if not gate.secured:
             return True
         return gate.may(self.identity, Operation.DESCRIBE, Resource(kind, "/".join(names)))
+
+    def told(self, error: BaseException) -> BaseException:
+        """The error as the caller may hear it: that of a schema which the caller may not see names
+        nothing that stands in it."""
+        if not isinstance(error, SchemaMismatch) or not self.services.gate.secured:
+            return error
+        settings = self.services.broker.topics.settings_of(self.topic, TopicSettings())
+        subject = settings.schema_subject
+        if subject is not None and self.may_see(Kind.TOPIC, self.topic.namespace, subject):
+            return error
+        return error.without_reason()
 
     def may_see_some(self, kind: Kind, *names: str) -> bool:
         """Whether the caller may know of something in this, if it is there."""

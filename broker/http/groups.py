@@ -67,6 +67,14 @@ class Groups:
             found = self._kept[name] = KeptGroup(self._config.group_members_max, founder)
         return found
 
+    def founded_by(self, principal: str) -> int:
+        """How many groups a principal's member was the first of."""
+        return sum(one.founder == principal for one in self._kept.values())
+
+    def of_namespace(self, namespace: str) -> int:
+        """How many groups of a namespace there are here."""
+        return sum(name[0] == namespace for name in self._kept)
+
     def _no_room(self, founder: str) -> str:
         """Why there may be no further group; empty when there may."""
         most = self._config.groups_max
@@ -77,7 +85,7 @@ class Groups:
             )
         share = max(1, most // _SHARE_OF_A_PRINCIPAL)
         if founder and len(self._kept) >= share:
-            founded = sum(one.founder == founder for one in self._kept.values())
+            founded = self.founded_by(founder)
             if founded >= share:
                 return (
                     f"{founder} has founded {founded} consumer groups here, the most that one "

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 
 from octavo.broker.errors import Overloaded
 from octavo.security.principal import ANONYMOUS, Identity
@@ -48,6 +49,8 @@ class HeldBytes:
         self._principal_bytes_max = bytes_max // 2
         self._by_peer: Counter[str] = Counter()
         self._by_principal: Counter[str] = Counter()
+        self.quota_of: Callable[[str], int | None] = lambda _: None
+        """How many bytes a principal may have by its quota."""
         self._waiting: dict[asyncio.Future[None], None] = {}  # a dict keeps their order
 
     def describe(self) -> dict[str, int]:
@@ -146,12 +149,17 @@ class HeldBytes:
             self._by_principal[principal] += size
 
     def _has_room(self, peer: str, size: int, principal: str) -> bool:
-        of_principal = self._by_principal[principal] + size if principal else 0
+        of_principal = self._by_principal.get(principal, 0) + size if principal else 0
         return (
             self._held + size <= self._bytes_max
             and self._by_peer[peer] + size <= self._peer_bytes_max
-            and of_principal <= self._principal_bytes_max
+            and of_principal <= self._bytes_max_of(principal)
         )
+
+    def _bytes_max_of(self, principal: str) -> int:
+        quota = self.quota_of(principal) if principal else None
+        most = self._principal_bytes_max
+        return most if quota is None else min(quota, most)
 
     async def _given_back(self) -> None:
         waiter = asyncio.get_running_loop().create_future()
@@ -173,7 +181,7 @@ class HeldBytes:
             raise Overloaded(
                 f"this broker holds {self._held} bytes of request bodies, {whose}; its bounds are "
                 f"{self._bytes_max}, {self._peer_bytes_max} for an address and "
-                f"{self._principal_bytes_max} for a principal: come back in a moment, or ask "
+                f"{self._bytes_max_of(principal)} for a principal: come back in a moment, or ask "
                 "another broker"
             ) from None
 

@@ -3,7 +3,9 @@
     a call            429 `quota-exceeded` with `Retry-After`, before its body is read
     a stream          waits before it sends more; it is not ended
     a connection      its first call gets that 429, and it is closed
-    a topic too many  422 `quota-exceeded`: to wait would not help
+    a topic too many  422 `quota-exceeded`: to wait would not help; so a subscription, or a group
+    processor time    a 429 as well: the work of a call is measured step by step, and paid for by
+                      its principal and its namespace at each broker that works
     a topic's rates   429 as well: its policies say them (policies/rates.py), its owner counts
 
 The broker that a client speaks to charges the principal: a call with what it announces, the rest
@@ -16,19 +18,23 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from aiohttp import web
 from msgspec import Raw
 
+from octavo.broker.errors import TopicNotFound
 from octavo.broker.http.charges import Charge, charge_of
+from octavo.broker.http.held_bytes import share_of
 from octavo.broker.http.problems import Problem
+from octavo.broker.http.processor_time import Measured
 from octavo.broker.internal_topics import AUDIT_TOPIC
 from octavo.broker.policies.rates import INTO, OUT_OF, Rates, has_rates
-from octavo.broker.types import TopicSettings
+from octavo.broker.types import TopicName, TopicSettings
 from octavo.security.limits import GO_ON, Limits, Quotas, Wait
 from octavo.security.quotas import FollowedQuotas
 
@@ -36,8 +42,9 @@ if TYPE_CHECKING:
     from octavo.broker.broker import Broker
     from octavo.broker.http.call import Call
     from octavo.broker.http.config import HttpConfig
+    from octavo.broker.http.groups import Groups
     from octavo.broker.metrics import Metrics
-    from octavo.broker.types import StoredBatch, TopicName
+    from octavo.broker.types import StoredBatch
     from octavo.metadata.store import MetadataStore
     from octavo.metadata.topics import Policies
 
@@ -80,6 +87,8 @@ class HttpQuotas:
         self._config = config
         self._metrics = metrics
         self.now_s: Callable[[], float] = asyncio.get_running_loop().time
+        self.processor_s: Callable[[], float] = time.thread_time
+        """Processor time of this thread, in seconds."""
         self.on = False
         """Whether any quota is set."""
 
@@ -99,12 +108,18 @@ class HttpQuotas:
 
     def admit(self, call: Call, connection: Counted) -> None:
         """Charge a call with what is known of it before its body is read. Raises a 429."""
-        if not self.on or call.forwarded:
+        if not self.on:
             return
         charge = charge_of(call.route.name)
         if charge is Charge.FREE:
             return
         principal = call.identity.name
+        if call.forwarded:  # the broker that was asked first counts all but what it costs here
+            if not call.identity.is_node:
+                self._refuse(self._limits.take(
+                    principal, requests=None, processor_ms=0, now_s=self.now_s()
+                ))  # fmt: skip
+            return
         self._count_connection(connection, principal)
         now_s = self.now_s()
         if charge in _BRINGS:
@@ -112,12 +127,38 @@ class HttpQuotas:
             uploads = charge is Charge.UPLOADS
             call.unpaid = length is None or uploads or call.content_type == _STREAMED
             size = 0 if call.unpaid or length is None else min(length, self._config.body_bytes_max)
-            found = self._limits.take(principal, bytes_in=size, messages_in=1, now_s=now_s)
+            found = self._limits.take(
+                principal, bytes_in=size, messages_in=1, processor_ms=0, now_s=now_s
+            )
         elif charge is Charge.TAKES:
-            found = self._limits.take(principal, bytes_out=0, messages_out=0, now_s=now_s)
+            found = self._limits.take(
+                principal, bytes_out=0, messages_out=0, processor_ms=0, now_s=now_s
+            )
         else:
-            found = self._limits.take(principal, now_s=now_s)
+            found = self._limits.take(principal, processor_ms=0, now_s=now_s)
         self._refuse(found)
+
+    def measured(self, call: Call) -> Awaitable[web.StreamResponse]:
+        """The work of a call, whose processor time its principal and its namespace pay."""
+        work: Awaitable[web.StreamResponse] = call.route.handler(call)
+        if not self.on or charge_of(call.route.name) is Charge.FREE:
+            return work
+        return self._measured(call, work)
+
+    async def _measured(
+        self, call: Call, work: Awaitable[web.StreamResponse]
+    ) -> web.StreamResponse:
+        principal = "" if call.identity.is_node else call.identity.name
+        namespace = call.variables.get("namespace", "")
+        if namespace == AUDIT_TOPIC.namespace:
+            namespace = ""
+
+        def spent(seconds: float) -> None:
+            self._limits.charge(
+                principal, namespace, processor_ms=1000 * seconds, now_s=self.now_s()
+            )
+
+        return await Measured(work, self.processor_s, spent)
 
     def at_hand(
         self, connection: Counted, principal: str, topic: TopicName, size: int, *, owned: bool
@@ -125,6 +166,11 @@ class HttpQuotas:
         """What `admit` and `owned` take, for a message on the short way; None where they have to
         look themselves. No principal: it is passed on; not owned: it will be."""
         now_s = self.now_s()
+        if self.on and any(
+            self._limits.bounds(one, "processor_ms", now_s)
+            for one in (principal, f"namespace:{topic.namespace}")
+        ):
+            return None  # it is measured on the long way
         if owned and (found := self._rate(topic, INTO)).wait_s:
             return found
         if not self.on:
@@ -172,7 +218,7 @@ class HttpQuotas:
         if self.on:
             principal, now_s = call.identity.name, self.now_s()
             self._limits.charge(principal, bytes_out=size, messages_out=messages, now_s=now_s)
-            await self._until_paid(principal, bytes_out=0, messages_out=0)
+            await self._until_paid(principal, bytes_out=0, messages_out=0, processor_ms=0)
 
     @contextmanager
     def stream(self, call: Call) -> Iterator[None]:
@@ -205,6 +251,7 @@ class HttpQuotas:
 
     def owned(self, call: Call, namespace: str) -> None:
         """A call is about to be served by a partition that is open here. Raises a 429."""
+<<<<<<< HEAD
         if not call.is_streaming:
             self.owned_here(namespace)
 
@@ -212,6 +259,10 @@ class HttpQuotas:
         """The same of an operation that another broker asks for. Raises a 429."""
         if self.on and namespace != AUDIT_TOPIC.namespace:
             self._refuse(self._limits.take("", namespace, now_s=self.now_s()))
+=======
+        if self.on and not call.is_streaming and namespace != AUDIT_TOPIC.namespace:
+            self._refuse(self._limits.take("", namespace, processor_ms=0, now_s=self.now_s()))
+>>>>>>> 4a6ed584 (Make processor time, memory, groups and subscriptions quotas)
 
     def may_publish(self, topic: TopicName) -> None:
         """Something is about to be stored in a partition that is open here. Raises a 429."""
@@ -305,6 +356,62 @@ class HttpQuotas:
                 "delete some, or have the quota raised (octavo quota set)",
             )
 
+    async def check_subscriptions(self, topic: TopicName, name: str) -> None:
+        """There may be this subscription. Raises a 422. Those of dead letters count."""
+        subject = f"namespace:{topic.namespace}"
+        most = self._limits.quotas.of(subject).bound("subscriptions") if self.on else None
+        if most is None:
+            return
+        topics = self._broker.topics
+        if any(one.name == name for one in await topics.list_subscriptions(topic)):
+            return
+        held = 0
+        for one in await topics.names_in(topic.namespace):
+            with suppress(TopicNotFound):  # it was deleted meanwhile
+                held += len(await topics.list_subscriptions(TopicName(topic.namespace, one)))
+            self._check_count(subject, "subscriptions", held)
+        self._check_count(subject, "subscriptions", held)
+
+    def check_groups(self, call: Call, namespace: str, groups: Groups) -> None:
+        """The caller may found a group more here. Raises a 422."""
+        if self.on:
+            founded = groups.founded_by(share_of(call.identity))
+            self._check_count(call.identity.name, "groups", founded)
+            self._check_count(f"namespace:{namespace}", "groups", groups.of_namespace(namespace))
+
+    def memory_of(self, principal: str) -> int | None:
+        """How many bytes of bodies this broker may hold of a principal; None: no quota says."""
+        return self._limits.quotas.of(principal).bound("memory") if self.on else None
+
+    def _check_count(self, subject: str, what: str, held: int) -> None:
+        most = self._limits.quotas.of(subject).bound(what)
+        if most is not None and held >= most:
+            raise _problem(
+                422,
+                Wait(1.0, subject, what, most),
+                f"{subject} has {held} {what}, and its quota is {most}: delete some, or have the "
+                "quota raised (octavo quota set)",
+            )
+
+    # ---- what comes in whole ledgers
+
+    def may_load(self, principal: str, namespaces: Iterable[str]) -> None:
+        """Ledgers are about to be taken into topics of these namespaces. Raises a 429."""
+        if self.on:
+            now_s = self.now_s()
+            for one in ("", *namespaces):
+                self._refuse(self._limits.take(
+                    "" if one else principal, one, requests=None, bytes_in=0, messages_in=0,
+                    now_s=now_s,
+                ))  # fmt: skip
+
+    def loaded(self, principal: str, namespace: str, size: int, messages: int) -> None:
+        """So much was taken in."""
+        if self.on:
+            self._limits.charge(
+                principal, namespace, bytes_in=size, messages_in=messages, now_s=self.now_s()
+            )
+
     # ---- beyond them
 
     def problem(self, found: Wait, headers: dict[str, str] | None = None) -> Problem:
@@ -330,6 +437,7 @@ class HttpQuotas:
         messages_in: int | None = None,
         bytes_out: int | None = None,
         messages_out: int | None = None,
+        processor_ms: float | None = None,
     ) -> None:
         """Wait until no debt of what is not None is left."""
         while True:
@@ -340,6 +448,7 @@ class HttpQuotas:
                 messages_in=messages_in,
                 bytes_out=bytes_out,
                 messages_out=messages_out,
+                processor_ms=processor_ms,
                 now_s=self.now_s(),
             )
             if not found.wait_s:

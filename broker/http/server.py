@@ -148,6 +148,7 @@ class BrokerServer:
             count_lost=metrics.audit_lost.inc,
             count_written=metrics.audit_events.inc,
         )
+        self._services.held.quota_of = self._services.quotas.memory_of
         gate.on_decision = self._audit.on_decision
         gate.on_unauthenticated = self._audit.on_unauthenticated
         metrics.held_bytes.set_function(lambda: self._services.held.total)
@@ -374,7 +375,8 @@ class BrokerServer:
         except ConnectionError:  # aiohttp's own has no name: the client is gone
             response = _cut(request)
         except Exception as error:
-            response = problem_of(error).response(instance=path)
+            told = error if call is None else call.told(error)
+            response = problem_of(told).response(instance=path)
         finally:
             if call is not None:
                 call.release()
@@ -440,14 +442,14 @@ class BrokerServer:
             raise connection.take_verdict()
         self._services.quotas.admit(call, connection)
         if not call.route.waits:
-            return await call.route.handler(call)
+            return await self._services.quotas.measured(call)
         return await self._run_while_wanted(call, connection)
 
     async def _run_while_wanted(self, call: Call, connection: Connection) -> web.StreamResponse:
         """A call that may wait long ends when its client goes away, this broker stops, or its
         caller may make it no more."""
         services = self._services
-        task = asyncio.ensure_future(call.route.handler(call))
+        task = asyncio.ensure_future(services.quotas.measured(call))
         try:
             while not task.done():
                 with self._gate.wakes.next() as woken:

@@ -33,8 +33,9 @@ Amounts = Annotated[
     list[str],
     typer.Argument(
         metavar="NAME=AMOUNT…",
-        help="requests, publish_bytes, publish_messages, read_bytes, read_messages (a second); "
-        "connections, streams, topics (at once). 100, 10MB, 64KiB, unlimited.",
+        help="requests, publish_bytes, publish_messages, read_bytes, read_messages, processor_ms "
+        "(a second); connections, streams, memory, groups, topics, subscriptions (at once). 100, "
+        "10MB, 64KiB, unlimited.",
     ),
 ]
 

@@ -3,8 +3,11 @@
     requests                              calls a second
     publish_bytes, publish_messages       what is brought, a second
     read_bytes, read_messages             what is taken, a second
+    processor_ms                          of a broker's processor, in milliseconds a second
     connections, streams                  open at once, of a principal
-    topics                                of a namespace
+    memory                                bytes of bodies that a broker holds of a principal at once
+    groups                                consumer groups at one broker, of either
+    topics, subscriptions                 of a namespace
 
 A rate may be exceeded for a moment: a bucket holds what `BURST_S` bring. What is asked for at once
 and is more than that waits until the bucket is full, and leaves a debt. So does what is known only
@@ -31,8 +34,10 @@ SUBJECTS_KEPT = 10_000
 UNLIMITED = -1
 """A rate or count without a bound, where a default sets one."""
 ANY_NAMESPACE = "namespace:*"
-RATES = ("requests", "publish_bytes", "publish_messages", "read_bytes", "read_messages")
-COUNTS = ("connections", "streams", "topics")
+RATES = (
+    "requests", "publish_bytes", "publish_messages", "read_bytes", "read_messages", "processor_ms",
+)  # fmt: skip
+COUNTS = ("connections", "streams", "memory", "groups", "topics", "subscriptions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,10 @@ class Quota:
     connections: int | None = None
     streams: int | None = None
     topics: int | None = None
+    processor_ms: int | None = None
+    memory: int | None = None
+    groups: int | None = None
+    subscriptions: int | None = None
 
     @property
     def said(self) -> dict[str, int]:
@@ -166,6 +175,7 @@ class Limits:
         messages_in: int | None = None,
         bytes_out: int | None = None,
         messages_out: int | None = None,
+        processor_ms: float | None = None,
         now_s: float,
     ) -> Wait:
         """Take all of it or nothing: how long to wait, by the limit that is furthest away.
@@ -173,9 +183,9 @@ class Limits:
         `principal` and `namespace`: either may be empty. 0 of something takes nothing and waits
         until no debt is left; None is not concerned.
         """
-        amounts = (requests, bytes_in, messages_in, bytes_out, messages_out)
+        amounts = (requests, bytes_in, messages_in, bytes_out, messages_out, processor_ms)
         found = GO_ON
-        asked: list[tuple[Bucket, int]] = []
+        asked: list[tuple[Bucket, float]] = []
         for subject in (principal, namespace and f"namespace:{namespace}"):
             buckets = self._of(subject, now_s)
             for name, amount in zip(RATES, amounts, strict=True):
@@ -200,15 +210,20 @@ class Limits:
         messages_in: int = 0,
         bytes_out: int = 0,
         messages_out: int = 0,
+        processor_ms: float = 0.0,
         now_s: float,
     ) -> None:
         """What was known only afterwards: it is taken, and leaves a debt."""
-        amounts = (0, bytes_in, messages_in, bytes_out, messages_out)
+        amounts = (0, bytes_in, messages_in, bytes_out, messages_out, processor_ms)
         for subject in (principal, namespace and f"namespace:{namespace}"):
             buckets = self._of(subject, now_s)
             for name, amount in zip(RATES, amounts, strict=True):
                 if amount and (bucket := buckets.get(name)) is not None:
                     bucket.take(amount, now_s)
+
+    def bounds(self, subject: str, rate: str, now_s: float) -> bool:
+        """Whether `rate` has a bound for this subject."""
+        return rate in self._of(subject, now_s)
 
     def hold(self, subject: str, what: str) -> Wait:
         """One more of what is counted; refused at the bound, and then not counted."""

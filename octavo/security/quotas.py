@@ -22,7 +22,7 @@ import structlog
 from octavo.metadata.store import BadRecord, MetadataStore
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.names import NAME_RULE, is_name
-from octavo.security.limits import ANY_NAMESPACE, NAMES, UNLIMITED, Quota, Quotas
+from octavo.security.limits import ANY_NAMESPACE, COUNTS, NAMES, UNLIMITED, Quota, Quotas
 from octavo.security.principal import ANY_USER, InvalidPrincipal, checked_principal
 from octavo.security.record import FollowedRecord, SharedRecord
 
@@ -36,8 +36,8 @@ _UNITS = {"": 1} | {
     for power, letter in enumerate("kMGT", 1)
     for i in ("", "i")
 }
-_OF_USERS = ("connections", "streams")
-_OF_NAMESPACES = ("topics",)
+_OF_USERS = ("connections", "streams", "memory")
+_OF_NAMESPACES = ("topics", "subscriptions")
 SUBJECT_RULE = (
     "a quota is for user:NAME, for user:* (each known user), for anonymous, for namespace:NS or "
     "for namespace:* (each namespace)"
@@ -175,7 +175,7 @@ def _check(subject: str, name: str, amount: int) -> None:
             f"{name} is counted for each {'user' if is_namespace else 'namespace'}, and {subject} "
             "is none"
         )
-    least = 0 if name in (*_OF_USERS, *_OF_NAMESPACES) else 1
+    least = 0 if name in COUNTS else 1
     if amount != UNLIMITED and not least <= amount <= _AMOUNT_MAX:
         raise InvalidQuota(f"{name} is {amount}; it must be at least {least}, or unlimited")
 

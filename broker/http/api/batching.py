@@ -377,7 +377,7 @@ class Publishing:
     def _fail(self, piece: Piece, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError):
             raise error
-        piece.error = problem_of(error)
+        piece.error = problem_of(self._call.told(error))
         self.failed = True
         self._has_room.set()
 

@@ -189,6 +189,9 @@ async def commit(call: Call) -> web.StreamResponse:
     await asyncio.sleep(0)
     _check(call, [one.name for one in offers])
     await asyncio.sleep(0)
+    quotas = call.services.quotas
+    namespaces = dict.fromkeys(one.name.namespace for one in offers)
+    quotas.may_load(call.identity.name, namespaces)
     done = await call.services.broker.bulk_loads.commit(
         name,
         batch,
@@ -198,6 +201,11 @@ async def commit(call: Call) -> web.StreamResponse:
         caller=_caller(call, batch, body.after),
         check_taken=_checking(call),
     )
+    if not done.repeated:
+        for offer in offers:
+            size = sum(one.bytes for one in offer.ledgers)
+            messages = sum(one.count for one in offer.ledgers)
+            quotas.loaded(call.identity.name, offer.name.namespace, size, messages)
     return call.reply(committed(name, done))
 
 

@@ -110,6 +110,8 @@ async def beat(call: Call) -> web.StreamResponse:
         return await call.services.peers.forward(call, elsewhere)
     wants = await _wanted(call, name, patterns)
     holds = await _held(call, name[1], body.holds)
+    if call.services.groups.find(name) is None:
+        call.services.quotas.check_groups(call, name[0], call.services.groups)
     kept = call.services.groups.open(name, share_of(call.identity))
     group = kept.group
     group.beat(

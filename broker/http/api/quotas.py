@@ -36,6 +36,10 @@ class QuotaBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     connections: Amount | UnsetType = UNSET
     streams: Amount | UnsetType = UNSET
     topics: Amount | UnsetType = UNSET
+    processor_ms: Amount | UnsetType = UNSET
+    memory: Amount | UnsetType = UNSET
+    groups: Amount | UnsetType = UNSET
+    subscriptions: Amount | UnsetType = UNSET
 
 
 class QuotaSet(QuotaBody, omit_defaults=True):

@@ -69,6 +69,7 @@ async def put_subscription(call: Call) -> web.StreamResponse:
     settings = with_dead_letters(topic, name, subscription_settings(body))
     await _check_dead_letters(call, settings)
     with telling_differences():
+        await call.services.quotas.check_subscriptions(topic, name)
         info, created = await broker.topics.create_subscription(topic, name, settings)
     partitions = (await topic_of(call)).settings.partitions
     asked = [

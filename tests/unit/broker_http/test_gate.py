@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from octavo.broker.errors import SchemaMismatch
 from octavo.broker.http.former_names import FormerNames
 from octavo.broker.http.needs import Right
 from octavo.broker.http.router import Route, path_names
@@ -456,3 +457,32 @@ async def test_a_schema_that_may_not_be_seen_is_told_by_no_errors(
 def test_names_of_tests_are_names() -> None:
     for name, value in PARTS.items():
         checked_name(name, value)
+
+
+async def test_a_producer_hears_of_a_schema_only_that_the_message_does_not_fit() -> None:
+    """Its errors would tell what stands in a schema that the producer may not see."""
+    authority = FakeAuthority()
+    rules = ["allow user:ann all *", "allow user:bob produce topic:public/one"]
+    authority.secure(*rules)
+    async with running(1, authority=authority, authenticator=FakeAuthenticator()) as one:
+        assert (await one.api.put("/v1/topics/public/one", headers=as_user("ann"))).status == 201
+        partition = one.partition("public/one")
+
+        def refuse() -> None:
+            raise SchemaMismatch("the message was not stored: it lacks `salary`", 0)
+
+        partition.before_publish = refuse
+        bodies = {"text/plain": b"1", "application/x-ndjson": b'{"value":1}\n'}
+        for name, hears in (("bob", False), ("ann", True)):
+            one.servers[0]._services.broker.topics.settings_of = (  # type: ignore[method-assign]
+                lambda *_: TopicSettings(schema_subject="s")
+            )
+            for kind, body in bodies.items():
+                answer = await one.api.post(
+                    "/v1/topics/public/one/messages", body,
+                    headers={**as_user(name), "Content-Type": kind},
+                )  # fmt: skip
+                assert answer.status == 422, answer
+                assert answer.json()["code"] == "schema-mismatch"
+                assert (b"salary" in answer.body) is hears, answer
+                assert answer.json()["message_in_batch"] == 0

@@ -52,3 +52,15 @@ async def test_all_peers_together_may_hold_all_to_the_byte(size: int, fits: bool
     held = HeldBytes(100)
     await held.take("a", 75)
     assert held.try_take("b", size) == fits
+
+
+@pytest.mark.parametrize(("size", "fits"), [(29, True), (30, True), (31, False)])
+def test_a_quota_of_memory_bounds_what_a_principal_holds(size: int, fits: bool) -> None:
+    held = HeldBytes(100)
+    held.quota_of = {"user:ann": 30}.get
+    assert held.try_take("a", size, "user:ann") is fits
+    assert held.try_take("b", 50, "user:bob"), "others have no quota"
+    held.give_back("b", 50, "user:bob")
+    if fits:
+        held.give_back("a", size, "user:ann")
+    assert in_use(held) == {}

@@ -425,3 +425,83 @@ async def test_reader_tokens_are_counted_among_what_is_read(one: Running) -> Non
     path = f"{TOPIC}/reader-token"
     assert (await one.api.post(path)).status == 200
     refused(await one.api.post(path), "anonymous", "read_bytes", 100)
+
+
+class Stepping:
+    """Processor time that goes on by so much between two looks at it."""
+
+    def __init__(self, cluster: Running, step_s: float) -> None:
+        self.step_s, self.at_s = step_s, 0.0
+        for server in cluster.servers:
+            server._services.quotas.processor_s = self._look
+
+    def _look(self) -> float:
+        self.at_s += self.step_s
+        return self.at_s
+
+
+async def test_processor_time_of_calls_is_paid_by_the_next_call(one: Running) -> None:
+    clock = Frozen(one)
+    Stepping(one, 0.3)
+    await set_quota(one, "anonymous", processor_ms=100)
+    assert (await one.api.get(TOPIC)).status == 200
+    answer = await one.api.get(TOPIC)
+    refused(answer, "anonymous", "processor_ms", 100)
+    refused(await one.api.post(f"{TOPIC}/messages", b"x", "text/plain"), "anonymous",
+            "processor_ms", 100)  # fmt: skip
+    assert (await one.api.get("/healthz")).status == 200
+    clock.now_s += 60
+    assert (await one.api.get(TOPIC)).status == 200
+
+
+@pytest.mark.parametrize("subject", ["anonymous", "namespace:public"])
+async def test_processor_time_is_paid_where_the_work_is_done(two: Running, subject: str) -> None:
+    """Also by a call that another broker passes on; and by its namespace."""
+    Frozen(two)
+    Stepping(two, 0.3)
+    await set_quota(two, subject, processor_ms=100)
+    path = f"{WIDE}/partitions/1/messages"
+    assert (await two.apis[0].post(path, b"x", "text/plain")).status == 200
+    answer = await two.apis[1].post(path, b"x", "text/plain")
+    refused(answer, subject, "processor_ms", 100)
+
+
+async def test_subscriptions_of_a_namespace_are_counted(one: Running) -> None:
+    await one.api.put("/v1/topics/public/two")
+    await set_quota(one, "namespace:public", subscriptions=2)
+    other = "/v1/topics/public/two"
+    for name, topic, status in (
+        ("a", TOPIC, 201), ("b", other, 201), ("c", TOPIC, 422), ("a", TOPIC, 200),
+    ):  # fmt: skip
+        answer = await one.api.put(f"{topic}/subscriptions/{name}")
+        assert answer.status == status, answer
+        if status == 422:
+            assert answer.json()["quota"] == "subscriptions"
+
+
+@pytest.mark.parametrize("subject", ["anonymous", "namespace:public"])
+async def test_groups_are_counted(one: Running, subject: str) -> None:
+    await set_quota(one, subject, groups=1)
+    statuses = []
+    for group in ("g", "g", "h"):
+        path = f"/v1/groups/public/{group}/members/m"
+        answer = await one.api.call("POST", path, json={"topics": ["one"]})
+        statuses.append(answer.status)
+    assert statuses == [200, 200, 422]
+
+
+@pytest.mark.parametrize("subject", ["anonymous", "namespace:public"])
+async def test_ledgers_of_a_bulk_load_are_published(one: Running, subject: str) -> None:
+    clock = Frozen(one)
+    await set_quota(one, subject, publish_bytes=1_000)
+    ledger = {"id": 9, "messages": 5, "bytes": 100_000, "first_ms": 0, "last_ms": 0}
+    parts = [{"topic": "public/one", "partition": 0, "ledgers": [ledger]}]
+    path = "/v1/bulk-loads/load/batches"
+    first = await one.api.call("POST", f"{path}/0/commit", json={"parts": parts})
+    assert first.status == 200, first
+    answer = await one.api.call("POST", f"{path}/1/commit", json={"parts": parts})
+    refused(answer, subject, "publish_bytes", 1_000)
+    clock.now_s += 100
+    again = await one.api.call("POST", f"{path}/0/commit", json={"parts": parts})
+    assert again.status == 200, "what was loaded before is not charged again"
+    assert (await one.api.post(f"{TOPIC}/messages", b"x", "text/plain")).status == 200
