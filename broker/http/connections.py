@@ -38,15 +38,34 @@ log = structlog.get_logger()
 
 
 class _MaskedFrames:
-    """Let masked frames through to aiohttp's reader, and end it at an unmasked frame."""
+    """Let masked frames through to aiohttp's reader, some in each turn of the loop, and end it at
+    an unmasked frame. While frames are held nothing is read from the socket."""
 
-    def __init__(self, parser: Any) -> None:
+    def __init__(self, parser: Any, connection: Connection) -> None:
         self._parser = parser
+        self._connection = connection
         self._masks = Masks()
+        self._soon: asyncio.Handle | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether frames are here that the reader has not got yet."""
+        return bool(self._masks.held)
+
+    def go_on(self) -> None:
+        """Have the next frames read in the next turn of the loop."""
+        if self._soon is None:
+            self._soon = asyncio.get_running_loop().call_soon(self._step)
+
+    def _step(self) -> None:
+        self._soon = None
+        if self.holds and not self._connection.waits_for_reader:
+            self.feed_data(b"")
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
         """See aiohttp's `WebSocketReader`."""
         found = self._masks.feed(bytes(data))
+        self._connection.hold_frames(self if self.holds else None)
         if self._masks.failed:  # the reader ends the connection: 1002, a protocol error
             found += REFUSED_HEAD
         result: tuple[bool, bytes] = self._parser.feed_data(found)
@@ -69,8 +88,8 @@ class Connection(web.RequestHandler):
     """
 
     __slots__ = (
-        "_certificate", "_edges", "_end", "_later", "_lost", "_short_way", "_taken", "counted_as",
-        "head", "peer", "reserved", "verdict",
+        "_certificate", "_edges", "_end", "_frames", "_later", "_lost", "_short_way", "_taken",
+        "counted_as", "head", "peer", "reserved", "verdict",
     )  # fmt: skip
 
     def __init__(self, manager: web.Server, short_way: TakeShortWay, **options: Any) -> None:
@@ -85,6 +104,8 @@ class Connection(web.RequestHandler):
         """Of the request that aiohttp has now, if that is plain."""
         self.verdict: BaseException | None = None
         """What has become of that request already."""
+        self._frames: _MaskedFrames | None = None
+        """Those of a WebSocket that wait for their turn, and keep more from being read."""
         self._lost: Callable[[], None] | None = None
         self._end: asyncio.Future[None] | None = None
         self._certificate: bytes | None = None
@@ -97,8 +118,32 @@ class Connection(web.RequestHandler):
 
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
         """From now on it is a WebSocket, whose frames `parser` takes."""
-        in_front: Any = _MaskedFrames(parser)
+        in_front: Any = _MaskedFrames(parser, self)
         super().set_parser(in_front, data_received_cb)
+
+    @property
+    def waits_for_reader(self) -> bool:
+        """Whether aiohttp's reader has more messages than it may hold."""
+        return self._reading_paused
+
+    def hold_frames(self, frames: _MaskedFrames | None) -> None:
+        """Read nothing more from the socket until these frames are read; None: there are none."""
+        before, self._frames = self._frames, frames
+        if frames is not None:
+            self._pause_transport_reading()
+            frames.go_on()
+        elif before is not None and not (self._reading_paused or self._buffer_paused):
+            self._resume_transport_reading()
+
+    def _resume_transport_reading(self) -> None:
+        if self._frames is None:
+            super()._resume_transport_reading()
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """The reader has room again."""
+        super().resume_reading(resume_parser)
+        if self._frames is not None:
+            self._frames.go_on()
 
     @property
     def idle(self) -> bool:

@@ -3,46 +3,73 @@
 A page can choose the bytes of a frame. The mask keeps it from choosing what goes over the wire,
 which a proxy on the way might take for a request of its own. So a server fails a connection whose
 client does not mask, and aiohttp does not look.
+
+Nor does aiohttp bound how many frames it works on at once: a chunk of 256 KiB holds 40,000 pings.
+So frames go on in steps, and a message comes in a bounded number of fragments.
 """
 
 from __future__ import annotations
 
 REFUSED_HEAD = b"\xf0\x80"
 """A head that every reader refuses: its reserved bits are set."""
+FRAMES_A_STEP = 100
+FRAGMENTS_MAX = 1_000
+"""Of one message, empty ones too: a message has at most 1 MiB."""
 _MASK = 0x80
+_OP = 0x0F
+_DATA_OP_MAX = 2
 _LENGTH_BYTES = {126: 2, 127: 8}
 
 
 class Masks:
-    """`feed` gives what may be read on; after `failed` nothing may."""
+    """`feed` gives what may be read on; after `failed` nothing may. While `held` is not empty,
+    `feed` is called again, without more, in a later turn of the loop."""
 
     def __init__(self) -> None:
         self.failed = False
+        self.held = b""
+        """What has come behind the frames of this step."""
+        self._fragments = 0
+        """So many of the current message have come."""
         self._head = b""
         """The part of the next frame's head that has come."""
         self._left = 0
         """Bytes of the current payload that are still to come."""
 
     def feed(self, data: bytes) -> bytes:
-        """Return the bytes of masked frames; hold back an unmasked one and all that follows."""
+        """Return the bytes of a step's masked frames; hold back an unmasked one, or one fragment
+        too many, and all that follows."""
         if self.failed:
             return b""
-        data, self._head = self._head + data, b""
+        data, self._head, self.held = self._head + self.held + data, b"", b""
+        frames = 0
         at = min(self._left, len(data))
         self._left -= at
         while at < len(data):
+            if frames == FRAMES_A_STEP:
+                self.held = data[at:]
+                return data[:at]
             size = _head_bytes(data, at)
+            if size >= 0 and len(data) - at >= size and not self._counts(data[at]):
+                size = -1
             if size < 0:
                 self.failed = True
                 return data[:at]
             if len(data) - at < size:
                 self._head = data[at:]
                 return data[:at]
+            frames += 1
             payload = _payload_bytes(data, at)
             following = min(at + size + payload, len(data))
             self._left = at + size + payload - following
             at = following
         return data
+
+    def _counts(self, first: int) -> bool:
+        """Count the frame of a head's first byte; False for one fragment too many."""
+        if first & _OP <= _DATA_OP_MAX:
+            self._fragments = self._fragments + 1 if not first & _OP else 1
+        return self._fragments <= FRAGMENTS_MAX
 
 
 def _head_bytes(data: bytes, at: int) -> int:

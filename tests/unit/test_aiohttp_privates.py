@@ -29,6 +29,9 @@ PRIVATES = {
     ("broker/http/connections.py", "_process_keepalive"),
     ("broker/http/connections.py", "_pause_transport_reading"),
     ("broker/http/connections.py", "_resume_transport_reading"),
+    # Of web.RequestHandler: whether its reader, or its buffer, has stopped the transport's reading.
+    ("broker/http/connections.py", "_reading_paused"),
+    ("broker/http/connections.py", "_buffer_paused"),
     ("broker/http/connections.py", "_connections"),  # of web.Server: all open ones, counted
     ("broker/http/connections.py", "_current_request"),  # of web.RequestHandler: what it answers
     ("broker/http/connections.py", "_kwargs"),  # of web.Server: what connections are made with
