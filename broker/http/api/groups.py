@@ -29,10 +29,10 @@ from octavo.security.rules import Kind, Operation, Resource
 TOPICS_MAX = 100
 """Names and patterns of one member."""
 HOLDS_MAX = 10_000
-MEMBER_BYTES_MAX = 2 * 1024 * 1024
-"""The longest body: so many partitions, of long names."""
-HOLDS_A_TURN = 500
 """Partitions that a member says it holds: more than any group has."""
+MEMBER_BYTES_MAX = 2 * 1024 * 1024
+"""The longest body: the names of all of these."""
+HOLDS_A_TURN = 500
 SESSION_MS_MIN, SESSION_MS_MAX = 1_000, 3_600_000
 CHARS_A_RECORD = 20
 """Of a name that is held against patterns: a few microseconds, as a message takes."""
