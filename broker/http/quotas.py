@@ -251,18 +251,13 @@ class HttpQuotas:
 
     def owned(self, call: Call, namespace: str) -> None:
         """A call is about to be served by a partition that is open here. Raises a 429."""
-<<<<<<< HEAD
         if not call.is_streaming:
             self.owned_here(namespace)
 
     def owned_here(self, namespace: str) -> None:
         """The same of an operation that another broker asks for. Raises a 429."""
         if self.on and namespace != AUDIT_TOPIC.namespace:
-            self._refuse(self._limits.take("", namespace, now_s=self.now_s()))
-=======
-        if self.on and not call.is_streaming and namespace != AUDIT_TOPIC.namespace:
             self._refuse(self._limits.take("", namespace, processor_ms=0, now_s=self.now_s()))
->>>>>>> 4a6ed584 (Make processor time, memory, groups and subscriptions quotas)
 
     def may_publish(self, topic: TopicName) -> None:
         """Something is about to be stored in a partition that is open here. Raises a 429."""

@@ -26,6 +26,7 @@ KEPT: Mapping[str, str] = {
         octavo.bookie.journal.mark:VERSION octavo.bookie.journal.reader:_ADD
         octavo.bookie.write.cache:_NEVER octavo.broker.http.call:OFFSET_MAX
         octavo.broker.http.call:PARTITION_HIGHEST octavo.broker.http.masks:_MASK
+        octavo.broker.http.masks:_OP octavo.broker.http.masks:_DATA_OP_MAX
         octavo.broker.http.call:_LEAP_SECOND octavo.broker.config:KIB
         octavo.broker.config:MIB octavo.broker.state.dedup:SEQUENCE_MODULUS
         octavo.broker.http.openapi:_ALWAYS
@@ -110,7 +111,7 @@ KEPT: Mapping[str, str] = {
         octavo.bookie.metrics:_FLUSH_S octavo.bookie.metrics:_FLUSH_BYTES
         octavo.broker.cluster.chores:_SAID_EVERY_S
         octavo.broker.cluster.ownership:_ENDED_WITHIN_S octavo.broker.http.api.moves:_TOLD_MAX
-        octavo.broker.metrics:SECONDS_BUCKETS octavo.broker.subscriptions.subscription:_STALE_SHOWN
+        octavo.broker.metrics:SECONDS_BUCKETS octavo.broker.errors:_STALE_SHOWN
         octavo.broker.types:_NAME_SHOWN_CHARS
         octavo.broker.subscriptions.subscription:_RANGES_SHOWN_FOR
         octavo.ledger.rereplication.forgetting:_NAMED_MAX
@@ -205,7 +206,9 @@ KEPT: Mapping[str, str] = {
         octavo.broker.http.stream:* octavo.broker.http.api.push:*
         octavo.broker.http.api.sockets:* octavo.broker.http.api.feed:*
         octavo.broker.http.api.short_way:*
-        octavo.broker.http.replays:* octavo.broker.http.api.policy:RULES_MAX
+        octavo.broker.http.replays:* octavo.broker.http.api.policy:*
+        octavo.broker.http.call:JSON_BYTES_MAX octavo.broker.http.json_parts:*
+        octavo.broker.http.masks:FRAMES_A_STEP octavo.broker.http.masks:FRAGMENTS_MAX
         octavo.broker.http.request_edges:* octavo.broker.http.browsers:*
         octavo.broker.http.api.publish:* octavo.broker.http.batch_proofs:*
         octavo.broker.http.api.read:* octavo.broker.http.api.subscriptions:*
