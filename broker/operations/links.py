@@ -300,5 +300,5 @@ class AnsweringLink(_Link):
     def _lost(self, reason: str) -> None:
         del reason
         self._channel.lose()
-        for task in self._work.values():
+        for task in tuple(self._work.values()):
             task.cancel()

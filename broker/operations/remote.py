@@ -115,14 +115,14 @@ class Remote:
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
         found = {"opening": len(self._opening)}
-        for link in self._links.values():
+        for link in tuple(self._links.values()):
             for name, count in link.describe().items():
                 found[name] = found.get(name, 0) + count
         return found
 
     async def close(self) -> None:
         """End all connections. May be called twice."""
-        for task in self._opening.values():
+        for task in tuple(self._opening.values()):
             task.cancel()
         await asyncio.gather(*self._opening.values(), return_exceptions=True)
         for link in tuple(self._links.values()):

@@ -87,6 +87,7 @@ KEPT: Mapping[str, str] = {
     "by the whole name of a topic, partition, broker or namespace: checked against the incarnation "
     "when it is used, or read again after an alarm of its watch": """
         broker.bulkload.driver:BulkLoads._seen broker.cluster.chores:Chores._failing
+        broker.cluster.gone:GoneBrokers._gone
         broker.cluster.chores:Chores._under_way broker.cluster.deletion:Deletions._jobs
         broker.cluster.deletion:Deletions._locks broker.cluster.deletion:Deletions._taken_up
         broker.cluster.balance:Patience._silent broker.cluster.gone:GoneBrokers._gone
