@@ -196,16 +196,19 @@ class Call:
             return True
         return gate.may(self.identity, Operation.DESCRIBE, Resource(kind, "/".join(names)))
 
-    def told(self, error: BaseException) -> BaseException:
-        """The error as the caller may hear it: that of a schema which the caller may not see names
-        nothing that stands in it."""
-        if not isinstance(error, SchemaMismatch) or not self.services.gate.secured:
-            return error
+    def told(self, error: BaseException) -> Problem:
+        """The problem as the caller may hear it, whichever broker found it: where a message does
+        not fit a schema that the caller may not see, it names nothing that stands there."""
+        problem = problem_of(error)
+        if problem.code != SchemaMismatch.name or not self.services.gate.secured:
+            return problem
         settings = self.services.broker.topics.settings_of(self.topic, TopicSettings())
         subject = settings.schema_subject
         if subject is not None and self.may_see(Kind.TOPIC, self.topic.namespace, subject):
-            return error
-        return error.without_reason()
+            return problem
+        index: int | None = problem.extra.get("message_in_batch")
+        problem.detail = str(SchemaMismatch("", index).without_reason())
+        return problem
 
     def may_see_some(self, kind: Kind, *names: str) -> bool:
         """Whether the caller may know of something in this, if it is there."""

@@ -8,7 +8,7 @@ goes by the same ones as a request to this broker.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from octavo.broker.http.broker_calls import FORWARDED_HEADER, BrokerProof
 from octavo.broker.http.problems import Problem, refusal_of
 from octavo.broker.http.producer_ids import bound_for
 from octavo.broker.operations.frames import keys_of
-from octavo.broker.operations.kinds import RULES, AnyOperation
+from octavo.broker.operations.kinds import RULES, AnyAnswer, AnyOperation
 from octavo.broker.operations.links import AnsweringLink
 from octavo.broker.operations.remote import Place, Proof, Remote, hello_of, seals_of
 from octavo.broker.operations.serving import Serving
@@ -74,6 +74,13 @@ class HttpRules:
         needs = RULES[type(operation)].needs
         resource = Resource(Kind.TOPIC, str(operation.name.topic_name))
         self._services.gate.admit_passed_on(identity, needs, resource, peer, CALL)
+        self._services.quotas.admit_passed_on(identity)
+
+    async def measured(
+        self, identity: Identity, namespace: str, work: Awaitable[AnyAnswer]
+    ) -> AnyAnswer:
+        """See `Rules`."""
+        return await self._services.quotas.measured_for(identity, namespace, work)
 
     def owned(self, namespace: str) -> None:
         """See `Rules`."""

@@ -22,7 +22,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from aiohttp import web
 from msgspec import Raw
@@ -47,7 +47,9 @@ if TYPE_CHECKING:
     from octavo.broker.types import StoredBatch
     from octavo.metadata.store import MetadataStore
     from octavo.metadata.topics import Policies
+    from octavo.security.principal import Identity
 
+Value = TypeVar("Value")
 MESSAGES_HEADER = "octavo-messages"
 """Between brokers: how many messages an answer has, or were stored."""
 QUOTA_EXCEEDED = "quota-exceeded"
@@ -115,10 +117,7 @@ class HttpQuotas:
             return
         principal = call.identity.name
         if call.forwarded:  # the broker that was asked first counts all but what it costs here
-            if not call.identity.is_node:
-                self._refuse(self._limits.take(
-                    principal, requests=None, processor_ms=0, now_s=self.now_s()
-                ))  # fmt: skip
+            self.admit_passed_on(call.identity)
             return
         self._count_connection(connection, principal)
         now_s = self.now_s()
@@ -143,13 +142,22 @@ class HttpQuotas:
         work: Awaitable[web.StreamResponse] = call.route.handler(call)
         if not self.on or charge_of(call.route.name) is Charge.FREE:
             return work
-        return self._measured(call, work)
+        return self.measured_for(call.identity, call.variables.get("namespace", ""), work)
 
-    async def _measured(
-        self, call: Call, work: Awaitable[web.StreamResponse]
-    ) -> web.StreamResponse:
-        principal = "" if call.identity.is_node else call.identity.name
-        namespace = call.variables.get("namespace", "")
+    def admit_passed_on(self, identity: Identity) -> None:
+        """Whether this broker may work for a caller of another broker. Raises a 429."""
+        if self.on and not identity.is_node:
+            self._refuse(self._limits.take(
+                identity.name, requests=None, processor_ms=0, now_s=self.now_s()
+            ))  # fmt: skip
+
+    async def measured_for(
+        self, identity: Identity, namespace: str, work: Awaitable[Value]
+    ) -> Value:
+        """Work for a caller, whose processor time the caller and the namespace pay."""
+        if not self.on:
+            return await work
+        principal = "" if identity.is_node else identity.name
         if namespace == AUDIT_TOPIC.namespace:
             namespace = ""
 

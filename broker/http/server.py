@@ -375,8 +375,8 @@ class BrokerServer:
         except ConnectionError:  # aiohttp's own has no name: the client is gone
             response = _cut(request)
         except Exception as error:
-            told = error if call is None else call.told(error)
-            response = problem_of(told).response(instance=path)
+            told = problem_of(error) if call is None else call.told(error)
+            response = told.response(instance=path)
         finally:
             if call is not None:
                 call.release()

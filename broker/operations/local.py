@@ -7,7 +7,7 @@ layer keeps these (docs/decisions/82).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from octavo.broker.log.compacted_view import CompactedBatch
@@ -37,7 +37,14 @@ class Rules(Protocol):
     """What holds for an operation of another broker's caller, beside what the partition checks."""
 
     def admit(self, identity: Identity, operation: AnyOperation, peer: str) -> None:
-        """Raise `Forbidden`, `Unauthenticated`, `AuditTopicClosed` if the caller may not."""
+        """Raise `Forbidden`, `Unauthenticated`, `AuditTopicClosed` if the caller may not, and what
+        a quota raises."""
+
+    async def measured(
+        self, identity: Identity, namespace: str, work: Awaitable[AnyAnswer]
+    ) -> AnyAnswer:
+        """The answer of `work`, whose processor time the caller and the namespace pay."""
+        ...
 
     def owned(self, namespace: str) -> None:
         """Charge an operation on a partition that is open here. Raises what a quota raises."""

@@ -114,7 +114,11 @@ class Serving:
     async def _begin(self, request: Request, identity: Identity, partition: Partition) -> AnyAnswer:
         operation = request.operation
         self._rules.owned(operation.name.namespace)
-        work = run(partition, operation, identity, self._rules, self._refusal_of)
+        work = self._rules.measured(
+            identity,
+            operation.name.namespace,
+            run(partition, operation, identity, self._rules, self._refusal_of),
+        )
         try:
             if RULES[type(operation)].may_repeat:
                 return await work

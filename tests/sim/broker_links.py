@@ -8,7 +8,7 @@ with what was asked.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from octavo.broker.broker import Broker
 from octavo.broker.http.broker_calls import FORWARDED_HEADER, BrokerProof
 from octavo.broker.http.problems import STATUS_OF, problem_from, refusal_of
 from octavo.broker.operations.frames import keys_of
-from octavo.broker.operations.kinds import AnyOperation, Publish, Refusal
+from octavo.broker.operations.kinds import AnyAnswer, AnyOperation, Publish, Refusal
 from octavo.broker.operations.links import AnsweringLink
 from octavo.broker.operations.remote import Place, Proof, Remote, hello_of, seals_of
 from octavo.broker.operations.serving import Serving
@@ -59,6 +59,12 @@ class SimRules:
         wanted = caller_of(operation)
         if identity != wanted:
             self._cluster.audit.fail(f"X25 {wanted.name} asks, and the owner is told {identity}")
+
+    async def measured(
+        self, identity: Identity, namespace: str, work: Awaitable[AnyAnswer]
+    ) -> AnyAnswer:
+        """Nothing is charged."""
+        return await work
 
     def owned(self, namespace: str) -> None:
         """Nothing is charged."""

@@ -22,7 +22,7 @@ from octavo.broker.http.api.answers import Place
 from octavo.broker.http.batch_proofs import message_too_long
 from octavo.broker.http.call import Call
 from octavo.broker.http.forwarding import with_owner
-from octavo.broker.http.problems import Problem, problem_from, problem_of
+from octavo.broker.http.problems import Problem, problem_from
 from octavo.broker.http.producer_ids import bound
 from octavo.broker.http.quotas import wait_of
 from octavo.broker.operations.kinds import Fate, Refused
@@ -377,7 +377,7 @@ class Publishing:
     def _fail(self, piece: Piece, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError):
             raise error
-        piece.error = problem_of(self._call.told(error))
+        piece.error = self._call.told(error)
         self.failed = True
         self._has_room.set()
 

@@ -56,7 +56,7 @@ NO_NUMBERS = {
     ("query", "results"), ("query", "compacted"), ("query", "follow"), ("query", "live"),
     ("query", "cursor"), ("query", "auto"), ("query", "force"), ("query", "incarnation"),
     ("query", "subscription"), ("query", "to"), ("query", "upload"), ("query", "consumer"),
-    ("query", "request"), ("query", "form"),
+    ("query", "request"), ("query", "form"), ("query", "letters"),
     ("header", "Octavo-Key"), ("header", "Producer-Id"), ("header", "Prefer"),
     ("header", "Octavo-Upload"), ("header", "Stream-Expires-At"), ("header", "Stream-Closed"),
     ("header", "Stream-Forked-From"), ("header", "Stream-Seq"), ("header", "If-None-Match"),
