@@ -226,9 +226,13 @@ class LedgerList:
                 return following
         return None
 
-    def closing_last(self, contents: Contents, closed_ms: int) -> LedgerList:
-        """With the newest ledger closed. A ledger without messages leaves the list."""
+    def closing_last(self, ledger_id: int, contents: Contents, closed_ms: int) -> LedgerList:
+        """With the newest ledger, which is `ledger_id`, closed.
+
+        A ledger without messages leaves the list, so what another one holds must not be said here.
+        """
         last = self.segments[-1]
+        assert last.ledger_id == ledger_id, f"ledger {last.ledger_id} is the newest"
         assert last.count is None
         if contents.messages == 0:
             rest = self.segments[:-1]

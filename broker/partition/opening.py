@@ -208,7 +208,7 @@ class PartitionOpener:
             _log.info("not_as_left", partition=str(self._name), reason=str(error))
             return None
         try:
-            await self._name_them(end.contents, writer, state_writer, own=False)
+            await self._name_them(closed, end.contents, writer, state_writer, own=False)
         except OwnershipLost:
             return None
         self._drop_ledgers(record, end.state_ledger)
@@ -263,7 +263,7 @@ class PartitionOpener:
             recovered, state = await asyncio.gather(self._close_last(), self._replay(state_ledger))
             state.keep_leases_of(record.epoch)
             contents = await self._measure(recovered)
-            ledger_list = self._closing(self._record.ledgers, contents)
+            ledger_list = self._closing(self._record.ledgers, recovered, contents)
             upto = known_upto
             if upto is None:
                 upto = max(state.producers_upto, record.producers_upto)
@@ -284,7 +284,7 @@ class PartitionOpener:
         except BaseException:
             self._spawn(self._discard(new, new_state))
             raise
-        await self._name_them(contents, writer, state_writer, own=own, has_none=has_none)
+        await self._name_them(recovered, contents, writer, state_writer, own=own, has_none=has_none)
         self._drop_ledgers(record, None if state_writer is None else state_ledger)
         return Opened(writer, state, table, state_writer, recovered)
 
@@ -325,11 +325,13 @@ class PartitionOpener:
             0 if recovered.last_entry == 0 or closed.appended is not None else -1,
         )
 
-    def _closing(self, ledger_list: LedgerList, contents: Contents | None) -> LedgerList:
-        """`ledger_list` with its newest ledger closed."""
-        return (
-            ledger_list if contents is None else ledger_list.closing_last(contents, self._clock())
-        )
+    def _closing(
+        self, ledger_list: LedgerList, closed: LedgerMetadata | None, contents: Contents | None
+    ) -> LedgerList:
+        """`ledger_list` with its newest ledger closed; as it is when that was closed before."""
+        if closed is None or contents is None:
+            return ledger_list
+        return ledger_list.closing_last(closed.ledger_id, contents, self._clock())
 
     async def _producers(
         self, known: ProducerTable | None, state: State, ledger_list: LedgerList, upto: int
@@ -403,6 +405,7 @@ class PartitionOpener:
 
     async def _name_them(
         self,
+        closed: LedgerMetadata | None,
         contents: Contents | None,
         writer: LedgerWriter | None,
         state_writer: LedgerWriter | None,
@@ -412,7 +415,9 @@ class PartitionOpener:
     ) -> None:
         """Step 4. When it fails the new ledgers go, unless the record may name them."""
         try:
-            await self._publish_record(contents, writer, state_writer, own=own, has_none=has_none)
+            await self._publish_record(
+                closed, contents, writer, state_writer, own=own, has_none=has_none
+            )
         except BaseException as error:
             refused = was_refused(error)
             for made in (writer, state_writer):
@@ -424,6 +429,7 @@ class PartitionOpener:
 
     async def _publish_record(
         self,
+        closed: LedgerMetadata | None,
         contents: Contents | None,
         writer: LedgerWriter | None,
         state_writer: LedgerWriter | None,
@@ -439,7 +445,8 @@ class PartitionOpener:
             state_ledger = record.state_ledger if state_writer is None else state_writer.ledger_id
             changed = replace(record, epoch=record.epoch + 1, state_ledger=state_ledger)
             # As it is now: the owner may have trimmed it while its ledger was reopened.
-            ledger_list = self._closing(LedgerList(record.ledgers, record.trimmed_offset), contents)
+            ledger_list = LedgerList(record.ledgers, record.trimmed_offset)
+            ledger_list = self._closing(ledger_list, closed, contents)
             if has_none:
                 changed = replace(changed, producers_upto=ledger_list.end_offset)
             if writer is None:

@@ -819,10 +819,15 @@ class Partition:
         publisher, contents = self._publisher, self._publisher.segment.contents
         if closed.last_entry != publisher.segment.last_entry:
             return
+        last = self._record.ledgers.last
+        if last is None or last.ledger_id != closed.ledger_id:
+            return  # the record names another one as the newest, which does not end so
         has_none = not len(publisher.stored_producers) and publisher.stored_stream is None
 
         def closing(record: PartitionRecord) -> PartitionRecord:
-            ledger_list = self._record.ledgers.closing_last(contents, self._context.clock())
+            ledger_list = self._record.ledgers.closing_last(
+                closed.ledger_id, contents, self._context.clock()
+            )
             if has_none:
                 record = replace(record, producers_upto=ledger_list.end_offset)
             return with_ledgers(record, ledger_list)
@@ -836,6 +841,8 @@ class Partition:
         publisher = self._publisher
         if publisher.failed is None:
             await self._rollover.close()
+        # A roll-over that failed meanwhile has left open which ledger the record names last.
+        if publisher.failed is None:
             with contextlib.suppress(OctavoError):
                 await publisher.confirmed_up_to(publisher.next_offset)
                 if publisher.writer is not None:

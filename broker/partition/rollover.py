@@ -260,7 +260,7 @@ class Rollover:
         assert new.ledger_id is not None
         ledger_list = self._record.ledgers
         if old.ledger_id is not None:
-            ledger_list = ledger_list.closing_last(old.contents, now_ms)
+            ledger_list = ledger_list.closing_last(old.ledger_id, old.contents, now_ms)
         if insertion.ledgers:
             ledger_list = ledger_list.inserting(
                 insertion.ledgers, now_ms, insertion.upload, appended_ms

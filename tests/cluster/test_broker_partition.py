@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,9 @@ from octavo.broker.errors import (
     SequenceGap,
     StaleProducerEpoch,
 )
-from octavo.broker.types import MessageId, SubscriptionSettings
+from octavo.broker.log.record import PartitionRecordKeeper
+from octavo.broker.types import MessageId, PartitionState, SubscriptionSettings
+from octavo.metadata.store import MetadataUnavailable
 from octavo.protocol.batch import InvalidBatch, read_header
 from tests.support.cluster import Cluster, batch, make_topic, owned, values
 
@@ -69,6 +72,43 @@ async def test_many_rollovers_leave_no_gap_and_stop_nobody(cluster: Cluster) -> 
     for offset in (0, 1, 299, 300, 419, 598):
         expected = f"r{offset // 3}-{offset % 3}"
         assert (await values(partition, offset))[0] == expected
+
+
+async def test_a_close_behind_a_failed_roll_over_keeps_what_was_acked(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store was away for the change that names the new ledger, and back for the next one.
+
+    The close then said of the old ledger, which the record named last, what the new one held:
+    nothing. The old one left the record with all that was acked in it (seed 91000032).
+    """
+    running = await cluster.start("A")
+    name = await make_topic(running.broker, rollover_entries=3)
+    partition = await owned(running.broker, name)
+    change = PartitionRecordKeeper.change
+    named, back = asyncio.Event(), asyncio.Event()
+
+    async def away(self: PartitionRecordKeeper, make: Any) -> Any:
+        if back.is_set():
+            return await change(self, make)
+        named.set()
+        await back.wait()
+        raise MetadataUnavailable("did not answer")
+
+    await partition.publish(batch(2, tag="a"))
+    monkeypatch.setattr(PartitionRecordKeeper, "change", away)
+    for tag in "bc":
+        await partition.publish(batch(2, tag=tag))
+    await asyncio.wait_for(named.wait(), 60)
+    closing = asyncio.create_task(running.close())
+    while partition.state is PartitionState.OPEN:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0)
+    back.set()
+    await closing
+    acked = [f"{tag}-{n}" for tag in "abc" for n in range(2)]
+    successor = (await cluster.start("B")).broker
+    assert await values(await owned(successor, name)) == acked
 
 
 async def test_a_reader_at_the_end_is_woken(cluster: Cluster) -> None:

@@ -142,7 +142,7 @@ async def test_a_message_from_while_a_clock_was_behind_is_not_old(tmp_path: Path
 
 def test_a_doubted_time_dates_nothing() -> None:
     """Pure: what says of no time ages from the time that was written down, and by no other."""
-    ledger_list = LedgerList().appending(1).closing_last(Contents(1, 1, -1, -1), 5).appending(2)
+    ledger_list = LedgerList().appending(1).closing_last(1, Contents(1, 1, -1, -1), 5).appending(2)
     policy = RetentionPolicy(100, None)
     assert ledger_list.trimming(policy, 10**15) is ledger_list
     dated = ledger_list.dating(1_000)
@@ -154,7 +154,9 @@ def test_a_doubted_time_dates_nothing() -> None:
 def test_what_was_stamped_since_its_date_is_no_older_than_its_stamp() -> None:
     """Pure: dated by a clock that never knew the truth, or by a version that believed any clock."""
     week_ms, now_ms = 7 * DAY_MS, 1_700_000_000_000
-    closed = LedgerList().appending(1).closing_last(Contents(1, 1, now_ms, now_ms), 5).appending(2)
+    closed = (
+        LedgerList().appending(1).closing_last(1, Contents(1, 1, now_ms, now_ms), 5).appending(2)
+    )
     policy = RetentionPolicy(week_ms, None)
     dated = closed.dating(now_ms - 8 * DAY_MS)
     assert dated is not closed, "from the future, by that clock"

@@ -26,6 +26,32 @@ BUGS = (
         ),
     ),
     TestedBug(
+        "closes-another-ledger",
+        "a close says of the ledger that the record names last what the newest ledger holds",
+        """A roll-over could not name the new ledger: the store was away. It is back for the close,
+        which looks at the new ledger and finds nothing in it. The old ledger leaves the record, and
+        all that was acked in it is lost. It stood in the code until seed 91000032.""",
+        "S9",
+        "cluster/test_broker_partition.py",
+        (
+            Edit(
+                "octavo.broker.partition.partition:Partition._close_log",
+                "if publisher.failed is None:\n        with contextlib",
+                "if True:\n        with contextlib",
+            ),
+            Edit(
+                "octavo.broker.partition.partition:Partition._say_closed",
+                "if last is None or last.ledger_id != closed.ledger_id:",
+                "if last is None:",
+            ),
+            Edit(
+                "octavo.broker.partition.partition:Partition._say_closed",
+                "closed.ledger_id, contents, self._context.clock()",
+                "last.ledger_id, contents, self._context.clock()",
+            ),
+        ),
+    ),
+    TestedBug(
         "first-time-from-one-clock",
         "a cluster's first time is the broker's when the store's word is old",
         """The store has a clock, told its time, and was away since. Without the question the
@@ -102,8 +128,8 @@ BUGS = (
         (
             Edit(
                 "octavo.broker.partition.opening:PartitionOpener._open",
-                "    await self._name_them(contents,",
-                "    if contents or writer:\n        await self._name_them(contents,",
+                "    await self._name_them(recovered,",
+                "    if contents or writer:\n        await self._name_them(recovered,",
             ),
         ),
     ),

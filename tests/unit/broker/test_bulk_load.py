@@ -150,7 +150,9 @@ class BulkLoads(RuleBasedStateMachine):
         found = rules.part_of(self.record, batch, "public", "t", number)
         if found is None or rules.is_loaded(self.marks[number], self.mark, batch):
             return
-        ledger_list = self.lists[number].closing_last(Contents(1, 10, 5, 9), 0)
+        ledger_list = self.lists[number].closing_last(
+            self.lists[number].segments[-1].ledger_id, Contents(1, 10, 5, 9), 0
+        )
         ledger_list = ledger_list.inserting(found.ledgers, 0)
         self.lists[number] = ledger_list.appending(-100 - self.next_ledger)
         self.next_ledger += 1
@@ -228,7 +230,9 @@ TestBulkLoads.settings = settings(max_examples=200, stateful_step_count=40, dead
 def test_inserted_ledgers_follow_one_another(before: list[int], inserted: list[int]) -> None:
     ledger_list = LedgerList()
     for number, count in enumerate(before):
-        ledger_list = ledger_list.appending(number).closing_last(Contents(count, count, 1, 2), 3)
+        ledger_list = ledger_list.appending(number).closing_last(
+            number, Contents(count, count, 1, 2), 3
+        )
     longer = ledger_list.inserting((private(100 + n, count) for n, count in enumerate(inserted)), 4)
     assert longer.end_offset == sum(before) + sum(inserted)
     model = [n for n, count in enumerate(before) for _ in range(count)]
@@ -240,7 +244,7 @@ def test_inserted_ledgers_follow_one_another(before: list[int], inserted: list[i
 
 
 def test_an_insertion_after_an_empty_open_ledger_replaces_it() -> None:
-    ledger_list = LedgerList((), trimmed_to=40).appending(3).closing_last(Contents(), 7)
+    ledger_list = LedgerList((), trimmed_to=40).appending(3).closing_last(3, Contents(), 7)
     ledger_list = ledger_list.inserting([private(8, 5)], 7).appending(9)
     assert [(link.ledger_id, link.base_offset) for link in ledger_list.segments] == [
         (8, 40),
@@ -250,7 +254,7 @@ def test_an_insertion_after_an_empty_open_ledger_replaces_it() -> None:
 
 @pytest.mark.parametrize("ledger", [private(1), private(5, 0)])
 def test_a_ledger_that_is_there_or_is_empty_is_not_inserted(ledger: PrivateLedger) -> None:
-    ledger_list = LedgerList().appending(1).closing_last(Contents(1, 1, 1, 1), 1)
+    ledger_list = LedgerList().appending(1).closing_last(1, Contents(1, 1, 1, 1), 1)
     with pytest.raises(AssertionError):
         ledger_list.inserting([ledger], 2)
 

@@ -27,7 +27,9 @@ def build(sizes: list[int]) -> tuple[LedgerList, list[int]]:
     for ledger_id, count in enumerate(sizes):
         ledger_list = ledger_list.appending(ledger_id)
         contents = Contents(count, 10 * count, 500, 1000 + ledger_id)
-        ledger_list = ledger_list.closing_last(contents, closed_ms=7)
+        ledger_list = ledger_list.closing_last(
+            ledger_list.segments[-1].ledger_id, contents, closed_ms=7
+        )
         model += [ledger_id] * count
     return ledger_list, model
 
@@ -81,7 +83,7 @@ def test_the_open_ledger_covers_what_comes() -> None:
 
 def test_an_empty_ledger_leaves_the_list() -> None:
     ledger_list = build([5])[0].appending(77)
-    closed = ledger_list.closing_last(Contents(), 7)
+    closed = ledger_list.closing_last(ledger_list.segments[-1].ledger_id, Contents(), 7)
     assert ledger_list.dropped_in(closed) == [77]
     assert closed.appending(78).find(5).base_offset == 5
 
@@ -89,7 +91,7 @@ def test_an_empty_ledger_leaves_the_list() -> None:
 def test_offsets_go_on_when_all_was_trimmed() -> None:
     ledger_list = LedgerList((), trimmed_to=40).appending(3)
     assert (ledger_list.earliest_offset, ledger_list.find(41).base_offset) == (40, 40)
-    emptied = ledger_list.closing_last(Contents(), 7)
+    emptied = ledger_list.closing_last(ledger_list.segments[-1].ledger_id, Contents(), 7)
     assert (emptied.segments, emptied.earliest_offset, emptied.end_offset) == ((), 40, 40)
 
 
@@ -143,7 +145,7 @@ def test_a_truncated_list_begins_there_and_never_goes_back(
     assert held(trimmed) == held(after)
     assert all((one.count or 0) + one.base_offset > before for one in trimmed.segments[:-1])
     contents = Contents(3, 30, 1, 2)
-    closed = trimmed.closing_last(contents, 7).appending(100)
+    closed = trimmed.closing_last(trimmed.segments[-1].ledger_id, contents, 7).appending(100)
     assert closed.earliest_offset == before
     assert closed.segments[-1].base_offset == len(model) + 3
 
@@ -191,7 +193,7 @@ def test_a_fork_that_cannot_be_is_refused() -> None:
 
 
 def test_why_the_oldest_ledger_stays() -> None:
-    closed = LedgerList().appending(1).closing_last(Contents(5, 100, 10, 20), 30)
+    closed = LedgerList().appending(1).closing_last(1, Contents(5, 100, 10, 20), 30)
     both = closed.appending(2)
     none = RetentionPolicy(None, None)
     by_size, by_age = RetentionPolicy(None, 50), RetentionPolicy(1_000, None)

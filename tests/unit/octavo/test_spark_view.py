@@ -40,7 +40,9 @@ def test_the_view_and_the_owner_agree(
     for what, number in history:
         match what:
             case "roll over":
-                ledger_list = ledger_list.closing_last(Contents(written, written, 5, 9), 7)
+                ledger_list = ledger_list.closing_last(
+                    ledger_list.segments[-1].ledger_id, Contents(written, written, 5, 9), 7
+                )
                 written, ledger_id = 0, ledger_id + 1
                 ledger_list = ledger_list.appending(ledger_id)
             case "write":
@@ -53,7 +55,9 @@ def test_the_view_and_the_owner_agree(
     end = ledger_list.segments[-1].base_offset + written
     confirmed = data.draw(st.integers(0, written), label="what bookies tell of the open ledger")
     if is_closed:
-        ledger_list = ledger_list.closing_last(Contents(written, written, 5, 9), 7)
+        ledger_list = ledger_list.closing_last(
+            ledger_list.segments[-1].ledger_id, Contents(written, written, 5, 9), 7
+        )
         assert ledger_list.end_offset == end
     view = view_of(ledger_list, confirmed)
     assert view.earliest == ledger_list.earliest_offset
