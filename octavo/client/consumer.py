@@ -28,7 +28,14 @@ from urllib.parse import quote
 from msgspec.structs import force_setattr
 
 from octavo.client.deliveries import DeliveryLoop
-from octavo.client.errors import ApiError, ClientError, Conflict, InvalidCall, NotFound
+from octavo.client.errors import (
+    ApiError,
+    ClientError,
+    Conflict,
+    InvalidCall,
+    NotFound,
+    TopicReplaced,
+)
 from octavo.client.merging import Merged
 from octavo.client.of_this_process import OfThisProcess
 from octavo.client.subscription import HAND_MAX, Subscription
@@ -256,6 +263,8 @@ class TopicsConsumer(OfThisProcess):
             except NotFound:
                 if at_first and is_named:
                     raise
+            except TopicReplaced:  # while we joined it: the new one is joined at the next look
+                self._subscriptions.pop(topic, None)
 
     # ---- in a group
 
@@ -310,10 +319,15 @@ class TopicsConsumer(OfThisProcess):
         for partition in given:
             if partition not in there:
                 topic, _, number = partition.rpartition("/")
-                with contextlib.suppress(NotFound):  # deleted meanwhile
+                try:
                     of = await self._subscription(topic)
                     lease_s = await of.lease_s()
-                    merged.add(partition, _OfPartition(self, of, topic, int(number)), lease_s)
+                except NotFound:  # deleted meanwhile
+                    continue
+                except TopicReplaced:  # deleted and made anew: the new one comes with the next beat
+                    self._subscriptions.pop(topic, None)
+                    continue
+                merged.add(partition, _OfPartition(self, of, topic, int(number)), lease_s)
         return bool(gone)
 
     @property

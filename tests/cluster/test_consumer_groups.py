@@ -14,7 +14,8 @@ import pytest
 
 from octavo.client.client import AsyncClient
 from octavo.client.consumer import TopicsConsumer
-from octavo.client.errors import Conflict, InvalidCall, NotFound
+from octavo.client.errors import Conflict, InvalidCall, NotFound, TopicReplaced
+from octavo.client.subscription import Subscription
 from octavo.client.sync import Client
 from octavo.client.types import Delivery, SubscriptionType
 from tests.support.cluster import Cluster, running_cluster, until
@@ -113,6 +114,27 @@ async def test_a_pattern_leaves_letters_alone_whatever_their_topic_is_called(
     by_name = client.consume(["orders-failed"], "letters", start="earliest")
     async with aclosing(by_name.deliveries(idle_s=1.0)) as found:
         assert [one.text() async for one in found] == [delivery.text()]
+
+
+@pytest.mark.parametrize("group", [False, True])
+async def test_a_topic_that_is_made_anew_while_it_is_joined_ends_no_consumer(
+    client: AsyncClient, monkeypatch: pytest.MonkeyPatch, *, group: bool
+) -> None:
+    """`TopicReplaced` ended the consumer of a pattern, where it was met amid a join."""
+    lease_s, failures = Subscription.lease_s, [True]
+
+    async def replaced_once(self: Subscription) -> float:
+        if failures:
+            failures.clear()
+            raise TopicReplaced(409, {"code": TopicReplaced.name, "detail": "made anew"}, "GET")
+        return await lease_s(self)
+
+    monkeypatch.setattr(Subscription, "lease_s", replaced_once)
+    await client.create_topic("orders-eu")
+    worker = Worker(client, "orders-*", refresh_s=0.1, group=group, session_timeout_s=SESSION_S)
+    await until(lambda: len(worker.of.has) == 1, WANTED)
+    assert not failures
+    await worker.stop()
 
 
 async def refused(client: AsyncClient) -> list[Delivery]:
