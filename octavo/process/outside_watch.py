@@ -87,9 +87,10 @@ def _close_others(kept: int) -> None:
 
 def _watch(reading: int, parent: int, turns_max: int, turn_s: float) -> None:
     silent = 0
+    told = select.poll()  # `select` refuses descriptors from 1,024 on
+    told.register(reading, select.POLLIN)
     while silent < turns_max:
-        ready, _, _ = select.select([reading], [], [], turn_s)
-        if ready:
+        if told.poll(turn_s * 1000):
             if not os.read(reading, 4096):
                 return
             silent = 0
@@ -101,7 +102,7 @@ def _watch(reading: int, parent: int, turns_max: int, turn_s: float) -> None:
     with contextlib.suppress(OSError):
         os.write(2, said.encode())
     os.kill(parent, signal.SIGABRT)
-    select.select([reading], [], [], _DUMP_S)  # it ends with the parent
+    told.poll(_DUMP_S * 1000)  # it ends with the parent
     os.kill(parent, signal.SIGKILL)
 
 

@@ -77,13 +77,15 @@ class _Server:
         self._pids: dict[str, int] = {}
         self._names: dict[int, str] = {}
         """Of workers, by the descriptor that tells of their end."""
+        self._ready = select.poll()  # `select` refuses descriptors from 1,024 on
+        self._ready.register(control, select.POLLIN)
 
     def run(self) -> None:
         """Serve until the broker is gone."""
         self._control.send(b"R")
         while True:
             control = self._control.fileno()
-            ready, _, _ = select.select([control, *self._names], [], [])
+            ready = [descriptor for descriptor, _ in self._ready.poll()]
             for descriptor in ready:
                 if descriptor != control:
                     self._tell_end(descriptor)
@@ -115,10 +117,13 @@ class _Server:
                 os._exit(code)
         os.close(descriptor)
         self._pids[name] = pid
-        self._names[os.pidfd_open(pid)] = name
+        ended = os.pidfd_open(pid)
+        self._names[ended] = name
+        self._ready.register(ended, select.POLLIN)
 
     def _tell_end(self, descriptor: int) -> None:
         name = self._names.pop(descriptor)
+        self._ready.unregister(descriptor)
         os.close(descriptor)
         _, status = os.waitpid(self._pids.pop(name), 0)
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0

@@ -109,7 +109,7 @@ class Keeper:
     def _call(self, handler: Any, member: str, body: Any, forwarded: bool) -> Any:
         world = self.world
 
-        async def read_json(_: Any) -> Any:
+        async def read_json(_: Any, **_bounds: int) -> Any:
             return body
 
         async def forward(_: Any, owner: Owner) -> web.StreamResponse:
@@ -120,10 +120,14 @@ class Keeper:
             return answer
 
         async def get(name: TopicName) -> Any:
-            return SimpleNamespace(settings=TopicSettings(partitions=world.topics[name.topic]))
+            settings = TopicSettings(partitions=world.topics[name.topic])
+            return SimpleNamespace(settings=settings, has_letters=False)
 
         async def names_in(_: str) -> list[str]:
             return sorted(world.topics)
+
+        async def take(_: int) -> None:
+            """Take a turn: one member's work is short here."""
 
         return SimpleNamespace(
             namespace="public",
@@ -139,12 +143,14 @@ class Keeper:
                 config=HttpConfig(),
                 groups=self.groups,
                 gate=SimpleNamespace(secured=False),
+                quotas=SimpleNamespace(check_groups=lambda *_: None),
                 stopping=asyncio.Event(),
                 peers=SimpleNamespace(forward=forward),
                 broker=SimpleNamespace(
                     broker_id=self.name,
                     registry=SimpleNamespace(brokers=lambda: self.heard),
                     topics=SimpleNamespace(get=get, names_in=names_in),
+                    open_batches=SimpleNamespace(turns=SimpleNamespace(take=take)),
                 ),
             ),
         )

@@ -87,7 +87,6 @@ KEPT: Mapping[str, str] = {
     "by the whole name of a topic, partition, broker or namespace: checked against the incarnation "
     "when it is used, or read again after an alarm of its watch": """
         broker.bulkload.driver:BulkLoads._seen broker.cluster.chores:Chores._failing
-        broker.cluster.gone:GoneBrokers._gone
         broker.cluster.chores:Chores._under_way broker.cluster.deletion:Deletions._jobs
         broker.cluster.deletion:Deletions._locks broker.cluster.deletion:Deletions._taken_up
         broker.cluster.balance:Patience._silent broker.cluster.gone:GoneBrokers._gone
@@ -162,6 +161,9 @@ KEPT: Mapping[str, str] = {
         protocol.tally:Tally._told security.audit:AuditBook._counted""",
     "by broker and address: a connection is of no caller and of no topic, requests say theirs": """
         broker.operations.remote:Remote._links broker.operations.remote:Remote._opening
+    """,
+    "bytes that the calls of one principal hold: counted, and no answer comes from it": """
+        broker.http.held_bytes:HeldBytes._by_principal
     """,
     "locks and counts of one partition, and of nobody's answers": """
         broker.operations.serving:Serving._looking broker.operations.serving:Serving._turns

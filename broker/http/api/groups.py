@@ -205,14 +205,14 @@ async def _held(call: Call, subscription: str, texts: list[str]) -> frozenset[Pa
     """Those of these partitions that the caller may consume; so many are looked at in each turn of
     the loop."""
     may: dict[TopicName, bool] = {}
-    found: set[PartitionName] = set()
+    found: dict[PartitionName, None] = {}
     for place, text in enumerate(texts):
         one = _partition(text)
         topic = one.topic_name
         if topic not in may:
             may[topic] = _may_consume(call, topic, subscription)
         if may[topic]:
-            found.add(one)
+            found[one] = None
         if place % HOLDS_A_TURN == HOLDS_A_TURN - 1:
             await asyncio.sleep(0)
     return frozenset(found)

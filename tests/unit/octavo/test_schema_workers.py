@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -58,6 +59,21 @@ async def test_questions_are_answered(workers: SchemaWorkers) -> None:
     assert isinstance(await workers.ask("s", Read("json", b"5")), Refused)
     same = Compare("json", "{}", "FULL", [(1, "{}")])
     assert await workers.ask("s", same) == Problems([])
+
+
+async def test_a_broker_with_many_descriptors_has_schemas_checked(
+    workers: SchemaWorkers, request: pytest.FixtureRequest
+) -> None:
+    """`select` refuses descriptors from 1,024 on: no schema was checked at a busy broker."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+    request.addfinalizer(lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard)))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        assert await workers.ask("s", PLAIN) == Misfit()
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
 
 
 async def test_what_cannot_be_proved_is_an_answer(workers: SchemaWorkers) -> None:
