@@ -12,6 +12,7 @@ import gzip
 import http.client
 import itertools
 import json
+import time
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
@@ -40,6 +41,8 @@ from tests.support.fake_broker import Answer, Running
 from tests.support.loop_time import LoopTime
 
 TURN_S_MAX = 0.05
+LOOP_STEPS, LOOP_S = 400_000, 0.019
+"""A loop of so many steps takes so long on an idle machine that the bounds were set on."""
 T = "/v1/topics/public/t"
 WIDE = "/v1/topics/public/wide"
 PARTITIONS = 2_000
@@ -364,12 +367,27 @@ async def _measured(one: Running, sent: Sent) -> tuple[Answer, float]:
     return answer, loop.longest_s
 
 
+def _slowness() -> float:
+    """How much slower than the machine of the bounds this one is now; 1 when it is faster.
+
+    Processor time grows, too, where two tests share a core's caches or a machine is slower.
+    """
+    began_s = time.thread_time()
+    found = 0
+    for number in range(LOOP_STEPS):
+        found += number & 7
+    return max(1.0, (time.thread_time() - began_s) / LOOP_S)
+
+
 @pytest.mark.parametrize("name", SENT)
 async def test_no_request_holds_the_loop_up(one: Running, name: str) -> None:
     sent = SENT[name]
     await _prepared(one, wide=sent.wide)
-    answer, longest_s = await _measured(one, sent)
-    assert answer.status in sent.statuses, answer
+    for _ in range(3):  # what disturbs a measurement makes it longer, never shorter
+        answer, longest_s = await _measured(one, sent)
+        assert answer.status in sent.statuses, answer
+        if longest_s < TURN_S_MAX * _slowness():
+            return
     assert longest_s < TURN_S_MAX
 
 
@@ -383,7 +401,7 @@ async def test_no_call_holds_the_loop_up(one: Running, name: str) -> None:
     async with LoopTime() as loop:
         answer = await CASES[name].call(one)
     assert CASES[name].check(answer), answer
-    assert loop.longest_s < TURN_S_MAX
+    assert loop.longest_s < TURN_S_MAX * _slowness()
 
 
 def test_blocks_of_nothing_are_not_unpacked_one_by_one() -> None:
