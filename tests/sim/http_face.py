@@ -254,11 +254,11 @@ async def _share(call: Any, asked: Receive, partition: Partition) -> Received:
 async def _acknowledge(call: _Call, only: PartitionName | None, sub: str) -> Reply:
     body = msgspec.json.decode(call.body, type=AckBody)
     acked, problems = 0, []
-    for number, share in (await by_partition(body, len(call.partitions))).items():
+    for number, share in (await by_partition(body, len(call.partitions), Turns())).items():
         name = next(one for one in call.partitions if one.partition == number)
         assert only in (None, name)
         try:
-            told = await call.at(name, lambda p, s=share: s.apply(p, sub, None))
+            told = await call.at(name, lambda p, s=share: s.apply(p, sub, None, Turns()))
             acked += told["acked"]
         except OctavoError as error:
             problems.append(problem_of(error))

@@ -6,7 +6,6 @@ and each owner gets its share. It is answered when all of it is durable.
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -22,6 +21,7 @@ from octavo.broker.http.call import OFFSET_MAX, Call
 from octavo.broker.http.forwarding import ask_all, ask_partition, at_owner, topic_of
 from octavo.broker.http.json_parts import has_more_parts
 from octavo.broker.http.problems import Problem, problem_of
+from octavo.broker.log.open_batches import Turns
 from octavo.broker.operations.kinds import Position
 from octavo.broker.operations.local import resolve
 from octavo.broker.partition.partition import Partition
@@ -35,9 +35,10 @@ ACK_BYTES_MAX = 8 * 1024 * 1024
 """The longest body: 100,000 nacks, each with its delay."""
 ACK_PARTS_MAX = 3 * ACK_IDS_MAX + 100
 """Commas, brackets and braces of a body: a nack with its delay has three."""
-ACKS_A_TURN = 1_000
-"""So many messages' ack ids are worked on at once; then others have their turn."""
-PROBLEMS_A_TURN = 200
+ACKS_A_STEP = 1_000
+"""Messages whose ack ids are worked on in one step; other calls have their turn between steps."""
+_RECORDS_OF_A_PROBLEM = 3
+"""Making the problem of one partition costs as much as working on so many messages."""
 NACK_DELAY_MS_MAX = 24 * 3_600_000
 
 
@@ -86,7 +87,8 @@ async def acknowledge(call: Call) -> web.StreamResponse:
             f"{topic} has {partitions} partitions, and up_to counts within one: use "
             f"/v1/topics/{topic}/partitions/0/subscriptions/{name}/ack",
         )
-    shares = await by_partition(body, partitions)
+    turns = call.services.broker.open_batches.turns
+    shares = await by_partition(body, partitions, turns)
     if partition is not None:
         number = partition.partition
         foreign = [other for other in shares if other != number]
@@ -97,7 +99,7 @@ async def acknowledge(call: Call) -> web.StreamResponse:
         share = shares.get(number, Share())
 
         async def here(open_here: Partition) -> web.StreamResponse:
-            return call.reply(await share.apply(open_here, name, up_to))
+            return call.reply(await share.apply(open_here, name, up_to, turns))
 
         return await at_owner(call, partition, here)
     return call.reply(Acked(await apply_all(call, topic, name, shares)))
@@ -115,9 +117,8 @@ async def apply_all(call: Call, topic: TopicName, name: str, shares: dict[int, S
     problems: list[Problem] = []
     for answer in answers:
         if isinstance(answer, BaseException):
+            await call.services.broker.open_batches.turns.take(_RECORDS_OF_A_PROBLEM)
             problems.append(problem_of(answer))
-            if len(problems) % PROBLEMS_A_TURN == 0:
-                await asyncio.sleep(0)
     if not problems:
         return acked
     worst = max(problems, key=lambda problem: problem.status)
@@ -143,10 +144,11 @@ async def apply_share(
     identity: Identity | None = None,
 ) -> dict[str, Any]:
     """One partition's share of an ack call, at its owner."""
+    turns = call.services.broker.open_batches.turns
     found: dict[str, Any] = await ask_partition(
         call,
         topic.partition(number),
-        lambda partition: share.apply(partition, name, None),
+        lambda partition: share.apply(partition, name, None, turns),
         "POST",
         f"/subscriptions/{name}/ack",
         body=share.body(),
@@ -166,20 +168,21 @@ class Share:
         self.ack_ids: list[str] = []
         self.nacks: list[Nack] = []
         self.spans: list[tuple[int, int]] = []
-        """Of each nack, its offsets: start and end."""
+        """The offsets of each nack, start and end."""
         self.extend: list[str] = []
         self.release: list[str] = []
 
     async def apply(
-        self, partition: Partition, name: str, up_to: Position | None
+        self, partition: Partition, name: str, up_to: Position | None, turns: Turns
     ) -> dict[str, Any]:
-        """Do it at the open partition, a part in each turn of the loop."""
+        """Do it at the open partition, a part in each of its turns."""
         subscription = await partition.subscription(name)
         to = None if up_to is None else await resolve(partition, up_to)
         acked = 0
         stale: list[str] = []
         refused: TooManyDelayed | None = None
         for part in self._parts():
+            await turns.take(min(self.count, ACKS_A_STEP))
             try:
                 acked += await subscription.acknowledge(up_to=to, **part)
             except StaleLease as error:
@@ -187,7 +190,6 @@ class Share:
             except TooManyDelayed as error:
                 refused = error
             to = None
-            await asyncio.sleep(0)
         if stale:
             raise StaleLease.of(stale)
         if refused is not None:
@@ -195,8 +197,8 @@ class Share:
         return {"acked": acked}
 
     def _parts(self) -> Iterator[dict[str, Any]]:
-        """What to do in one turn each: all of it, where that is little."""
-        if self.count <= ACKS_A_TURN:
+        """Cut it into steps; it is one step where it is little."""
+        if self.count <= ACKS_A_STEP:
             yield {
                 "ack_ids": self.ack_ids,
                 "nacks": self.nacks,
@@ -204,29 +206,29 @@ class Share:
                 "release": self.release,
             }
             return
-        yield from ({"ack_ids": some} for some in in_steps(self.ack_ids, ACKS_A_TURN))
+        yield from ({"ack_ids": some} for some in in_steps(self.ack_ids, ACKS_A_STEP))
         yield from ({"nacks": some} for some in self._nacks_in_steps())
-        yield from ({"extend": some} for some in in_steps(self.extend, ACKS_A_TURN))
-        yield from ({"release": some} for some in in_steps(self.release, ACKS_A_TURN))
+        yield from ({"extend": some} for some in in_steps(self.extend, ACKS_A_STEP))
+        yield from ({"release": some} for some in in_steps(self.release, ACKS_A_STEP))
 
     def _nacks_in_steps(self) -> Iterator[list[Nack]]:
         """The last first, as within one part: to give a message back gives back later ones of its
         key, too."""
         found: list[Nack] = []
-        room = ACKS_A_TURN
+        room = ACKS_A_STEP
         for at in sorted(range(len(self.nacks)), key=self.spans.__getitem__, reverse=True):
             nack, (start, end) = self.nacks[at], self.spans[at]
             if end - start == 1:
                 cut = [nack]
             else:
-                steps = in_steps([nack.ack_id], ACKS_A_TURN)
+                steps = in_steps([nack.ack_id], ACKS_A_STEP)
                 cut = [Nack(one, nack.delay_ms) for some in steps for one in some][::-1]
             for one in cut:
                 found.append(one)
-                room -= min(end - start, ACKS_A_TURN)
+                room -= min(end - start, ACKS_A_STEP)
                 if room <= 0:
                     yield found
-                    found, room = [], ACKS_A_TURN
+                    found, room = [], ACKS_A_STEP
         if found:
             yield found
 
@@ -245,7 +247,7 @@ class Share:
         }
 
 
-async def by_partition(body: AckBody, partitions: int) -> dict[int, Share]:
+async def by_partition(body: AckBody, partitions: int, turns: Turns) -> dict[int, Share]:
     """What each partition has to do. Raises a 400 or a 422 for what makes no sense."""
     for ids in (body.ack_ids, body.nack, body.extend, body.release):
         if len(ids) > ACK_IDS_MAX:
@@ -270,13 +272,11 @@ async def by_partition(body: AckBody, partitions: int) -> dict[int, Share]:
         found.count += of.end - of.start
         return found
 
-    for place, ack_id in enumerate(body.ack_ids):
+    for ack_id in body.ack_ids:
+        await turns.take(1)
         share(ack_id).ack_ids.append(ack_id)
-        if place % ACKS_A_TURN == ACKS_A_TURN - 1:
-            await asyncio.sleep(0)
-    for place, nack in enumerate(body.nack):
-        if place % ACKS_A_TURN == ACKS_A_TURN - 1:
-            await asyncio.sleep(0)
+    for nack in body.nack:
+        await turns.take(1)
         one = NackBody(nack) if isinstance(nack, str) else nack
         delay_ms = None if one.delay is None else time_ms("delay", one.delay)
         if delay_ms is not None and delay_ms > NACK_DELAY_MS_MAX:
@@ -284,14 +284,12 @@ async def by_partition(body: AckBody, partitions: int) -> dict[int, Share]:
         nacked = share(one.ack_id)
         nacked.nacks.append(Nack(one.ack_id, delay_ms))
         nacked.spans.append((of.start, of.end))
-    for place, ack_id in enumerate(body.extend):
+    for ack_id in body.extend:
+        await turns.take(1)
         share(ack_id).extend.append(ack_id)
-        if place % ACKS_A_TURN == ACKS_A_TURN - 1:
-            await asyncio.sleep(0)
-    for place, ack_id in enumerate(body.release):
+    for ack_id in body.release:
+        await turns.take(1)
         share(ack_id).release.append(ack_id)
-        if place % ACKS_A_TURN == ACKS_A_TURN - 1:
-            await asyncio.sleep(0)
     return shares
 
 

@@ -5,7 +5,6 @@ The rules are in bulkload/rules.py. Every call here may be made again as it stan
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import Annotated, Any
 
@@ -51,8 +50,9 @@ ABORTED_LEDGERS_MAX = 10_000
 LEDGERS_MAX = 4_000
 """Ledgers of one part: a partition holds no more that came whole."""
 PARTS_MAX = 4_000
-"""Partitions of one batch that is committed: as many as it may have ledgers."""
-PARTS_A_TURN = 200
+"""Partitions in a batch that is committed; each has at least one ledger."""
+_RECORDS_OF_A_PART = 3
+"""Looking at one part costs as much as working on so many messages."""
 COMMIT_BYTES_MAX, BEGIN_BYTES_MAX, ABORT_BYTES_MAX = 2 * MIB, MIB, MIB // 2
 """The longest bodies."""
 Number = Annotated[int, msgspec.Meta(ge=0, le=OFFSET_MAX, extra_json_schema={"format": "int64"})]
@@ -181,14 +181,11 @@ async def commit(call: Call) -> web.StreamResponse:
         raise Problem(
             422, "invalid-body", "what its writer has published has no ledgers: parts must be empty"
         )
-    offers: list[Offer] = []
+    turns, offers = call.services.broker.open_batches.turns, list[Offer]()
     for part in body.parts:
+        await turns.take(_RECORDS_OF_A_PART)
         offers.append(part.offer())
-        if len(offers) % PARTS_A_TURN == 0:
-            await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    _check(call, [one.name for one in offers])
-    await asyncio.sleep(0)
+    await _check(call, [one.name for one in offers])
     quotas = call.services.quotas
     namespaces = dict.fromkeys(one.name.namespace for one in offers)
     quotas.may_load(call.identity.name, namespaces)
@@ -216,16 +213,18 @@ async def begin(call: Call) -> web.StreamResponse:
     content = {_target(one.topic).partition(one.partition): one.content for one in body.parts}
     if len(content) < len(body.parts):
         raise Problem(422, "invalid-body", "a partition stands twice in the batch")
-    _check(call, content)
+    await _check(call, content)
     is_new = await call.services.broker.bulk_loads.begin(
         name, batch, content, _loading(call), _caller(call, batch, body.after), _checking(call)
     )
     return call.reply(BulkLoadTurn(name, batch, repeated=not is_new))
 
 
-def _check(call: Call, names: Iterable[PartitionName]) -> None:
+async def _check(call: Call, names: Iterable[PartitionName]) -> None:
     """May the caller publish to each topic of the body? Raises `Forbidden`, `Unauthenticated`."""
+    turns = call.services.broker.open_batches.turns
     for topic in dict.fromkeys(name.topic_name for name in names):
+        await turns.take(_RECORDS_OF_A_PART)
         call.check(Operation.PRODUCE, Resource(Kind.TOPIC, str(topic)))
 
 
@@ -245,7 +244,8 @@ def _checking(call: Call) -> CheckTaken:
 
 def _loading(call: Call) -> LoadPart:
     async def load_part(partition: PartitionName, bulk_load: str, number: int) -> int | None:
-        await asyncio.sleep(0)  # a batch has thousands of them
+        # A batch has thousands of them.
+        await call.services.broker.open_batches.turns.take(_RECORDS_OF_A_PART)
 
         async def here(found: Partition) -> dict[str, Any]:
             return {"offset": await found.load_part(bulk_load, number)}

@@ -346,10 +346,10 @@ async def readyz(call: Call) -> web.StreamResponse:
     return call.reply({"status": "ready", "broker_id": services.broker.broker_id})
 
 
-PARTITIONS_A_TURN = 100
-"""So many rows of the page are made at once; then others have their turn."""
 _RECORDS_OF_METRICS = 200
 """What making some of the text takes, in messages worked on."""
+_RECORDS_OF_A_ROW = 5
+"""Making one row of the page costs as much as working on so many messages."""
 
 
 async def metrics(call: Call) -> web.StreamResponse:
@@ -366,9 +366,8 @@ async def status_page(call: Call) -> web.StreamResponse:
     figures = await cluster_figures(call)
     partitions: list[PartitionStats] = []
     more = 0
-    for place, one in enumerate(call.services.broker.ownership.open_partitions()):
-        if place % PARTITIONS_A_TURN == 0:
-            await asyncio.sleep(0)
+    for one in call.services.broker.ownership.open_partitions():
+        await call.services.broker.open_batches.turns.take(_RECORDS_OF_A_ROW)
         if not call.may_see(Kind.TOPIC, str(one.name.topic_name)):
             continue
         if len(partitions) < ROWS_SHOWN_MAX:

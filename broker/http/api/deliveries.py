@@ -400,7 +400,8 @@ class _Gathering:
     async def _give_back(self, surplus: list[Raw]) -> None:
         """More came at once than was asked for: others may have it without waiting."""
         body = AckBody(release=[*ack_ids_in(surplus)])
-        for number, share in (await by_partition(body, self._partitions)).items():
+        turns = self._call.services.broker.open_batches.turns
+        for number, share in (await by_partition(body, self._partitions, turns)).items():
             await give_back(self._call, self._topic, number, self._asked.subscription, share)
 
     async def _ask(self, number: int, most: int, wait_s: float, request: str = "") -> list[Raw]:

@@ -32,7 +32,6 @@ HOLDS_MAX = 10_000
 """Partitions that a member says it holds: more than any group has."""
 MEMBER_BYTES_MAX = 2 * 1024 * 1024
 """The longest body: the names of all of these."""
-HOLDS_A_TURN = 500
 SESSION_MS_MIN, SESSION_MS_MAX = 1_000, 3_600_000
 CHARS_A_RECORD = 20
 """Of a name that is held against patterns: a few microseconds, as a message takes."""
@@ -202,19 +201,18 @@ def _pattern(name: GroupName, text: str) -> TopicPattern:
 
 
 async def _held(call: Call, subscription: str, texts: list[str]) -> frozenset[PartitionName]:
-    """Those of these partitions that the caller may consume; so many are looked at in each turn of
-    the loop."""
+    """Those of these partitions that the caller may consume."""
+    turns = call.services.broker.open_batches.turns
     may: dict[TopicName, bool] = {}
     found: dict[PartitionName, None] = {}
-    for place, text in enumerate(texts):
+    for text in texts:
+        await turns.take(1)
         one = _partition(text)
         topic = one.topic_name
         if topic not in may:
             may[topic] = _may_consume(call, topic, subscription)
         if may[topic]:
             found[one] = None
-        if place % HOLDS_A_TURN == HOLDS_A_TURN - 1:
-            await asyncio.sleep(0)
     return frozenset(found)
 
 

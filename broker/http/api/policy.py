@@ -7,7 +7,6 @@ of an open one could make it theirs. Nobody shuts themselves out by mistake.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Literal
 
 import msgspec
@@ -16,6 +15,7 @@ from msgspec import Meta
 
 from octavo.broker.http.call import Call
 from octavo.broker.http.problems import Problem
+from octavo.broker.log.open_batches import Turns
 from octavo.security.identity.users import UserStore, groups_of
 from octavo.security.policy import (
     PolicyRecord,
@@ -28,10 +28,9 @@ from octavo.security.principal import checked_principal
 from octavo.security.rules import CLUSTER, Operation
 
 RULES_MAX = 10_000
+"""And as many roles: every process has them all in memory, and the record ends at 1 MB."""
 POLICY_BYTES_MAX = 2 * 1024 * 1024
 """The longest body: its record has at most half of that."""
-RULES_A_TURN = 500
-"""And as many roles: every process has them all in memory, and the record ends at 1 MB."""
 
 
 class PolicyRule(msgspec.Struct, forbid_unknown_fields=True):
@@ -103,7 +102,7 @@ async def put_policy(call: Call) -> web.StreamResponse:
             "read it again, and decide anew",
             headers={"ETag": _tag(version)},
         )
-    wanted = await _record(body, seen)
+    wanted = await _record(body, seen, call.services.broker.open_batches.turns)
     decision = policy_of(wanted).decide(call.identity, Operation.ADMIN, CLUSTER)
     if not decision.allowed:
         raise Problem(
@@ -121,15 +120,14 @@ async def put_policy(call: Call) -> web.StreamResponse:
     return _answer(call, *await policies.read_record())
 
 
-async def _record(body: PolicyBody, seen: PolicyRecord) -> PolicyRecord:
+async def _record(body: PolicyBody, seen: PolicyRecord, turns: Turns) -> PolicyRecord:
     """Raises `InvalidRule`, `InvalidPrincipal`."""
     rules = []
-    for place, one in enumerate(body.rules):
+    for one in body.rules:
+        await turns.take(1)
         rules.append(
             make_rule(one.principal, one.operations, one.resource, allow=one.effect == "allow")
         )
-        if place % RULES_A_TURN == RULES_A_TURN - 1:
-            await asyncio.sleep(0)
     return record_of(rules, [(one.principal, one.role) for one in body.roles], extra=seen.extra)
 
 

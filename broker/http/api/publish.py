@@ -56,14 +56,14 @@ from octavo.protocol.numbers import producer_number, whole
 from octavo.protocol.records import Record, build_batch, partition_for
 
 BLANK_LINES_MAX = 10_000
+"""Blank lines in a body: they cost time and say nothing."""
 BATCHES_MAX = 10_000
-"""Record batches of one body."""
+"""Record batches in a body."""
 ONE_TURN_BYTES = 64 * 1024
 """A longer body with several messages is never read in one turn of the loop."""
-Found = TypeVar("Found")
-"""Of one body: they cost time and say nothing."""
 TURN_MESSAGES = 1000
 """Messages of a long body made into records before other requests get their turn."""
+Found = TypeVar("Found")
 _UNDERSTOOD_TYPES = (
     f"{JSON}, {NDJSON}, {RECORD_BATCH}, or any other type but multipart/* for one raw message"
 )
@@ -308,7 +308,7 @@ async def _one_partition(call: Call, topic: TopicName, partitions: int) -> int:
     """The partition that all keys of the body name."""
     body = await call.read_body()
     if call.content_type == JSON:
-        records = await _in_turns(record_of(message, 0) for message in messages_in(body))
+        records = await _in_turns(call, (record_of(one, 0) for one in messages_in(body)))
     else:
         records = [raw_record(body, call.headers, 0)]
     numbers = {None if r.key is None else partition_for(r.key, partitions) for r in records}
@@ -469,7 +469,7 @@ async def _feed_raw(call: Call, publishing: Publishing) -> None:
 
 
 async def _feed_json(call: Call, publishing: Publishing) -> None:
-    messages = await _in_turns(messages_in(await call.read_body()))
+    messages = await _in_turns(call, messages_in(await call.read_body()))
     now_ms = call.services.clock()
     records = []
     for index, message in enumerate(messages):  # all are checked before the first is stored
@@ -490,20 +490,19 @@ async def _feed_json(call: Call, publishing: Publishing) -> None:
             await asyncio.sleep(0)
 
 
-async def _in_turns(found: Iterator[Found]) -> list[Found]:
-    """All of them, some in each turn of the loop."""
-    every: list[Found] = []
-    for place, one in enumerate(found):
+async def _in_turns(call: Call, found: Iterator[Found]) -> list[Found]:
+    """All of what an iterator gives; other calls have their turns between."""
+    turns, every = call.services.broker.open_batches.turns, list[Found]()
+    for one in found:
         every.append(one)
-        if place % TURN_MESSAGES == TURN_MESSAGES - 1:
-            await asyncio.sleep(0)
+        await turns.take(1)
     return every
 
 
 async def _feed_batches(call: Call, publishing: Publishing) -> None:
     body = await call.read_body()
     # All are checked before the first is stored.
-    batches = await _in_turns(itertools.islice(split_batches(body), BATCHES_MAX + 1))
+    batches = await _in_turns(call, itertools.islice(split_batches(body), BATCHES_MAX + 1))
     if len(batches) > BATCHES_MAX:
         raise Problem(
             422,
@@ -515,17 +514,15 @@ async def _feed_batches(call: Call, publishing: Publishing) -> None:
     for header, _ in batches:
         _refuse_unsupported(header)
     bytes_max = call.services.message_bytes_max(call.topic)
-    whole = []
-    for place, (header, view) in enumerate(batches):
+    turns, whole = call.services.broker.open_batches.turns, []
+    for header, view in batches:
+        await turns.take(1)
         batch = bytes(view)
         await _prove(call, body, header, batch, bytes_max)
         whole.append((header, batch))
-        if place % TURN_MESSAGES == TURN_MESSAGES - 1:
-            await asyncio.sleep(0)
-    for place, (header, batch) in enumerate(whole):
+    for header, batch in whole:
+        await turns.take(1)
         publishing.add_batch(batch, header.record_count)
-        if place % TURN_MESSAGES == TURN_MESSAGES - 1:
-            await asyncio.sleep(0)
 
 
 async def _prove(

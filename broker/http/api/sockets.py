@@ -234,7 +234,8 @@ class Socket:
             raise Problem(
                 422, "invalid-body", "up_to is for the call …/ack; a socket takes ack_ids, ranges"
             )
-        shares = await by_partition(command, self._feed.topic_partitions)
+        turns = self._call.services.broker.open_batches.turns
+        shares = await by_partition(command, self._feed.topic_partitions, turns)
         acked = await self._apply(shares)
         for share in shares.values():
             self._out.done([*share.ack_ids, *(one.ack_id for one in share.nacks)])
