@@ -390,16 +390,21 @@ class Topics:
             ) from error
         return await self.newest(name)
 
+    async def _undeleted(self, name: TopicName) -> tuple[TopicRecord, int]:
+        """Read the record of a topic that is not being deleted. Raises `TopicNotFound`."""
+        try:
+            record, version = await self._records.read_topic(*name)
+        except RecordNotFound as error:
+            raise _no_topic(name) from error
+        if not record.stands:
+            raise _no_topic(name)
+        return record, version
+
     async def _update(
         self, name: TopicName, settings: TopicSettings, check: Callable[[], None]
     ) -> None:
         for _ in range(_CHANGES_TRIED_MAX):
-            try:
-                record, version = await self._records.read_topic(*name)
-            except RecordNotFound as error:
-                raise _no_topic(name) from error
-            if not record.stands:
-                raise _no_topic(name)
+            record, version = await self._undeleted(name)
             if settings.partitions < record.settings.partitions:
                 raise InvalidSettings(
                     f"topic {name} has {record.settings.partitions} partitions; it can get more, "
@@ -581,12 +586,7 @@ class Topics:
         for _ in range(_CHANGES_TRIED_MAX):
             if info.has_letters:
                 return info
-            try:
-                record, version = await self._records.read_topic(*name)
-            except RecordNotFound as error:
-                raise _no_topic(name) from error
-            if not record.stands:
-                raise _no_topic(name)
+            record, version = await self._undeleted(name)
             with contextlib.suppress(VersionConflict):
                 if not record.letters:
                     await self._records.write_topic(*name, replace(record, letters=True), version)

@@ -154,8 +154,9 @@ async def test_cursors_over_http(cluster: Cluster) -> None:
     assert (answer.status, answer.json()["code"]) == (422, "cumulative-ack-not-allowed")
     assert (await first.call("DELETE", sub)).status == 204
     # The owner is told, and a machine that stands still may be told late: it says busy until then.
-    while (answer := await others[0].post(sub + "/receive")).status == 409:  # noqa: ASYNC110
-        await asyncio.sleep(0.05)
+    async with asyncio.timeout(60):
+        while (answer := await others[0].post(sub + "/receive")).status == 409:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
     assert answer.status == 404
 
 

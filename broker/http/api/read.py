@@ -51,6 +51,8 @@ from octavo.protocol.windows import BatchWindows
 
 POSITIONS = "earliest, latest, an offset, a message id (ledger:entry:index) or an RFC 3339 time"
 ANSWER_TYPES = (JSON, NDJSON, RECORD_BATCH)
+Count = Callable[[Call, list[StoredBatch] | list[Raw], int], None]
+"""Is told what is given to a caller, and how many messages that is."""
 
 
 async def read(call: Call) -> web.StreamResponse:
@@ -82,42 +84,30 @@ async def read(call: Call) -> web.StreamResponse:
                 offset, bytes_max=bytes_max, count_max=limit, wait_s=wait_s
             )
             following = batches[-1].next_offset if batches else offset
-        if not batches:
-            return web.Response(status=204, headers={NEXT_OFFSET_HEADER: str(following)})
-        if kind == RECORD_BATCH:
-            told = entries_told(_entries(batches))
-            if told < len(batches):
-                batches, following = batches[:told], batches[told - 1].next_offset
-            _count(call, batches)
-            return _as_batches(call, batches, following)
-        page = await text_page(batches, offset)
-        if page.next_offset < batches[-1].next_offset:
-            following = page.next_offset
-        _count_read(call, page.messages, len(page.messages))
-        return _as_text(call, kind, page.messages, following)
-
-    async def text_page(batches: list[StoredBatch], offset: int) -> _Page:
-        room = max(bytes_max, MESSAGE_BYTES_MAX)
-        page = _Page(call.services.broker.open_batches, name.partition, limit, room)
-        await page.fill(batches, offset)
-        return page
+        return await shown(batches, offset, following, _count_read)
 
     async def there(owner: Owner) -> web.StreamResponse:
         asked = Read.of(name, position, bytes_max, limit, compacted=compacted)
         given = await call.services.remote.read(owner, call.identity, asked, wait_s)
-        batches, following = batches_of(given), given.following
+        return await shown(batches_of(given), given.offset, given.following, _count_passed_on)
+
+    async def shown(
+        batches: list[StoredBatch], offset: int, following: int, count: Count
+    ) -> web.StreamResponse:
         if not batches:
             return web.Response(status=204, headers={NEXT_OFFSET_HEADER: str(following)})
         if kind == RECORD_BATCH:
             told = entries_told(_entries(batches))
             if told < len(batches):
                 batches, following = batches[:told], batches[told - 1].next_offset
-            call.messages += sum(batch.header.record_count for batch in batches)
+            count(call, batches, _messages_of(batches))
             return _as_batches(call, batches, following)
-        page = await text_page(batches, given.offset)
+        room = max(bytes_max, MESSAGE_BYTES_MAX)
+        page = _Page(call.services.broker.open_batches, name.partition, limit, room)
+        await page.fill(batches, offset)
         if page.next_offset < batches[-1].next_offset:
             following = page.next_offset
-        call.messages += len(page.messages)
+        count(call, page.messages, len(page.messages))
         return _as_text(call, kind, page.messages, following)
 
     return await at_owner(call, name, here, there)
@@ -142,7 +132,7 @@ async def _follow(
         )
         page = await made_of(batches, offset)
         if kind == RECORD_BATCH:
-            _count(call, batches)
+            _count_read(call, batches, _messages_of(batches))
         else:
             _count_read(call, page.messages, len(page.messages))
         return page
@@ -416,8 +406,14 @@ def append_times(batches: list[StoredBatch]) -> str:
     return Times().tell(batch.header for batch in batches)
 
 
-def _count(call: Call, batches: list[StoredBatch]) -> None:
-    _count_read(call, batches, sum(batch.header.record_count for batch in batches))
+def _messages_of(batches: list[StoredBatch]) -> int:
+    return sum(batch.header.record_count for batch in batches)
+
+
+def _count_passed_on(call: Call, what: list[StoredBatch] | list[Raw], count: int) -> None:
+    """Count what another broker gave, which has counted it for its topic."""
+    del what
+    call.messages += count
 
 
 def _count_read(call: Call, what: list[StoredBatch] | list[Raw], count: int) -> None:
