@@ -313,7 +313,7 @@ class StaleLease(BrokerError):
 
     @classmethod
     def of(cls, stale: Sequence[str]) -> StaleLease:
-        """Of these ack ids."""
+        """Make the error that names these ack ids."""
         some = ", ".join(stale[:_STALE_SHOWN]) + (", …" if len(stale) > _STALE_SHOWN else "")
         return cls(
             f"{len(stale)} ack ids have no lease any more ({some}): those messages were or "
@@ -551,7 +551,7 @@ class SchemaMismatch(BrokerError):
         self.index = index
 
     def without_reason(self) -> SchemaMismatch:
-        """The same for somebody who may not see the schema: its reason would tell what it says."""
+        """The same for a caller that may not see the schema: the reason would quote the schema."""
         which = "the message" if self.index is None else f"message {self.index} of its batch"
         return SchemaMismatch(
             f"{which} was not stored: it does not fit the schema of the topic (who may describe "

@@ -22,7 +22,7 @@ async def finished(change: Coroutine[Any, Any, T]) -> T:
         while not task.done():
             try:
                 await asyncio.wait([task])
-            except asyncio.CancelledError:  # asked twice; the thread goes on all the same
+            except asyncio.CancelledError:  # cancelled twice; the thread still writes
                 continue
         if not task.cancelled() and (error := task.exception()) is not None:
             raise error from None

@@ -411,7 +411,7 @@ class Balance:
     async def _move(
         self, name: PartitionName, heir: BrokerInfo, why: str, *, placed: bool = False
     ) -> bool:
-        """Hand one on; whether somebody else has it now. The heir is told `why`."""
+        """Hand a partition on to `heir`, with the reason; return whether another broker has it."""
         if not self._owners.may_be_handed_on(name):
             return False
         loop = asyncio.get_running_loop()

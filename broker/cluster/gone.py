@@ -12,7 +12,7 @@ REMEMBERED_MAX = 100
 
 
 class GoneBroker(NamedTuple):
-    """A broker that this one saw, and sees no more."""
+    """A broker that was live and is missing now."""
 
     info: BrokerInfo
     since_s: float
@@ -20,7 +20,7 @@ class GoneBroker(NamedTuple):
 
 
 class GoneBrokers:
-    """What one broker has seen since its start. A broker that comes back is forgotten."""
+    """The brokers that one broker misses since its start. A broker that comes back is forgotten."""
 
     def __init__(self) -> None:
         self._gone: dict[str, GoneBroker] = {}
@@ -38,7 +38,7 @@ class GoneBrokers:
             del self._gone[next(iter(self._gone))]
 
     def at(self, now_s: float) -> list[GoneBroker]:
-        """List those that are to be shown, by id."""
+        """List the brokers that are missing for less than an hour, by id."""
         for name, one in tuple(self._gone.items()):
             if now_s - one.since_s > REMEMBERED_S:
                 del self._gone[name]

@@ -8,9 +8,9 @@ of text as well: to leave them out would cost more than to read it all.
 from __future__ import annotations
 
 MESSAGE_PARTS_MAX = 500_000
-"""Of one message in JSON: reading so many takes about 25 ms."""
+"""Parts in one message of JSON: reading them takes about 25 ms."""
 BODY_PARTS_MAX = 300_000
-"""Of a body with several messages, each of which is only looked for at first."""
+"""Parts in a body with several messages, which are only told apart at first."""
 _MARKS = (b",", b"[", b"{")
 
 

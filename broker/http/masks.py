@@ -14,7 +14,7 @@ REFUSED_HEAD = b"\xf0\x80"
 """A head that every reader refuses: its reserved bits are set."""
 FRAMES_A_STEP = 100
 FRAGMENTS_MAX = 1_000
-"""Of one message, empty ones too: a message has at most 1 MiB."""
+"""Fragments of a message, empty ones included. A message has at most 1 MiB."""
 _MASK = 0x80
 _OP = 0x0F
 _DATA_OP_MAX = 2
@@ -28,9 +28,9 @@ class Masks:
     def __init__(self) -> None:
         self.failed = False
         self.held = b""
-        """What has come behind the frames of this step."""
+        """Bytes that came behind the frames of this step."""
         self._fragments = 0
-        """So many of the current message have come."""
+        """Fragments of the current message that have come."""
         self._head = b""
         """The part of the next frame's head that has come."""
         self._left = 0

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from octavo.broker.http.services import Services
 
 CALL = "operation"
-"""What an operation is called where calls are told of: in the log of decisions."""
+"""The name of an operation in the audit log and the log of decisions."""
 
 
 def new_remote(
@@ -118,7 +118,7 @@ class _Switched(web.StreamResponse):
 
     @property
     def prepared(self) -> bool:
-        """Nothing is to be sent any more."""
+        """Always true: the head was sent by hand."""
         return True
 
     async def prepare(self, request: web.BaseRequest) -> None:

@@ -1,7 +1,7 @@
 """Drive a call's work step by step, and count the processor time of the steps. Pure.
 
-What waits costs nothing: between two steps other calls have the loop. Tasks that a call starts
-beside itself are not counted, nor what TLS and the parser did before there was a call.
+A call that waits costs nothing: between two steps other calls have the loop. Not counted are the
+tasks that a call starts, and the work of TLS and the parser before the call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Measured(Generic[Value]):
         clock: Callable[[], float],
         spent: Callable[[float], object],
     ) -> None:
-        """`clock`: seconds of processor time of this thread. `spent` is told of each step's."""
+        """`clock`: processor seconds of this thread. `spent` gets the seconds of each step."""
         self._work = work
         self._clock = clock
         self._spent = spent

@@ -16,7 +16,7 @@ from octavo.security.principal import Identity
 
 
 def bound(call: Call, batch: bytes) -> bytes:
-    """The batch as it is to be stored for the caller of this call."""
+    """Return the batch as it is stored for the caller of `call`."""
     return bound_for(call.services, call.identity, batch)
 
 

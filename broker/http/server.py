@@ -482,7 +482,7 @@ class BrokerServer:
 
 
 def _refusal(problem: Problem) -> OctavoError:
-    """What another broker says of a copy, as its topic would say it here."""
+    """Return the error with which a topic refuses a copy, from another broker's problem."""
     for kind in (TopicIsStream, LargeNotTaken):
         if problem.code == kind.name:
             return kind(problem.detail)

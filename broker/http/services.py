@@ -127,5 +127,5 @@ class Services:
 
 
 def node_identity(broker_id: str) -> Identity:
-    """Of a broker, for what it asks of others for itself."""
+    """Return the identity with which a broker asks others on its own behalf."""
     return Identity(f"node:{broker_id}", source="node")

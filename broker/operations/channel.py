@@ -59,14 +59,14 @@ class Windows(NamedTuple):
     asked_bytes: int = 16 * 1024 * 1024
     answer_bytes: int = 32 * 1024 * 1024
     waiting_bytes: int = 64 * 1024 * 1024
-    """Of the asking side alone."""
+    """Requests that wait at the asking side for room."""
 
 
 DEFAULT_WINDOWS = Windows()
 
 
 class State(enum.Enum):
-    """Of a request at the asking side."""
+    """How far a request is, at the asking side."""
 
     WAITING = "waiting"
     PARTLY = "partly"
@@ -133,7 +133,7 @@ class _Outgoing:
 
 
 class _Outbox:
-    """What is to be sent, by priority."""
+    """Frames that wait to be sent, by priority."""
 
     def __init__(self) -> None:
         self._lines: dict[Priority, deque[_Outgoing]] = {one: deque() for one in Priority}
@@ -277,7 +277,7 @@ class Asking:
         return number
 
     def next_frame(self, now_s: float) -> Frame | None:
-        """What to send next; None when nothing may be sent."""
+        """Return the frame to send next; None when no frame may go."""
         if (at_once := self._outbox.next_at_once()) is not None:
             return at_once
         for priority in self._outbox.order():
@@ -465,7 +465,7 @@ class Answering:
         self._outbox.put(owed.priority, owed.answer)
 
     def next_frame(self) -> Frame | None:
-        """What to send next."""
+        """Return the frame to send next; None when there is none."""
         if (at_once := self._outbox.next_at_once()) is not None:
             return at_once
         for priority in self._outbox.order():

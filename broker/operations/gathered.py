@@ -1,11 +1,12 @@
 """Single messages for partitions of other brokers, sent together.
 
-Of brokers behind a load balancer that knows no owners, most get calls that are another one's. What
-comes while some are under way goes in one batch, as it would at its owner (partition/gathering.py):
-a record batch, made here, stored there as it is.
+Behind a load balancer that knows no owners, most calls reach a broker that does not own the
+partition. Messages that come while others are under way go to the owner in one record batch, which
+is made here and stored there as it is, as at the owner itself (partition/gathering.py).
 
-Promises: a message is answered as its owner would; all of a batch or none; an outcome that is not
-known is told as such to all of it. Keeps nothing: a crash cuts the callers' connections as well.
+Promises: each message gets the answer that the owner would give; all messages of a batch are stored
+or none; if the outcome is unknown, each caller is told so. A crash loses nothing, for nothing is
+kept: it cuts the callers' connections too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ TARGETS_KEPT = 1024
 
 
 class RemoteGatherings:
-    """Of one broker."""
+    """Gathers the messages of one broker's callers, by partition, owner and caller."""
 
     def __init__(self, remote: Remote) -> None:
         self._remote = remote

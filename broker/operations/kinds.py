@@ -22,7 +22,7 @@ from octavo.security.rules import Operation
 REFUSAL_BYTES_MAX = 2 * 1024
 """A longer refusal is cut."""
 PAGE_BYTES_MAX = 8 * 1024 * 1024
-"""Of batches in an answer, besides the one batch that an answer always has room for."""
+"""The batches in an answer have at most so many, unless its first batch alone has more."""
 _DETAIL_CHARS_MAX = 900
 
 Position = str | int | MessageId | tuple[int]
@@ -35,7 +35,7 @@ class Publish(msgspec.Struct, frozen=True, array_like=True, tag="publish"):
     name: PartitionName
     batches: list[bytes]
     expected_offset: int | None = None
-    """Of the first; those after it follow it."""
+    """The offset that the first batch must get; the other batches follow it."""
     access: int | None = None
     """The epoch of exclusive access."""
     is_single: bool = False
@@ -107,7 +107,7 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Fate(msgspec.Struct, frozen=True, array_like=True):
-    """What became of one batch: one of the two."""
+    """The fate of one batch: it was published or refused."""
 
     published: Published | None
     refusal: Refusal | None = None
@@ -178,7 +178,7 @@ class Caller(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
-    """What travels. `incarnation`: of the topic that is meant."""
+    """The data of a request. `incarnation`: that of the topic which the caller means."""
 
     caller: Caller
     incarnation: str
@@ -186,13 +186,13 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Rule(NamedTuple):
-    """What holds for one kind of operation."""
+    """The rights, the priority and the answer of one kind of operation."""
 
     needs: Operation
     """On the topic."""
     priority: Priority
     may_repeat: bool
-    """It changes nothing, so it may be asked again when nobody knows whether it was done."""
+    """It changes nothing, so a broker may ask again when it does not know whether it was done."""
     answer: type[AnyAnswer]
 
 
@@ -213,7 +213,7 @@ def reserve_of(operation: AnyOperation) -> int:
 
 
 _BATCH_BYTES_MAX = ENTRY_PAYLOAD_BYTES_MAX + 64 * 1024
-"""A read always gives one batch, however long it is; and the fields beside the batches."""
+"""A read always gives one batch, however long; the fields of the answer take the rest."""
 
 
 class Refused(BrokerError):

@@ -31,7 +31,7 @@ from octavo.broker.operations.frames import (
 )
 
 WRITE_BUFFER_BYTES = 128 * 1024
-"""What the transport holds of what was written: urgent pieces wait for no more than that."""
+"""The transport holds at most so much; an urgent piece waits behind no more."""
 HELLO_TIMEOUT_S = 5.0
 """How long the other side may take to prove itself."""
 
@@ -55,7 +55,7 @@ class AnswerRefused(Exception):
 
 
 class _Link(asyncio.Protocol):
-    """What both ends have in common."""
+    """The part that both ends share."""
 
     def __init__(self, hello: bytes, sends: Seals, receives: Seals) -> None:
         self._loop = asyncio.get_running_loop()
@@ -70,7 +70,7 @@ class _Link(asyncio.Protocol):
         self.closed: asyncio.Future[None] = self._loop.create_future()
         """Done when the connection has ended."""
         self.greeted: asyncio.Future[bytes] = self._loop.create_future()
-        """What the other side says of itself, once it has proved it."""
+        """Done with the greeting of the other side, once it has proved itself."""
         self.heard_s = self._loop.time()
         """When something came last."""
 
@@ -147,7 +147,7 @@ class _Link(asyncio.Protocol):
             self._greeting.cancel()
         if not self.greeted.done():
             self.greeted.set_exception(AnswerLost(reason, sent=False))
-            self.greeted.exception()  # perhaps nobody waits for it
+            self.greeted.exception()  # no caller may be waiting for it
         self._lost(reason)
         if not self.closed.done():
             self.closed.set_result(None)
@@ -289,7 +289,7 @@ class AnsweringLink(_Link):
             async with asyncio.timeout_at(asked.deadline_s):
                 payload, refused = await self._run(asked.payload, asked.reserve, asked.deadline_s)
         except TimeoutError:
-            return  # the asking side's time is up as well: it cancels, and is told the end then
+            return  # the asking side's time is up too: it cancels, and hears that the work ended
         self._channel.answer(asked.number, payload, refused=refused)
         self.pump()
 

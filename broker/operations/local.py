@@ -1,7 +1,8 @@
 """Run an operation on the open partition of this broker.
 
-What callers may, how fast, and how long their messages may be comes in as `Rules`: for now the HTTP
-layer keeps these (docs/decisions/82).
+The caller's rights, rates and quotas come in as `Rules`: for now the HTTP layer keeps them
+(docs/decisions/82). The broker that the caller asked has checked how long each message is, and the
+inside of packed batches; the owner relies on that.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from octavo.security.principal import Identity
 
 
 class Rules(Protocol):
-    """What holds for an operation of another broker's caller, beside what the partition checks."""
+    """Rights, rates and quotas for the caller of another broker. The partition checks the rest."""
 
     def admit(self, identity: Identity, operation: AnyOperation, peer: str) -> None:
         """Raise `Forbidden`, `Unauthenticated`, `AuditTopicClosed` if the caller may not, and what

@@ -1,8 +1,8 @@
 """Ship operations to the brokers that own partitions: one connection to each, opened when needed.
 
-What an answer that does not come means is decided here. Nothing was sent, or only a part: nothing
-was done, look for the owner again. All was sent: the outcome is unknown, unless the operation
-changes nothing.
+This module decides what a missing answer means. If nothing of the request was sent, or only a part,
+nothing was done: look for the owner again. If all of it was sent, the outcome is unknown, unless
+the operation changes nothing.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ log = structlog.get_logger()
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """What each side says of itself first."""
+    """The first message of each side: who it is."""
 
     version: int
     broker_id: str
@@ -85,7 +85,7 @@ class Proof(NamedTuple):
     """How this broker proves itself to another one."""
 
     secret: bytes
-    """Of the cluster, for this use."""
+    """The cluster's secret for this use."""
     enter: Callable[[MutableMapping[str, str], str], None]
     """Put the proof of a call to the broker of this name into the headers of the upgrade."""
     draw_nonce: Callable[[], str]
@@ -171,7 +171,7 @@ class Remote:
     async def ask(
         self, owner: Owner, identity: Identity, operation: AnyOperation, wait_s: float = 0.0
     ) -> AnyAnswer:
-        """What the owner answers. `wait_s`: it is asked to wait for so long.
+        """Return the owner's answer. `wait_s`: how long the owner may wait for messages.
 
         Raises `NotOwner`, `TopicChanged`, `OwnerUnreachable` (nothing was done),
         `OperationOutcomeUnknown`, `Refused`, `OtherProtocol`, `Overloaded`.
@@ -213,7 +213,9 @@ class Remote:
 
     def _opened(self, key: tuple[str, str], done: asyncio.Task[AskingLink]) -> None:
         del self._opening[key]
-        if done.cancelled() or done.exception() is not None:  # whoever asked is told
+        if (
+            done.cancelled() or done.exception() is not None
+        ):  # the tasks that wait for it raise the error
             return
         link = done.result()
         if link.is_open:
@@ -335,11 +337,11 @@ class _Opening(asyncio.Protocol):
     def _fail(self, error: Exception) -> None:
         if not self.accepted.done():
             self.accepted.set_exception(error)
-            self.accepted.exception()  # perhaps nobody waits for it
+            self.accepted.exception()  # no caller may be waiting for it
 
 
 def hello_of(broker_id: str) -> bytes:
-    """What a broker says of itself first."""
+    """Encode the greeting of a broker."""
     return msgspec.msgpack.encode(Hello(VERSION, broker_id))
 
 
@@ -356,7 +358,7 @@ def place_of(url: str) -> Place:
 
 
 def error_of(refusal: Refusal) -> Exception:
-    """What a refusal of another broker is here."""
+    """Return the error that a refusal of another broker means here."""
     if refusal.status == 503 and refusal.code in MOVING_CODES:
         return NotOwner(refusal.detail)
     if refusal.status == 503 and refusal.code == TopicChanged.name:

@@ -37,18 +37,18 @@ Result = TypeVar("Result")
 
 
 class Context(Protocol):
-    """What a call says of itself, and what it is told of its owner."""
+    """A call, as the loop needs it: where it came from, and room for the owner that it finds."""
 
     forwarded: bool
     """Another broker sent it here, and will look for the owner again."""
     incarnation: str | None
-    """Of the topic that it must be about; no matter which when None."""
+    """The incarnation that the topic must have; any when None."""
     owner_url: str
     served_incarnation: str
 
     @property
     def names_incarnation(self) -> bool:
-        """Whether the caller, not a broker, says which topic of that name is meant."""
+        """Whether the client itself, and no broker, named the incarnation."""
 
 
 async def with_owner(

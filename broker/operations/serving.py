@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Serving:
-    """Of one broker."""
+    """Answers operations for one broker."""
 
     def __init__(
         self,

@@ -104,7 +104,7 @@ class Burying:
         self._sent = 0
         self._problem: str | None = None
         self._elsewhere: str | None = None
-        """Why the newest copy was stored in another topic than the one that was named."""
+        """Why the newest copy was stored in another topic than the subscription names."""
 
     def look(self) -> None:
         """Begin to send what is spent, if anything is."""

@@ -397,7 +397,7 @@ def size_of(record: Record, bytes_max: int) -> int:
 
 
 def _result(fate: Fate) -> Published | BaseException:
-    """What became of a batch at another broker, as if it had been published here."""
+    """Return the fate of a batch at another broker as publishing it here would give it."""
     if fate.refusal is None:
         assert fate.published is not None
         return fate.published

@@ -221,7 +221,7 @@ def _several(body: bytes) -> Iterator[MessageIn]:
 
 
 def _within(error: str, place: str) -> str:
-    """What a decoder says of a value that stands at `place` of a larger one."""
+    """Name `place` in the decoder's error, for a value that is part of a larger one."""
     said, found, path = error.partition(" - at `$")
     return f"{said} - at `$.{place}{path if found else '`'}"
 
