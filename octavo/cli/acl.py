@@ -13,6 +13,7 @@ import typer
 from octavo.cli.options import AsJson, BadOption
 from octavo.cli.output import emit_json, emit_table, out, say
 from octavo.cli.policy_place import PolicyPlace, with_place
+from octavo.cli.tree import Group
 
 if TYPE_CHECKING:
     from octavo.security.policy import PolicyRecord
@@ -22,7 +23,7 @@ app = typer.Typer(
     help="Allow and deny: list rules, explain decisions, give roles.", no_args_is_help=True
 )
 role_app = typer.Typer(help="Give and take roles; rules are made for a role.", no_args_is_help=True)
-app.add_typer(role_app, name="role")
+app.add_typer(role_app, name="role", cls=Group)
 
 Principal = Annotated[
     str,

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 def bookies(metadata: Metadata = None, data: Data = None, as_json: AsJson = False) -> None:
-    """List the bookies that are up, and those whose cookie says that they should be.
+    """List the bookies that are up, and those that should be.
 
-    The kind says whose software runs there: Octavo's, or Apache BookKeeper's.
+    A bookie should be up if it has ever started and was not forgotten. The kind names its
+    software: Octavo's, or Apache BookKeeper's.
 
     \b
     Examples:

@@ -40,7 +40,7 @@ def certs(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make certificates for development: a CA, once, and one certificate each time.
+    """Make a certificate for development, and at the first call a CA.
 
     \b
     Examples:

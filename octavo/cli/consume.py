@@ -135,7 +135,9 @@ def consume(
     url: Url = None,
     data: Data = None,
 ) -> None:
-    """Print messages: with --subscription acknowledged and continued, else a plain read.
+    """Print messages: of a subscription with acks, or by a plain read.
+
+    With --subscription each printed message is acknowledged, and the next run goes on behind it.
 
     \b
     Examples:

@@ -11,7 +11,7 @@ from octavo.cli.options import AsJson, BadOption
 from octavo.protocol.entry import DigestType
 
 app = typer.Typer(
-    help="Show what stands in a bookie's files. Reads only, also while the bookie runs.",
+    help="Show what a bookie's files contain, also while the bookie runs. Nothing is changed.",
     no_args_is_help=True,
 )
 

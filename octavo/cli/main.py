@@ -15,42 +15,18 @@ import typer
 
 from octavo import __version__
 from octavo.assertions import require_assertions
-from octavo.cli import (
-    acl,
-    bookie,
-    bookies,
-    broker,
-    certs,
-    consume,
-    demo,
-    inspect,
-    keys,
-    ledger,
-    namespace,
-    nodes,
-    pipeline,
-    publish,
-    quota,
-    schema,
-    security,
-    standalone,
-    stream,
-    subscription,
-    token,
-    topic,
-    user,
-)
-from octavo.cli.output import debugging, fail
+from octavo.cli.tree import Commands
 from octavo.protocol.codes import OctavoError
 
 app = typer.Typer(
     name="octavo",
+    cls=Commands,
     help="Octavo: a replicated ledger store (bookies) with stateless topic brokers.",
     epilog="Start here: octavo standalone --data ./octavo-data",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
 
@@ -70,31 +46,6 @@ def _octavo(
     del version
 
 
-app.command("standalone")(standalone.standalone)
-app.add_typer(bookie.app, name="bookie")
-app.add_typer(broker.app, name="broker")
-app.command("zookeeper")(nodes.zookeeper)
-app.add_typer(namespace.app, name="namespace")
-app.add_typer(topic.app, name="topic")
-app.add_typer(subscription.app, name="subscription")
-app.command("publish")(publish.publish)
-app.command("consume")(consume.consume)
-app.add_typer(stream.app, name="stream")
-app.add_typer(ledger.app, name="ledger")
-app.command("bookies")(bookies.bookies)
-app.command("certs")(certs.certs)
-app.add_typer(keys.app, name="keys")
-app.add_typer(quota.app, name="quota")
-app.add_typer(schema.app, name="schema")
-app.add_typer(security.app, name="security")
-app.add_typer(acl.app, name="acl")
-app.add_typer(user.app, name="user")
-app.add_typer(token.app, name="token")
-app.add_typer(inspect.app, name="inspect")
-app.add_typer(pipeline.app, name="pipeline")
-app.add_typer(demo.app, name="demo")
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
     require_assertions()
@@ -108,30 +59,33 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return 0
     except SystemExit as done:  # help, bad usage (2), `typer.Exit`: already said
         return done.code if isinstance(done.code, int) else 0
-    except KeyboardInterrupt:
-        fail("interrupted")
-        return 130
     except BrokenPipeError:
         sys.stderr.close()
         return 0
-    except OctavoError as error:
-        if debugging():
-            raise
+    except (Exception, KeyboardInterrupt) as error:
+        return _told(error)
+
+
+def _told(error: BaseException) -> int:
+    """Tell the person what went wrong; return the exit code."""
+    from octavo.cli.output import debugging, fail
+
+    if isinstance(error, KeyboardInterrupt):
+        fail("interrupted")
+        return 130
+    if debugging():
+        raise error
+    if isinstance(error, OctavoError):
         fail(_said(error), _remedy(error))
         return 2 if error.name in _USAGE else 1
-    except OSError as error:
-        if debugging():
-            raise
+    if isinstance(error, OSError):
         fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         return 1
-    except Exception as error:
-        if debugging():
-            raise
-        fail(
-            f"this should not have happened: {type(error).__name__}: {error}",
-            "run it again with OCTAVO_DEBUG=1 for the stack trace, and report it",
-        )
-        return 1
+    fail(
+        f"this should not have happened: {type(error).__name__}: {error}",
+        "run it again with OCTAVO_DEBUG=1 for the stack trace, and report it",
+    )
+    return 1
 
 
 @functools.cache

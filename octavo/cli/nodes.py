@@ -71,7 +71,7 @@ def bookie(
     config: Config = None,
     sets: Sets = None,
 ) -> None:
-    """Run one bookie: it stores ledgers' entries. The commands below look after one.
+    """Run one bookie, which keeps ledgers on disk, or look after one.
 
     \b
     Examples:
@@ -124,7 +124,9 @@ def broker(
     config: Config = None,
     sets: Sets = None,
 ) -> None:
-    """Run one broker: it serves topics over HTTP and keeps nothing. Below: looking after them.
+    """Run one broker, which serves topics, or look after brokers.
+
+    A broker keeps no data of its own.
 
     \b
     Examples:

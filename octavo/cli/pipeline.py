@@ -34,7 +34,7 @@ from octavo.cli.pipeline_write import gc, ingest, replay
 app = typer.Typer(
     help="Examine and move whole topics with Spark. Exit codes: 0 ok, 1 findings, 2 usage, "
     "3 failed, 130 interrupted (143 by SIGTERM).",
-    epilog="Needs Java 17 and pip install 'octavo\\[spark]'. On a cluster: spark-submit "
+    epilog="Needs Java 17 and pip install 'octavo[spark]'. On a cluster: spark-submit "
     "octavo/pipeline/__main__.py JOB …",
     no_args_is_help=True,
 )

@@ -152,7 +152,7 @@ def publish(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Publish messages; ends when all are durable.
+    """Publish messages; end when all are durable.
 
     \b
     Examples:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from octavo.security.quotas import QuotaRecord
 
 app = typer.Typer(
-    help="Set, list, show and remove what users and namespaces may do a second, and at once.",
+    help="Set, list, show and remove quotas of users and namespaces.",
     no_args_is_help=True,
 )
 

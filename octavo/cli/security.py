@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from octavo.security.policy import PolicyRecord
 
 app = typer.Typer(
-    help="Whether this cluster is secured: then nothing is allowed that no rule allows.",
+    help="Show whether this cluster is secured; secure it, or open it. A secured cluster "
+    "allows nothing that no rule allows.",
     no_args_is_help=True,
 )
 

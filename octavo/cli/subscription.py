@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from octavo.client.types import Delivery
 
 app = typer.Typer(
-    help="Subscriptions: what they are behind, and moving them on.", no_args_is_help=True
+    help="List, show, move and delete subscriptions, and show their backlog.",
+    no_args_is_help=True,
 )
 
 Name = Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="Its name.")]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from octavo.metadata.store import MetadataStore
     from octavo.security.identity.token_form import Token
 
-app = typer.Typer(help="Tokens: make, look into and revoke them.", no_args_is_help=True)
+app = typer.Typer(help="Make, look into and revoke tokens.", no_args_is_help=True)
 
 Principal = Annotated[
     str,

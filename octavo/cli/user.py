@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from octavo.security.identity.users import UserStore
 
 app = typer.Typer(
-    help="Users: passwords, groups, API keys; disable and delete them.", no_args_is_help=True
+    help="Manage users: passwords, groups, API keys; disable and delete.", no_args_is_help=True
 )
 
 

@@ -11,24 +11,38 @@ import sys
 
 import pytest
 
-HEAVY = ("aiohttp", "aiokafka", "cryptography", "kazoo", "rocksdict", "pyspark", "pandas")
+from octavo.cli.main import run
+from octavo.cli.tree import COMMANDS, Commands
+
+HEAVY = (
+    "aiohttp",
+    "aiokafka",
+    "cryptography",
+    "kazoo",
+    "pandas",
+    "pyarrow",
+    "pyspark",
+    "rocksdict",
+)
 """Of what Octavo is made of, the packages that take long to import."""
 
 PROGRAM = """
 import sys
 {work}
-print(*sorted({{name.partition(".")[0] for name in sys.modules}}))
+print(*sorted({{{name} for name in sys.modules}}))
 """
+PACKAGE = 'name.partition(".")[0]'
+WHOLE = "name"
 HELP = """
 from octavo.cli.main import run
 assert run({arguments!r}) == 0
 """
 
 
-def loaded(work: str) -> set[str]:
-    """The packages that a program has imported at its end."""
+def loaded(work: str, *, whole: bool = False) -> set[str]:
+    """The packages that a program has imported at its end, or all modules by their whole names."""
     found = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(work=work)],
+        [sys.executable, "-c", PROGRAM.format(work=work, name=WHOLE if whole else PACKAGE)],
         capture_output=True,
         text=True,
         timeout=120,
@@ -54,6 +68,38 @@ def loaded(work: str) -> set[str]:
 )
 def test_help_imports_no_http_client(arguments: list[str]) -> None:
     assert not loaded(HELP.format(arguments=arguments)) & set(HEAVY)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"]], ids=" ".join)
+def test_the_list_of_commands_imports_no_command(arguments: list[str]) -> None:
+    """All 23 were imported, with rich, to print one line of each."""
+    found = loaded(HELP.format(arguments=arguments), whole=True)
+    assert not found & {"asyncio", "msgspec", "rich", "ssl"}
+    assert {name for name in found if name.startswith("octavo.cli.")} == {
+        "octavo.cli.main",
+        "octavo.cli.tree",
+    }
+
+
+@pytest.mark.parametrize(
+    "arguments", [["topic", "--help"], ["bookie", "sizes", "--help"], ["publish", "--help"]]
+)
+def test_help_of_a_command_draws_nothing_with_rich(arguments: list[str]) -> None:
+    found = loaded(HELP.format(arguments=arguments), whole=True)
+    assert not found & {"typer.rich_utils", "rich.markdown", "rich.panel"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_what_their_own_help_says(name: str) -> None:
+    command = Commands(name="octavo").commands[name]
+    assert command.get_short_help_str(limit=1000) == COMMANDS[name].summary
+
+
+def test_a_mistyped_command_names_those_that_are_like_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["topc"]) == 2
+    assert "Did you mean 'topic'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,138 @@
+"""The commands of `octavo` by name: where each one is, and its line in `octavo --help`.
+
+Only the module of the command that was typed is imported. All of them together take longer to
+import than most commands take to run, and `octavo --help` needs none. Help is plain text for the
+same reason: drawing it with rich would import rich for every `--help` and every mistyped option.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import typer
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    # typer carries a click of its own, and gives its classes no public name.
+    from typer._click import Command, Context, HelpFormatter
+
+
+class Place(NamedTuple):
+    """A function or a `typer.Typer` of a module under `octavo.cli`, and what it does."""
+
+    module: str
+    name: str
+    summary: str
+
+
+COMMANDS = {
+    "standalone": Place(
+        "standalone",
+        "standalone",
+        "Run a whole cluster on this machine: metadata, three bookies, two brokers, in one folder.",
+    ),
+    "bookie": Place(
+        "bookie", "app", "Run one bookie, which keeps ledgers on disk, or look after one."
+    ),
+    "broker": Place("broker", "app", "Run one broker, which serves topics, or look after brokers."),
+    "zookeeper": Place(
+        "nodes",
+        "zookeeper",
+        "Run a ZooKeeper server for development (needs Java; jars from PySpark or Debian).",
+    ),
+    "namespace": Place("namespace", "app", "Create, show, change, list and delete namespaces."),
+    "topic": Place("topic", "app", "Create, list, describe, change and delete topics."),
+    "subscription": Place(
+        "subscription", "app", "List, show, move and delete subscriptions, and show their backlog."
+    ),
+    "publish": Place("publish", "publish", "Publish messages; end when all are durable."),
+    "consume": Place(
+        "consume", "consume", "Print messages: of a subscription with acks, or by a plain read."
+    ),
+    "stream": Place(
+        "stream", "app", "Create, append to, read, close, fork and delete durable streams."
+    ),
+    "ledger": Place(
+        "ledger", "app", "List, show, read, recover and delete ledgers; show their password."
+    ),
+    "bookies": Place(
+        "bookies", "bookies", "List the bookies that are up, and those that should be."
+    ),
+    "certs": Place(
+        "certs", "certs", "Make a certificate for development, and at the first call a CA."
+    ),
+    "keys": Place("keys", "app", "Make, list, rotate and forget the keys of encrypted namespaces."),
+    "quota": Place("quota", "app", "Set, list, show and remove quotas of users and namespaces."),
+    "schema": Place("schema", "app", "Register, list, show and check schemas of messages."),
+    "security": Place(
+        "security", "app", "Show whether this cluster is secured; secure it, or open it."
+    ),
+    "acl": Place("acl", "app", "Allow and deny: list rules, explain decisions, give roles."),
+    "user": Place("user", "app", "Manage users: passwords, groups, API keys; disable and delete."),
+    "token": Place("token", "app", "Make, look into and revoke tokens."),
+    "inspect": Place(
+        "inspect", "app", "Show what a bookie's files contain, also while the bookie runs."
+    ),
+    "pipeline": Place("pipeline", "app", "Examine and move whole topics with Spark."),
+    "demo": Place(
+        "demo",
+        "app",
+        "Publish 336,776 real flights while a bookie and a broker are killed; account for each.",
+    ),
+}
+
+
+class Group(TyperGroup):
+    """A group of commands whose help has each command's first sentence, whole."""
+
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """List the commands; typer would cut their sentences to one line."""
+        with formatter.section("Commands"):
+            formatter.write_dl(self.summaries(ctx))
+
+    def summaries(self, ctx: Context) -> list[tuple[str, str]]:
+        """Name each command that is not hidden, with its first sentence."""
+        del ctx
+        return [
+            (name, one.get_short_help_str(limit=1000))
+            for name, one in self.commands.items()
+            if not one.hidden
+        ]
+
+
+class Commands(Group):
+    """The group `octavo`: imports a command's module when that command is asked for."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = _Imported()  # type: ignore[assignment]  # read, never written
+
+    def list_commands(self, ctx: Context) -> list[str]:
+        """The names alone: no module is imported."""
+        del ctx
+        return list(COMMANDS)
+
+    def summaries(self, ctx: Context) -> list[tuple[str, str]]:
+        """Take the sentences of the table: no module is imported."""
+        del ctx
+        return [(name, place.summary) for name, place in COMMANDS.items()]
+
+
+class _Imported(Mapping[str, "Command"]):
+    def __getitem__(self, name: str) -> Command:
+        place = COMMANDS[name]
+        found = getattr(importlib.import_module(f"octavo.cli.{place.module}"), place.name)
+        around = typer.Typer(rich_markup_mode=None)
+        if isinstance(found, typer.Typer):
+            around.add_typer(found, name=name, cls=Group)
+        else:
+            around.command(name)(found)
+        return typer.main.get_group(around).commands[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
