@@ -58,8 +58,10 @@ def _parse(data: bytes, start: int, end: int, header: BatchHeader) -> OddRecord:
             raise ValueError("a header has no name")
         text, at = _bytes(data, at, end)
         headers.append((name.decode("utf-8", "backslashreplace"), text))
-    if at != end:
+    if at < end:
         raise ValueError(f"{end - at} bytes follow its headers")
+    if at > end:
+        raise ValueError(f"its fields take {at - end} bytes more than its length says")
     appended = header.attributes & _APPEND_TIME
     time_ms = header.max_timestamp if appended else header.first_timestamp + time_delta
     return OddRecord(key, value, headers, time_ms, offset)
@@ -76,11 +78,12 @@ def as_record(found: OddRecord, delta: int) -> Record:
 
 
 def _bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
+    """A field and what follows. Any length below 0 means none, as the compiled codec reads it."""
     size, at = _varint(data, at)
-    if size == -1:
+    if size < 0:
         return None, at
-    if size < 0 or at + size > end:
-        raise ValueError(f"a field of {size} bytes; the record has {end - at} left")
+    if at + size > end:
+        raise ValueError(f"a field of {size} bytes; the record has {max(0, end - at)} left")
     return data[at : at + size], at + size
 
 

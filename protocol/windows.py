@@ -81,6 +81,11 @@ class BatchWindows:
         """What this holds in memory; windows that were given out are not kept."""
         return len(self._data) + len(self._firsts) * 2 * self._firsts.itemsize
 
+    @property
+    def records_bytes(self) -> int:
+        """How long the records are together, unpacked."""
+        return len(self._data) - self._starts[0]
+
     def step(self) -> bool:
         """Walk over some more records; False when that was the last of them.
 
@@ -115,9 +120,7 @@ class BatchWindows:
         if index < self.header.record_count:
             return True
         if position != end:
-            raise InvalidBatch(
-                f"record batch counts {index} records; {end - position} bytes follow the last one"
-            )
+            raise self._too_long(position)
         return False
 
     def span(self, index: int) -> range:
@@ -224,7 +227,7 @@ class BatchWindows:
         is damaged; then `step` and `prove` tell what it is.
         """
         assert not self._index
-        if len(self._data) - self._starts[0] > WINDOW_BYTES:
+        if self.records_bytes > WINDOW_BYTES:
             return False
         try:
             self.prove(0)
@@ -246,9 +249,23 @@ class BatchWindows:
             deltas = self._deltas(number)
         except _DAMAGED:
             deltas = [one.offset for one in self._one_by_one(number)]
-        if deltas != list(range(first, after)):
-            raise self._damaged(first, "offset deltas do not count up by one")
+        for index, delta in zip(range(first, after), deltas, strict=True):
+            if delta != index:
+                raise self._damaged(
+                    index, f"its offset delta is {delta}; they count up by one, so {index} is right"
+                )
         return after - first
+
+    def prove_walked(self) -> Iterator[int]:
+        """Where `step` has failed: find the record that is damaged among those walked over.
+
+        A length that is wrong leads the walk astray, and it fails at a later record. Yields now
+        and then, so that others may have their turn; raises `InvalidBatch` at the first record
+        that cannot be taken apart, and ends when there is none.
+        """
+        for number in range(self.windows - 1):
+            yield self.prove(number)
+        self._one_by_one(self.windows - 1)
 
     def _deltas(self, number: int) -> list[int]:
         return list(map(_offset, self._opened(number)))
@@ -284,20 +301,23 @@ class BatchWindows:
             try:
                 size, body = _varint(self._data, position)
             except IndexError:
-                raise self._damaged(index, "the batch ends before it") from None
+                why = "the batch ends before it, or its length is a number without end"
+                raise self._damaged(index, why) from None
+            if size & 1 or size < 2 * _RECORD_BODY_BYTES_MIN:
+                raise self._damaged(index, "its length is too small for a record")
             end = body + (size >> 1)
             if end > last:
                 raise self._damaged(index, "the batch ends within it")
             try:
                 found.append(parse(self._data, position, end, self.header))
             except ValueError as error:
-                why = self._damaged(index, str(error))
+                invalid = self._damaged(index, str(error))
                 if not marked:
-                    raise why from error
-                found.append(damaged(self.header, index, str(why)))
+                    raise invalid from error
+                found.append(damaged(self.header, index, str(invalid)))
             position = end
         if position != last:
-            raise InvalidBatch(f"{last - position} bytes follow the last record")
+            raise self._too_long(position)
         return found
 
     def _check_headers(self, index: int, position: int) -> None:
@@ -317,25 +337,39 @@ class BatchWindows:
         if count > RECORD_HEADERS_MAX:
             raise self._damaged(index, f"it has {count} headers; the most is {RECORD_HEADERS_MAX}")
 
+    def _too_long(self, position: int) -> InvalidBatch:
+        return InvalidBatch(
+            f"record batch counts {self.header.record_count} records; "
+            f"{len(self._data) - position} bytes follow the last one"
+        )
+
     def _damaged(self, index: int, why: str) -> InvalidBatch:
         return InvalidBatch(f"record {index} of {self.header.record_count}: {why}")
 
 
 def all_records(batch: Buffer) -> list[Any]:
-    """The records of one whole batch, as `records.open_batch` has them; a damaged one is marked.
+    """The records of one whole batch, as `records.open_batch` has them.
 
-    Raises `not_records()` where the batch cannot be unpacked, or its lengths do not fit.
+    A damaged one is marked, alone; where lengths or count are damaged all are, for nothing tells
+    then where a record begins. Raises `UnsupportedCompression`; and `InvalidBatch` for a damaged
+    batch of a compacted view, whose offsets are not known without its records.
     """
     try:
         return list(open_records(batch))
-    except not_records():
+    except (*not_records(), InvalidBatch):
         header, kind = packing_of(batch)
         packed = bytes(batch)
-        records = unpack(kind, packed[HEADER_BYTES:]) if kind else packed[HEADER_BYTES:]
-        windows = BatchWindows(header, records)
-        while windows.step():
-            pass
-        return list(windows.marked())
+        try:
+            records = unpack(kind, packed[HEADER_BYTES:]) if kind else packed[HEADER_BYTES:]
+            windows = BatchWindows(header, records)
+            while windows.step():
+                pass
+            return list(windows.marked())
+        except InvalidBatch as error:
+            if not header.is_dense:
+                raise
+            base, why = header.base_offset, str(error)
+            return [damaged(header, base + index, why) for index in range(header.record_count)]
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:

@@ -1,25 +1,24 @@
-"""What a packed batch says of itself is proved before it is stored.
+"""What a batch says of itself is proved before it is stored.
 
 Its records are unpacked, within a bound, and each is taken apart: they are as many as the header
 says, numbered one after the other, and nothing else is there. So a batch that was accepted can be
 read as single messages, and sixty bytes cannot stand for a million. Kafka's brokers do the same.
-A batch that is not packed is not looked into: its count is bounded by its bytes, and walking over
-them costs as much as all the rest of a publish; where its records are damaged, readers are told.
+The rule is the same for a batch that is not packed, which is only spared the unpacking.
 
-Small batches are proved at once. Of the others one is in memory at a time, counted as a body of
-whoever sent it, unpacked in a thread and taken apart in steps. Peers (addresses) take turns: who
-has a hundred of them waiting keeps nobody else from theirs.
+Small batches are proved at once, others in steps. Of large packed ones a single one is in memory at
+a time, counted as a body of its sender and unpacked in a thread. Peers (addresses) take turns: a
+peer with a hundred of them waiting keeps no other from its turn.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 from octavo.broker.errors import Overloaded
 from octavo.broker.http.problems import Problem
 from octavo.ledger.read.open_batch import unpacked, unpacked_if_small, walked
-from octavo.protocol.batch import ATTRIBUTE_COMPRESSION, HEADER_BYTES, BatchHeader
+from octavo.protocol.batch import ATTRIBUTE_COMPRESSION, HEADER_BYTES, BatchHeader, InvalidBatch
 from octavo.protocol.compression import Compression, compression_of
 from octavo.protocol.fair_queue import FairQueue
 from octavo.protocol.limits import RECORDS_BYTES_MAX
@@ -95,28 +94,33 @@ class BatchProofs:
         `UnsupportedCompression`, `Overloaded`, a 413 `Problem`.
         """
         kind = compression_of(header.attributes & ATTRIBUTE_COMPRESSION)
+        packed = batch[HEADER_BYTES:] if kind else b""
         if kind is Compression.NONE:
-            if message_bytes_max is not None and len(batch) - HEADER_BYTES > message_bytes_max:
-                windows = BatchWindows(header, batch, HEADER_BYTES)
-                await walked(windows)
-                await _measure(windows, message_bytes_max)
+            plain = BatchWindows(header, batch, HEADER_BYTES)
+        elif (small := unpacked_if_small(kind, packed)) is not None:
+            plain = BatchWindows(header, small)
+        else:
+            await self._prove_large(header, kind, packed, peer, hold, message_bytes_max)
             return
-        packed = batch[HEADER_BYTES:]
-        small = unpacked_if_small(kind, packed)
-        if small is not None:
-            windows = BatchWindows(header, small)
-            if not windows.prove_at_once():
-                await _prove(windows)
-            if message_bytes_max is not None and len(small) > message_bytes_max:
-                await _measure(windows, message_bytes_max)
-            return
+        if not plain.prove_at_once():
+            await _prove(plain)
+        await _measure(plain, message_bytes_max)
+
+    async def _prove_large(
+        self,
+        header: BatchHeader,
+        kind: Compression,
+        packed: bytes,
+        peer: str,
+        hold: Callable[[int], Awaitable[None]],
+        message_bytes_max: int | None,
+    ) -> None:
         await self._take_turn(peer)
         try:
             await hold(RECORDS_BYTES_MAX)
             windows = BatchWindows(header, await unpacked(kind, packed))
             await _prove(windows)
-            if message_bytes_max is not None:
-                await _measure(windows, message_bytes_max)
+            await _measure(windows, message_bytes_max)
         finally:
             self._line.leave()
             await hold(0)
@@ -133,17 +137,28 @@ class BatchProofs:
 
 
 async def _prove(windows: BatchWindows) -> None:
-    await walked(windows)
+    try:
+        await walked(windows)
+    except InvalidBatch:
+        await _in_steps(windows.prove_walked())
+        raise
+    await _in_steps(map(windows.prove, range(windows.windows)))
+
+
+async def _in_steps(proofs: Iterator[int]) -> None:
+    """All of them, each of which says how many records it proved, with turns for others."""
     proved = 0
-    for number in range(windows.windows):
-        proved += windows.prove(number)
+    for count in proofs:
+        proved += count
         if proved > STEP_RECORDS:
             proved = 0
             await asyncio.sleep(0)
 
 
-async def _measure(windows: BatchWindows, bytes_max: int) -> None:
+async def _measure(windows: BatchWindows, bytes_max: int | None) -> None:
     """No message is longer than that. Raises a 413 `Problem`."""
+    if bytes_max is None or windows.records_bytes <= bytes_max:
+        return
     for first, records in windows.following(0):
         for number, record in enumerate(records, first):
             size = record_bytes(record.key, record.value, record.headers)

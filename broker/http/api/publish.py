@@ -515,10 +515,15 @@ async def _feed_batches(call: Call, publishing: Publishing) -> None:
         _refuse_unsupported(header)
     bytes_max = call.services.message_bytes_max(call.topic)
     turns, whole = call.services.broker.open_batches.turns, []
-    for header, view in batches:
+    for number, (header, view) in enumerate(batches, 1):
         await turns.take(1)
         batch = bytes(view)
-        await _prove(call, body, header, batch, bytes_max)
+        try:
+            await _prove(call, body, header, batch, bytes_max)
+        except InvalidBatch as error:
+            if len(batches) == 1:
+                raise
+            raise InvalidBatch(f"batch {number} of {len(batches)}: {error}") from error
         whole.append((header, batch))
     for header, batch in whole:
         await turns.take(1)

@@ -313,7 +313,7 @@ BUGS = (
     ),
     TestedBug(
         "only-the-first-window-is-proved",
-        "of a packed batch the beginning is taken apart, the rest is walked over",
+        "of a batch the beginning is taken apart, the rest is walked over",
         """Lengths that fit look like records that can be read. What is damaged behind comes to
         light when it is delivered.""",
         "a packed batch holds what it says",
@@ -321,8 +321,8 @@ BUGS = (
         (
             Edit(
                 "octavo.broker.http.batch_proofs:_prove",
-                "for number in range(windows.windows):",
-                "for number in range(1):",
+                "range(windows.windows)",
+                "range(1)",
             ),
         ),
     ),
