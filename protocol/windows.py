@@ -9,6 +9,7 @@ steps, between which the caller may let others have their turn.
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
@@ -348,28 +349,27 @@ class BatchWindows:
 
 
 def all_records(batch: Buffer) -> list[Any]:
-    """The records of one whole batch, as `records.open_batch` has them.
+    """All records of a whole batch, as `records.open_batch` has them.
 
-    A damaged one is marked, alone; where lengths or count are damaged all are, for nothing tells
+    A damaged record is marked, alone; where lengths or count are damaged all are, for nothing tells
     then where a record begins. Raises `UnsupportedCompression`; and `InvalidBatch` for a damaged
-    batch of a compacted view, whose offsets are not known without its records.
+    batch of a compacted view, whose records alone tell their offsets.
     """
-    try:
+    with contextlib.suppress(InvalidBatch, *not_records()):
         return list(open_records(batch))
-    except (*not_records(), InvalidBatch):
-        header, kind = packing_of(batch)
-        packed = bytes(batch)
-        try:
-            records = unpack(kind, packed[HEADER_BYTES:]) if kind else packed[HEADER_BYTES:]
-            windows = BatchWindows(header, records)
-            while windows.step():
-                pass
-            return list(windows.marked())
-        except InvalidBatch as error:
-            if not header.is_dense:
-                raise
-            base, why = header.base_offset, str(error)
-            return [damaged(header, base + index, why) for index in range(header.record_count)]
+    header, kind = packing_of(batch)
+    packed = bytes(batch)
+    try:
+        records = unpack(kind, packed[HEADER_BYTES:]) if kind else packed[HEADER_BYTES:]
+        windows = BatchWindows(header, records)
+        while windows.step():
+            pass
+        return list(windows.marked())
+    except InvalidBatch as error:
+        if not header.is_dense:
+            raise
+        base, why = header.base_offset, str(error)
+        return [damaged(header, base + index, why) for index in range(header.record_count)]
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:

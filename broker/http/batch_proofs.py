@@ -1,13 +1,13 @@
-"""What a batch says of itself is proved before it is stored.
+"""Prove the claims of a batch before it is stored.
 
 Its records are unpacked, within a bound, and each is taken apart: they are as many as the header
 says, numbered one after the other, and nothing else is there. So a batch that was accepted can be
 read as single messages, and sixty bytes cannot stand for a million. Kafka's brokers do the same.
 The rule is the same for a batch that is not packed, which is only spared the unpacking.
 
-Small batches are proved at once, others in steps. Of large packed ones a single one is in memory at
-a time, counted as a body of its sender and unpacked in a thread. Peers (addresses) take turns: a
-peer with a hundred of them waiting keeps no other from its turn.
+Small batches are proved at once, others in steps. A large packed batch is unpacked in a thread and
+counted as a body of its sender; the next one waits until it is done. Peers (addresses) take turns:
+a peer with a hundred batches waiting keeps no other from its turn.
 """
 
 from __future__ import annotations

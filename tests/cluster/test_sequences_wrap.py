@@ -9,13 +9,13 @@ import random
 from pathlib import Path
 from typing import Any, Literal
 
-import aiohttp
 import pytest
 
 from octavo import AsyncClient
 from octavo.broker.state.dedup import SEQUENCE_MODULUS, ProducerState, Remembered
 from octavo.broker.types import PartitionName
 from octavo.client.producer import Producer
+from octavo.client.wire import NoAnswer
 from tests.support.cluster import Cluster, running_cluster
 
 NAME = PartitionName("public", "t", 0)
@@ -32,7 +32,7 @@ def lose_answers(client: AsyncClient, rng: random.Random) -> list[str]:
         answer = await once(url, method, path, *rest)
         if method == "POST" and rng.random() < 0.3:
             lost.append(path)
-            raise aiohttp.ServerDisconnectedError
+            raise NoAnswer("connection lost")
         return answer
 
     client.transport._once = some  # type: ignore[method-assign, assignment]

@@ -71,7 +71,7 @@ def body_of(
 
 
 def whole(body: bytes, by: int = 0) -> bytes:
-    """A record whose length is off by so much."""
+    """A record whose length is wrong by `by`."""
     return varint(len(body) + by) + body
 
 

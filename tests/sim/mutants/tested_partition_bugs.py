@@ -314,8 +314,8 @@ BUGS = (
     TestedBug(
         "only-the-first-window-is-proved",
         "of a batch the beginning is taken apart, the rest is walked over",
-        """Lengths that fit look like records that can be read. What is damaged behind comes to
-        light when it is delivered.""",
+        """Lengths that fit look like records that can be read. Damage behind comes to light
+        when the message is delivered.""",
         "a packed batch holds what it says",
         "issues/test_batches_are_proved_at_the_door.py::test_damage_behind_the_first_window_is_refused",
         (

@@ -96,7 +96,12 @@ async def test_a_damaged_batch_is_refused_and_the_record_named(one: Running, nam
             answer = await one.api.post(ONE + "/messages" + query, body, RECORD_BATCH)
             assert (answer.status, answer.json()["code"]) == (422, "invalid-batch"), answer
             said = answer.json()["detail"]
-            named = f"record {AT} of 5: ", "record 4 of 5: ", "record 5 of 6: ", "record batch counts"
+            named = (
+                f"record {AT} of 5: ",
+                "record 4 of 5: ",
+                "record 5 of 6: ",
+                "record batch counts",
+            )
             assert said.startswith(tuple(place + each for each in named)), said
     assert one.partition("public/one").next_offset == 0, "nothing was stored"
 
