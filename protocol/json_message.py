@@ -4,8 +4,9 @@ Brokers, the client and the command line all show and read them by this rule (do
 is stored, as JSON"). Of a value: `value_base64` or `value_text`, where one is there, is what is
 stored; else `value` is, in its compact form, and null stands for no value at all. So `value` alone
 is for JSON that any JSON library reads and writes again without changing a byte; other JSON has
-its text beside it. Of a key: `key`, text or null for none, or `key_base64`. Of a header: text,
-null or `{"base64": …}`.
+its text beside it. A value that is long to read as JSON is shown as text alone, and a long one that
+is mostly control characters as base64, for a broker does nothing else meanwhile. Of a key: `key`,
+text or null for none, or `key_base64`. Of a header: text, null or `{"base64": …}`.
 """
 
 from __future__ import annotations
@@ -32,15 +33,66 @@ _NESTED_MAX = 100
 """Brackets: readers in other languages follow them to some depth only."""
 _DEEPER = b"[" * 400, b"]" * 400
 _OTHERWISE = Raw(b"?")
+_COSTS_NS = {b",": 25, b":": 200, b"[": 300, b"{": 300}
+"""About what a decoder takes for what such a mark begins, those inside of text as well."""
+COST_NS_MAX = 20_000_000
+"""So long a broker's loop may stand for one value. 100,000 members, or 2 MB of usual JSON."""
+FRACTIONS_MAX = 30_000
+"""Of one value; each takes a call."""
+_FRACTION_BYTES = 3
+"""The shortest is `0.5`, or `1e5`."""
+CONTROLS_FROM_BYTES = 65_536
+"""A shorter value is text, whatever is in it."""
+_CONTROLS = bytes(range(32))
+
+
+class _Costly(ValueError):
+    """It takes too long to find out whether a value is JSON that others write alike."""
 
 
 def _fraction(text: str) -> float | Raw:
-    """The number; one that others write in another way becomes something unlike `text`."""
+    """The number; what others write in another way becomes something unlike `text`."""
     return float(text) if _PLAIN_FRACTION.fullmatch(text) else _OTHERWISE
+
+
+class _Fractions:
+    """Reads fractions, of one value a bounded number."""
+
+    def __init__(self) -> None:
+        self._left = FRACTIONS_MAX
+
+    def read(self, text: str) -> float | Raw:
+        """As `_fraction`. Raises `_Costly`."""
+        self._left -= 1
+        if self._left < 0:
+            raise _Costly
+        return _fraction(text)
 
 
 _decoder = msgspec.json.Decoder(Any, float_hook=_fraction)
 _encode = msgspec.json.Encoder().encode
+
+
+def _is_costly(stored: bytes) -> bool:
+    if len(stored) * max(_COSTS_NS.values()) <= COST_NS_MAX:
+        return False
+    cost_ns = sum(stored.count(mark) * cost for mark, cost in _COSTS_NS.items())
+    return cost_ns > COST_NS_MAX
+
+
+def _decode(stored: bytes) -> Any:
+    """Raises `_Costly`."""
+    if _is_costly(stored):
+        raise _Costly
+    if len(stored) < FRACTIONS_MAX * _FRACTION_BYTES:
+        return _decoder.decode(stored)
+    return msgspec.json.Decoder(Any, float_hook=_Fractions().read).decode(stored)
+
+
+def _is_mostly_controls(stored: bytes) -> bool:
+    """Whether JSON has six bytes for every few of it: base64 says the same in a quarter."""
+    size = len(stored)
+    return size >= CONTROLS_FROM_BYTES and size - len(stored.translate(None, _CONTROLS)) > size // 4
 
 
 class Base64(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -72,12 +124,14 @@ def show_value(stored: bytes | None) -> Shown:
         text = stored.decode()
     except UnicodeDecodeError:
         return Shown(base64=stored)
+    if _is_mostly_controls(stored):
+        return Shown(base64=stored)
     if not stored or stored[0] not in _STARTS:
         return Shown(text=text)
     try:
-        found = _decoder.decode(stored)
+        found = _decode(stored)
         if stored.count(b"[") + stored.count(b"{") > _NESTED_MAX:
-            _decoder.decode(stored.join(_DEEPER))
+            msgspec.json.decode(stored.join(_DEEPER), type=Raw)
     except (msgspec.DecodeError, RecursionError, ValueError):
         return Shown(text=text)
     if found is None:

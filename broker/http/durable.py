@@ -15,6 +15,7 @@ from datetime import datetime
 
 import msgspec
 
+from octavo.broker.http.json_parts import MESSAGE_PARTS_MAX, has_more_parts
 from octavo.protocol.numbers import whole
 
 OFFSET_HEADER = "Stream-Next-Offset"
@@ -110,12 +111,33 @@ def matches(if_none_match: str | None, tag: str) -> bool:
     return tag in asked or "*" in asked
 
 
+ELEMENTS_MAX = 20_000
+"""Messages that one append to a stream of JSON brings: they are one batch, made in one turn."""
+
+
+class TooManyParts(ValueError):
+    """A body that is long to read as JSON. The message says what the most is."""
+
+
 def json_values(body: bytes) -> list[bytes] | None:
-    """The messages of a body: the elements of an array, else itself; None when it is no JSON."""
+    """The messages of a body: the elements of an array, else itself; None when it is no JSON.
+
+    Raises `TooManyParts`.
+    """
+    if has_more_parts(body, MESSAGE_PARTS_MAX):
+        raise TooManyParts(
+            f"the body has more than {MESSAGE_PARTS_MAX} commas, brackets and braces"
+        )
     try:
-        msgspec.json.decode(body)
+        body.decode()
         if body.lstrip()[:1] == b"[":
-            return [bytes(one) for one in msgspec.json.decode(body, type=list[msgspec.Raw])]
+            found = msgspec.json.decode(body, type=list[msgspec.Raw])
+            if len(found) > ELEMENTS_MAX:
+                raise TooManyParts(
+                    f"the array has {len(found)} elements; the most are {ELEMENTS_MAX}"
+                )
+            return [bytes(one) for one in found]
+        msgspec.json.decode(body, type=msgspec.Raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return [body.strip()]

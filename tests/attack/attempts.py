@@ -21,24 +21,26 @@ class Attempt:
     seconds: float = 0.0
     """How long it goes on by what it is told."""
     turn_s_max: float | None = None
-    """Processor time that one turn of a broker's loop may take meanwhile; None: it is only told."""
+    """Processor time that one turn of a loop may take meanwhile; None: it is only told."""
+    turn_of: str = "broker"
+    """Whose loops: each broker's, or each bookie's."""
 
 
 ATTEMPTS: dict[str, Attempt] = {}
 
 
 TURN_S_MAX = 0.05
-"""What one turn of a broker's loop may cost, whatever a client sends."""
+"""What one turn of a broker's or a bookie's loop may cost, whatever a client sends."""
 
 
 def attempt(
-    name: str, *, long: bool = False, turn_s_max: float | None = None
+    name: str, *, long: bool = False, turn_s_max: float | None = None, turn_of: str = "broker"
 ) -> Callable[[Run], Run]:
-    """Enter the function under `name`. `turn_s_max`: as of `Attempt`."""
+    """Enter the function under `name`. `turn_s_max`, `turn_of`: as of `Attempt`."""
 
     def enter(run: Run) -> Run:
         assert name not in ATTEMPTS, name
-        ATTEMPTS[name] = Attempt(name, run, long, turn_s_max=turn_s_max)
+        ATTEMPTS[name] = Attempt(name, run, long, turn_s_max=turn_s_max, turn_of=turn_of)
         return run
 
     return enter

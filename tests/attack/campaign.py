@@ -17,6 +17,7 @@ from tests.attack import (  # noqa: F401  (they enter themselves)
     attempts_forged,
     attempts_ids,
     attempts_ledgers,
+    attempts_long,
     attempts_others,
     attempts_pages,
     attempts_requests,
@@ -48,7 +49,8 @@ class Outcome:
     stalls: list[Stall] = field(default_factory=list)
     """Told, and no harm by themselves: a machine that is busy with others shows them too."""
     turn: Turn | None = None
-    """The longest turn of a broker's loop meanwhile, by processor time; None: all were short."""
+    """The longest turn meanwhile of the loops that are judged, by processor time; None: all were
+    short."""
     p99_s: float = 0.0
     """How long the canary's messages took, but for the slowest one of a hundred."""
     memory: list[str] = field(default_factory=list)
@@ -126,7 +128,7 @@ async def _one(
     outcome.problems += world.peaks.end(attempt.name)
     outcome.stalls += stalls.since(began)
     outcome.p99_s = canary.p99_since(began)
-    outcome.turn = turn = Turns(world.cluster.folder).longest(began, "broker")
+    outcome.turn = turn = Turns(world.cluster.folder).longest(began, attempt.turn_of)
     bound_s = attempt.turn_s_max
     if bound_s is not None and turn is not None and turn.processor_s > bound_s:
         outcome.problems.append(f"{turn}; the most is {bound_s * 1000:g} ms")

@@ -163,12 +163,18 @@ def shown(offset: int) -> str:
 
 
 def records_of(call: Call, config: StreamConfig, body: bytes) -> list[Record]:
-    """The messages of a body; none of an empty one. Raises a 400 for what is no JSON, a 413."""
+    """The messages of a body; none of an empty one. Raises a 400 for what is no JSON, a 413
+    for what is too long."""
     if not body:
         return []
     values: list[bytes] | None = [body]
     if config.is_json:
-        values = durable.json_values(body)
+        try:
+            values = durable.json_values(body)
+        except durable.TooManyParts as error:
+            raise Problem(
+                413, "too-many-messages", f"{error}: append it in several calls"
+            ) from None
         if values is None:
             raise Problem(400, "invalid-json", "the body is not JSON, and the stream's type is")
     assert values is not None

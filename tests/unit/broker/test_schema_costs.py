@@ -21,7 +21,8 @@ from octavo.broker.schemas.kinds import SCHEMA_BYTES_MAX, parsed, quick
 from octavo.metadata.schemas import SchemaVersion, SubjectRecord
 from octavo.protocol.records import Record
 from tests.support.loop_time import LoopTime
-from tests.support.schemas import fanned_out
+from tests.support.schemas import decimal_of, entangled, fanned_out
+from tests.support.schemas import record_of as record
 
 STALL_S_MAX = 0.05
 WORK_S_MAX = 2.0
@@ -77,14 +78,6 @@ def test_what_is_not_known_to_be_short_is_not_checked_on_the_loop() -> None:
 # ---- Avro
 
 
-def fields(*kinds: Any) -> list[dict[str, Any]]:
-    return [{"name": f"f{n}", "type": kind} for n, kind in enumerate(kinds)]
-
-
-def record(name: str, *kinds: Any) -> dict[str, Any]:
-    return {"type": "record", "name": name, "fields": fields(*kinds)}
-
-
 def doubled(levels: int) -> dict[str, Any]:
     """Records that hold the one before twice: a value has 2 ** levels parts."""
     found = record("r0", "int")
@@ -109,16 +102,6 @@ def test_avro_values_that_are_more_to_read_than_they_have_bytes(schema: Any, sai
         return
     with pytest.raises(InvalidSchema, match=said):
         parsed("avro", schema)
-
-
-def entangled(levels: int, last: str) -> dict[str, Any]:
-    """Each record holds a union of two that both hold the next: compared naively, 4 ** levels."""
-    found: Any = last
-    for n in range(levels):
-        inner = record(f"a{n}", found)
-        other = record(f"b{n}", f"a{n}")
-        found = ["null", inner, other]
-    return record("top", found)
 
 
 @pytest.mark.parametrize(("reader", "writer", "reads"), [("long", "int", True),
@@ -160,9 +143,8 @@ def test_a_long_avro_schema_is_read_and_compared_in_few_steps(schema: Any) -> No
 def test_a_long_decimal_is_checked_as_bytes() -> None:
     """150 KB of one took 8 s: it was made into a number, digit by digit."""
     schema = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
-    value = bytes([0x80 | (150_000 << 1 & 0x7F), 0x80 | (150_000 >> 6 & 0x7F), 150_000 >> 13])
     began_s = time.thread_time()
-    assert parsed("avro", schema).misfit(value + b"7" * 150_000) is None
+    assert parsed("avro", schema).misfit(decimal_of(150_000)) is None
     assert time.thread_time() - began_s < STALL_S_MAX
 
 

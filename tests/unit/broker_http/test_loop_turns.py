@@ -45,6 +45,7 @@ LOOP_STEPS, LOOP_S = 400_000, 0.019
 """A loop of so many steps takes so long on an idle machine that the bounds were set on."""
 T = "/v1/topics/public/t"
 WIDE = "/v1/topics/public/wide"
+J = "/v1/durable-streams/public/j"
 PARTITIONS = 2_000
 MIB = 1024 * 1024
 
@@ -67,6 +68,10 @@ class Sent(NamedTuple):
     statuses: tuple[int, ...] = (200,)
     wide: bool = False
     """There is a topic with `PARTITIONS` partitions and a subscription `s`."""
+    stored: bytes = b""
+    """Stored before as one message of the topic `t`, as it is."""
+    stream: bool = False
+    """There is a durable stream `j` of JSON."""
 
 
 def _send(url: str, sent: Sent) -> Answer:
@@ -253,14 +258,41 @@ SENT: dict[str, Sent] = {
     ),
 }  # fmt: skip
 
+_OPEN = 4 * MIB - 100
+"""Bytes of a message that come as they are, so no one has looked into them."""
+_VALUES = {
+    "lists": _filled(b"[]", b"[", b"]", _OPEN),
+    "numbers": _filled(b"1", b"[", b"]", _OPEN),
+    "fractions": _filled(b"0.5", b"[", b"]", _OPEN),
+    "members": b"{" + b",".join(b'"%d":0' % n for n in range(380_000)) + b"}",
+    "objects": _filled(b'{"":0}', b"[", b"]", _OPEN),
+    "controls": bytes(_OPEN),
+    "quotes": b'"' * _OPEN,
+    "letters": "é".encode() * (_OPEN // 2),
+    "no text": b"\xff" * _OPEN,
+    "a long text": b'"' + b"x" * (_OPEN - 2) + b'"',
+    "open brackets": b"[" * _OPEN,
+}
+for _name, _value in _VALUES.items():
+    SENT |= {
+        f"read: {_name}": Sent("GET", f"{T}/messages?from=earliest", stored=_value),
+        f"receive: {_name}": Sent(
+            "POST", f"{T}/subscriptions/s/receive", stored=_value, statuses=(200, 204)
+        ),
+        f"peek: {_name}": Sent("GET", f"{T}/subscriptions/s/peek", stored=_value),
+        f"publish_of_stream: {_name}": Sent(
+            "POST", J, _value, stream=True, statuses=(200, 204, 400, 413, 422)
+        ),
+    }
+
 _STEP = "one partition, and a body of at most 64 KiB"
 _BROKERS = "between brokers, which made what it says"
 _RECORD = "one record of the metadata, at most 1 MB"
 _STREAM = "bytes as they come, in pieces"
 _NODES = "as many as there are nodes, whose number no client decides"
 _WHY: Mapping[str, str] = {
-    "publish_large put_large read_body put_stream publish_of_stream": _STREAM,
-    "read read_of_stream stream": "at most read_bytes_max, made in turns",
+    "publish_large put_large read_body put_stream": _STREAM,
+    "read_of_stream stream": "at most read_bytes_max, made in turns",
     """acquire_access get_access release_access get_partition explain_partition unload_partition
     delete_stream""": _STEP,
     """fork_point let_go write_audit prepare_partition take_partition unused store_copy copy_large
@@ -383,6 +415,13 @@ def _slowness() -> float:
 async def test_no_request_holds_the_loop_up(one: Running, name: str) -> None:
     sent = SENT[name]
     await _prepared(one, wide=sent.wide)
+    if sent.stream:
+        headers = {"Content-Type": "application/json"}
+        assert (await one.api.call("PUT", J, headers=headers)).status == 201
+    if sent.stored:
+        headers = {"Content-Type": "text/plain"}
+        said = await one.api.call("POST", f"{T}/messages", data=sent.stored, headers=headers)
+        assert said.status == 200, said
     for _ in range(3):  # what disturbs a measurement makes it longer, never shorter
         answer, longest_s = await _measured(one, sent)
         assert answer.status in sent.statuses, answer

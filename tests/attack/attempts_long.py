@@ -1,0 +1,339 @@
+"""Calls at the size of their limits: no turn of a loop grows with what a client has sized."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import struct
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
+
+from octavo.broker.http.api.acks import ACK_IDS_MAX
+from octavo.broker.http.json_parts import BODY_PARTS_MAX, MESSAGE_PARTS_MAX
+from octavo.protocol.compression import Compression
+from octavo.protocol.due import due_header
+from octavo.protocol.frames import read_request
+from octavo.protocol.records import Record, build_batch
+from tests.attack.attempts import TURN_S_MAX, attempt, refused
+from tests.attack.attempts_costly import SUBJECTS
+from tests.attack.attempts_pages import SOCKET
+from tests.attack.attempts_requests import BATCH, T, request
+from tests.attack.world import Said, World, exchange, open_to
+from tests.support.raw_bookie import add_of
+from tests.support.schemas import decimal_of, entangled
+
+MIB = 1 << 20
+NDJSON = "application/x-ndjson"
+PARTITIONS = 2_000
+SUBSCRIPTIONS_MAX = 1_000
+AT_ONCE = 40
+
+
+async def _at_each(
+    world: World, method: str, path: str, body: Any, *statuses: int, kind: str = "application/json"
+) -> list[Said]:
+    """The same call at every broker."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    found = []
+    for broker in range(len(world.brokers)):
+        said = await world.ask(method, path, data, broker=broker, Content_Type=kind)
+        assert said.status in statuses, (path, data[:80], said.status, said.body[:300])
+        assert b"Traceback" not in said.body, said
+        found.append(said)
+    return found
+
+
+async def _all_of(world: World, calls: Iterable[tuple[str, str, Any]]) -> list[int]:
+    """The statuses of many calls, some at once."""
+    left = iter(calls)
+    found: list[int] = []
+
+    async def some() -> None:
+        for method, path, body in left:
+            said = await world.ask(method, path, body, broker=len(found) % len(world.brokers))
+            found.append(said.status)
+
+    await asyncio.gather(*(some() for _ in range(AT_ONCE)))
+    return found
+
+
+async def _subscribed(world: World, name: str, **settings: Any) -> str:
+    path = await world.topic(name, **settings)
+    said = await world.ask("PUT", f"{path}/subscriptions/s")
+    assert said.status in (200, 201), said
+    return path
+
+
+# ---- acks
+
+
+def _acks() -> list[tuple[str, dict[str, Any], tuple[int, ...]]]:
+    """Name, body, answers."""
+    ids = [f"0-{n}-1-1" for n in range(ACK_IDS_MAX)]
+    wrong = ["0", "0-0", "0-0-0", "0--1-1-1", "0-1:0-1-1", "0-0:0-1-1", f"0-0:{2**80}-1-1",
+             f"0-{'9' * 4_000}-1-1", "0-0-1-1-1", "0-0:1:2-1-1", ":", "-" * 1_000]  # fmt: skip
+    found = [
+        ("ids", {"ack_ids": ids}, (409,)),
+        ("the same id", {"ack_ids": ids[:1] * ACK_IDS_MAX}, (409,)),
+        ("nacks", {"nack": ids}, (200, 409)),
+        ("nacks with delays", {"nack": [{"ack_id": one, "delay": "1h"} for one in ids[:20_000]]},
+         (200, 409)),
+        ("releases", {"release": ids}, (200, 409)),
+        ("a long range", {"extend": [f"0-0:{ACK_IDS_MAX}-1-1"]}, (200, 409, 422)),
+        ("ranges that are more together", {"ack_ids": [f"0-0:{ACK_IDS_MAX}-1-1"] * 1_000}, (422,)),
+        ("a range without measure", {"ack_ids": [f"0-0:{2**62}-1-1"]}, (409, 422)),
+        ("a wrong id behind many", {"ack_ids": [*ids[:-1], "x"]}, (400, 422)),
+        ("more than there may be", {"ack_ids": [*ids, "0-0-1-1"]}, (413, 422)),
+    ]  # fmt: skip
+    found += [
+        (f"{one[:12]} as {field}", {field: [one]}, (400, 409, 422))
+        for one in wrong
+        for field in ("ack_ids", "nack", "extend", "release")
+    ]
+    return found
+
+
+@attempt("acks: lists, ranges and wrong ids, as long as a call takes them", turn_s_max=TURN_S_MAX)
+async def long_acks(world: World) -> None:
+    path = await _subscribed(world, "acked")
+    for name, body, statuses in _acks():
+        try:
+            await _at_each(world, "POST", f"{path}/subscriptions/s/ack", body, *statuses)
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error}") from error
+
+
+# ---- JSON
+
+
+def _filled(unit: bytes, begin: bytes, end: bytes, size: int) -> bytes:
+    """As many of `unit` as fit between the two."""
+    return begin + b",".join([unit] * ((size - len(begin) - len(end)) // (len(unit) + 1))) + end
+
+
+@attempt("JSON: bodies of as many parts as there may be, and of more", turn_s_max=TURN_S_MAX)
+async def many_parts(world: World) -> None:
+    await world.topic("attacked")
+    lists = b'{"value":[' + b"[]," * ((MESSAGE_PARTS_MAX - 4) // 2) + b"1]}"
+    messages = _filled(b'{"value":1}', b'{"messages":[', b"]}", 6 * BODY_PARTS_MAX - 1_000)
+    for body, kind, statuses in (
+        (messages, "application/json", (200,)),
+        (lists, "application/json", (200,)),
+        (lists + b"\n", NDJSON, (200,)),
+        (b'{"value":1}\n' * (4 * MIB // 12), NDJSON, (200,)),
+        (b"\n" * (8 * MIB), NDJSON, (200, 400, 413, 422)),
+        (_filled(b"[]", b'{"messages":[', b"]}", 8 * MIB), "application/json", (413, 422)),
+        (_filled(b"[]", b'{"value":[', b"]}", 4 * MIB), "application/json", (413, 422)),
+        (_filled(b'"":0', b'{"value":{', b"}}", 4 * MIB), "application/json", (413, 422)),
+    ):
+        await _at_each(world, "POST", f"{T}/messages", body, *statuses, kind=kind)
+    for method, path in (
+        ("PUT", f"{T}-x"), ("PATCH", T), ("PUT", f"{T}/subscriptions/x"),
+        ("POST", f"{T}/subscriptions/s/seek"), ("POST", f"{T}/subscriptions/s/ack"),
+        ("POST", "/v1/groups/public/g/members/m"), ("POST", f"{SUBJECTS}/x/versions"),
+        ("POST", "/v1/bulk-loads/x/batches/0/commit"), ("PUT", "/v1/namespaces/x"),
+        ("POST", f"{T}/subscriptions/s/receive"), ("PUT", "/v1/quotas/anonymous"),
+    ):  # fmt: skip
+        for size in (60_000, 8 * MIB):
+            body = _filled(b"[]", b'{"x":[', b"]}", size)
+            await _at_each(world, method, path, body, 400, 403, 409, 413, 422)
+
+
+# ---- lists
+
+
+@attempt("lists: as many subscriptions as four topics may have", long=True, turn_s_max=TURN_S_MAX)
+async def many_subscriptions(world: World) -> None:
+    """A list of 4,000 took 1.5 s, and there was no bound."""
+    paths = [await world.topic(f"listed-{n}") for n in range(4)]
+    calls = [
+        ("PUT", f"{path}/subscriptions/s{n:04}", b"")
+        for path in paths
+        for n in range(SUBSCRIPTIONS_MAX)
+    ]
+    assert set(await _all_of(world, calls)) <= {200, 201}
+    for path in paths:
+        refused(await world.ask("PUT", f"{path}/subscriptions/more"), 409)
+        for what in ("/subscriptions", "", "/partitions/0", "/partitions/0/explain"):
+            await _at_each(world, "GET", path + what, b"", 200)
+        await _at_each(world, "GET", path.replace("topics", "explain"), b"", 200)
+    for what in ("/metrics", "/", "/v1/cluster"):
+        await _at_each(world, "GET", what, b"", 200)
+    for path in paths:
+        assert (await world.ask("DELETE", path)).status == 204
+
+
+@attempt("lists: 2,000 partitions, and all that can be asked of them", turn_s_max=TURN_S_MAX)
+async def many_partitions(world: World) -> None:
+    """2.8 s."""
+    path = await _subscribed(world, "wide", partitions=PARTITIONS)
+    calls: Sequence[tuple[str, str, Any, tuple[int, ...]]] = (
+        ("GET", path, b"", (200,)),
+        ("GET", f"{path}/offsets?at=2020-01-01T00:00:00Z", b"", (200, 503)),
+        ("GET", f"{path}/subscriptions/s", b"", (200, 503)),
+        ("POST", f"{path}/subscriptions/s/receive?max=1000", b"", (200, 204, 503)),
+        ("POST", f"{path}/subscriptions/s/seek", {"to": "latest"}, (200, 503)),
+        ("POST", f"{path}/subscriptions/s/skip", {"messages": 1}, (200, 503)),
+        ("POST", "/v1/groups/public/wide/members/m", {"topics": ["wide"]}, (200,)),
+        ("GET", "/v1/groups/public/wide", b"", (200,)),
+        ("GET", path.replace("topics", "explain"), b"", (200,)),
+        ("GET", "/metrics", b"", (200,)),
+        ("GET", "/", b"", (200,)),
+    )
+    for method, where, body, statuses in calls:
+        await _at_each(world, method, where, body, *statuses)
+    assert (await world.ask("DELETE", path)).status == 204
+
+
+@attempt("lists: 10,000 topics", long=True, turn_s_max=TURN_S_MAX)
+async def many_topics(world: World) -> None:
+    calls = [("PUT", f"/v1/topics/many/t{n:05}", {}) for n in range(10_000)]
+    assert set(await _all_of(world, calls)) <= {200, 201}
+    await _at_each(world, "GET", "/v1/topics/many?limit=10000", b"", 200)
+    await _at_each(world, "POST", "/v1/groups/many/g/members/m", {"topics": ["*"]}, 200)
+    for what in ("/metrics", "/", "/v1/cluster", "/v1/namespaces", "/v1/namespaces/many"):
+        await _at_each(world, "GET", what, b"", 200)
+
+
+# ---- schemas
+
+
+@attempt("an Avro schema whose comparison doubles, and a decimal of 150 KB", turn_s_max=TURN_S_MAX)
+async def avro(world: World) -> None:
+    """2 KB of the first ended a broker; the second took 8 s."""
+    for reader, status in (("int", 201), ("long", 201), ("string", 409)):
+        said = await world.ask(
+            "POST",
+            f"{SUBJECTS}/tangled/versions",
+            {"type": "avro", "schema": entangled(25, reader)},
+        )
+        assert said.status in (200, status, 422, 503), said
+    schema = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+    said = await world.ask(
+        "POST", f"{SUBJECTS}/decimal/versions", {"type": "avro", "schema": schema}
+    )
+    assert said.status in (200, 201), said
+    path = await world.topic("decimals", schema={"subject": "decimal"})
+    await _at_each(world, "POST", f"{path}/messages", decimal_of(150_000), 200, 422,
+                   kind="application/octet-stream")  # fmt: skip
+
+
+# ---- WebSockets
+
+
+def frame(payload: bytes = b"", op: int = 0x81) -> bytes:
+    """A frame of less than 64 KiB, masked by nothing."""
+    size = len(payload)
+    head = bytes((op, 0x80 | size)) if size < 126 else bytes((op, 0xFE)) + struct.pack(">H", size)
+    return head + bytes(4) + payload
+
+
+@contextlib.asynccontextmanager
+async def socket_of(
+    world: World, path: str, broker: int
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await open_to(world.brokers[broker], world.tls)
+    try:
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{SOCKET}\r\n".encode())
+        async with asyncio.timeout(10):
+            head = await reader.readuntil(b"\r\n\r\n")
+        assert b" 101 " in head, head
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+@attempt("WebSocket: empty fragments, pings and pongs without end", turn_s_max=TURN_S_MAX)
+async def small_frames(world: World) -> None:
+    path = await _subscribed(world, "framed")
+    floods = {
+        "fragments": frame(op=0x01) + frame(op=0x00) * 200_000,
+        "pings": frame(op=0x89) * 200_000,
+        "pongs": frame(op=0x8A) * 200_000,
+        "texts": frame(b"{}") * 50_000,
+    }
+    for broker in range(len(world.brokers)):
+        for name, data in floods.items():
+            for where in (f"{path}/subscriptions/s/stream", f"{path}/messages"):
+                async with socket_of(world, where, broker) as (reader, writer):
+                    writer.write(data)
+                    with contextlib.suppress(ConnectionError, TimeoutError):
+                        async with asyncio.timeout(1.0):
+                            while await reader.read(1 << 20):
+                                pass
+                    if name == "fragments":
+                        assert reader.at_eof(), "a message of 200,000 fragments goes on"
+
+
+# ---- bookies
+
+
+@attempt(
+    "small frames at a bookie's port, as fast as it goes", turn_s_max=TURN_S_MAX, turn_of="bookie"
+)
+async def small_requests(world: World) -> None:
+    ledger = 2**41 + int.from_bytes(os.urandom(4), "big")
+    adds = b"".join(add_of(ledger, n, b"") for n in range(10_000))
+    reads = read_request(ledger, 0) * 50_000
+    wrong = struct.pack(">I", 4) + bytes(4)
+    for address in world.bookies:
+        for data in (adds, reads, adds + reads, wrong * 100_000, struct.pack(">I", 0) * 200_000):
+            await exchange(address, data, 1.0, tls=world.tls)
+
+
+# ---- what is held for others
+
+
+@attempt("documents that nobody reads, one behind the other", turn_s_max=TURN_S_MAX)
+async def unread_documents(world: World) -> None:
+    before = world.rss()
+    asked = request("GET", "/openapi.json").replace(b"close", b"keep") * 200
+    async with world.connections(50, asked) as made:
+        for _, writer in made:
+            transport: Any = writer.transport
+            transport.pause_reading()
+        await asyncio.sleep(2)
+        said = await world.ask("GET", "/v1/cluster")
+        assert said.status == 200, said
+        grown = world.rss()["broker-1"] - before["broker-1"]
+    assert grown < 100 * MIB, f"the broker has grown by {grown / MIB:.0f} MiB"
+
+
+DELAYED, WATCHERS = 200_000, 5
+DELAYED_BYTES_MAX = 40 * DELAYED * WATCHERS
+"""105 bytes a message and subscription were taken; 8 are what one needs. The rest is what a broker
+takes anyway that reads through so much."""
+
+
+@attempt(
+    "messages due in different minutes, for several subscriptions", long=True, turn_s_max=TURN_S_MAX
+)
+async def many_minutes(world: World) -> None:
+    path = await world.topic("minutes")
+    owner = await world.owner(path)
+    now_ms = int(time.time() * 1_000)
+    for at in range(0, DELAYED, 20_000):
+        records = [
+            Record(None, b"x", (due_header(now_ms + 60_000 * (1 + at + n)),), 0)
+            for n in range(20_000)
+        ]
+        batch = build_batch(records, compression=Compression.ZSTD)
+        said = await world.ask("POST", f"{path}/messages", batch, broker=owner, Content_Type=BATCH)
+        assert said.status == 200, said
+    before = world.rss()[world.names[owner]]
+    for number in range(WATCHERS):
+        where = f"{path}/subscriptions/s{number}"
+        said = await world.ask("PUT", where, {"type": "shared", "start": "earliest"})
+        assert said.status in (200, 201), said
+        async with asyncio.timeout(60):
+            while True:
+                said = await world.ask("POST", f"{where}/receive", {"wait": "1s"}, broker=owner)
+                assert said.status in (200, 204), said
+                figures = json.loads((await world.ask("GET", where)).body)
+                if figures["partitions"][0].get("delayed", 0) >= DELAYED:
+                    break
+    grown = world.rss()[world.names[owner]] - before
+    assert grown < DELAYED_BYTES_MAX, f"{grown / MIB:.0f} MiB"
