@@ -21,26 +21,33 @@ class Attempt:
     seconds: float = 0.0
     """How long it goes on by what it is told."""
     turn_s_max: float | None = None
-    """Processor time that one turn of a loop may take meanwhile; None: it is only told."""
+    """Processor time that a turn of a loop may take meanwhile; None: it is only told."""
     turn_of: str = "broker"
-    """Whose loops: each broker's, or each bookie's."""
+    """The kind of process whose loops are judged: `broker` or `bookie`."""
+    last: bool = False
+    """Run behind all others: what it takes is not given back for minutes."""
 
 
 ATTEMPTS: dict[str, Attempt] = {}
 
 
 TURN_S_MAX = 0.05
-"""What one turn of a broker's or a bookie's loop may cost, whatever a client sends."""
+"""The most that a turn of a broker's or a bookie's loop may cost, whatever a client sends."""
 
 
 def attempt(
-    name: str, *, long: bool = False, turn_s_max: float | None = None, turn_of: str = "broker"
+    name: str,
+    *,
+    long: bool = False,
+    turn_s_max: float | None = None,
+    turn_of: str = "broker",
+    last: bool = False,
 ) -> Callable[[Run], Run]:
-    """Enter the function under `name`. `turn_s_max`, `turn_of`: as of `Attempt`."""
+    """Enter the function under `name`. The others are as of `Attempt`."""
 
     def enter(run: Run) -> Run:
         assert name not in ATTEMPTS, name
-        ATTEMPTS[name] = Attempt(name, run, long, turn_s_max=turn_s_max, turn_of=turn_of)
+        ATTEMPTS[name] = Attempt(name, run, long, turn_s_max=turn_s_max, turn_of=turn_of, last=last)
         return run
 
     return enter

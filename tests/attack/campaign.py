@@ -29,6 +29,7 @@ from tests.attack.fuzz import LONG_S, SHORT_S, fuzzing
 from tests.attack.stalls import Stall, Stalls
 from tests.attack.timed import Turn, Turns
 from tests.attack.world import World
+from tests.support.loop_time import slowness
 from tests.support.processes.standalone import Standalone
 
 CALM_S = 5.0
@@ -70,7 +71,7 @@ def chosen(
     if short:
         rng = random.Random(seed)
         found = [one for one in found if ":" not in one.name or rng.random() < 0.2]
-    return found
+    return sorted(found, key=lambda one: one.last)
 
 
 async def attack(
@@ -130,8 +131,8 @@ async def _one(
     outcome.p99_s = canary.p99_since(began)
     outcome.turn = turn = Turns(world.cluster.folder).longest(began, attempt.turn_of)
     bound_s = attempt.turn_s_max
-    if bound_s is not None and turn is not None and turn.processor_s > bound_s:
-        outcome.problems.append(f"{turn}; the most is {bound_s * 1000:g} ms")
+    if bound_s is not None and turn is not None and turn.processor_s > bound_s * slowness():
+        outcome.problems.append(f"{turn}; the most is {bound_s * 1000:g} ms on an idle machine")
     minutes = max(1.0, outcome.seconds / 60)
     if (more := world.log_bytes() - logged) > LOG_BYTES_MAX * minutes:
         outcome.problems.append(f"it wrote {more} bytes into the logs")

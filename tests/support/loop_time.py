@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
+LOOP_STEPS, LOOP_S = 400_000, 0.019
+"""How long a loop of 400,000 steps took on the idle machine that the bounds were set on."""
 TICK_S = 0.005
 """A loop that is busy for a shorter time is not noticed."""
 
@@ -58,3 +60,15 @@ class LoopTime:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+def slowness() -> float:
+    """How much slower this machine is now than that of the bounds; 1 when it is faster.
+
+    Processor time grows, too, where two tests share a core's caches or a machine is slower.
+    """
+    began_s = time.thread_time()
+    found = 0
+    for number in range(LOOP_STEPS):
+        found += number & 7
+    return max(1.0, (time.thread_time() - began_s) / LOOP_S)

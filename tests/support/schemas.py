@@ -27,6 +27,6 @@ def entangled(levels: int, last: str) -> dict[str, Any]:
 
 
 def decimal_of(digits: int) -> bytes:
-    """An Avro value of bytes so long: the bytes of a number."""
+    """The Avro value of a number that has `digits` bytes."""
     size = bytes([0x80 | (digits << 1 & 0x7F), 0x80 | (digits >> 6 & 0x7F), digits >> 13])
     return size + b"7" * digits

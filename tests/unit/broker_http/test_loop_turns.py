@@ -12,7 +12,6 @@ import gzip
 import http.client
 import itertools
 import json
-import time
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
@@ -38,11 +37,9 @@ from octavo.protocol.batch import InvalidBatch
 from octavo.protocol.compression import Compression, unpack
 from octavo.protocol.records import Record, build_batch
 from tests.support.fake_broker import Answer, Running
-from tests.support.loop_time import LoopTime
+from tests.support.loop_time import LoopTime, slowness
 
 TURN_S_MAX = 0.05
-LOOP_STEPS, LOOP_S = 400_000, 0.019
-"""A loop of so many steps takes so long on an idle machine that the bounds were set on."""
 T = "/v1/topics/public/t"
 WIDE = "/v1/topics/public/wide"
 J = "/v1/durable-streams/public/j"
@@ -399,18 +396,6 @@ async def _measured(one: Running, sent: Sent) -> tuple[Answer, float]:
     return answer, loop.longest_s
 
 
-def _slowness() -> float:
-    """How much slower than the machine of the bounds this one is now; 1 when it is faster.
-
-    Processor time grows, too, where two tests share a core's caches or a machine is slower.
-    """
-    began_s = time.thread_time()
-    found = 0
-    for number in range(LOOP_STEPS):
-        found += number & 7
-    return max(1.0, (time.thread_time() - began_s) / LOOP_S)
-
-
 @pytest.mark.parametrize("name", SENT)
 async def test_no_request_holds_the_loop_up(one: Running, name: str) -> None:
     sent = SENT[name]
@@ -425,7 +410,7 @@ async def test_no_request_holds_the_loop_up(one: Running, name: str) -> None:
     for _ in range(3):  # what disturbs a measurement makes it longer, never shorter
         answer, longest_s = await _measured(one, sent)
         assert answer.status in sent.statuses, answer
-        if longest_s < TURN_S_MAX * _slowness():
+        if longest_s < TURN_S_MAX * slowness():
             return
     assert longest_s < TURN_S_MAX
 
@@ -440,7 +425,7 @@ async def test_no_call_holds_the_loop_up(one: Running, name: str) -> None:
     async with LoopTime() as loop:
         answer = await CASES[name].call(one)
     assert CASES[name].check(answer), answer
-    assert loop.longest_s < TURN_S_MAX * _slowness()
+    assert loop.longest_s < TURN_S_MAX * slowness()
 
 
 def test_blocks_of_nothing_are_not_unpacked_one_by_one() -> None:
