@@ -193,7 +193,9 @@ async def many_subscriptions(world: World) -> None:
 
 @attempt("lists: 10,000 topics", long=True, turn_s_max=TURN_S_MAX)
 async def many_topics(world: World) -> None:
-    calls = [("PUT", f"/v1/topics/many/t{n:05}", {}) for n in range(10_000)]
+    calls: list[tuple[str, str, Any]] = [
+        ("PUT", f"/v1/topics/many/t{n:05}", {}) for n in range(10_000)
+    ]
     assert set(await _all_of(world, calls)) <= {200, 201}
     await _at_each(world, "GET", "/v1/topics/many?limit=10000", b"", 200)
     await _at_each(world, "POST", "/v1/groups/many/g/members/m", {"topics": ["*"]}, 200)
