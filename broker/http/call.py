@@ -610,7 +610,9 @@ def bad_parameter(name: str, text: str, expected: str) -> Problem:
 
 
 def too_long(
-    size: int | None, bound: int, helps: str = f"split it, or stream messages as {NDJSON}"
+    size: int | None,
+    bound: int,
+    helps: str = f"split it, stream messages as {NDJSON}, or send one long message to …/large",
 ) -> Problem:
     """The 413 for a body, with the bound and what would help."""
     has = "is longer than that" if size is None else f"has {size}"

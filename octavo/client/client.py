@@ -109,26 +109,26 @@ class AsyncClient(OfThisProcess):
                 print(delivery.offset, delivery.json())
 
     Arguments:
-        urls: any of the brokers, `http://host:port`; more than one, as a list or with commas, for
-            when one is away. The environment may name them: `OCTAVO_URL`; else it is
-            http://127.0.0.1:8080, and a call ends soon where nothing listens there.
-        ca_file: PEM file of the CAs that are believed, for `https://`; by default those of the
-            machine. The environment may name it: `OCTAVO_TLS_CA`.
-        certificate, key: PEM files of what this client shows where brokers ask for it
-            (`OCTAVO_TLS_CERTIFICATE`, `OCTAVO_TLS_KEY`).
-        token: says who asks, of a cluster that is secured: of `octavo token create`, an API key, or
-            an identity provider's. The environment may have it (`OCTAVO_TOKEN`), or name its file
-            (`OCTAVO_TOKEN_FILE`).
-        attempt_s: seconds that one try of a call may take.
-        retry_s: seconds for which a call that failed for a reason that passes (a broker that does
-            not answer, 429, 503) is repeated, with growing pauses; 0 tries once.
-        rng, clock: where random numbers and the time (ms since 1970) come from.
-        on_retry: hears why a call is about to be repeated.
-        wire: how calls reach brokers, for tests without a network.
+        urls: brokers, `http://host:port`: one, or several as a list or with commas, in case a
+            broker is away. Default: `OCTAVO_URL` of the environment, else http://127.0.0.1:8080,
+            where a call fails soon if nothing listens.
+        ca_file: PEM file of the CAs that the client trusts for `https://`. Default:
+            `OCTAVO_TLS_CA`, else the machine's CAs.
+        certificate, key: PEM files of this client's certificate, for brokers that ask for it.
+            Default: `OCTAVO_TLS_CERTIFICATE`, `OCTAVO_TLS_KEY`.
+        token: names the caller to a secured cluster: a token of `octavo token create`, an API key,
+            or a token of an identity provider. Default: `OCTAVO_TOKEN`, or the file that
+            `OCTAVO_TOKEN_FILE` names.
+        attempt_s: seconds for each attempt of a call.
+        retry_s: seconds for which the client repeats a call after a passing failure (no answer,
+            429, 503), with growing pauses; 0: a single attempt.
+        rng, clock: sources of random numbers and of the time (ms since 1970).
+        on_retry: called with the error before a call is repeated.
+        wire: the transport of calls, for tests without a network.
 
-    Every call raises `Unreachable` when no broker answered within `retry_s`, `ApiError` (or one of
-    its kinds, named below) when one refused, and `InvalidCall`, before anything is sent, for
-    arguments that cannot mean anything.
+    Every call raises `Unreachable` when no broker answered within `retry_s`, `ApiError` (or a
+    subclass, named below) when a broker refused, and `InvalidCall`, before anything is sent, for
+    arguments that make no sense.
     """
 
     def __init__(
@@ -159,14 +159,14 @@ class AsyncClient(OfThisProcess):
         )
         self._own_producers: dict[TopicName, Producer] = {}
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
-        """Of those with messages under way none is ever missing: its tasks know it."""
+        """Weak, but complete: the tasks of a producer with messages under way refer to it."""
         self._looked_at: dict[TopicName, Incarnation] = {}
-        """Of which topic the offsets are that this client has seen."""
+        """The incarnation of each topic whose offsets this client has seen."""
         self.loops: dict[DeliveryLoop, None] = {}
         """All that are open."""
 
     def __repr__(self) -> str:
-        """Where it calls, and nothing of who calls."""
+        """Name the brokers, and no credentials."""
         return f"AsyncClient({', '.join(self.transport.urls)})"
 
     async def __aenter__(self) -> AsyncClient:
@@ -179,14 +179,13 @@ class AsyncClient(OfThisProcess):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close. What producers have not sent goes out, unless the block failed."""
+        """Close. Send what producers still hold, unless the block failed."""
         await self.close(flush=kind is None)
 
     async def close(self, *, flush: bool = True) -> None:
-        """End loops over deliveries, flush and close producers, give the connections back.
+        """End loops over deliveries, flush and close producers, release the connections.
 
-        No message that was sent is lost in silence: raises why one was not stored, unless its
-        receipt, or `flush`, has said so.
+        Raises the reason why a message was not stored, unless its receipt or `flush` has raised it.
         """
         try:
             for loop in list(self.loops):
@@ -198,7 +197,7 @@ class AsyncClient(OfThisProcess):
                 await self.transport.close()
 
     async def close_in_time(self, given_up: asyncio.Future[None]) -> None:
-        """Close, as long as it is not given up. Raises `OutcomeUnknown` for what was not stored."""
+        """Close, until cancelled. Raises `OutcomeUnknown` for messages that were not stored."""
         closing = asyncio.ensure_future(self.close())
         await asyncio.wait({closing, given_up}, return_when=asyncio.FIRST_COMPLETED)
         left = {str(one.topic): count for one in self._producers if (count := one.unanswered)}
@@ -210,7 +209,7 @@ class AsyncClient(OfThisProcess):
         await closing
 
     def forked(self, why: InvalidCall) -> None:
-        """What loops hold is the parent's to work on."""
+        """Drop the messages that loops hold: the parent process works on them."""
         for loop in self.loops:
             loop.fail(why)
 
@@ -226,26 +225,27 @@ class AsyncClient(OfThisProcess):
     # ---- cluster
 
     async def cluster(self) -> Mapping[str, Any]:
-        """The cluster at a glance, as `GET /v1/cluster` has it: brokers, bookies, metadata, clock.
+        """Return the cluster at a glance: brokers, bookies, metadata, clock (`GET /v1/cluster`).
 
-        `stale` in it is null, or says what this broker may not know the latest of.
+        `stale` is null, or names what this broker may know only an older state of.
         """
         return await self._get("/v1/cluster")
 
     async def brokers(self) -> list[Mapping[str, Any]]:
-        """Live brokers: a mapping each, with `id`, `url`, `draining`, `partitions` and `load`."""
+        """List live brokers, each with `id`, `url`, `draining`, `partitions` and `load`."""
         return list((await self._get("/v1/brokers")).get("brokers", []))
 
     async def drain_broker(self, broker_id: str) -> Mapping[str, Any]:
-        """Have a broker give all that it serves to others; `partitions` is how many are left.
+        """Make a broker hand all its partitions to other brokers.
 
-        It goes on by itself: `brokers` tells how far it is. Until `undrain_broker` or a new start
-        it is given nothing. Raises `NotFound`, `ApiError` (409: there is no other broker).
+        Returns at once; `partitions` is how many are left, and `brokers` shows the progress. The
+        broker is given no partition until `undrain_broker` or its restart. Raises `NotFound`,
+        `ApiError` (409: there is no other broker).
         """
         return await self._drain("POST", broker_id)
 
     async def undrain_broker(self, broker_id: str) -> Mapping[str, Any]:
-        """Have a drained broker be given its share again. Raises `NotFound`."""
+        """Let a drained broker have its share of partitions again. Raises `NotFound`."""
         return await self._drain("DELETE", broker_id)
 
     async def _drain(self, method: str, broker_id: str) -> Mapping[str, Any]:
@@ -254,11 +254,11 @@ class AsyncClient(OfThisProcess):
         return found
 
     async def bookies(self) -> list[Mapping[str, Any]]:
-        """Live bookies: a mapping each, with `id`, `address` and `state`, as the API gives it."""
+        """List live bookies, each with `id`, `host`, `port` and `read_only`."""
         return list((await self._get("/v1/bookies")).get("bookies", []))
 
     async def ledger(self, ledger_id: int) -> Mapping[str, Any]:
-        """A ledger's metadata: quorums, ensembles, state, last entry. Raises `NotFound`."""
+        """Return a ledger's metadata: quorums, ensembles, state, last entry. Raises `NotFound`."""
         return await self._get(f"/v1/ledgers/{ledger_id}")
 
     # ---- namespaces and topics
@@ -266,12 +266,13 @@ class AsyncClient(OfThisProcess):
     async def create_namespace(
         self, name: str, *, encrypted: bool | None = None, **settings: Unpack[NamespaceSettings]
     ) -> None:
-        """Create a namespace, or find that it exists; what is said is set, the rest stays.
+        """Create a namespace, or change an existing one: settings that are not given stay.
 
         Arguments:
             name: 1 to 249 letters, digits, `.`, `_`, `-`.
-            encrypted: whether the ledgers that its topics begin from now on are; None: as it was.
-            settings: what holds for its topics that say nothing: see `NamespaceSettings`.
+            encrypted: whether its topics encrypt the ledgers that they begin from now on; None: no
+                change.
+            settings: policies of its topics that have none of their own, see `NamespaceSettings`.
         """
         body: dict[str, Any] = dict(settings)
         if encrypted is not None:
@@ -279,21 +280,22 @@ class AsyncClient(OfThisProcess):
         await self.transport.call("PUT", _namespace_path(name), json_body=body)
 
     async def namespace(self, name: str) -> Mapping[str, Any]:
-        """A namespace: how many topics it has, and its `policies`. Raises `NotFound`."""
+        """Return a namespace: how many topics it has, and its `policies`. Raises `NotFound`."""
         return await self._get(_namespace_path(name))
 
     async def update_namespace(
         self, name: str, *, encrypted: bool | None = None, **settings: Unpack[NamespaceSettings]
     ) -> Mapping[str, Any]:
-        """Change what a namespace says for its topics: see `NamespaceSettings`; what is left away
-        stays. Returns it as it is now. Raises `NotFound`: `create_namespace` makes one."""
+        """Change a namespace's policies, see `NamespaceSettings`; those not given stay.
+
+        Returns the namespace. Raises `NotFound`: `create_namespace` creates a namespace.
+        """
         await self.namespace(name)
         await self.create_namespace(name, encrypted=encrypted, **settings)
         return await self.namespace(name)
 
     async def namespace_policies(self, name: str) -> Mapping[str, Any]:
-        """What a namespace says for its topics that say nothing themselves; what stands in it not
-        is left to the defaults. Raises `NotFound`."""
+        """Return a namespace's own policies; defaults hold for others. Raises `NotFound`."""
         return _said((await self.namespace(name)).get("policies", {}))
 
     async def delete_namespace(self, name: str) -> None:
@@ -301,12 +303,12 @@ class AsyncClient(OfThisProcess):
         await self.transport.call("DELETE", _namespace_path(name))
 
     async def is_encrypted(self, namespace: str) -> bool:
-        """Whether ledgers that a namespace's topics begin now are. Raises `NotFound`."""
+        """Return whether a namespace encrypts new ledgers. Raises `NotFound`."""
         found = await self._get(_namespace_path(namespace))
         return bool(found.get("policies", {}).get("encrypted", False))
 
     async def namespaces(self) -> list[str]:
-        """The names of all namespaces, in order."""
+        """List the names of all namespaces, in order."""
         return _names((await self._get("/v1/namespaces")).get("namespaces", []))
 
     async def create_topic(
@@ -320,16 +322,16 @@ class AsyncClient(OfThisProcess):
         force: bool = False,
         **settings: Unpack[TopicSettings],
     ) -> Topic:
-        """Create a topic, or find that it exists so.
+        """Create a topic, or find that it exists with these settings.
 
         Arguments:
             topic: `name`, in the namespace `public`, or `namespace/name`.
-            partitions: how many; they can become more, never fewer.
+            partitions: their number; it can grow, never shrink.
             ensemble_size, write_quorum, ack_quorum: over how many bookies a ledger is spread, how
                 many copies an entry has, and how many of them are on disk before a publish is
-                answered. The cluster's defaults (3, 3, 2) where left away.
-            force: also when the cluster has not that many bookies; `warning` in the topic's `stats`
-                says so then.
+                answered. Default: the cluster's (3, 3, 2).
+            force: create it although the cluster has too few bookies; the topic's `stats` then have
+                a `warning`.
             settings: policies and `rollover`, see `TopicSettings`.
 
         Returns the topic as it is. Raises `Conflict` when it exists with other settings, `NotFound`
@@ -349,7 +351,7 @@ class AsyncClient(OfThisProcess):
         return self._look_at(_topic(name, answer.json() or given))
 
     async def topic(self, topic: str) -> Topic:
-        """A topic's settings, and live figures of its partitions. Raises `NotFound`."""
+        """Return a topic's settings, and live figures of its partitions. Raises `NotFound`."""
         name = TopicName.of(topic)
         return self._look_at(_topic(name, await self._get(_path(name))))
 
@@ -367,14 +369,14 @@ class AsyncClient(OfThisProcess):
             return self._look_at(_topic(name, answer.json()))
 
     async def topics(self, namespace: str = "public") -> list[str]:
-        """The names of a namespace's topics, in order, however many calls that takes.
+        """List the names of a namespace's topics, in order, with as many calls as that takes.
 
         Raises `NotFound` when there is no such namespace.
         """
         return (await list_topics(self.transport, namespace)).names
 
     async def update_topic(self, topic: str, **settings: Unpack[TopicChanges]) -> Topic:
-        """Change what may be changed of a topic: see `TopicChanges`. Returns it as it is now.
+        """Change a topic, see `TopicChanges`; return it as it is now.
 
         Raises `NotFound`, `ApiError` (422: fewer partitions, more copies than bookies).
         """
@@ -383,31 +385,35 @@ class AsyncClient(OfThisProcess):
         return _topic(name, answer.json() or settings)
 
     async def topic_policies(self, topic: str) -> Mapping[str, Any]:
-        """What holds for a topic, by the name of each policy: a mapping with its `value`, and
-        `from`, who says so: `topic`, `namespace` or `default`. Raises `NotFound`."""
+        """Return a topic's effective policies by name, each with its `value` and `from`.
+
+        `from` says where the value is set: `topic`, `namespace` or `default`. Raises `NotFound`.
+        """
         found: Mapping[str, Any] = (await self.topic(topic)).stats.get("effective", {})
         return found
 
     async def set_topic_policies(
         self, topic: str, **policies: Unpack[Policies]
     ) -> Mapping[str, Any]:
-        """Change what a topic says for itself: None takes a word back, `off` says that there is
-        none. Returns what holds then, as `topic_policies`. Raises `NotFound`, `ApiError` (422)."""
+        """Change a topic's own policies: None removes a value, `off` means no bound.
+
+        Returns the effective policies, as `topic_policies`. Raises `NotFound`, `ApiError` (422).
+        """
         await self.update_topic(topic, **policies)
         return await self.topic_policies(topic)
 
     async def fork_topic(
         self, topic: str, name: str, *, at: str | int | Mapping[int, str | int] = "latest"
     ) -> Topic:
-        """Make a topic that begins with another one's messages, at the same offsets, uncopied.
+        """Create a topic that begins with the messages of `topic`, at the same offsets, uncopied.
 
         Arguments:
-            name: of the new topic, in the same namespace; it gets the settings of `topic`.
-            at: `latest`, `earliest`, an RFC 3339 time, or by partition before which offset (or
-                one of these); what is left away is `latest`. An offset alone does for a topic with
-                one partition.
+            name: the new topic's name, in the same namespace; it gets the settings of `topic`.
+            at: where the fork ends: `latest`, `earliest`, an RFC 3339 time, or for each partition
+                one of these or an offset (partitions left out: `latest`). An offset alone is enough
+                for a topic with a single partition.
 
-        Subscriptions and producers' sequences are not taken over. Raises `NotFound`, `Conflict`
+        The fork has no subscriptions and no producers' sequences. Raises `NotFound`, `Conflict`
         when there is a topic `name`, `ApiError` (410: trimmed, 416: beyond the end, 422).
         """
         where = {str(n): at[n] for n in at} if isinstance(at, Mapping) else at
@@ -443,15 +449,15 @@ class AsyncClient(OfThisProcess):
     async def delete_topic(self, topic: str) -> None:
         """Remove a topic, its messages and its subscriptions, for good. Raises `NotFound`.
 
-        Once this has returned nothing is acknowledged into the topic any more, by any broker.
+        Once this has returned, no broker acknowledges a message into the topic.
         """
         await self.transport.call("DELETE", _path(TopicName.of(topic)))
 
     async def unload_topic(self, topic: str, *, to: str | None = None) -> list[Mapping[str, Any]]:
-        """Hand a topic's partitions on, to those that should have them or to the broker `to`.
+        """Hand a topic's partitions to the brokers that should have them, or to the broker `to`.
 
-        One mapping a partition: `partition`, `from_broker`, `to_broker`. Publishers wait for some
-        tens of milliseconds. Raises `NotFound`: no such topic, or no such broker.
+        Returns a mapping for each partition: `partition`, `from_broker`, `to_broker`. Publishers
+        wait for some tens of milliseconds. Raises `NotFound`: no such topic, or no such broker.
         """
         path, query = _path(TopicName.of(topic)) + "/unload", {} if to is None else {"to": to}
         answer = await self.transport.call("POST", path, query=query)
@@ -460,10 +466,10 @@ class AsyncClient(OfThisProcess):
     async def explain_topic(
         self, topic: str, *, subscription: str | None = None
     ) -> Mapping[str, Any]:
-        """Why things are as they are: who serves each partition and why, what holds publishers
-        back; with `subscription` also what holds its consumers back, and by what limit.
+        """Explain which broker serves each partition and why, and what holds publishers back.
 
-        A mapping as `GET /v1/explain` answers it. Raises `NotFound`.
+        With `subscription` it also names what holds its consumers back, and by what limit. Returns
+        the answer of `GET /v1/explain`. Raises `NotFound`.
         """
         name = TopicName.of(topic)
         path = f"/v1/explain/{quote(name.namespace, safe='')}/{quote(name.topic, safe='')}"
@@ -480,10 +486,11 @@ class AsyncClient(OfThisProcess):
         *,
         type: Literal["json", "avro"] = "json",  # noqa: A002
     ) -> Mapping[str, Any]:
-        """Make it the next version of a subject, `name` or `namespace/name`, unless it is there.
+        """Register a schema as the next version of a subject, unless the subject has it already.
 
-        `schema` is JSON, or text that is JSON. Returns `version`, `id` and more, as the API gives
-        them. Raises `Conflict` (`incompatible-schema`), `ApiError` (422: no schema).
+        `subject` is `name` or `namespace/name`; `schema` is JSON, or text that is JSON. Returns
+        `version`, `id` and more, as the API gives them. Raises `Conflict` (`incompatible-schema`),
+        `ApiError` (422: not a schema).
         """
         path = f"{_subject_path(subject)}/versions"
         body = {"type": type, "schema": schema}
@@ -497,28 +504,28 @@ class AsyncClient(OfThisProcess):
         *,
         type: Literal["json", "avro"] = "json",  # noqa: A002
     ) -> list[str]:
-        """Why it may not be the next version; empty when it may."""
+        """List why a schema may not be the next version; empty when it may."""
         body = {"type": type, "schema": schema}
         path = f"{_subject_path(subject)}/check"
         answer = await self.transport.call("POST", path, json_body=body)
         return list(answer.json()["problems"])
 
     async def schema(self, subject: str, version: int | str = "latest") -> Mapping[str, Any]:
-        """A version, by its number, its id, or `latest`. Raises `NotFound`."""
+        """Return a version of a schema, by its number, its id, or `latest`. Raises `NotFound`."""
         which = quote(str(version), safe="")
         return await self._get(f"{_subject_path(subject)}/versions/{which}")
 
     async def schema_subject(self, subject: str) -> Mapping[str, Any]:
-        """A subject: its `compatibility` and `versions`. Raises `NotFound`."""
+        """Return a subject: its `compatibility` and `versions`. Raises `NotFound`."""
         return await self._get(_subject_path(subject))
 
     async def schema_subjects(self, namespace: str = "public") -> list[str]:
-        """The subjects of a namespace, in order."""
+        """List the subjects of a namespace, in order."""
         found = await self._get(f"/v1/schemas/subjects/{quote(namespace, safe='')}")
         return _names(found.get("subjects", []))
 
     async def set_schema_compatibility(self, subject: str, compatibility: str) -> None:
-        """What a new version has to be compatible with: `BACKWARD`, `FORWARD`, `FULL`, each also
+        """Set how a new version must be compatible: `BACKWARD`, `FORWARD`, `FULL`, each also
         with `_TRANSITIVE`, or `NONE`."""
         body = {"compatibility": compatibility}
         await self.transport.call("PUT", _subject_path(subject), json_body=body)
@@ -530,44 +537,44 @@ class AsyncClient(OfThisProcess):
     # ---- how much, and who
 
     async def quotas(self) -> dict[str, Mapping[str, int]]:
-        """All quotas as they are set, by subject; −1: without a bound."""
+        """List the quotas that are set, by subject; −1: no bound."""
         found = (await self._get("/v1/quotas")).get("quotas", [])
         return {one["subject"]: _without(one, "subject") for one in found}
 
     async def quota(self, subject: str) -> Mapping[str, int]:
-        """What holds for a subject, the defaults of its kind included; what stands in it not has no
-        bound.
+        """Return a subject's effective quotas, with the defaults of its kind; all others are
+        unbounded.
 
         `subject`: `user:NAME`, `user:*` (each known user), `anonymous`, `namespace:NS` or
-        `namespace:*`. Raises `ApiError` (422: it is none of these).
+        `namespace:*`. Raises `ApiError` (422: any other subject).
         """
         found: Mapping[str, int] = (await self._get(_quota_path(subject)))["holds"]
         return {name: amount for name, amount in found.items() if amount >= 0}
 
     async def set_quota(self, subject: str, **amounts: Unpack[Quota]) -> Mapping[str, int]:
-        """Set what a subject may do, in place of what was set for it: see `Quota`.
+        """Replace a subject's quotas, see `Quota`; all brokers apply them within seconds.
 
-        All brokers keep to it within seconds. Returns what holds then, as `quota`. Raises
-        `ApiError` (422: it is no subject, or has no such quota).
+        Returns the effective quotas, as `quota`. Raises `ApiError` (422: not a subject, or its kind
+        has no such quota).
         """
         body = {name: amount for name, amount in amounts.items() if amount is not None}
         await self.transport.call("PUT", _quota_path(subject), json_body=body)
         return await self.quota(subject)
 
     async def delete_quota(self, subject: str) -> None:
-        """Set nothing for a subject any more: the defaults of its kind hold."""
+        """Remove a subject's own quotas: the defaults of its kind hold."""
         await self.transport.call("DELETE", _quota_path(subject))
 
     async def policy(self) -> Mapping[str, Any]:
-        """Who may do what: `rules` (`Rule`) and `roles` (`Role`), whether the cluster is `secured`,
-        and the policy's `version`."""
+        """Return the policy: `rules` (`Rule`), `roles` (`Role`), `version`, and whether the
+        cluster is `secured`."""
         return _with_version(await self.transport.call("GET", _POLICY))
 
     async def user_groups(self, user: str) -> list[str]:
-        """The groups in a user's record, as `group:NAME`; none of one that has no record.
+        """List the groups in a user's record, as `group:NAME`; empty for a user without a record.
 
-        `user`: the name without `user:`. It takes the right to administer the cluster. Raises
-        `ApiError` (422: it can be no name).
+        `user`: the name without `user:`. The caller must administer the cluster. Raises `ApiError`
+        (422: not a user's name).
         """
         found: list[str] = (await self._get(f"{_POLICY}/groups/{quote(user, safe='')}"))["groups"]
         return found
@@ -575,14 +582,14 @@ class AsyncClient(OfThisProcess):
     async def set_policy(
         self, rules: Iterable[Rule], roles: Iterable[Role], *, version: str
     ) -> Mapping[str, Any]:
-        """Replace who may do what, all of it at once; brokers and bookies go by it within seconds.
+        """Replace the whole policy at once; brokers and bookies apply it within seconds.
 
         Arguments:
-            version: of the policy that this one is made of, as `policy` gave it.
+            version: the version of the policy that you changed, as `policy` gave it.
 
-        Returns it as it is now. Raises `ApiError`: 412 `policy-changed` (somebody was faster: read
-        it again), 409 `not-secured`, 422 (a rule makes no sense; or you could change nothing any
-        more).
+        Returns the new policy. Raises `ApiError`: 412 `policy-changed` (another administrator was
+        faster: read the policy again), 409 `not-secured`, 422 (a rule makes no sense, or you would
+        lose the right to change the policy).
         """
         answer = await self.transport.call(
             "PUT",
@@ -605,18 +612,18 @@ class AsyncClient(OfThisProcess):
         partition: int | None = None,
         deliver_at_ms: int | None = None,
     ) -> Position:
-        """Store one message in the topic that is there now; return where, once it is durable.
+        """Store one message in a topic; return its position once it is durable.
 
         Arguments:
             value: bytes as they are, text as UTF-8, None for a tombstone, anything else as JSON.
-            key: messages of one key stay in one partition and in order.
+            key: messages with the same key stay in the same partition and in order.
             headers: a mapping, or (name, value) pairs where a name repeats.
-            timestamp_ms: since 1970, UTC; now where left away.
-            partition: where it goes, in place of what the key says.
-            deliver_at_ms: no shared subscription hands it out before (since 1970, UTC).
+            timestamp_ms: since 1970, UTC; default: now.
+            partition: the partition to store it in, instead of the key's.
+            deliver_at_ms: shared subscriptions deliver it no earlier than this (since 1970, UTC).
 
-        It waits for the copies to be on disk: to publish many, use `publish_many` or `producer`.
-        Raises `NotFound`, `MessageTooLong`, `OutcomeUnknown` (stored or not: nobody knows).
+        Each call waits until the copies are on disk: for many messages use `publish_many` or
+        `producer`. Raises `NotFound`, `MessageTooLong`, `OutcomeUnknown` (it may be stored or not).
         """
 
         async def send(producer: Producer) -> list[Receipt]:
@@ -633,9 +640,10 @@ class AsyncClient(OfThisProcess):
     ) -> list[Position]:
         """Store (key, value) pairs, in order per key; return their positions in the same order.
 
-        All of them in one topic: in the new one when it is made anew in the midst of it. Raises as
-        `publish` does, for the first that was not stored; others may be. What can be no message is
-        an `InvalidCall` that says which one it is, before any is sent.
+        All go into the same topic; if it is deleted and created again meanwhile, all go into the
+        new topic. Raises as `publish` does for the first message that was not stored; other
+        messages may be stored. Raises `InvalidCall`, which names the message, before any is sent,
+        if a pair cannot be a message.
         """
         pairs = keyed_messages(messages)
 
@@ -656,15 +664,15 @@ class AsyncClient(OfThisProcess):
         deliver_at_ms: int | None = None,
         upload: str | None = None,
     ) -> Position:
-        """Store one message of up to 128 MiB, streamed; return where, once all of it is durable.
+        """Store one message of up to 128 MiB, streamed; return its position once it is durable.
 
         Arguments:
-            source: its body: bytes, or the path of a file.
-            upload: a name of yours; a body that was stored under it is not stored again, as long
-                as its message is kept. One for this call alone where left away.
+            source: the body: bytes, or the path of a file.
+            upload: a name that you choose. A repeated upload of that name stores nothing while the
+                message of the first is kept. Default: a new name for each call.
 
-        The others as in `publish`; key and headers must be text. Nobody sees anything of it before
-        it is stored, or ever when it is not. Its messages have `large`, and `body` reads them.
+        Other arguments as in `publish`; key and headers must be text. No reader sees the message
+        before all of it is stored. Its `Message` has `large`, and `body` reads it.
         Raises `NotFound`, `InvalidCall`, `ApiError` (413 too long; 422 the topic takes none),
         `Unreachable` (stored or not: call again with the same `upload`), `OSError`.
         """
@@ -676,9 +684,9 @@ class AsyncClient(OfThisProcess):
     async def _publish(
         self, topic: str, send: Callable[[Producer], Awaitable[list[Receipt]]]
     ) -> list[Position]:
-        """What our own producer stores; a new one where the topic was made anew since its last use.
+        """Publish with the client's own producer, or a new one if the topic was created again.
 
-        The caller knows of no producer: the call stands alone, whatever became of earlier ones.
+        The caller knows of no producer, so no failure of an earlier call may reach this call.
         """
         name = TopicName.of(topic)
         producer = await self._own_producer(name)
@@ -702,15 +710,16 @@ class AsyncClient(OfThisProcess):
         exclusive_wait_s: float = 0.0,
         **options: Unpack[ProducerSettings],
     ) -> Opening:
-        """A producer of a topic; `options` as in `ProducerSettings`. Raises `NotFound`.
+        """Return a producer of a topic; `options` as in `ProducerSettings`. Raises `NotFound`.
 
-        `exclusive`: nobody else may publish into the topic until this one is closed, or silent for
-        30 s and followed by another one. Raises `Conflict` (`producer-busy`) when another one has
-        it, after waiting `exclusive_wait_s` for each partition; `"fencing"` takes it, and the other
-        one's messages fail with `ApiError` (`stale-producer-access`). It needs a `producer_id`.
+        `exclusive`: no other producer may publish into the topic until this producer is closed, or
+        is silent for 30 s and another takes over. Raises `Conflict` (`producer-busy`) when another
+        producer has exclusive access, after waiting `exclusive_wait_s` for each partition;
+        `"fencing"` takes access away from it, and its messages fail with `ApiError`
+        (`stale-producer-access`). Exclusive access needs a `producer_id`.
 
-        It is of this topic and of no later one of the name: see `TopicReplaced`. To be awaited,
-        or entered, which flushes and closes it at the end of the block:
+        The producer belongs to this topic, not to a later topic of the same name: see
+        `TopicReplaced`. Await it, or enter it as a block, whose end flushes and closes it:
 
             async with client.producer("orders") as producer:
                 await producer.send({"order": 1}, key="customer-7")
@@ -753,26 +762,26 @@ class AsyncClient(OfThisProcess):
         compacted: bool = False,
         incarnation: str | None = None,
     ) -> list[Message]:
-        """Messages of one partition, in order, or of all; to read without end use `messages`.
+        """Read messages of a partition, in order, or of all; `messages` reads without end.
 
         Arguments:
-            partition: which one; None: all, one partition after the other (`Message.partition`
-                says which), `limit` of them in all.
+            partition: its number; None: all partitions, one after the other (see
+                `Message.partition`), with `limit` for all together.
             start: `earliest`, `latest`, an offset, a message id (`ledger:entry:index`), or an
-                RFC 3339 time: the first message at or after it. An offset and an id are places in
-                one partition: of a topic with several, say which.
-            limit: at most so many messages; there may be fewer though more are stored.
-            wait_s: seconds to wait for the first one, at most 60; empty when none came.
-            compacted: below the horizon of its compacted view only what that has.
+                RFC 3339 time: the first message at or after it. An offset or an id needs a
+                `partition`, if the topic has several.
+            limit: the most messages to return; there may be fewer although more are stored.
+            wait_s: seconds to wait for the first message, at most 60; then the list is empty.
+            compacted: up to the horizon of the compacted view, read only the messages of the view.
             incarnation: see below.
 
         Raises `Trimmed` when retention has removed `start`, `NotFound`, `InvalidBatch` (damaged on
         the way), `InvalidCall`.
 
-        An offset is of the topic that this client looked at last, by `topic`, `create_topic`,
-        `offset` or a read from anything but an offset; of another one if its `incarnation`
-        (`Topic.incarnation`) was kept beside the offset. Raises `TopicReplaced` when that topic
-        was deleted and another one of its name was made.
+        An offset belongs to the topic that this client last saw, by `topic`, `create_topic`,
+        `offset` or a read without an offset. If you keep offsets, keep `Topic.incarnation` with
+        them and give it as `incarnation`. Raises `TopicReplaced` when that topic was deleted and
+        another of its name was created.
         """
         name = TopicName.of(topic)
         of = self._of(name, start, incarnation)
@@ -807,23 +816,23 @@ class AsyncClient(OfThisProcess):
         compacted: bool = False,
         incarnation: str | None = None,
     ) -> AsyncGenerator[Message, None]:
-        """Messages of a partition, or of all, to the end, or without end (`follow`).
+        """Yield messages of a partition, or of all, to the end, or without end (`follow`).
 
             async for message in client.messages("orders", start="earliest"):
                 print(message.partition, message.offset, message.key, message.value)
 
-        `partition`: which one; None, all of them: one partition after the other to its end, or,
-        followed, all at once, each message as it comes. Each partition is in order, and between
-        partitions there is none; partitions that are added meanwhile are followed as well.
+        `partition`: its number; None: all partitions, one after the other. Messages of a partition
+        come in order; there is no order between partitions.
 
-        Followed, messages come as soon as they are stored, over one stream from each partition's
-        owner. While that is away there is a pause, no gap and no repeat, and `Unreachable` when no
-        broker answers for `retry_s`. A body may take as long as it likes.
-        To go on later, keep `message.offset + 1` for each partition, and begin there: `partition=`,
-        `start=`. `start` as in `read`; `compacted`: first its compacted view, then every message
-        behind the view's horizon.
-        All are of one topic: raises `TopicReplaced` as `read` does, which also says what
-        `incarnation` is; `Trimmed` when retention was faster than the reader.
+        With `follow`, all partitions are read at once, also those that are added later, and each
+        message comes as soon as it is stored, over one stream from each partition's owner. While an
+        owner is away the messages pause, without a gap or a repeat; `Unreachable` is raised when no
+        broker answers for `retry_s`. The loop's body may take any time.
+
+        To go on later, keep `message.offset + 1` for each partition, and give it as `start` with
+        `partition`. `start` and `incarnation` as in `read`; `compacted`: first the compacted view,
+        then every message after the view's horizon. Raises `TopicReplaced` as `read` does, and
+        `Trimmed` when retention was faster than the reader.
         """
         found = self.pages(
             topic, partition=partition, start=start, follow=follow, compacted=compacted,
@@ -844,7 +853,7 @@ class AsyncClient(OfThisProcess):
         compacted: bool = False,
         incarnation: str | None = None,
     ) -> AsyncGenerator[list[Message], None]:
-        """The same as `messages`, as many at a time as come together, of one partition each."""
+        """Yield what `messages` yields, as lists; each list is of a single partition."""
         name = TopicName.of(topic)
         of = self._of(name, start, incarnation)
         starts = await self._starts(name, partition, start, of=of, compacted=compacted)
@@ -885,16 +894,16 @@ class AsyncClient(OfThisProcess):
     async def body(
         self, topic: str, message: Message | int, *, partition: int | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """The body of one message, large or not, piece by piece.
+        """Yield the body of a message, large or not, piece by piece.
 
             async for message in client.messages("films"):
                 if message.large:
                     async for piece in client.body("films", message):
                         file.write(piece)
 
-        `message` may be an offset, of a topic with several partitions beside its `partition`.
-        Raises `NotFound`, `Trimmed`, `Unreachable` and `BrokenBody`, where it broke off or is not
-        what it was: what came before is then no whole body; `InvalidCall`.
+        `message` may be an offset; with several partitions, give its `partition`, too. Raises
+        `NotFound`, `Trimmed`, `Unreachable`, `InvalidCall`, and `BrokenBody` when the body broke
+        off or is damaged: the pieces so far are then not the whole body.
         """
         name = TopicName.of(topic)
         number, offset = partition, message
@@ -912,11 +921,11 @@ class AsyncClient(OfThisProcess):
     async def offset(
         self, topic: str, *, partition: int | None = None, at: str | int = "latest"
     ) -> int:
-        """The offset that `at` means: `earliest`, `latest`, an offset, a message id, or a time.
+        """Find the offset of `at`: `earliest`, `latest`, an offset, a message id, or a time.
 
-        `latest` is the next one to be written; a time (RFC 3339) is the first message with that
-        timestamp or a later one, and the end when there is none. Of a topic with several
-        partitions, say which: each has offsets of its own. Raises `InvalidCall`.
+        `latest` is the next offset to be written. A time (RFC 3339) finds the first message with
+        that timestamp or a later timestamp, or else the end. A topic with several partitions needs
+        a `partition`: each has its own offsets. Raises `InvalidCall`.
         """
         name = TopicName.of(topic)
         of = self._of(name, at, None)
@@ -942,19 +951,20 @@ class AsyncClient(OfThisProcess):
         priority: int = 0,
         **settings: Unpack[SubscriptionSettings],
     ) -> Subscription:
-        """Create a subscription of a topic, or find that it exists so; return a consumer of it.
+        """Create a subscription, or find that it exists with these settings; return a consumer.
 
         Arguments:
-            name: of the subscription: what is acked is acked for all who use this name.
-            type: `exclusive`, one consumer at a time, in order; `failover`, the same, and others
-                stand by; `shared`, as many as there are, each message to one of them;
-                `key_shared`, likewise, but each key to one of them, in order.
+            name: the subscription's name: all consumers of this name share its acks.
+            type: `exclusive`: one consumer at a time, in order; `failover`: the same, with other
+                consumers standing by; `shared`: any number of consumers, each message to one of
+                them; `key_shared`: likewise, but each key to one consumer, in order.
             start: where a new subscription begins.
-            ack_timeout_s: seconds that a message is leased to a consumer (30 where left away).
-            consumer: this one's name in the figures; drawn where left away.
-            priority: of this consumer, 0 to 100: others get what the lower numbers do not take.
-            settings: what becomes of messages that are not acked, which are its own, how many may
-                be out, see `SubscriptionSettings`.
+            ack_timeout_s: seconds that a message is leased to a consumer; default: 30.
+            consumer: this consumer's name in figures; default: a random name.
+            priority: of this consumer, 0 to 100: consumers with a higher number get only messages
+                that those with a lower number do not take.
+            settings: see `SubscriptionSettings`: retries and dead letters, filters, bounds of
+                unacked messages.
 
         Raises `NotFound`, `Conflict` when it exists with other settings.
         """
@@ -967,7 +977,7 @@ class AsyncClient(OfThisProcess):
         return self._consumer(topic, name, consumer, of, priority)
 
     async def subscriptions(self, topic: str) -> list[Mapping[str, Any]]:
-        """A topic's subscriptions: a mapping each, with `name` and `settings`, as the API gives it.
+        """List a topic's subscriptions, each with `name` and `settings`, as the API gives them.
 
         Raises `NotFound`.
         """
@@ -977,11 +987,11 @@ class AsyncClient(OfThisProcess):
     def subscription(
         self, topic: str, name: str, *, consumer: str | None = None, priority: int = 0
     ) -> Subscription:
-        """A consumer of a subscription that exists: its first call raises `NotFound` if not."""
+        """Return a consumer of a subscription; its first call raises `NotFound` if none exists."""
         return self._consumer(topic, name, consumer, Incarnation(), priority)
 
     def stream(self, name: str) -> AsyncStream:
-        """A durable stream, to be made, appended to, read and followed: see `AsyncStream`.
+        """Return a durable stream, to create, append to, read and follow: see `AsyncStream`.
 
             events = client.stream("public/events")
             await events.create()
@@ -1004,25 +1014,26 @@ class AsyncClient(OfThisProcess):
         session_timeout_s: float = SESSION_S,
         refresh_s: float = REFRESH_S,
     ) -> TopicsConsumer:
-        """A consumer of several topics at once, also of those that appear later.
+        """Return a consumer of several topics, also of topics that appear later.
 
             orders = client.consume("orders-*", "billing", group=True)
             async for delivery in orders.deliveries():
                 print(delivery.topic, delivery.offset, delivery.json())
 
         Arguments:
-            topics: names, or patterns with `*` and `?` that never reach beyond their namespace.
-            subscription: its name on every topic; made where it is missing, of this `type` (one of
-                the four; `shared` or `key_shared` for a group), with this `start` and
-                `ack_timeout_s`; one that is there is used as it is.
-            group: share the partitions with all others that consume so under this name: each is
-                one member's at a time, so its order is kept, and that of a member that vanishes is
-                another one's after `session_timeout_s`, at most. The topics are of one namespace.
-            consumer: this one's name, in a group its member's; drawn where left away.
-            refresh_s: how often to look for new topics; a group hears of them as often as it is
-                asked, at least three times in a session timeout.
+            topics: names, or patterns with `*` and `?`, each within its namespace.
+            subscription: its name on every topic. Where it is missing, it is created with this
+                `type` (`shared` or `key_shared` for a group), `start` and `ack_timeout_s`; an
+                existing subscription is used as it is.
+            group: share the partitions with all consumers of this subscription's group. A partition
+                belongs to one member at a time, so its order is kept; the partitions of a member
+                that vanishes go to others within `session_timeout_s`. The topics must be in the
+                same namespace.
+            consumer: this consumer's name, in a group the member's name; default: a random name.
+            refresh_s: how often to look for new topics; in a group, at least three times in each
+                session timeout.
 
-        Raises `InvalidCall` for what names no topics. Its loop is `TopicsConsumer.deliveries`.
+        Raises `InvalidCall` for text that names no topics. Loop over `TopicsConsumer.deliveries`.
         """
         if group and type in ("exclusive", "failover"):
             raise InvalidCall(
@@ -1068,7 +1079,7 @@ class AsyncClient(OfThisProcess):
         return topic
 
     def _of(self, name: TopicName, start: str | int, incarnation: str | None) -> Incarnation:
-        """Which topic a read from `start` is about."""
+        """Return the incarnation of the topic that a read from `start` is about."""
         if incarnation:
             return Incarnation(incarnation)
         if isinstance(start, int) or start.isdecimal():

@@ -1,9 +1,9 @@
 """A consumer of several topics, by name or by pattern, alone or as a member of a group.
 
-Topics that appear are joined, those that vanish are left, while it runs. Alone, it takes part in
-the subscription of that name of every topic. As a member of a group it shares the partitions of all
-these topics with the other members: a broker keeps the group and says who has what
-(`/v1/groups/…`), each partition's owner fences whoever has lost it.
+While it runs, the consumer joins topics that appear and leaves topics that vanish. Alone, it
+consumes the subscription of that name on every topic. As a member of a group it shares the
+partitions of all these topics with the other members: a broker keeps the group and assigns
+partitions (`/v1/groups/…`), and each partition's owner fences a member that has lost it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ConsumerOptions:
 
 
 class Cluster(Protocol):
-    """What it needs of the client."""
+    """The part of the client that a consumer uses."""
 
     loops: dict[DeliveryLoop, None]
     transport: Transport
@@ -85,10 +85,10 @@ class Cluster(Protocol):
         ack_timeout_s: float | None = ...,
         consumer: str | None = ...,
     ) -> Subscription:
-        """Create a subscription; a consumer of it."""
+        """Create a subscription; return a consumer of it."""
 
     def subscription(self, topic: str, name: str, *, consumer: str | None = ...) -> Subscription:
-        """A consumer of one that is there."""
+        """Return a consumer of an existing subscription."""
 
 
 def patterns_of(topics: str | Sequence[str], *, group: bool) -> tuple[TopicPattern, ...]:
@@ -117,21 +117,29 @@ class TopicsConsumer(OfThisProcess):
         """A partition turned out to be another member's."""
         self._merged: Merged | None = None
 
+    def __repr__(self) -> str:
+        """Name the topics, the subscription and the consumer."""
+        told = self.options
+        topics = ", ".join(str(one) for one in told.topics)
+        return f"TopicsConsumer({topics}, {told.subscription}, consumer {told.consumer})"
+
     @property
     def has(self) -> list[str]:
-        """What it receives from now: `namespace/topic`, of a group `namespace/topic/partition`."""
+        """List what it receives from now: `namespace/topic`, in a group
+        `namespace/topic/partition`."""
         keys = [] if self._merged is None else self._merged.keys
         return sorted(str(one) for one in keys)
 
     async def deliveries(
         self, *, auto_ack: bool = True, batch: int = HAND_MAX, idle_s: float | None = None
     ) -> AsyncGenerator[Delivery, None]:
-        """Messages of all topics one by one, each with its `topic`; see `Subscription.deliveries`.
+        """Yield messages of all topics one by one, each with its `topic`; see
+        `Subscription.deliveries`.
 
-        Each partition's order is kept as its subscription keeps it; there is none between
-        partitions. In a group, what a member holds unacked when it loses a partition comes again to
-        the next one, and cannot be acked here any more (`stale-lease`). One loop at a time. Raises
-        `NotFound` for a topic by name that is not there at the beginning.
+        Each partition keeps the order of its subscription; there is no order between partitions. In
+        a group, messages that a member holds unacked when it loses a partition are delivered again
+        to the next member; an ack of them here fails (`stale-lease`). Only one loop at a time.
+        Raises `NotFound` for a named topic that does not exist at the beginning.
         """
         async with self.opened(auto_ack=auto_ack, batch=batch) as merged:
             async for hand in merged.hands(idle_s):
@@ -140,17 +148,17 @@ class TopicsConsumer(OfThisProcess):
                     await merged.between()
 
     async def ack(self, *handed: Handed) -> None:
-        """Done with these. Durable once it has returned; see `Subscription.ack`."""
+        """Ack these deliveries; see `Subscription.ack`."""
         for of, deliveries in self._by_topic(handed):
             await of.ack(deliveries)
 
     async def nack(self, *handed: Handed, delay_s: float = 0.0) -> None:
-        """Not done: deliver again; see `Subscription.nack`."""
+        """Give deliveries back, to be delivered again; see `Subscription.nack`."""
         for of, deliveries in self._by_topic(handed):
             await of.nack(deliveries, delay_s=delay_s)
 
     async def extend(self, *handed: Handed) -> None:
-        """Still at it: the lease starts anew; see `Subscription.extend`."""
+        """Restart the leases of deliveries; see `Subscription.extend`."""
         for of, deliveries in self._by_topic(handed):
             await of.extend(deliveries)
 
@@ -238,7 +246,7 @@ class TopicsConsumer(OfThisProcess):
                 return
 
     async def _look(self, merged: Merged, *, at_first: bool) -> None:
-        """Join the topics that are there, leave those that are not."""
+        """Join new topics, and leave topics that are gone."""
         wanted: dict[str, bool] = {}
         """By topic, whether it was named."""
         for pattern in tuple(self.options.topics):
@@ -332,7 +340,7 @@ class TopicsConsumer(OfThisProcess):
 
     @property
     def generation(self) -> int:
-        """Of the group, the highest that was heard of."""
+        """Return the highest generation of the group that this member has heard of."""
         return self._generation
 
     async def _leave(self) -> None:
@@ -350,7 +358,7 @@ def _topic_of(key: Hashable) -> str:
 
 
 class _OfTopic:
-    """A subscription whose deliveries say which topic they are of."""
+    """A subscription whose deliveries name their topic."""
 
     def __init__(self, of: Subscription, topic: str) -> None:
         self._of = of
@@ -374,7 +382,7 @@ class _OfTopic:
 
 
 class _OfPartition(_OfTopic):
-    """What a member of a group has."""
+    """A partition that a member of a group has."""
 
     def __init__(self, group: TopicsConsumer, of: Subscription, topic: str, number: int) -> None:
         super().__init__(of, topic)

@@ -1,9 +1,10 @@
 """`AsyncStream`: a durable stream, appended to and read as the Durable Streams protocol says.
 
-Every append carries this object's name as a producer, and a number, so one whose answer was lost is
-sent again and stored once. When nobody knows what became of one, the next begins a new epoch of the
-producer, which shuts the door on it: it is there by then, or never. Appends of one object go one
-after the other; give many messages to one of them (`append_many`), or use several objects.
+Every append carries this object's name as a producer, and a number. So an append whose answer was
+lost is sent again and stored once. If the outcome of an append stays unknown, the next append
+begins a new epoch of the producer: brokers then refuse the earlier append, unless it is stored by
+then. An object sends its appends one after the other; for more, append many messages at once
+(`append_many`), or use several objects.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _OFFSET, _CLOSED = "Stream-Next-Offset", "Stream-Closed"
 
 
 class StreamInfo(NamedTuple):
-    """What a stream is."""
+    """The properties of a stream."""
 
     content_type: str
     next_offset: str
@@ -41,12 +42,12 @@ class StreamInfo(NamedTuple):
     closed: bool
     """Whether nothing will ever follow."""
     ttl_s: int | None
-    """It goes when nobody has used it for so many seconds."""
+    """The stream expires when it is not used for this many seconds."""
     expires_at: datetime | None
 
     @property
     def is_json(self) -> bool:
-        """Whether its messages are values; otherwise it is bytes."""
+        """Whether it holds JSON values; otherwise it holds bytes."""
         return _is_json(self.content_type)
 
 
@@ -60,7 +61,7 @@ class Appended(NamedTuple):
 
 
 class StreamPart(NamedTuple):
-    """What a read gives."""
+    """The answer of a read."""
 
     data: bytes
     """As it was appended; of a JSON stream an array of messages. Empty: nothing is there yet."""
@@ -74,7 +75,7 @@ class StreamPart(NamedTuple):
 
     @property
     def values(self) -> list[Any]:
-        """The messages of a JSON stream. Raises `InvalidCall` for any other."""
+        """Decode the messages of a JSON stream. Raises `InvalidCall` for any other stream."""
         if not self.is_json:
             raise InvalidCall("the stream is no JSON: its data are bytes, in `data`")
         found: list[Any] = json.loads(self.data or b"[]")
@@ -82,7 +83,7 @@ class StreamPart(NamedTuple):
 
 
 class AsyncStream(OfThisProcess):
-    """One durable stream, by its name; it need not be there yet. Holds nothing that is to be freed.
+    """A durable stream, by its name; it need not exist yet. It needs no closing.
 
         events = client.stream("public/events")
         await events.create()                           # of JSON
@@ -90,10 +91,11 @@ class AsyncStream(OfThisProcess):
         async for part in events.follow():              # from the beginning, and as it grows
             print(part.values)
 
-    Every call raises what `AsyncClient`'s do, and: `NotFound` where there is no such stream,
-    `Conflict` for what does not fit it (`stream-closed`, another content type, a topic that is
-    none), `Trimmed` where retention has removed an offset, or where it was deleted while it has
-    forks, `TopicReplaced` when it was deleted and made anew since this object has used it.
+    Every call raises what calls of `AsyncClient` raise, and: `NotFound` where there is no such
+    stream, `Conflict` for a call that does not fit it (`stream-closed`, another content type, a
+    topic that is not a stream), `Trimmed` where retention has removed an offset, or where the
+    stream was deleted while it has forks, `TopicReplaced` when it was deleted and created again
+    since this object used it.
     """
 
     def __init__(self, transport: Transport, name: TopicName, rng: random.Random) -> None:
@@ -108,7 +110,7 @@ class AsyncStream(OfThisProcess):
         self._of = Incarnation()
 
     def __repr__(self) -> str:
-        """Of which stream it is."""
+        """Name the stream."""
         return f"AsyncStream({self.name})"
 
     async def create(
@@ -118,15 +120,16 @@ class AsyncStream(OfThisProcess):
         ttl_s: int | None = None,
         expires_at: datetime | None = None,
     ) -> bool:
-        """Make the stream; False when it is there already, of the same kind.
+        """Create the stream; return False when it exists already, of the same kind.
 
-        Of a topic with one partition that is there it makes a stream, of JSON only if it is empty.
+        An existing topic with one partition becomes a stream; for JSON it must be empty.
 
         Arguments:
-            content_type: of all its data. `application/json`: its messages are values; anything
-                else: it is bytes.
-            ttl_s: seconds without a read or an append after which it goes.
-            expires_at: when it goes in any case, a time with a zone. One of the two at most.
+            content_type: the type of its data. `application/json`: JSON values; anything else:
+                bytes.
+            ttl_s: seconds without a read or an append after which the stream expires.
+            expires_at: when it expires in any case, a time with a zone. Give at most one of the
+                two.
 
         Raises `Conflict` when it is there with other settings.
         """
@@ -138,23 +141,23 @@ class AsyncStream(OfThisProcess):
         return await self._put(headers)
 
     async def append(self, value: Any, *, seq: str | None = None) -> Appended:
-        """Append one message; returns when it is durable.
+        """Append one message; return when it is durable.
 
             await events.append({"order": 1})           # of JSON: any value, also a list
             await events.append(msgspec.Raw(b"1.50"))   # JSON that goes as it is written
             await story.append("Once upon a time")      # of anything else: bytes, or text (UTF-8)
 
-        `seq`: the append is refused (`Conflict`) unless this text sorts behind that of the last
-        append which had one, whoever made it. Raises `Unreachable` and `ApiError` with `can_retry`
-        when it may or may not be stored; a later append of this object stands behind it then, or
-        instead of it.
+        `seq`: brokers refuse the append (`Conflict`) unless this text sorts after the `seq` of the
+        last append that had one, by any client. Raises `Unreachable` and `ApiError` with
+        `can_retry` when the message may be stored or not; the next append of this object is stored
+        after it, or instead of it.
         """
         return await self._append(await self._body(value), seq)
 
     async def append_many(self, values: Iterable[Any], *, seq: str | None = None) -> Appended:
         """Append several messages of a JSON stream at once: all of them, or none.
 
-        Otherwise as `append`. Raises `InvalidCall` when there are none, or it is no JSON stream.
+        Otherwise as `append`. Raises `InvalidCall` without messages, or if the stream is not JSON.
         """
         if not await self._is_json():
             raise InvalidCall(f"{self.name} is of {self._content_type}: append one after the other")
@@ -164,10 +167,10 @@ class AsyncStream(OfThisProcess):
         return await self._append(_json_body(found), seq)
 
     async def close(self, value: Any = None) -> str:
-        """End the stream for good, with a last message if one is given; its last offset.
+        """End the stream for good, with a last message if given; return its last offset.
 
-        Readers are told. May be made again. Raises `Conflict` when it was closed and a message is
-        given.
+        Readers learn of the end. The call may be repeated. Raises `Conflict` when the stream was
+        closed already and a message is given.
         """
         if value is not None:
             return (await self._append(await self._body(value), None, closes=True)).next_offset
@@ -175,7 +178,7 @@ class AsyncStream(OfThisProcess):
         return answer.headers[_OFFSET]
 
     async def read(self, offset: str = BEGINNING) -> StreamPart:
-        """What is there from an offset on, as much as fits an answer (some 4 MiB).
+        """Read from an offset on, as much as fits an answer (some 4 MiB).
 
             part = await events.read()
             while not part.up_to_date:
@@ -186,7 +189,7 @@ class AsyncStream(OfThisProcess):
         return await self._read(offset, {}, 0.0)
 
     async def follow(self, offset: str = BEGINNING) -> AsyncGenerator[StreamPart, None]:
-        """What is there from an offset on, and what comes, until the stream is closed.
+        """Yield the data from an offset on, and new data as it comes, until the stream is closed.
 
             async for part in events.follow(last_offset):
                 for value in part.values:
@@ -194,7 +197,8 @@ class AsyncStream(OfThisProcess):
                 last_offset = part.next_offset          # keep it, to go on after a restart
 
         A part has data, or it is the last and says `closed`. While the owner of the stream is away
-        there is a pause, no gap and no repeat; `Unreachable` when no broker answers for `retry_s`.
+        the data pauses, without a gap or a repeat; `Unreachable` is raised when no broker answers
+        for `retry_s`.
         """
         cursor: dict[str, str] = {}
         while True:
@@ -206,7 +210,7 @@ class AsyncStream(OfThisProcess):
                 return
 
     async def head(self) -> StreamInfo:
-        """What the stream is, and where it ends; that is no use of it which its `ttl_s` counts."""
+        """Return the stream's properties and its end. This does not extend its `ttl_s`."""
         try:
             answer = await self._call("HEAD")
         except ApiError:
@@ -224,10 +228,11 @@ class AsyncStream(OfThisProcess):
         )
 
     async def fork(self, name: str, offset: str | None = None) -> AsyncStream:
-        """A new stream of the same namespace that begins with what is in this one, uncopied.
+        """Create a stream of the same namespace that begins with the data of this stream, uncopied.
 
-        `offset`: before which it is cut, a `next_offset`; all there is if left away. Its kind and
-        its times to live are those of this one. Raises `Conflict` when it is there as another one.
+        `offset`: a `next_offset`, where the fork ends; default: the end. The fork has the content
+        type and the times to live of this stream. Raises `Conflict` when the name is taken by
+        another stream.
         """
         target = TopicName.of(name)
         made = AsyncStream(self._transport, target, self._rng)
@@ -239,7 +244,7 @@ class AsyncStream(OfThisProcess):
         return made
 
     async def delete(self) -> None:
-        """Delete it. Its name stays taken, and answers `410`, as long as it has forks."""
+        """Delete the stream. While it has forks its name stays taken, and calls fail with 410."""
         await self._call("DELETE")
 
     # ---- how
@@ -258,7 +263,7 @@ class AsyncStream(OfThisProcess):
         return _is_json(self._content_type)
 
     async def _body(self, value: Any) -> bytes:
-        """Of one message, as this stream has them. Raises `InvalidCall`."""
+        """Encode one message for this stream. Raises `InvalidCall`."""
         if await self._is_json():
             return _json_body([value])
         if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""What a client raises. A broker's problem+json becomes one of these, with its code and status."""
+"""The errors of the client. A broker's problem+json becomes one, with its code and status."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ class ClientError(OctavoError):
 
 
 class Unreachable(ClientError):
-    """No broker answered within the time allowed. The message lists what was tried."""
+    """No broker answered in time. The message lists the brokers and why each failed."""
 
     name = "unreachable"
     retryable = True
 
 
 class OutcomeUnknown(ClientError):
-    """A publish whose answer never came and that could not be repeated: stored or not."""
+    """No answer to a publish came, and it could not be repeated: it may be stored or not."""
 
     name = "outcome-unknown"
     retryable = True
 
 
 class ProducerFailed(ClientError):
-    """An earlier batch of the partition failed for good, so later ones would leave a gap."""
+    """An earlier batch of the partition failed for good, so a later batch would leave a gap."""
 
     name = "producer-failed"
 
 
 class InvalidCall(ClientError):
-    """Arguments that cannot mean anything. The message says what would be right."""
+    """Arguments that make no sense; nothing was sent. The message says what would be right."""
 
     name = "invalid-call"
 
@@ -48,7 +48,7 @@ class NotJson(InvalidCall, ValueError):
 
 
 class MessageTooLong(InvalidCall):
-    """A message that no broker would take; nothing was sent, and others are not concerned."""
+    """A message that no broker would take; it was not sent. Other messages are not affected."""
 
     name = "message-too-long"
 
@@ -62,7 +62,7 @@ class MessageTooLong(InvalidCall):
 class AcksUnsent(ClientError):
     """A loop over deliveries ended, and its last acks may not have arrived.
 
-    `ack_ids` are those of the messages that were processed and may be delivered again.
+    `ack_ids` names the messages that were processed and may be delivered again.
     """
 
     name = "acks-unsent"
@@ -138,7 +138,7 @@ class Trimmed(ApiError):
 
 
 class PreconditionFailed(ApiError):
-    """412: somebody published first."""
+    """412: another client published first."""
 
     name = "precondition-failed"
 

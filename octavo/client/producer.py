@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import operator
 import random
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from octavo.client.types import (
     Value,
     header_pairs,
     key_bytes,
+    partition_number,
     time_ms,
 )
 from octavo.protocol.codes import OctavoError
@@ -290,7 +290,7 @@ class Producer(OfThisProcess):
             raise self._replaced
         if self._closed:
             raise InvalidCall(f"this producer of {self.topic} is closed: make a new one")
-        if partition is not None and not 0 <= operator.index(partition) < self.partitions:
+        if partition is not None and partition_number(partition) >= self.partitions:
             raise InvalidCall(
                 f"{self.topic} has partitions 0 to {self.partitions - 1}, not {partition}"
             )

@@ -1,4 +1,4 @@
-"""What may be set on topics and producers, as keywords: for type checkers and those who read."""
+"""Type the settings of topics, subscriptions and producers, which calls take as keywords."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Size = int | str
 class Retention(TypedDict, total=False):
     """How long messages are kept that every subscription has acked; the others are kept anyway.
 
-    They go a closed ledger at a time. None, or left away: no bound. Of two bounds the first that
-    is reached counts.
+    A broker removes whole closed ledgers. None, or left out: no bound. With two bounds, the first
+    that is reached counts.
     """
 
     time: Time | None
@@ -25,7 +25,7 @@ class Retention(TypedDict, total=False):
 
 
 class Rollover(TypedDict, total=False):
-    """When a partition's ledger is closed and a new one begun: whichever comes first."""
+    """When a partition closes its ledger and begins a new one: at the first of these bounds."""
 
     time: Time
     size: Size
@@ -33,18 +33,19 @@ class Rollover(TypedDict, total=False):
 
 
 class BacklogQuota(TypedDict, total=False):
-    """What a subscription may have unacked in a partition, and what happens beyond it."""
+    """How much a subscription may leave unacked in a partition, and what happens beyond that."""
 
     size: Size | None
     time: Time | None
     """Since its oldest unacked message was stored."""
     policy: Literal["hold", "reject", "evict"] | None
-    """`hold`: publishes wait, and get 429 after that; `reject`: they get it at once; `evict`: the
-    oldest messages count as acked for the subscription."""
+    """`hold`: publishes wait, then fail with 429; `reject`: they fail with 409 at once; `evict`:
+    the oldest messages count as acked for the subscription."""
 
 
 class Rates(TypedDict, total=False):
-    """Into a topic and out of it a second, counted at each broker that owns partitions of it."""
+    """Bounds a second of publishing and reading, at each broker that owns partitions of the
+    topic."""
 
     publish_bytes: Size | None
     publish_messages: int | Literal["off"] | None
@@ -56,30 +57,30 @@ class Compaction(TypedDict, total=False):
     """When brokers compact the topic by themselves: docs/compaction.md."""
 
     after_size: Size
-    """So much of closed ledgers is new, 64 MiB if not set …"""
+    """Compact when closed ledgers have this many new bytes, 64 MiB if not set …"""
     dirty_ratio: float
-    """… and such a share of the messages that a run reads, 0.5 if not set."""
+    """… and new messages are this share of those that a run reads, 0.5 if not set."""
     tombstones: Time
-    """A tombstone stays in the view until it is so old, a day if not set."""
+    """The view drops a tombstone of this age, a day if not set."""
     delete_raw: bool
-    """Ledgers go once the view covers them and every subscription has acked them."""
+    """Remove ledgers once the view covers them and every subscription has acked them."""
 
 
 class Policies(TypedDict, total=False):
-    """What a topic says, or a namespace for topics that say nothing.
+    """Policies of a topic, or of a namespace for its topics that have none of their own.
 
-    None: say nothing (any more). The text `off` in place of a time, size or rate: none, whatever
-    the namespace says.
+    None removes the topic's own value. The text `off` in place of a time, size or rate means no
+    bound, even where the namespace has one.
     """
 
     retention: Retention | None
-    """Nothing said anywhere: everything is kept for ever."""
+    """Without a value in topic and namespace, everything is kept for ever."""
     ttl: Time | None
     """A message stored for longer counts as acked, for every subscription."""
     backlog_quota: BacklogQuota | None
     delete_when_inactive: Time | None
     subscription_expiry: Time | None
-    """A topic that nobody used for so long is deleted."""
+    """Brokers delete a subscription that no consumer has used for this long."""
     message_bytes_max: Size | None
     """Key, value and headers of one message."""
     rates: Rates | None
@@ -90,7 +91,7 @@ class Policies(TypedDict, total=False):
 
 
 class AutoCreate(TypedDict, total=False):
-    """How a topic is made that is published to and not there."""
+    """How a broker creates a topic when a client publishes to a name without one."""
 
     partitions: int
     ensemble_size: int
@@ -99,36 +100,35 @@ class AutoCreate(TypedDict, total=False):
 
 
 class NamespaceSettings(Policies, total=False):
-    """What a namespace says for its topics."""
+    """Policies that a namespace sets for its topics, and how it creates topics."""
 
     auto_create: AutoCreate | None
-    """None: nothing is made by itself."""
+    """None: publishing creates no topic."""
 
 
 class Quota(TypedDict, total=False):
-    """What a user or a namespace may do. None, or left away: the default of its kind; −1: without a
-    bound."""
+    """Bounds of a user or a namespace. None, or left out: the default of its kind; −1: no bound."""
 
     requests: int | None
-    """Calls a second. All of a second are counted at each broker for itself."""
+    """Calls a second. Each broker counts for itself whatever is bounded a second."""
     publish_bytes: int | None
     publish_messages: int | None
     read_bytes: int | None
     read_messages: int | None
     connections: int | None
-    """Open at once at one broker; of a user."""
+    """Connections of a user that one broker has open at once."""
     streams: int | None
-    """The same."""
+    """Streams of a user that one broker has open at once."""
     topics: int | None
-    """Of a namespace."""
+    """Topics of a namespace."""
 
 
 class Rule(TypedDict):
-    """What one principal may or must not do, in the words of `octavo acl`."""
+    """Allow or deny a principal an operation, in the words of `octavo acl`."""
 
     effect: Literal["allow", "deny"]
     principal: str
-    """`user:NAME`, `group:NAME`, `role:NAME`, `user:*` (all who are known) or `*` (anybody)."""
+    """`user:NAME`, `group:NAME`, `role:NAME`, `user:*` (each known user) or `*` (every caller)."""
     operations: str
     """With commas, or `all`."""
     resource: str
@@ -143,101 +143,106 @@ class Role(TypedDict):
 
 
 class Schema(TypedDict, total=False):
-    """By which schema messages are."""
+    """The schema that a topic's messages follow."""
 
     subject: Required[str]
-    """Of the topic's namespace."""
+    """A subject in the topic's namespace."""
     validate: bool
-    """What does not fit is not stored; true where left away."""
+    """Refuse messages that do not fit the schema; true if left out."""
 
 
 class TopicSettings(Policies, total=False):
-    """Settings of a topic beside its partitions and quorums. A broker refuses any other by name."""
+    """Settings of a topic, except partitions and quorums. A broker refuses an unknown one by
+    name."""
 
     rollover: Rollover
     compaction: Compaction | None
-    """None: brokers do not compact it by themselves."""
+    """None: brokers do not compact the topic on their own."""
     schema: Schema | None
-    """By which schema its messages are."""
+    """The schema that its messages follow."""
 
 
 class TopicChanges(TopicSettings, total=False):
-    """What may be changed of a topic that is there. Quorums count for ledgers made from now on."""
+    """Changes to an existing topic. New quorums hold for ledgers that begin later."""
 
     partitions: int
-    """More than before: partitions are never taken away."""
+    """A higher number than now: a topic never loses partitions."""
     ensemble_size: int
     write_quorum: int
     ack_quorum: int
 
 
 class Backoff(TypedDict, total=False):
-    """How long a message that was not acked waits for its next delivery."""
+    """How long an unacked message waits for its next delivery."""
 
     first: Required[Time]
-    """After the first delivery."""
+    """The wait after the first delivery."""
     most: Time
-    """The longest wait; ten minutes where left away."""
+    """The longest wait; ten minutes if left out."""
     factor: float
-    """Each wait is so many times the one before; 2 where left away."""
+    """Each wait is the wait before times this factor; 2 if left out."""
 
 
 class Filter(TypedDict, total=False):
-    """Which messages are a subscription's; others are acked and not delivered."""
+    """Select a subscription's messages; the owner acks all others without delivering them."""
 
     headers: Mapping[str, str | Sequence[str]]
-    """By name one value, or several, of which a message's header has one; `*` is any."""
+    """For each header, the value or values that it may have; `*` is any."""
     key_prefix: str | None
-    """What keys begin with."""
+    """Deliver only messages whose key begins with this text."""
 
 
 class SubscriptionSettings(TypedDict, total=False):
-    """Settings of a subscription beside its type, start and leases."""
+    """Settings of a subscription, except its type, start and leases."""
 
     ack_timeout: Time
-    """How long a message is leased, as `ack_timeout_s` says it, with a unit."""
+    """How long a message is leased: `ack_timeout_s` with a unit."""
     retry_backoff: Backoff | None
-    """Before a redelivery for which no nack names a delay; None: at once."""
+    """The wait before a redelivery, unless a nack names a delay; None: no wait."""
     max_deliveries: int | None
-    """A message delivered so often without an ack goes to the dead-letter topic; None: never."""
+    """After this many deliveries without an ack, a message goes to the dead-letter topic; None:
+    never."""
     dead_letter_topic: str | None
-    """`topic` or `namespace/topic`; `{topic}-{subscription}-dlq` where left away."""
+    """`topic` or `namespace/topic`; `{topic}-{subscription}-dlq` if left out."""
     dead_letter_subscription: str | None
-    """Of the dead-letter topic; of this one's name where left away."""
+    """The subscription to create on the dead-letter topic; if left out, it has this one's name."""
     retry_topic: str | None
-    """What was not acked goes on in this topic, when it is due again: `topic` or
-    `namespace/topic`; `{topic}-{subscription}-retry` where only `retry_deliveries` is given."""
+    """Unacked messages move to this topic and are delivered from there when they are due:
+    `topic` or `namespace/topic`; `{topic}-{subscription}-retry` if only `retry_deliveries` is
+    given."""
     retry_deliveries: int | None
-    """So many deliveries are in this topic, at least one; None: all, or one with a retry topic."""
+    """Deliveries from this topic, at least one, before a message moves to the retry topic; None:
+    all, or one with a retry topic."""
     retry_subscription: str | None
-    """Of the retry topic; of this one's name where left away."""
+    """The subscription to create on the retry topic; if left out, it has this one's name."""
     consumer_timeout: Time
-    """So long after its last call a consumer keeps keys, or a partition, of which it holds no
-    message; 5 s where left away."""
+    """How long after its last call a consumer keeps a key or a partition while it holds no
+    message of it; 5 s if left out."""
     max_unacked: int | None
-    """Messages of one partition that may be out, unacked; None: what the broker allows."""
+    """Unacked messages of a partition at all consumers together; None: the broker's bound."""
     max_unacked_per_consumer: int | None
-    """The same at one consumer."""
+    """Unacked messages of a partition at a single consumer."""
     filter: Filter | None
     durable: bool
-    """False: nothing is written of what is acked; it begins at its start again when a partition
-    changes its owner, and goes when nobody has received, acked or held a message for the broker's
-    `non_durable_expiry_ms`, a minute: `SubscriptionNotFound` then; `subscribe` makes it anew."""
+    """False: the owner writes down no acks. The subscription starts over when a partition
+    changes its owner. It is removed when no consumer has received, acked or held a message for
+    the broker's `non_durable_expiry_ms` (a minute); calls then fail with `NotFound`, and
+    `subscribe` creates a new one."""
 
 
 class ProducerSettings(TypedDict, total=False):
-    """How a producer works; defaults are those of `octavo.client.producer.ProducerOptions`."""
+    """Settings of a producer; `octavo.client.producer.ProducerOptions` has the defaults."""
 
     epoch: int
-    """0 to 32,767, of a named producer: a higher one puts an end to those before it."""
+    """0 to 32,767, for a named producer: a higher epoch shuts out producers with a lower one."""
     linger_ms: float
-    """A batch that is not full waits this long for more; 0 sends at the next loop turn."""
+    """How long a batch waits for more messages; 0 sends it at the next turn of the loop."""
     batch_bytes: int
-    """A batch that holds so much goes out at once; at most 2 MiB. After an interruption those that
-    wait go out together, up to 256 KiB."""
+    """A batch of this size is sent at once; at most 2 MiB. After an interruption, waiting
+    batches are sent together, up to 256 KiB."""
     window: int
-    """Batches of one partition on the way at once."""
+    """How many batches of a partition may be under way at once."""
     pending_bytes_max: int
-    """Unanswered bytes of all partitions; above it `send` waits."""
+    """`send` waits while more bytes than this, in all partitions, are unanswered."""
     delivery_timeout_ms: int
-    """How long a batch is sent again before its outcome is given up as unknown."""
+    """How long a batch is sent again before its outcome counts as unknown."""

@@ -1,8 +1,8 @@
 """A subscription seen from its consumer: receive, acknowledge, seek.
 
-Every call stands alone: an ack id is valid at any broker until its lease ends, so nothing is lost
-when the broker that handed a message out dies. What was received and not acked in time comes
-again (`delivery_count` grows).
+Every call stands alone: any broker takes an ack id until its lease ends. A planned hand-over of the
+partition keeps leases, a crash of its owner ends them. A message that was received and not acked in
+time is delivered again (`delivery_count` grows).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 from octavo.client.deliveries import WAIT_S_MAX, DeliveryLoop, hands
 from octavo.client.doubt import PartitionKey
+from octavo.client.errors import InvalidCall
 from octavo.client.incarnation import Incarnation
 from octavo.client.of_this_process import OfThisProcess
 from octavo.client.transport import BATCH_TYPE, JSON_TYPE, Transport
@@ -23,7 +24,7 @@ from octavo.client.types import Delivery, TopicName, decode_deliveries, partitio
 from octavo.protocol.ack_ids import in_ranges
 
 LEASE_S = 30.0
-"""Of a subscription that does not say."""
+"""The lease of a subscription without a setting."""
 IN_TURN_MAX = 16
 """Of a topic with more partitions a loop asks the topic."""
 COUNTED_S = 30.0
@@ -37,8 +38,8 @@ Handed = Delivery | str
 class Subscription(OfThisProcess):
     """Made by `AsyncClient.subscribe` and `AsyncClient.subscription`.
 
-    Bound to the topic that it saw first: once that was deleted and made again, every call raises
-    `TopicReplaced`.
+    It belongs to the topic that it saw first. When that topic is deleted and created again, every
+    call raises `TopicReplaced`.
     """
 
     def __init__(
@@ -71,6 +72,10 @@ class Subscription(OfThisProcess):
         self._counted = (0, -COUNTED_S)
         """How many partitions there are, and when that was so."""
 
+    def __repr__(self) -> str:
+        """Name the topic, the subscription and the consumer."""
+        return f"Subscription({self.topic}, {self.name}, consumer {self.consumer})"
+
     async def receive(
         self,
         messages_max: int = 100,
@@ -79,15 +84,15 @@ class Subscription(OfThisProcess):
         partition: int | None = None,
         generation: int | None = None,
     ) -> list[Delivery]:
-        """Up to `messages_max` messages, leased to this consumer for the ack timeout.
+        """Receive up to `messages_max` messages, leased to this consumer for the ack timeout.
 
-        Empty when none came within `wait_s` (seconds, at most 60); `held_back` says afterwards
-        why, where there are messages that nobody has. Raises `NotFound`, `Conflict` (the
+        Returns an empty list when no message came within `wait_s` (seconds, at most 60); if
+        messages are held back, `held_back` then says why. Raises `NotFound`, `Conflict` (the
         subscription is exclusive, and another consumer holds it).
 
-        Naming a partition goes straight to its owner: for consumers that share the work by
-        partition, and for those that need its order: an answer that gets lost leaves no gap then.
-        `generation`: of the consumer group that has given its member this partition.
+        With a `partition` the call goes straight to its owner. Use it where consumers share the
+        work by partition, or need a partition's order: a lost answer then leaves no gap.
+        `generation`: the generation in which the consumer group gave this member the partition.
         """
         wait_s = min(wait_s, WAIT_S_MAX)
         answer = await self._transport.call(
@@ -110,10 +115,10 @@ class Subscription(OfThisProcess):
         return found
 
     async def receive_in_turn(self, messages_max: int, *, wait_s: float) -> list[Delivery]:
-        """Whatever is there, from one partition after the other: for who is through in no time.
+        """Receive the messages at hand, from one partition after the other, for a fast loop.
 
-        Only of one partition an answer can be in batches, which cost next to nothing. When none of
-        them has anything, or there are many, all of them are asked together, and wait together.
+        An answer about a single partition comes in batches, which cost least. When all partitions
+        are empty, or there are many, one call asks all of them and waits for all of them.
         """
         partitions = await self._partitions()
         if partitions <= IN_TURN_MAX:
@@ -125,65 +130,65 @@ class Subscription(OfThisProcess):
         return await self.receive(messages_max, wait_s=wait_s)
 
     async def ack(self, *handed: Handed | Iterable[Handed]) -> None:
-        """Done with these: deliveries, ack ids, or lists of them. Durable once it has returned.
+        """Ack deliveries, ack ids, or lists of them; return when the acks are durable.
 
-        Raises `Conflict` (`stale-lease`) when a lease had ended, which will be delivered again or
-        were; `error.problem["stale"]` names them, and the others are acked.
+        Raises `Conflict` (`stale-lease`) when a lease had ended: its message is delivered again, or
+        was. `error.problem["stale"]` names these messages, and all others are acked.
         """
         await self._ack({"ack_ids": _ack_ids(handed)}, _partition_of(handed))
 
     async def ack_up_to(self, delivery: Delivery) -> None:
-        """Done with this and all before it in its partition. Durable once it has returned.
+        """Ack this delivery and all before it in its partition; return when the ack is durable.
 
         For exclusive and failover subscriptions; raises `Conflict` for others.
         """
         await self._ack({"up_to": delivery.offset}, delivery.partition)
 
     async def nack(self, *handed: Handed | Iterable[Handed], delay_s: float | None = None) -> None:
-        """Not done: deliver again, to anybody, not before `delay_s` seconds from now.
+        """Give messages back, to be delivered again to any consumer after `delay_s` seconds.
 
-        None: after as long as the subscription's `retry_backoff` says, at once where it has none.
+        `delay_s` None: after the wait of the subscription's `retry_backoff`, or at once without it.
         Raises `Conflict` when a lease had ended, `ApiError` (429) when too many are delayed.
         """
         delay = {} if delay_s is None else {"delay": delay_s}
         await self._ack({"nack": [{"ack_id": one, **delay} for one in _ack_ids(handed)]})
 
     async def extend(self, *handed: Handed | Iterable[Handed]) -> None:
-        """Still at it: the lease starts anew. Raises `Conflict` for those that had ended."""
+        """Restart the leases of these messages. Raises `Conflict` for leases that had ended."""
         await self._ack({"extend": _ack_ids(handed)})
 
     async def seek(self, to: str | int, *, partition: int | None = None) -> dict[int, int]:
         """Go to `earliest`, `latest`, an offset, a message id or an RFC 3339 time.
 
-        What is before counts as acked, what is behind as not; all leases end. An offset or an id
-        is of one partition: raises `ApiError` (422) where the topic has several and none is named,
-        `Trimmed` for an offset that is gone, `ApiError` (416) for one that is still to come.
-        Returns the offset now by partition.
+        Messages before that place count as acked, later messages as unacked; all leases end. An
+        offset or an id needs a partition: raises `ApiError` (422) where the topic has several and
+        none is named. Raises `Trimmed` for an offset that was removed, `ApiError` (416) beyond the
+        end. Returns the offset of each partition.
         """
         found = await self._move("seek", {"to": to}, partition)
         return {one["partition"]: one["offset"] for one in found["partitions"]}
 
     async def skip(self, messages: int, *, partition: int | None = None) -> int:
-        """Ack the first so many messages that are not acked, whoever has them; how many there were.
+        """Ack the first `messages` unacked ones of each partition, or of the named partition.
 
-        Of each partition, unless one is named.
+        Messages that a consumer holds count, too. Returns how many were acked.
         """
         found = await self._move("skip", {"messages": messages}, partition)
         return int(found["acked"])
 
     async def expire(self, older_than: float | str, *, partition: int | None = None) -> int:
-        """Ack all messages older than so many seconds, or text such as `7d`; how many there were.
+        """Ack all messages before the first that is younger than `older_than`.
 
-        All before the first message that is not older, as `offset` finds it for a time.
+        `older_than`: an age in seconds, or text such as `7d`. Returns how many were acked.
         """
         found = await self._move("expire", {"older_than": older_than}, partition)
         return int(found["acked"])
 
     async def peek(self, messages_max: int = 10, *, partition: int | None = None) -> list[Delivery]:
-        """The first messages that are not acked. Nothing is leased, and nothing counts.
+        """Show the first unacked messages, without leasing them or counting a delivery.
 
-        They have no `ack_id`; `delivery_count` says how often they were delivered so far, 1 also
-        where they were not.
+        They have no `ack_id`. `delivery_count` says how often each was delivered so far; it is 1
+        for a message that was never delivered.
         """
         answer = await self._transport.call(
             "GET",
@@ -195,7 +200,7 @@ class Subscription(OfThisProcess):
         return decode_deliveries(answer.headers, answer.body)[0]
 
     async def lag(self) -> dict[int, int]:
-        """By partition, how many messages are not acked."""
+        """Count the unacked messages of each partition."""
         found = await self.stats()
         return {
             one.get("partition", 0): one["backlog"]
@@ -214,30 +219,31 @@ class Subscription(OfThisProcess):
         return answer.json()
 
     async def stats(self) -> Mapping[str, Any]:
-        """Settings and live figures, as the API gives them.
+        """Return settings and live figures, as the API gives them.
 
-        `backlog` and `leased` in messages, `held_back`, and by partition `committed_offset`,
-        `unacked_ranges` and `consumers`.
+        They include `backlog` and `leased` (messages), `held_back`, and for each partition
+        `committed_offset`, `unacked_ranges` and `consumers`.
         """
         answer = await self._transport.call("GET", self._path, of=self._of)
         found: Mapping[str, Any] = answer.json()
         return found
 
     async def delete(self) -> None:
-        """Remove the subscription, and what it knows of acks, for all consumers."""
+        """Delete the subscription and its acks, for all consumers."""
         await self._transport.call("DELETE", self._path, of=self._of)
 
     async def deliveries(
         self, *, auto_ack: bool = True, batch: int = HAND_MAX, idle_s: float | None = None
     ) -> AsyncGenerator[Delivery, None]:
-        """Messages one by one. With `auto_ack` each is acked after the loop came back for more.
+        """Yield messages one by one; with `auto_ack`, ack each when the loop asks for the next.
 
-        Leases are extended while the body works, however long it takes; one that blocks the event
-        loop for longer than a lease loses the message that it has in hand. Acks are sent a second
-        later at the latest. Leaving the loop (`break`, an error, closing the client) gives back at
-        once what is not done, the message in hand included. Ends when nothing came for `idle_s`;
-        never when that is None. So many as a quarter of a lease is enough for, and no more than
-        `batch`, are received at a time. Raises `AcksUnsent` when the last acks could not be sent.
+        The client extends leases while the body works, however long that takes. A body that blocks
+        the event loop for longer than a lease loses its message. Acks are sent within a second.
+        When the loop is left (`break`, an error, closing the client), the client gives unfinished
+        messages back at once, the current message among them. The loop ends after `idle_s` without
+        a message; None: never. The client receives as many messages at a time as the body can work
+        off in a quarter of a lease, at most `batch`. Raises `AcksUnsent` when the last acks could
+        not be sent.
         """
         async with self.opened(auto_ack=auto_ack, batch=batch) as loop:
             async for hand in hands(loop, idle_s):
@@ -247,7 +253,7 @@ class Subscription(OfThisProcess):
 
     @asynccontextmanager
     async def opened(self, *, auto_ack: bool, batch: int) -> AsyncIterator[DeliveryLoop]:
-        """A loop over the messages for the length of a block; closing the client closes it too."""
+        """Open a loop over the messages for a block; closing the client closes it, too."""
         loop = DeliveryLoop(self, await self.lease_s(), auto_ack=auto_ack, batch=batch)
         self._loops[loop] = None
         try:
@@ -261,7 +267,7 @@ class Subscription(OfThisProcess):
     async def acknowledge(
         self, body: Mapping[str, Sequence[str]], retry_s: float | None = None
     ) -> None:
-        """One call with `ack_ids`, `nack` and `extend`, of one message each."""
+        """Send one call with `ack_ids`, `nack` and `extend`, an id for each message."""
         ranges = {part: in_ranges(ack_ids) for part, ack_ids in body.items()}
         partitions = {one.partition("-")[0] for part in ranges.values() for one in part}
         only = int(partitions.pop()) if len(partitions) == 1 else None
@@ -277,7 +283,7 @@ class Subscription(OfThisProcess):
         return count
 
     async def lease_s(self) -> float:
-        """How long a message is leased: the ack timeout, in seconds."""
+        """Return how long a message is leased: the ack timeout in seconds."""
         path = f"/v1/topics/{self.topic}/subscriptions"
         found = await self._transport.call("GET", path, of=self._of)
         for one in found.json()["subscriptions"]:
@@ -312,8 +318,12 @@ def _ack_ids(handed: Iterable[Handed | Iterable[Handed]]) -> list[str]:
             found.append(one)
         elif isinstance(one, Delivery):
             found.append(one.ack_id)
-        else:
+        elif isinstance(one, Iterable) and not isinstance(one, bytes | Mapping):
             found += _ack_ids(one)
+        else:
+            raise InvalidCall(
+                f"what is acked is a delivery, an ack id or a list of these: {one!r:.60}"
+            )
     return found
 
 

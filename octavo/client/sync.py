@@ -1,8 +1,8 @@
-"""`Client`: the synchronous face of `AsyncClient`, with an event loop on a thread of its own.
+"""`Client`: `AsyncClient` without `await`; its event loop runs on another thread.
 
 Every call blocks until its answer, may be made from any thread, and raises what the asynchronous
-one raises. `KeyboardInterrupt` gives up the call. Calls that do no more than wait are made of the
-asynchronous ones (`blocking`), with their types and descriptions.
+call raises. `KeyboardInterrupt` gives up the call. Most calls are made from the asynchronous calls
+(`blocking`), with the same types and docstrings.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class TopicsConsumer(OnLoopThread[AsyncTopicsConsumer]):
 
     @property
     def has(self) -> list[str]:
-        """What it receives from now: topics, of a group partitions."""
+        """List the topics that it receives from now; in a group, the partitions."""
         return self._inner.has
 
     def deliveries(
@@ -238,14 +238,14 @@ class Stream(OnLoopThread[AsyncStream]):
     delete = blocking(AsyncStream.delete)
 
     def follow(self, offset: str = BEGINNING) -> Iterator[StreamPart]:
-        """What is there from an offset on, and what comes, until the stream is closed.
+        """Yield the data from an offset on, and new data as it comes, until the stream is closed.
 
         Leaving the loop, also by Ctrl-C, ends it. See `AsyncStream.follow`.
         """
         return self._thread.iterate(self._inner.follow(offset))
 
     def fork(self, name: str, offset: str | None = None) -> Stream:
-        """A new stream that begins with what is in this one: see `AsyncStream.fork`."""
+        """Create a stream that begins with the data of this stream: see `AsyncStream.fork`."""
         return Stream(self._thread.call(self._inner.fork(name, offset)), self._thread)
 
 
@@ -267,8 +267,8 @@ class Subscription(OnLoopThread[AsyncSubscription]):
 
     @property
     def held_back(self) -> str | None:
-        """Why the last `receive` gave nothing though there are messages: too many are unacked, or
-        others are to have them."""
+        """Why the last `receive` gave no message although there are some: too many are unacked,
+        or they are for other consumers."""
         return self._inner.held_back
 
     def deliveries(
@@ -296,23 +296,23 @@ class Client(OnLoopThread[AsyncClient]):
                 print(delivery.offset, delivery.json())
 
     Arguments:
-        urls: any of the brokers, `http://host:port`; more than one, as a list or with commas, for
-            when one is away. The environment may name them: `OCTAVO_URL`; else it is
-            http://127.0.0.1:8080, and a call ends soon where nothing listens there.
-        ca_file: PEM file of the CAs that are believed, for `https://`; by default those of the
-            machine. The environment may name it: `OCTAVO_TLS_CA`.
-        certificate, key: PEM files of what this client shows where brokers ask for it
-            (`OCTAVO_TLS_CERTIFICATE`, `OCTAVO_TLS_KEY`).
-        token: says who asks, of a cluster that is secured: of `octavo token create`, an API key, or
-            an identity provider's. The environment may have it (`OCTAVO_TOKEN`), or name its file
-            (`OCTAVO_TOKEN_FILE`).
-        attempt_s: seconds that one try of a call may take.
-        retry_s: seconds for which a call that failed for a reason that passes is repeated.
+        urls: brokers, `http://host:port`: one, or several as a list or with commas, in case a
+            broker is away. Default: `OCTAVO_URL` of the environment, else http://127.0.0.1:8080,
+            where a call fails soon if nothing listens.
+        ca_file: PEM file of the CAs that the client trusts for `https://`. Default:
+            `OCTAVO_TLS_CA`, else the machine's CAs.
+        certificate, key: PEM files of this client's certificate, for brokers that ask for it.
+            Default: `OCTAVO_TLS_CERTIFICATE`, `OCTAVO_TLS_KEY`.
+        token: names the caller to a secured cluster: a token of `octavo token create`, an API key,
+            or a token of an identity provider. Default: `OCTAVO_TOKEN`, or the file that
+            `OCTAVO_TOKEN_FILE` names.
+        attempt_s: seconds for each attempt of a call.
+        retry_s: seconds for which the client repeats a call after a passing failure.
 
     Calls wait for their answers and may be made from any thread. They raise `Unreachable` when no
-    broker answered within `retry_s`, `ApiError` (or one of its kinds) when one refused, and
-    `InvalidCall` for arguments that cannot mean anything. After a `fork`, the child makes a client
-    of its own: the thread that works for this one does not go along.
+    broker answered within `retry_s`, `ApiError` (or one of its kinds) when a broker refused, and
+    `InvalidCall` for arguments that make no sense. After a `fork`, the child must make a new
+    client: the thread of this client stays in the parent.
     """
 
     cluster = blocking(AsyncClient.cluster)
@@ -392,7 +392,7 @@ class Client(OnLoopThread[AsyncClient]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close. What producers have not sent goes out, unless the block failed."""
+        """Close. Send what producers still hold, unless the block failed."""
         self.close(flush=kind is None)
 
     def close(self, *, flush: bool = True) -> None:
@@ -420,11 +420,11 @@ class Client(OnLoopThread[AsyncClient]):
         exclusive_wait_s: float = 0.0,
         **options: Unpack[ProducerSettings],
     ) -> Producer:
-        """A producer of a topic; `options` as in `ProducerSettings`. Raises `NotFound`.
+        """Return a producer of a topic; `options` as in `ProducerSettings`. Raises `NotFound`.
 
         Arguments:
-            producer_id: a name (or number) of its own, so that what it repeats after a restart is
-                known as repeated; drawn where left away.
+            producer_id: a name or number, by which brokers recognise messages that are repeated
+                after a restart; default: a random number.
             encoding: `batch`, record batches; `ndjson` where the broker is to make them.
             compression: of record batches.
             exclusive, exclusive_wait_s: see `AsyncClient.producer`.
@@ -447,7 +447,7 @@ class Client(OnLoopThread[AsyncClient]):
     def body(
         self, topic: str, message: Message | int, *, partition: int | None = None
     ) -> Iterator[bytes]:
-        """The body of one message, piece by piece; see `AsyncClient.body`."""
+        """Yield the body of a message, piece by piece; see `AsyncClient.body`."""
         return self._thread.iterate(self._inner.body(topic, message, partition=partition))
 
     def messages(
@@ -460,19 +460,18 @@ class Client(OnLoopThread[AsyncClient]):
         compacted: bool = False,
         incarnation: str | None = None,
     ) -> Iterator[Message]:
-        """Messages of a partition, or of all, to the end, or without end (`follow`).
+        """Yield messages of a partition, or of all, to the end, or without end (`follow`).
 
             for message in client.messages("orders"):
                 print(message.partition, message.offset, message.key, message.value)
 
-        `partition`: which one; None, all of them: one partition after the other to its end, or,
-        followed, all at once. Each partition is in order, and between partitions there is none.
+        `partition`: its number; None: all partitions, one after the other, or with `follow` all at
+        once. Messages of a partition come in order; there is no order between partitions.
 
-        Followed, messages come as soon as they are stored; leaving the loop, also by Ctrl-C, ends
-        it. To go on later, keep `message.offset + 1` for each partition, and begin there:
-        `partition=`, `start=`.
-        `compacted`: first its compacted view, then every message behind the view's horizon.
-        All are of one topic: see `AsyncClient.messages`.
+        With `follow`, messages come as soon as they are stored; leaving the loop, also by Ctrl-C,
+        ends it. To go on later, keep `message.offset + 1` for each partition, and give it as
+        `start` with `partition`. `compacted`: first the compacted view, then every message after
+        the view's horizon. See `AsyncClient.messages`.
         """
         found = self.pages(
             topic, partition=partition, start=start, follow=follow, compacted=compacted,
@@ -491,7 +490,7 @@ class Client(OnLoopThread[AsyncClient]):
         compacted: bool = False,
         incarnation: str | None = None,
     ) -> Iterator[list[Message]]:
-        """The same as `messages`, as many at a time as come together, of one partition each."""
+        """Yield what `messages` yields, as lists; each list is of a single partition."""
         return self._thread.iterate(
             self._inner.pages(
                 topic,
@@ -515,7 +514,7 @@ class Client(OnLoopThread[AsyncClient]):
         priority: int = 0,
         **settings: Unpack[SubscriptionSettings],
     ) -> Subscription:
-        """Create a subscription, or find that it exists so; return a consumer of it.
+        """Create a subscription, or find that it exists with these settings; return a consumer.
 
         Arguments and errors as in `AsyncClient.subscribe`.
         """

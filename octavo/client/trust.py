@@ -37,6 +37,8 @@ def context_of(
 
 def proof_of(token: str | None) -> dict[str, str]:
     """The header that shows `token`, or else that of the environment. Raises `InvalidCall`."""
+    if not isinstance(token, str | None):
+        raise InvalidCall(f"a token is text, not of type {type(token).__name__}")
     try:
         return bearer() if token is None else shown(token)
     except TokenUnusable as error:

@@ -41,6 +41,10 @@ class TopicName(NamedTuple):
     @classmethod
     def of(cls, text: str) -> TopicName:
         """Raises `InvalidCall` for more than one slash, and for what is no name."""
+        if not isinstance(text, str):
+            raise InvalidCall(
+                f"a topic is named by text, 'orders' or 'sales/orders', not {text!r:.60}"
+            )
         parts = text.split("/")
         if len(parts) > 2 or not all(parts):
             raise InvalidCall(f"topic {text!r}: write topic or namespace/topic")
@@ -145,9 +149,13 @@ def keyed_messages(
 
 def partition_number(given: int) -> int:
     """A partition's number. Raises `InvalidCall` for what is none."""
-    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+    try:
+        found = -1 if isinstance(given, bool) else operator.index(given)
+    except TypeError:
+        found = -1
+    if found < 0:
         raise InvalidCall(f"a partition is a number from 0 on, not {reprlib.repr(given)}")
-    return given
+    return found
 
 
 def time_ms(given: int, what: str = "timestamp_ms", first: int = -1) -> int:

@@ -9,11 +9,13 @@ one session, as the page says, so they are pasted together.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,11 +24,15 @@ from typing import NamedTuple
 
 import pytest
 
+from octavo.metadata.zookeeper_server import ZooKeeperNotInstalled, find_class_path, find_java
+from octavo.standalone.ports import free_port
 from tests.support.processes.standalone import Standalone, environment, standalone
 
 ROOT = Path(__file__).parents[2]
+BY_HAND = "A cluster with ZooKeeper, by hand"
+"""README's section that starts a cluster of its own."""
 NOT_PASTED = {
-    "README.md": 4,
+    "README.md": 2,
     "docs/topics.md": 0,
     "docs/http.md": 0,
     "docs/durable_streams.md": 1,
@@ -59,6 +65,8 @@ class Block(NamedTuple):
     text: str
     skipped: str
     seconds: int | None
+    section: str
+    """The heading above it."""
 
 
 def blocks_of(page: str) -> list[Block]:
@@ -72,6 +80,7 @@ def blocks_of(page: str) -> list[Block]:
             found["text"],
             (found["mark"] or "").partition("not pasted: ")[2],
             int(found["seconds"]) if found["seconds"] else None,
+            (re.findall(r"^## (.+)$", text[: found.start()], re.MULTILINE) or [""])[-1],
         )
         for found in _BLOCK.finditer(text)
     ]
@@ -99,6 +108,12 @@ def paste(block: Block, running: Standalone) -> str:
     """What it prints; fails where it ends with an error, or, if it is to go on, where it ends."""
     url = running.cluster.urls[0]
     text = block.text.replace("localhost:8080", url.removeprefix("http://"))
+    return run(block._replace(text=text), running.folder.parent, {"OCTAVO_URL": url})
+
+
+def run(block: Block, folder: Path, variables: dict[str, str]) -> str:
+    """Paste a block as it is, in `folder`."""
+    text = block.text
     if block.language == "sh":
         text = re.sub(r"\bcurl ", "curl -sS --fail-with-body ", text)
         command = ["bash", "-euo", "pipefail", "-c", text]
@@ -107,8 +122,8 @@ def paste(block: Block, running: Standalone) -> str:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     process = subprocess.Popen(
         command,
-        cwd=running.folder.parent,
-        env={**environment(), **SPARK_WAITS, "PATH": path, "OCTAVO_URL": url},
+        cwd=folder,
+        env={**environment(), **SPARK_WAITS, **variables, "PATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
@@ -119,11 +134,14 @@ def paste(block: Block, running: Standalone) -> str:
     try:
         said, complaint = process.communicate(timeout=block.seconds or LIMIT_S)
     except subprocess.TimeoutExpired:
-        assert block.seconds, f"{where} has not ended after {LIMIT_S} s"
-        os.killpg(process.pid, signal.SIGKILL)
-        said, complaint = process.communicate()
+        os.killpg(process.pid, signal.SIGTERM)
+        said, complaint = process.communicate(timeout=60)
+        assert block.seconds, f"{where} has not ended after {LIMIT_S} s: {said}{complaint}"
         assert "Traceback" not in complaint, f"{where}: {complaint}"
         return said
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     assert not block.seconds, f"{where} ended, and should go on: {said}{complaint}"
     assert process.returncode == 0, f"{where}: {said}{complaint}"
     assert "Traceback" not in complaint, f"{where}: {complaint}"
@@ -152,7 +170,8 @@ print("late", spark.read.parquet("late").count())
 
 def pasted(page: str, running: Standalone) -> list[str]:
     """What each block of a page prints, looked at as the page shows it."""
-    said = [paste(block, running) for block in blocks_of(page) if not block.skipped]
+    blocks = [one for one in blocks_of(page) if not one.skipped and one.section != BY_HAND]
+    said = [paste(block, running) for block in blocks]
     _SHAPES[page](said, running.folder.parent)
     return said
 
@@ -251,3 +270,52 @@ def test_the_page_about_spark(tmp_path: Path) -> None:
         pytest.skip("Spark needs Java 17")
     with standalone(tmp_path / "octavo-data") as running:
         _spark([paste(block, running) for block in one_session("docs/spark.md")])
+
+
+@pytest.mark.long
+@pytest.mark.zookeeper
+@pytest.mark.timeout(2 * LIMIT_S)
+@needs_shell
+def test_the_cluster_by_hand(tmp_path: Path) -> None:
+    """README's processes with ZooKeeper, started one by one, and a look at what is on a disk."""
+    try:
+        find_java()
+        find_class_path()
+    except ZooKeeperNotInstalled as error:
+        assert not os.environ.get("REQUIRE_ZOOKEEPER"), "CI installs it: never skipped there"
+        pytest.skip(str(error))
+    blocks = [one for one in blocks_of("README.md") if one.section == BY_HAND]
+    assert len(blocks) == 2
+    text = BY_HAND_ENDS + "\n".join(one.text for one in blocks)
+    metadata, first, second = free_port(), free_port(), free_port()
+    for told, taken in (
+        ("--data ./zk", f"--data ./zk --port {metadata}"),
+        ("localhost:2181", f"localhost:{metadata}"),
+        ("3180 + n", f"{_three_in_a_row()} + n"),
+        ("8080", str(first)),
+        ("8081", str(second)),
+    ):
+        assert told in text
+        text = text.replace(told, taken)
+    url = f"http://localhost:{first}"
+    said = run(blocks[0]._replace(text=text), tmp_path, {"OCTAVO_URL": url})
+    assert said.count("writable") == 3
+    assert ".journal (" in said, "a file of its journal was shown"
+    assert "Make the index of a stopped bookie anew" in said
+
+
+BY_HAND_ENDS = "trap 'set +e; kill %2 %3 %4 %5 %6; wait %2 %3 %4 %5 %6; kill %1; wait' EXIT\n"
+"""ZooKeeper ends last: who ends without it waits for it a while."""
+
+
+def _three_in_a_row() -> int:
+    """A number that three free ports follow."""
+    while True:
+        first = free_port()
+        with contextlib.ExitStack() as stack:
+            try:
+                for port in range(first, first + 3):
+                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            except OSError:
+                continue
+            return first - 1

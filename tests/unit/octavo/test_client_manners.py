@@ -90,14 +90,39 @@ async def test_reprs_say_where_and_what(broker: FakeBroker) -> None:
         await producer.send("x")
         assert repr(producer) == "Producer(public/t, 1 unanswered)"
         assert repr(client.stream("s")) == "AsyncStream(public/s)"
+        subscription = client.subscription("t", "s", consumer="c")
+        assert repr(subscription) == "Subscription(public/t, s, consumer c)"
+        consumer = client.consume(["t", "u-*"], "s", consumer="c")
+        assert repr(consumer) == "TopicsConsumer(public/t, public/u-*, s, consumer c)"
 
     def work() -> None:
         with Client(broker.url, token="secret") as client:
             assert repr(client) == f"Client({broker.url})"
             assert repr(client.stream("s")) == "Stream(public/s)"
+            subscription = client.subscription("t", "s", consumer="c")
+            assert repr(subscription) == "Subscription(public/t, s, consumer c)"
         assert repr(client) == f"Client({broker.url}, closed)"
 
     await asyncio.to_thread(work)
+
+
+async def test_values_of_the_wrong_kind_are_told_in_words(broker: FakeBroker) -> None:
+    """They gave Python's own errors: `'NoneType' object has no attribute 'split'`."""
+    wrong: Any
+    async with AsyncClient(broker.url) as client:
+        subscription = client.subscription("t", "s")
+        for wrong in (None, 5, b"t"):
+            with pytest.raises(InvalidCall, match=r"a topic is named by text"):
+                await client.publish(wrong, "x")
+        for wrong in ("0", 1.5, True, -1):
+            with pytest.raises(InvalidCall, match=r"a partition is a number from 0 on"):
+                await client.publish("t", "x", partition=wrong)
+        for wrong in (5, None, b"id", {"a": 1}):
+            for call in (subscription.ack, subscription.nack):
+                with pytest.raises(InvalidCall, match=r"a delivery, an ack id or a list"):
+                    await call(wrong)
+    with pytest.raises(InvalidCall, match=r"a token is text, not of type int"):
+        AsyncClient(broker.url, token=5)  # type: ignore[arg-type]
 
 
 async def test_none_of_it_is_pickled_or_copied(broker: FakeBroker) -> None:
