@@ -1,13 +1,12 @@
-"""Who serves which partition: claims, take-over, hand-over.
+"""Own partitions: claim them, take them over, hand them on.
 
-    unowned → claimed (our ephemeral record stands) → opened (recovered, new ledger) → served
-                                                       ↓ session over, fenced, deleted: dropped
-                                                       ↓ handed over: closed, then released
+The states of a partition at this broker, and what each event makes of them, are the table of
+claims.py. This module makes the events: it claims and releases the ephemeral records of the
+metadata store, opens partitions and closes them.
 
-The ephemeral record is the truth about who should serve; that nobody else's writes succeed is the
-ledgers' business (fencing). When a broker vanishes, each survivor takes at once the partitions for
-which it is now preferred; a partition that nobody asked for so far stays unowned. One that another
-broker should have is handed on to it (balance.py).
+When a broker vanishes, each survivor takes at once the partitions for which it is now preferred. A
+partition that no client has used so far stays without an owner. Which partition another broker
+should have is decided by balance.py.
 """
 
 from __future__ import annotations
@@ -15,11 +14,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, NamedTuple
 
 import structlog
 
+from octavo.broker.cluster.claims import (
+    HERE,
+    ON_ITS_WAY,
+    WAITS,
+    Event,
+    Route,
+    State,
+    after,
+    begins_release,
+    known_route,
+    may,
+    route,
+)
 from octavo.broker.cluster.handing import Handed
 from octavo.broker.cluster.openings import Openings
 from octavo.broker.cluster.registry import BrokerRegistry, decode_broker
@@ -243,22 +256,23 @@ class Lookups:
         self._on_change(name)
 
 
-class _Local:
-    """A partition that is ours, or is about to be."""
+class Tenure:
+    """This broker's time with a partition: from its claim until it is closed or lost."""
 
     __slots__ = (
-        *("came", "end", "error", "former", "opened", "opening", "partition", "placed"),
-        *("since_s", "task"),
+        *("came", "end", "error", "former", "left", "name", "opened", "opening", "partition"),
+        *("placed", "since_s", "task"),
     )
 
-    def __init__(self, opening: PartitionOpening) -> None:
+    def __init__(self, name: PartitionName, opening: PartitionOpening) -> None:
+        self.name = name
         self.opening = opening
         self.end: PartitionEnd | None = None
-        """What its last owner said of how it was left, for the first attempt to open it."""
+        """How its last owner says that it left it, for the first attempt to open it."""
         self.placed = False
-        """It was given to us on purpose, whatever the preference says."""
+        """It was given to this broker on purpose, whatever the preference says."""
         self.came = ""
-        """By whom it was handed on, and why; empty: it was claimed."""
+        """Which broker handed it on, and why; empty: it was claimed."""
         self.former: BrokerInfo | None = None
         """The owner before, of what was claimed."""
         self.partition: Partition | None = None
@@ -267,8 +281,32 @@ class _Local:
         """When it was opened."""
         self.opened = asyncio.Event()
         """Set when it is open, or when `error` says why it is not (yet)."""
+        self.left = asyncio.Event()
+        """Set when this tenure is over."""
         self.error: OctavoError | None = None
         self.task: asyncio.Task[None] | None = None
+
+
+class _Holding:
+    """What this broker has of a partition that is not away: its state, and what belongs to it."""
+
+    __slots__ = ("expiry", "prepared", "release", "state", "successor", "tenure")
+
+    def __init__(self) -> None:
+        self.state = State.AWAY
+        self.tenure: Tenure | None = None
+        """In the states of `HERE`."""
+        self.prepared: PartitionOpening | None = None
+        """In `PREPARED`; it expires then."""
+        self.expiry: asyncio.TimerHandle | None = None
+        self.successor: BrokerInfo | None = None
+        """In `HANDED` and `FREED`, if it knows how the partition ends."""
+        self.release: asyncio.Task[None] | None = None
+        """The last one of its record."""
+
+
+_AWAY = _Holding()
+"""Of all partitions of which this broker has nothing."""
 
 
 class OwnershipManager:
@@ -292,17 +330,12 @@ class OwnershipManager:
         self._registry = registry
         self._spawn = spawn
         self._value = b""
-        self._local: dict[PartitionName, _Local] = {}
-        self._releasing: dict[PartitionName, int] = {}
-        """Whose owner records are being given up."""
+        self._holdings: dict[PartitionName, _Holding] = {}
+        """All that are not away."""
         self._names: dict[str, PartitionName] = {}
-        """Of `_local`, by the path of the ownership record."""
-        self._handing: dict[PartitionName, BrokerInfo | None] = {}
-        """On their way to others: not to be claimed by what a watch says. To whom, once drained."""
+        """Of those with a tenure, by the path of the ownership record."""
         self._awaited: dict[PartitionName, int] = {}
-        """Released by others a moment ago, and left to whom they have asked."""
-        self._prepared: dict[PartitionName, tuple[PartitionOpening, asyncio.TimerHandle]] = {}
-        """What others are about to hand to us."""
+        """Released by others a moment ago, and left to the brokers that they have asked."""
         self._outstanding: dict[PartitionName, None] = {}
         """Claimed here at some time, of topics that may stand still."""
         self._lookups = Lookups(ownership, spawn, self._owner_changed)
@@ -315,12 +348,10 @@ class OwnershipManager:
 
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
-        return {
-            "handing": len(self._handing),
-            "releasing": len(self._releasing),
-            "awaited": len(self._awaited),
-            "prepared": len(self._prepared),
-        }
+        states = Counter(holding.state for holding in self._holdings.values())
+        lasting = (State.AWAY, State.CLAIMING, State.SERVING)
+        under_way = {state.value: states[state] for state in State if state not in lasting}
+        return under_way | {"awaited": len(self._awaited)}
 
     def start(self, value: bytes) -> None:
         """`value` is what our claims say."""
@@ -329,10 +360,43 @@ class OwnershipManager:
     def open_partitions(self) -> list[Partition]:
         """All that are served here."""
         return [
-            local.partition
-            for local in self._local.values()
-            if local.partition is not None and local.partition.state in _SERVING
+            one.partition
+            for one in self.tenures()
+            if one.partition is not None and one.partition.state in _SERVING
         ]
+
+    def tenures(self) -> list[Tenure]:
+        """All partitions that are open here or about to be."""
+        return [one.tenure for one in self._holdings.values() if one.tenure is not None]
+
+    def count_on_their_way(self) -> int:
+        """How many partitions go from here to other brokers."""
+        return sum(one.state in ON_ITS_WAY for one in self._holdings.values())
+
+    def _of(self, name: PartitionName) -> _Holding:
+        return self._holdings.get(name, _AWAY)
+
+    def _tenure_of(self, name: PartitionName) -> Tenure | None:
+        return self._of(name).tenure
+
+    def _on(self, name: PartitionName, event: Event) -> _Holding:
+        """Have an event happen to a partition (claims.py). Its release begins where it is due."""
+        holding = self._holdings.get(name) or _Holding()
+        before, holding.state = holding.state, after(holding.state, event)
+        self._holdings[name] = holding
+        if before is State.PREPARED:
+            assert holding.expiry is not None
+            holding.expiry.cancel()
+            holding.expiry = None
+        if holding.prepared is not None and holding.state is not State.CLAIMING:
+            self._spawn(holding.prepared.close())
+            holding.prepared = None
+        if begins_release(before, holding.state):
+            # Before the task runs at all, the state keeps claims away.
+            holding.release = self._spawn(self._release(name, is_leftover=event is Event.RELEASE))
+        if holding.state is State.AWAY:
+            del self._holdings[name]
+        return holding
 
     def served_since(
         self, upto_s: float, *, placed: bool = True, after_s: float = -math.inf
@@ -342,37 +406,37 @@ class OwnershipManager:
         `placed`: also what was placed here on purpose. `after_s`: but not what is longer than that.
         """
         return [
-            (name, local.opening.settings().partitions)
-            for name, local in self._local.items()
-            if after_s < local.since_s <= upto_s
-            and local.partition is not None
-            and local.partition.state is PartitionState.OPEN
-            and (placed or not local.placed)
+            (one.name, one.opening.settings().partitions)
+            for one in self.tenures()
+            if after_s < one.since_s <= upto_s
+            and one.partition is not None
+            and one.partition.state is PartitionState.OPEN
+            and (placed or not one.placed)
         ]
 
     def may_be_handed_on(self, name: PartitionName) -> bool:
         """Whether it is open here, and not on its way already."""
-        return self.partitions_of(name) is not None and name not in self._handing
+        return self._of(name).state is State.SERVING
 
     def held_here(self, name: PartitionName) -> Held:
         """How a partition came to be here. Raises `NotOwner`."""
-        local = self._local.get(name)
-        if local is None or local.partition is None:
+        tenure = self._tenure_of(name)
+        if tenure is None or tenure.partition is None:
             raise NotOwner(f"{name} is not served by this broker")
-        settings, is_moving = local.opening.settings(), name in self._handing
-        came = local.came or self._how_claimed(local, local.partition.epoch)
-        return Held(settings.partitions, local.placed, local.since_s, is_moving, came)
+        settings, is_moving = tenure.opening.settings(), self._of(name).state in ON_ITS_WAY
+        came = tenure.came or self._how_claimed(tenure, tenure.partition.epoch)
+        return Held(settings.partitions, tenure.placed, tenure.since_s, is_moving, came)
 
-    def _how_claimed(self, local: _Local, epoch: int) -> str:
+    def _how_claimed(self, tenure: Tenure, epoch: int) -> str:
         if epoch <= 1:
             return ""
-        own, former = self._registry.own.broker_id, local.former
+        own, former = self._registry.own.broker_id, tenure.former
         if former is None:
             return "it was taken over, for the broker that served it before was gone or let it go"
         if former.broker_id == own:
             return f"{own} served it before, too, lost it or was started anew, and took it again"
         how = "ended or lost its session"
-        if self._registry.is_up_since(former.broker_id, local.since_s - _ENDED_WITHIN_S):
+        if self._registry.is_up_since(former.broker_id, tenure.since_s - _ENDED_WITHIN_S):
             how = "let it go"
         return f"{own} took it over, for {former.broker_id}, which served it before, {how}"
 
@@ -383,14 +447,14 @@ class OwnershipManager:
 
     def held(self) -> int:
         """How many partitions are served here, or being opened."""
-        return len(self._local)
+        return len(self._names)
 
     def partitions_of(self, name: PartitionName) -> int | None:
         """How many partitions its topic has, if this one is open here."""
-        local = self._local.get(name)
-        if local is None or local.partition is None:
+        tenure = self._tenure_of(name)
+        if tenure is None or tenure.partition is None:
             return None
-        return local.opening.settings().partitions
+        return tenure.opening.settings().partitions
 
     async def owner_of(
         self, name: PartitionName, *, forwarded: bool = False, incarnation: str | None = None
@@ -398,42 +462,51 @@ class OwnershipManager:
         """Who serves the partition; claims and opens it when nobody does and it should be us.
 
         `forwarded`: another broker sent the request here, believing that we should serve: claim
-        an unowned partition whatever the preference (ends ping-pong). `local` is true only when
+        an unowned partition whatever the preference (claims.py). `local` is true only when
         `partition` will succeed at once. `incarnation`: of which topic the partition must be.
         Raises `PartitionMoving`, `TopicNotFound`, `PartitionNotFound`, `PartitionUnavailable`,
         `TopicChanged`.
         """
         info = await self._check_exists(name, incarnation)
-        local = self._local.get(name)
-        if local is None:
-            if (heir := self._handing.get(name)) is not None:  # whoever calls may wait there
-                return Owner(heir.broker_id, heir.url, False, info.incarnation)
-            if name in self._prepared:
-                raise PartitionMoving(f"{name} is about to be given to this broker; ask again")
+        holding = self._of(name)
+        to = known_route(holding.state, has_successor=holding.successor is not None)
+        owner = None
+        if to is None:
             owner = await self._lookups.of(name).owner.value()
-            if owner is not None and owner.broker_id != self._registry.own.broker_id:
-                return Owner(owner.broker_id, owner.url, False, info.incarnation)
-            if self._stopping:
-                raise PartitionMoving(f"{name} is being handed over by this broker")
-            if name in self._releasing:
-                raise PartitionMoving(f"{name} is being released by this broker; ask again")
-            if name in self._handing:
-                raise PartitionMoving(f"{name} is being handed on by this broker; ask again")
-            preferred = self._preferred(name, info.settings)
-            # A record of ours that nobody is releasing is left over from a release that failed:
-            # as long as our session lives, nobody else can open the partition.
-            ours = owner is not None or preferred.broker_id == self._registry.own.broker_id
-            if not ours and not forwarded:
-                return Owner(preferred.broker_id, preferred.url, False, info.incarnation)
-            if owner is None and not forwarded and self._is_left(name):
-                raise PartitionMoving(f"{name} is being handed on; ask again")
-            local = self._claim(name, info.incarnation, info.settings)
-        if local.opening.incarnation != info.incarnation:  # also a claim that another call began
+            holding = self._of(name)
+            to = known_route(holding.state, has_successor=holding.successor is not None)
+        if to is None:
+            to = route(
+                holding.state,
+                owner and owner.broker_id,
+                self._registry.own.broker_id,
+                lambda: self._preferred(name, info.settings).broker_id,
+                is_forwarded=forwarded,
+                is_left=self._is_left(name),
+                is_stopping=self._stopping,
+            )
+        if to is Route.WAIT:
+            why = WAITS.get(holding.state)
+            why = why or ("is being handed " + ("over by this broker" if self._stopping else "on"))
+            raise PartitionMoving(f"{name} {why}; ask again")
+        if to is Route.HERE or to is Route.CLAIM:
+            return await self._here(name, info)
+        if to is Route.SUCCESSOR:
+            owner = holding.successor
+        elif to is Route.PREFERRED:
+            owner = self._preferred(name, info.settings)
+        assert owner is not None
+        return Owner(owner.broker_id, owner.url, False, info.incarnation)
+
+    async def _here(self, name: PartitionName, info: TopicInfo) -> Owner:
+        """This broker as the owner, once the partition is open here; claims it unless it is."""
+        tenure = self._claim(name, info.incarnation, info.settings)
+        if tenure.opening.incarnation != info.incarnation:  # also a claim that another call began
             info = await self._topics.newest(name.topic_name)
-            if local.opening.incarnation != info.incarnation:
-                self._abandon(local, "its topic was deleted")
+            if tenure.opening.incarnation != info.incarnation:
+                self._abandon(tenure, "its topic was deleted")
             raise PartitionMoving(f"{name} is of another topic than it was; ask again")
-        return await self._wait_until_open(name, local)
+        return await self._wait_until_open(tenure)
 
     def owner_changes(self, name: PartitionName) -> int:
         """How often the partition's owner has changed, as far as this broker has heard."""
@@ -449,22 +522,22 @@ class OwnershipManager:
 
     async def partition(self, name: PartitionName) -> Partition:
         """The local, open one. Raises `NotOwner`."""
-        local = self._local.get(name)
-        if local is None or local.partition is None:
+        tenure = self._tenure_of(name)
+        if tenure is None or tenure.partition is None:
             raise NotOwner(f"{name} is not served by this broker")
-        return local.partition
+        return tenure.partition
 
     def at_hand(self, name: PartitionName, incarnation: str) -> Partition | None:
         """The partition of this incarnation of its topic, if it is local and open, and no wait."""
-        local = self._local.get(name)
-        if local is None or local.error is not None or local.opening.incarnation != incarnation:
+        tenure = self._tenure_of(name)
+        if tenure is None or tenure.error is not None or tenure.opening.incarnation != incarnation:
             return None
-        return local.partition
+        return tenure.partition
 
     def other_at_hand(self, name: PartitionName, incarnation: str) -> Owner | None:
         """The live broker that serves the partition, if that is another one and is known."""
         owner = self._lookups.at_hand(name)
-        if owner is None or name in self._local or not self._registry.is_other(owner):
+        if owner is None or self._of(name).state in HERE or not self._registry.is_other(owner):
             return None
         return Owner(owner.broker_id, owner.url, False, incarnation)
 
@@ -481,25 +554,28 @@ class OwnershipManager:
 
     def topic_deleted(self, topic: TopicName) -> None:
         """Its partitions are served no more, nor looked up."""
-        for name in [name for name in self._local if name.topic_name == topic]:
-            self._abandon(self._local[name], "its topic was deleted")
+        for tenure in self.tenures():
+            if tenure.name.topic_name == topic:
+                self._abandon(tenure, "its topic was deleted")
         self._lookups.forget(topic)
 
     async def let_go(self, topic: TopicName, incarnation: str) -> list[int]:
         """Serve this incarnation no more; the partitions that were served here until now."""
         held = [
-            local
-            for name, local in self._local.items()
-            if name.topic_name == topic and local.opening.incarnation == incarnation
+            one
+            for one in self.tenures()
+            if one.name.topic_name == topic and one.opening.incarnation == incarnation
         ]
-        open_here = [local.partition for local in held if local.partition is not None]
+        open_here = [one.partition for one in held if one.partition is not None]
         served = [one.name.partition for one in open_here if one.state in _SERVING]
-        for local in held:
-            self._abandon(local, "its topic was deleted")
-        # A release that failed, or a claim that nobody waited for, has left a record of ours.
+        for one in held:
+            self._abandon(one, "its topic was deleted")
+        # A release that failed, or a claim for which no call waited, has left a record of ours.
         for name in [name for name in self._outstanding if name.topic_name == topic]:
-            if name not in self._local and name not in self._releasing:
-                self._spawn(self._release_quietly(name, claim=True))
+            if self._of(name).state is State.PREPARED:
+                self._on(name, Event.EXPIRE)
+            if may(self._of(name).state, Event.RELEASE):
+                self._on(name, Event.RELEASE)
         return served
 
     def take_no_more(self) -> None:
@@ -507,24 +583,26 @@ class OwnershipManager:
         self._leaving = True
 
     async def hand_over(self) -> None:
-        """Close every partition and release it; whoever is preferred then claims it at once.
+        """Close every partition and release it; the broker that is preferred claims it at once.
 
         Without a session they are let go of as they are: nothing can be written down of them, and
-        whoever takes one over recovers it.
+        the broker that takes one over recovers it.
         """
         self._leaving = self._stopping = True
-        for name in list(self._prepared):
-            self._unprepare(name)
+        for name, holding in list(self._holdings.items()):
+            if holding.state is State.PREPARED:
+                self._on(name, Event.EXPIRE)
         if not self._registry.has_session:
-            for local in list(self._local.values()):
-                self._abandon(local, "this broker stops, out of reach of its metadata store")
+            for tenure in self.tenures():
+                self._abandon(tenure, "this broker stops, out of reach of its metadata store")
         try:
             async with asyncio.timeout(self._config.handover_timeout_ms / 1000):
-                await asyncio.gather(*(self._hand_over(name) for name in list(self._local)))
+                await asyncio.gather(*(self._close(tenure) for tenure in self.tenures()))
         except TimeoutError:
-            _log.warning("handover_incomplete", partitions=[str(name) for name in self._local])
-            for local in list(self._local.values()):
-                self._abandon(local, "this broker is stopping")
+            left = self.tenures()
+            _log.warning("handover_incomplete", partitions=[str(one.name) for one in left])
+            for tenure in left:
+                self._abandon(tenure, "this broker is stopping")
         self._lookups.forget()
 
     async def hand_on(
@@ -535,32 +613,43 @@ class OwnershipManager:
         ask: Callable[[str, PartitionEnd | None], Coroutine[Any, Any, None]],
         timeout_s: float,
     ) -> BrokerInfo | None:
-        """Hand a partition to an heir, and return who has it then; None: still this one.
+        """Hand a partition to an heir, and return the owner that it has then; None: this broker.
 
         `foretell` has the heir make ready; false: it will not take it, and nothing is done.
-        `ask(incarnation, end)` has it take what was released; taken back if nobody has it within
-        `timeout_s`.
+        `ask(incarnation, end)` has it take what was released. If no broker has it within
+        `timeout_s`, this one takes it back.
         """
-        local = self._local.get(name)
-        if local is None or local.partition is None or self._stopping or name in self._handing:
+        tenure = self._tenure_of(name)
+        if self._stopping or self._of(name).state is not State.SERVING:
             return None
-        lookup = self._lookups.of(name)
-        self._handing[name] = None
+        assert tenure is not None
+        assert tenure.partition is not None
+        self._on(name, Event.OFFER)
+        is_ready = False
         try:
-            if not await foretell(local.partition.foretell()) or self._local.get(name) is not local:
-                return None
-            taking: asyncio.Task[None] | None = None
-            end: PartitionEnd | None = None
+            is_ready = await foretell(tenure.partition.foretell())
+        finally:
+            if self._is_offered(tenure) and not is_ready:
+                self._on(name, Event.DECLINED)
+        if not self._is_offered(tenure):
+            return None
+        self._on(name, Event.YIELD)
+        incarnation, lookup = tenure.opening.incarnation, self._lookups.of(name)
+        taking: asyncio.Task[None] | None = None
+        end: PartitionEnd | None = None
+        owner: BrokerInfo | None = None
 
-            def drained(left: PartitionEnd | None) -> None:
-                nonlocal end, taking
-                if (end := left) is not None:  # the ledgers are being closed beside it
-                    self._handing[name] = heir
-                    taking = self._spawn(ask(local.opening.incarnation, end))
+        def drained(left: PartitionEnd | None) -> None:
+            nonlocal end, taking
+            holding = self._leave(tenure, Event.CLOSED, "was handed over")
+            if (end := left) is not None:  # the ledgers are being closed beside it
+                holding.successor = heir
+                taking = self._spawn(ask(incarnation, end))
 
+        try:
             try:
                 async with asyncio.timeout(self._config.handover_timeout_ms / 1000):
-                    await self._hand_off(name, local, local.partition, drained)
+                    await self._hand_off(tenure, tenure.partition, drained)
             except TimeoutError:
                 _log.warning("handover_incomplete", partitions=[str(name)])
             with contextlib.suppress(TimeoutError, OctavoError):
@@ -568,13 +657,24 @@ class OwnershipManager:
                     if taking is not None:
                         await asyncio.wait((taking,))
                         lookup.alarm()
-                    owner = await lookup.until_owned(lambda: ask(local.opening.incarnation, end))
-                    return owner if owner.broker_id != self._registry.own.broker_id else None
+                    owner = await lookup.until_owned(lambda: ask(incarnation, end))
         finally:
-            del self._handing[name]
-        if not self._stopping:
-            self._claim(name, local.opening.incarnation, local.opening.settings())
-        return None
+            is_back = owner is None or owner.broker_id == self._registry.own.broker_id
+            self._end_hand_over(tenure, take_back=is_back and not self._stopping)
+        return None if is_back else owner
+
+    def _is_offered(self, tenure: Tenure) -> bool:
+        holding = self._of(tenure.name)
+        return holding.tenure is tenure and holding.state is State.OFFERED
+
+    def _end_hand_over(self, tenure: Tenure, *, take_back: bool) -> None:
+        """The successor serves the partition; or it does not, and this broker takes it back."""
+        name, opening = tenure.name, tenure.opening
+        self._of(name).successor = None
+        if take_back and self._of(name).state is State.FREED:
+            self._claim(name, opening.incarnation, opening.settings(), Event.TAKE_BACK)
+        else:
+            self._on(name, Event.TAKE_BACK if take_back else Event.SETTLED)
 
     async def prepare(self, name: PartitionName, foretold: Foretold) -> None:
         """Make ready to be given a partition, soon. Raises what making ledgers raises.
@@ -583,24 +683,24 @@ class OwnershipManager:
         `TopicChanged`.
         """
         info = await self._known(name, foretold.incarnation)
-        if self._leaving or name in self._local:
-            raise PartitionMoving(f"{name} cannot be given to this broker now")
-        self._unprepare(name)
+        self._check_may_be_given(name)
         opening = self._opening(name, info.incarnation, info.settings)
         await opening.opener.prepare(foretold)
-        self._unprepare(name)
-        timer = asyncio.get_running_loop().call_later(
-            self._config.handover_timeout_ms / 1000, self._unprepare, name
+        try:
+            self._check_may_be_given(name)
+        except PartitionMoving:
+            await opening.close()
+            raise
+        holding = self._on(name, Event.PREPARE)  # what was made for an earlier promise is closed
+        holding.prepared = opening
+        holding.expiry = asyncio.get_running_loop().call_later(
+            self._config.handover_timeout_ms / 1000, self._on, name, Event.EXPIRE
         )
-        self._prepared[name] = opening, timer
         self._lookups.of(name)  # under its watch from now on
 
-    def _unprepare(self, name: PartitionName) -> None:
-        """It did not come, or comes anew."""
-        opening, timer = self._prepared.pop(name, (None, None))
-        if opening is not None and timer is not None:
-            timer.cancel()
-            self._spawn(opening.close())
+    def _check_may_be_given(self, name: PartitionName) -> None:
+        if self._leaving or not may(self._of(name).state, Event.PREPARE):
+            raise PartitionMoving(f"{name} cannot be given to this broker now")
 
     async def take(self, name: PartitionName, handed: Handed) -> None:
         """Claim what its owner has released for us, and return when it is open.
@@ -608,20 +708,20 @@ class OwnershipManager:
         Raises `PartitionMoving` when another broker has it, and as `owner_of` does.
         """
         info = await self._known(name, handed.incarnation)
-        expected = name in self._prepared or name in self._local
-        if self._stopping or (self._leaving and not expected):
+        state = self._of(name).state
+        is_expected = state is State.PREPARED or state in HERE
+        if self._stopping or (self._leaving and not is_expected):
             raise PartitionMoving(f"{name} cannot be given to this broker: it stops")
-        # No look at who owns it: the claim tells, and no watch can be late for that.
-        local = self._local.get(name)
-        if local is None:
-            if name in self._handing or name in self._releasing:
-                raise PartitionMoving(f"{name} is on its way from this broker; ask again")
-            local = self._claim(name, info.incarnation, info.settings)
-            local.end = handed.end
-        await self._wait_until_open(name, local)
-        local.placed = handed.placed
+        # No look at the record's owner: the claim tells, and no watch can be late for that.
+        if state not in HERE and not may(state, Event.CLAIM):
+            raise PartitionMoving(f"{name} is on its way from this broker; ask again")
+        tenure = self._claim(name, info.incarnation, info.settings)
+        if state not in HERE:
+            tenure.end = handed.end
+        await self._wait_until_open(tenure)
+        tenure.placed = handed.placed
         if handed.by:
-            local.came = f"{handed.by} handed it on: {handed.why}"
+            tenure.came = f"{handed.by} handed it on: {handed.why}"
 
     async def _known(self, name: PartitionName, incarnation: str) -> TopicInfo:
         """The topic of that incarnation, also when we had not heard that it was made anew."""
@@ -635,33 +735,41 @@ class OwnershipManager:
 
     async def open_anew(self, name: PartitionName, *, placed: bool) -> None:
         """Close a partition in good order, and open it here again."""
-        local = self._local.get(name)
-        if local is None or self._stopping:
+        tenure = self._tenure_of(name)
+        if tenure is None or self._stopping or self._of(name).state is not State.SERVING:
             raise NotOwner(f"{name} is not served by this broker")
-        await self._hand_over(name)
-        again = self._claim(name, local.opening.incarnation, local.opening.settings())
+        await self._close(tenure)
+        if not may(self._of(name).state, Event.CLAIM) and self._tenure_of(name) is None:
+            raise PartitionMoving(f"{name} is being released by this broker; ask again")
+        again = self._claim(name, tenure.opening.incarnation, tenure.opening.settings())
         again.placed = placed
         again.came = f"{self._registry.own.broker_id} closed and opened it anew, for an unload"
-        await self._wait_until_open(name, again)
+        await self._wait_until_open(again)
 
     # Claims
 
-    def _claim(self, name: PartitionName, incarnation: str, settings: TopicSettings) -> _Local:
+    def _claim(
+        self,
+        name: PartitionName,
+        incarnation: str,
+        settings: TopicSettings,
+        event: Event = Event.CLAIM,
+    ) -> Tenure:
         """Begin to claim and open; idempotent while that is under way."""
-        local = self._local.get(name)
-        if local is None:
-            opening, timer = self._prepared.pop(name, (None, None))
-            if timer is not None:
-                timer.cancel()
-            if opening is None or opening.incarnation != incarnation:
-                if opening is not None:
-                    self._spawn(opening.close())
-                opening = self._opening(name, incarnation, settings)
-            local = self._local[name] = _Local(opening)
-            self._names[owner_path(*name)] = name
-            self._outstanding[name] = None
-            local.task = asyncio.create_task(self._run(name, local), name=f"claim {name}")
-        return local
+        holding = self._of(name)
+        if holding.tenure is not None:
+            return holding.tenure
+        holding = self._on(name, event)
+        opening, holding.prepared = holding.prepared, None
+        if opening is not None and opening.incarnation != incarnation:
+            self._spawn(opening.close())
+            opening = None
+        tenure = Tenure(name, opening or self._opening(name, incarnation, settings))
+        holding.tenure = tenure
+        self._names[owner_path(*name)] = name
+        self._outstanding[name] = None
+        tenure.task = asyncio.create_task(self._run(tenure), name=f"claim {name}")
+        return tenure
 
     def _opening(
         self, name: PartitionName, incarnation: str, settings: TopicSettings
@@ -671,38 +779,39 @@ class OwnershipManager:
 
         return PartitionOpening(name, incarnation, self._context, newest, self._partition_lost)
 
-    async def _run(self, name: PartitionName, local: _Local) -> None:
+    async def _run(self, tenure: Tenure) -> None:
         """Claim, then open, again and again until it is open or turns out to be another's."""
         pauses = self._context.reopen_pauses()
-        path = owner_path(*name)
-        while self._local.get(name) is local:
+        name, path = tenure.name, owner_path(*tenure.name)
+        while self._tenure_of(name) is tenure:
             try:
                 partition = None
-                end, local.end = local.end, None
+                end, tenure.end = tenure.end, None
                 if end is not None:
-                    partition = await local.opening.open_as_left(
+                    partition = await tenure.opening.open_as_left(
                         end, lambda: self._claim_given(path)
                     )
                 if partition is None:
-                    async with self._openings.turn(local):
+                    async with self._openings.turn(tenure):
                         if end is None:
                             await self._claim_record(path)
-                        partition = await local.opening.open()
-                self._opened(name, local, partition)
+                        partition = await tenure.opening.open()
+                self._opened(tenure, partition)
                 return
             except _Claimed as claimed:
-                self._forget(name, local, NotOwner(f"{name} was claimed by another broker"))
+                if self._tenure_of(name) is tenure:
+                    self._leave(tenure, Event.TAKEN, "was claimed by another broker")
                 self._lookups.note(name, decode_broker(claimed.owner))
                 return
             except (OwnershipLost, RecordNotFound, TopicNotFound) as error:
                 self._topics.forget(name.topic_name)  # we may not have heard of its deletion
-                self._forget(name, local, NotOwner(f"{name}: {error}"))
-                await self._release_quietly(name)
+                if self._tenure_of(name) is tenure:
+                    self._leave(tenure, Event.LOST, f"cannot be opened: {error}")
                 return
             except Exception as error:  # a bug must not leave everybody waiting in silence
                 reason = str(error) if isinstance(error, OctavoError) else repr(error)
-                local.error = unavailable(f"{name} cannot be opened: {reason}", error)
-                local.opened.set()
+                tenure.error = unavailable(f"{name} cannot be opened: {reason}", error)
+                tenure.opened.set()
                 bug = None if isinstance(error, OctavoError) else error
                 _log.warning(
                     "partition_not_opened", partition=str(name), reason=reason, exc_info=bug
@@ -729,129 +838,129 @@ class OwnershipManager:
             await asyncio.sleep(_GIVEN_PAUSE_S)
         raise _Claimed(giver or b"")
 
-    def _opened(self, name: PartitionName, local: _Local, partition: Partition) -> None:
-        if self._local.get(name) is not local:
+    def _opened(self, tenure: Tenure, partition: Partition) -> None:
+        name = tenure.name
+        if self._tenure_of(name) is not tenure:
             partition.abandon("its claim was lost while it was being opened")
             return
-        local.partition = partition
-        local.error = None
-        local.since_s = asyncio.get_running_loop().time()
-        local.former = self._lookups.former_owner(name)
-        local.opened.set()
+        self._on(name, Event.OPENED)
+        tenure.partition = partition
+        tenure.error = None
+        tenure.since_s = asyncio.get_running_loop().time()
+        tenure.former = self._lookups.former_owner(name)
+        tenure.opened.set()
         self._lookups.note(name, self._registry.own)
 
-    async def _wait_until_open(self, name: PartitionName, local: _Local) -> Owner:
-        if not local.opened.is_set():  # else each call of a served partition would set a timer
-            self._openings.hurry(local)
+    async def _wait_until_open(self, tenure: Tenure) -> Owner:
+        name = tenure.name
+        if not tenure.opened.is_set():  # else each call of a served partition would set a timer
+            self._openings.hurry(tenure)
             try:
                 async with asyncio.timeout(self._config.claim_wait_ms / 1000):
-                    await local.opened.wait()
+                    await tenure.opened.wait()
             except TimeoutError:
                 raise PartitionMoving(f"{name} is being opened by this broker; ask again") from None
-        if isinstance(local.error, NotOwner):
-            raise PartitionMoving(f"{local.error}; ask again")
-        if local.error is not None:
-            raise local.error
+        if isinstance(tenure.error, NotOwner):
+            raise PartitionMoving(f"{tenure.error}; ask again")
+        if tenure.error is not None:
+            raise tenure.error
         own = self._registry.own
-        return Owner(own.broker_id, own.url, True, local.opening.incarnation)
+        return Owner(own.broker_id, own.url, True, tenure.opening.incarnation)
 
-    def _forget(self, name: PartitionName, local: _Local, error: NotOwner) -> None:
-        if self._local.get(name) is local:
-            del self._local[name]
-            del self._names[owner_path(*name)]
-            if local.partition is None:
-                self._spawn(local.opening.close())
-        local.error = error
-        local.opened.set()
+    def _leave(self, tenure: Tenure, event: Event, why: str) -> _Holding:
+        """End a tenure that lasts: by an event after which the partition is not here any more."""
+        name = tenure.name
+        holding = self._holdings[name]
+        assert holding.tenure is tenure
+        holding.tenure = None
+        del self._names[owner_path(*name)]
+        self._on(name, event)
+        assert holding.state not in HERE
+        if tenure.partition is None:
+            self._spawn(tenure.opening.close())
+        tenure.error = NotOwner(f"{name} {why}")
+        tenure.opened.set()
+        tenure.left.set()
+        return holding
 
     def _claim_lost(self, path: str) -> None:
         """Our session is over: others may own the partition any moment. Stop acking now."""
-        local = self._local.get(self._names.get(path, _NOWHERE))
-        if local is not None:
-            self._abandon(local, "this broker's session has ended")
+        tenure = self._tenure_of(self._names.get(path, _NOWHERE))
+        if tenure is not None:
+            self._abandon(tenure, "this broker's session has ended")
 
-    def _abandon(self, local: _Local, why: str) -> None:
-        """It is somebody else's, or may be any moment: serve it no more, or cease opening it."""
-        if local.partition is not None:
-            local.partition.abandon(why)
+    def _abandon(self, tenure: Tenure, why: str) -> None:
+        """Serve it no more, or cease opening it: it may be another broker's any moment."""
+        if tenure.partition is not None:
+            tenure.partition.abandon(why)  # which calls `_partition_lost`, unless it is closing
         else:
-            _log.warning("partition_lost", partition=str(local.opening.name), reason=why)
-            self._lost(local)
+            _log.warning("partition_lost", partition=str(tenure.name), reason=why)
+            self._lost(tenure)
 
     def _partition_lost(self, partition: Partition) -> None:
-        local = self._local.get(partition.name)
-        if local is not None and local.partition is partition:
-            self._lost(local)
+        tenure = self._tenure_of(partition.name)
+        if tenure is not None and tenure.partition is partition:
+            self._lost(tenure)
 
-    def _lost(self, local: _Local) -> None:
-        name = local.opening.name
-        self._forget(name, local, NotOwner(f"{name} was lost"))
-        if local.task is not None:
-            local.task.cancel()
-        self._spawn(self._release_quietly(name))
+    def _lost(self, tenure: Tenure) -> None:
+        self._leave(tenure, Event.LOST, "was lost")
+        if tenure.task is not None:
+            tenure.task.cancel()
 
-    def _release_quietly(
-        self, name: PartitionName, *, claim: bool = False
-    ) -> Coroutine[Any, Any, None]:
-        # Noted at once, not when it first runs: a claim in between would hold what is given up.
-        self._releasing[name] = self._releasing.get(name, 0) + 1
-        return self._release_noted(name, claim=claim)
+    async def _release(self, name: PartitionName, *, is_leftover: bool) -> None:
+        """Release the record; whatever comes of it, a claim is possible afterwards.
 
-    async def _release_noted(self, name: PartitionName, *, claim: bool) -> None:
-        """`claim`: a record of ours may stand that is not known to be ours."""
+        `is_leftover`: a record of ours may stand that is not known to be ours.
+        """
         path = owner_path(*name)
         try:
-            if claim and await self._ownership.owner(path) == self._value:
+            if is_leftover and await self._ownership.owner(path) == self._value:
                 await self._ownership.claim(path, self._value)
             await self._ownership.release(path)
-            if claim:
+            if is_leftover:
                 self._outstanding.pop(name, None)
             self._lookups.released(name)
         except OctavoError as error:
             _log.warning("claim_not_released", path=path, reason=str(error))
         finally:
-            self._releasing[name] -= 1
-            if not self._releasing[name]:
-                del self._releasing[name]
+            self._on(name, Event.RELEASED)
 
     async def _hand_off(
         self,
-        name: PartitionName,
-        local: _Local,
+        tenure: Tenure,
         partition: Partition,
         on_drained: Callable[[PartitionEnd | None], None],
     ) -> None:
         """Close it for an heir, and release it meanwhile: what was under way is stored by then."""
-        released: asyncio.Task[None] | None = None
-
-        def drained(end: PartitionEnd | None) -> None:
-            nonlocal released
-            self._forget(name, local, NotOwner(f"{name} was handed over"))
-            released = self._spawn(self._release_quietly(name))
-            on_drained(end)
-
+        holding = self._holdings[tenure.name]
         try:
-            await partition.hand_off(drained)
+            await partition.hand_off(on_drained)
         finally:
-            if released is None:
-                drained(None)
-        if released is not None:
-            await asyncio.wait((released,))
+            if not tenure.left.is_set():
+                on_drained(None)
+        assert holding.release is not None
+        await asyncio.wait((holding.release,))
 
-    async def _hand_over(self, name: PartitionName) -> None:
-        local = self._local.get(name)
-        if local is None:
+    async def _close(self, tenure: Tenure) -> None:
+        """Close it in good order, and release its record."""
+        name = tenure.name
+        if self._tenure_of(name) is not tenure:
             return
-        if local.task is not None and not local.task.done():
-            local.task.cancel()
-            await asyncio.gather(local.task, return_exceptions=True)
-        try:
-            if local.partition is not None:
-                await local.partition.close(graceful=True)
-        finally:
-            self._forget(name, local, NotOwner(f"{name} was handed over"))
-            released = self._spawn(self._release_quietly(name))
-        await asyncio.wait((released,))
+        holding = self._holdings[name]
+        if tenure.task is not None and not tenure.task.done():
+            tenure.task.cancel()
+            await asyncio.gather(tenure.task, return_exceptions=True)
+        if holding.state in (State.YIELDING, State.CLOSING):  # another task closes it
+            await tenure.left.wait()
+        elif holding.tenure is tenure:
+            try:
+                if tenure.partition is not None:
+                    self._on(name, Event.CLOSE)
+                    await tenure.partition.close(graceful=True)
+            finally:
+                self._leave(tenure, Event.CLOSED, "was handed over")
+        if holding.release is not None:
+            await asyncio.wait((holding.release,))
 
     def _preferred(self, name: PartitionName, settings: TopicSettings) -> BrokerInfo:
         return self._registry.preferred(name.topic_name, settings.partitions)[name.partition]
@@ -889,7 +998,7 @@ class OwnershipManager:
 
     def _is_left(self, name: PartitionName) -> bool:
         """Whether a living broker has just released it, for whom it has asked to take it."""
-        if name in self._prepared:  # it is we who will be asked
+        if self._of(name).state is State.PREPARED:  # this broker will be asked
             return True
         before = self._lookups.released_by(name, asyncio.get_running_loop().time())
         return before is not None and self._registry.is_other(before)
@@ -897,18 +1006,20 @@ class OwnershipManager:
     async def _take_if_free(self, name: PartitionName, *, used: bool) -> None:
         """Claim an unowned partition that we are preferred for, if it is in use."""
         try:
-            if name in self._handing:
+            state = self._of(name).state
+            if state in HERE or self._stopping:
+                if state not in ON_ITS_WAY:
+                    await self._verify_own(name)
                 return
-            if name in self._local or self._stopping:
-                await self._verify_own(name)
+            if not may(state, Event.CLAIM):
                 return
             info = await self._check_exists(name)
             own = self._preferred(name, info.settings).broker_id == self._registry.own.broker_id
             if (
                 own
                 and await self._lookups.of(name).owner.newest() is None
-                and name not in self._releasing
                 and (used or (await self._records.read_partition(*name))[0].epoch)
+                and may(self._of(name).state, Event.CLAIM)
             ):
                 self._claim(name, info.incarnation, info.settings)
         except (TopicNotFound, PartitionNotFound, RecordNotFound):
@@ -921,12 +1032,12 @@ class OwnershipManager:
 
     async def _verify_own(self, name: PartitionName) -> None:
         """Somebody touched the record of a partition that is served here: is it still ours?"""
-        local = self._local.get(name)
-        if local is None or local.partition is None:
+        tenure = self._tenure_of(name)
+        if tenure is None or tenure.partition is None:
             return
         owner = await self._ownership.owner(owner_path(*name))
-        if owner != self._value and self._local.get(name) is local:
-            self._abandon(local, "its ownership record is gone")
+        if owner != self._value and self._tenure_of(name) is tenure:
+            self._abandon(tenure, "its ownership record is gone")
 
     async def _reconcile(self) -> None:
         pauses = self._context.reopen_pauses()
@@ -953,7 +1064,7 @@ class OwnershipManager:
                 self._registry.preferred(topic.name, topic.settings.partitions)
             )
             if broker.broker_id == own.broker_id
-            and (name := topic.name.partition(number)) not in self._local
+            and self._of(name := topic.name.partition(number)).state not in HERE
         ]
         for start in range(0, len(wanted), _LOOKUPS_AT_ONCE):
             batch = wanted[start : start + _LOOKUPS_AT_ONCE]

@@ -132,7 +132,9 @@ async def test_a_broker_that_is_emptied_says_so(cluster: Cluster) -> None:
     one.broker.foretell_peer = never
     await one.broker.drain()
     held = one.broker.ownership.open_partitions()
-    await until(lambda: len(one.broker.ownership._handing) == len(held), "all are on their way")
+    await until(
+        lambda: one.broker.ownership.count_on_their_way() == len(held), "all are on their way"
+    )
     assert "being handed on" in one.broker.balance.place_of(mine).why
     assert "even spread" in two.broker.balance.place_of(
         two.broker.ownership.open_partitions()[0].name

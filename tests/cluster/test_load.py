@@ -64,10 +64,10 @@ class Hour:
     def _date_what_was_opened(self) -> None:
         """By this clock, which is far ahead of the loop's."""
         for one in self.running:
-            for local in one.broker.ownership._local.values():
-                if local not in self._opened:
-                    self._opened.add(local)
-                    local.since_s = self.now_s()
+            for tenure in one.broker.ownership.tenures():
+                if tenure not in self._opened:
+                    self._opened.add(tenure)
+                    tenure.since_s = self.now_s()
 
     def _have_heard(self) -> bool:
         return all(

@@ -10,6 +10,7 @@ from tests.model import (
     m5_striping,
     m6_crash,
     m7_chain,
+    m8_claims,
 )
 from tests.model.model import Model
 
@@ -30,5 +31,8 @@ MODELS: dict[str, Model] = {
         m7_chain.ROLLS,
         m7_chain.LOST,
         m7_chain.THREE,
+        m8_claims.MODEL,
+        m8_claims.SESSIONS,
+        m8_claims.BOTH,
     )
 }

@@ -199,8 +199,8 @@ class Fleet:
         """Whoever drained and placed things takes it back."""
         for one in self.brokers.values():
             if one.broker is not None:
-                for local in one.broker.ownership._local.values():
-                    local.placed = False
+                for tenure in one.broker.ownership.tenures():
+                    tenure.placed = False
                 if one.broker.registry.is_draining:
                     self._spawn(one, one.broker.undrain, "undrained")
 

@@ -93,12 +93,9 @@ KEPT: Mapping[str, str] = {
         broker.cluster.letters:Turns._doubtful
         broker.cluster.letters:Turns._shares broker.cluster.ownership:Lookups._lookups
         broker.cluster.ownership:OwnershipManager._awaited
-        broker.cluster.ownership:OwnershipManager._handing
-        broker.cluster.ownership:OwnershipManager._local
+        broker.cluster.ownership:OwnershipManager._holdings
         broker.cluster.ownership:OwnershipManager._names
         broker.cluster.ownership:OwnershipManager._outstanding
-        broker.cluster.ownership:OwnershipManager._prepared
-        broker.cluster.ownership:OwnershipManager._releasing
         broker.cluster.standing:Standings._others broker.cluster.topics:Topics._known
         broker.cluster.topics:Topics._namespaces broker.http.groups:Groups._kept
         client.client:AsyncClient._looked_at client.client:AsyncClient._own_producers

@@ -49,8 +49,8 @@ MUTANTS = (
         (
             Edit(
                 "octavo.broker.cluster.ownership:OwnershipManager._hand_off",
-                "await partition.hand_off(drained)",
-                "drained(None)",
+                "await partition.hand_off(on_drained)",
+                "on_drained(None)",
             ),
         ),
         PROFILE,

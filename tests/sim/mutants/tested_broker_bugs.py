@@ -357,8 +357,8 @@ BUGS = (
         "issues/test_bound_to_a_topic_and_stored_in_its_namesake.py",
         (
             Edit(
-                "octavo.broker.cluster.ownership:OwnershipManager.owner_of",
-                "if local.opening.incarnation != info.incarnation:  # also",
+                "octavo.broker.cluster.ownership:OwnershipManager._here",
+                "if tenure.opening.incarnation != info.incarnation:  # also",
                 "if False:  # also",
             ),
         ),

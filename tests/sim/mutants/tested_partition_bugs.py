@@ -288,9 +288,9 @@ BUGS = (
         "issues/test_release_that_failed_is_for_ever.py",
         (
             Edit(
-                "octavo.broker.cluster.ownership:OwnershipManager.owner_of",
-                "ours = owner is not None or preferred.broker_id == self._registry.own.broker_id",
-                "ours = preferred.broker_id == self._registry.own.broker_id",
+                "octavo.broker.cluster.claims:route",
+                "if owner is None and not is_forwarded:",
+                "if not is_forwarded:",
             ),
         ),
     ),
@@ -304,8 +304,8 @@ BUGS = (
         "issues/test_release_that_failed_is_for_ever.py",
         (
             Edit(
-                "octavo.broker.cluster.ownership:OwnershipManager._release_noted",
-                "        if claim and await self._ownership.owner(path) == self._value:\n"
+                "octavo.broker.cluster.ownership:OwnershipManager._release",
+                "        if is_leftover and await self._ownership.owner(path) == self._value:\n"
                 "            await self._ownership.claim(path, self._value)\n",
                 "",
             ),

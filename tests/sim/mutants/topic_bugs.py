@@ -109,9 +109,9 @@ MUTANTS = (
         (
             Edit(
                 "octavo.broker.cluster.ownership:OwnershipManager._claim_lost",
-                "if local is not None:\n"
-                '        self._abandon(local, "this broker\'s session has ended")',
-                "del local",
+                "if tenure is not None:\n"
+                '        self._abandon(tenure, "this broker\'s session has ended")',
+                "del tenure",
             ),
             Edit(
                 "octavo.broker.log.record:PartitionRecordKeeper._put",

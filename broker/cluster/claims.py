@@ -1,0 +1,184 @@
+"""The states of a partition at one broker, and the state that follows each event. Pure.
+
+`TABLE` is the whole rule; an event that it does not have for a state cannot happen in it.
+
+    given by its owner    AWAY ── PREPARE ─▶ PREPARED ── CLAIM ─▶ CLAIMING
+    claimed               AWAY ── CLAIM ─▶ CLAIMING ── OPENED ─▶ SERVING      TAKEN: AWAY
+    lost                  CLAIMING, SERVING, OFFERED ── LOST ─▶ RELEASING ── RELEASED ─▶ AWAY
+    closed                SERVING ── CLOSE ─▶ CLOSING ── CLOSED ─▶ RELEASING ── RELEASED ─▶ AWAY
+    handed on             SERVING ── OFFER ─▶ OFFERED ── YIELD ─▶ YIELDING ── CLOSED ─▶ HANDED
+                          HANDED ── RELEASED ─▶ FREED ── SETTLED ─▶ AWAY      TAKE_BACK: CLAIMING
+
+The ephemeral record of a partition says which broker should serve it. A broker must not claim a
+record that it is releasing: the release would delete the claim. So a release has states of its own
+(`RELEASING`, `HANDED`), and a claim is possible in the others only. That two brokers that believe
+to be the owner cannot both store is not decided here but by the fencing of ledgers.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+
+
+class State(enum.Enum):
+    """Of one partition at one broker."""
+
+    AWAY = "away"
+    """Nothing of it is here: another broker owns it, or no broker does."""
+    PREPARED = "prepared"
+    """Its owner is about to hand it to this broker, which has made the ledgers for it."""
+    CLAIMING = "claiming"
+    """This broker tries to claim its record and to open it, until it is open or another's."""
+    SERVING = "serving"
+    """It is open here."""
+    OFFERED = "offered"
+    """It is open here, while the broker that shall have it makes ready."""
+    YIELDING = "yielding"
+    """It is being closed for the broker that is ready for it."""
+    CLOSING = "closing"
+    """It is being closed, for an unload or because this broker stops."""
+    HANDED = "handed"
+    """It is closed, its record is being released, and the broker that is ready is to claim it."""
+    FREED = "freed"
+    """The same; the record has been released."""
+    RELEASING = "releasing"
+    """It is closed, and its record is being released for whichever broker is preferred."""
+
+
+class Event(enum.Enum):
+    """What happens to a partition at a broker."""
+
+    PREPARE = "its owner says that it will hand it to this broker"
+    EXPIRE = "its owner did not hand it to this broker in time"
+    CLAIM = "this broker is to serve it"
+    TAKEN = "the claim of another broker stands"
+    OPENED = "it is open"
+    LOST = "the session is over, or its ledger is fenced, or its topic is deleted"
+    OFFER = "another broker is to have it, and is asked to make ready"
+    DECLINED = "that broker will not have it"
+    YIELD = "that broker is ready for it"
+    CLOSE = "it is to be closed for nobody in particular"
+    CLOSED = "nothing is under way in it any more"
+    SETTLED = "the broker that was asked to claim it serves it, or this one stops"
+    TAKE_BACK = "no broker has claimed it in time"
+    RELEASE = "a record of this broker may stand that a failed release has left"
+    RELEASED = "its release is over, with or without success"
+
+
+S, E = State, Event
+TABLE: Mapping[tuple[State, Event], State] = {
+    (S.AWAY, E.PREPARE): S.PREPARED,
+    (S.AWAY, E.CLAIM): S.CLAIMING,
+    (S.AWAY, E.RELEASE): S.RELEASING,
+    (S.PREPARED, E.PREPARE): S.PREPARED,
+    (S.PREPARED, E.EXPIRE): S.AWAY,
+    (S.PREPARED, E.CLAIM): S.CLAIMING,
+    (S.CLAIMING, E.OPENED): S.SERVING,
+    (S.CLAIMING, E.TAKEN): S.AWAY,
+    (S.CLAIMING, E.LOST): S.RELEASING,
+    (S.CLAIMING, E.CLOSED): S.RELEASING,
+    (S.SERVING, E.LOST): S.RELEASING,
+    (S.SERVING, E.OFFER): S.OFFERED,
+    (S.SERVING, E.CLOSE): S.CLOSING,
+    (S.OFFERED, E.LOST): S.RELEASING,
+    (S.OFFERED, E.DECLINED): S.SERVING,
+    (S.OFFERED, E.YIELD): S.YIELDING,
+    (S.OFFERED, E.CLOSE): S.CLOSING,
+    (S.YIELDING, E.CLOSED): S.HANDED,
+    (S.CLOSING, E.CLOSED): S.RELEASING,
+    (S.HANDED, E.RELEASED): S.FREED,
+    (S.HANDED, E.SETTLED): S.RELEASING,
+    (S.HANDED, E.TAKE_BACK): S.RELEASING,  # a claim now would be deleted by the release
+    (S.FREED, E.SETTLED): S.AWAY,
+    (S.FREED, E.TAKE_BACK): S.CLAIMING,
+    (S.FREED, E.RELEASE): S.HANDED,
+    (S.RELEASING, E.RELEASED): S.AWAY,
+}
+
+HERE = frozenset((S.CLAIMING, S.SERVING, S.OFFERED, S.YIELDING, S.CLOSING))
+"""It is open here or about to be, and has not been closed yet."""
+ON_ITS_WAY = frozenset((S.OFFERED, S.YIELDING, S.HANDED, S.FREED))
+"""It goes from here to another broker."""
+_RELEASES = frozenset((S.HANDED, S.RELEASING))
+"""Its record is being released."""
+
+
+def after(state: State, event: Event) -> State:
+    """Return the state that follows. Raises `AssertionError` if the event cannot happen in it."""
+    try:
+        return TABLE[state, event]
+    except KeyError:
+        raise AssertionError(f"a partition that is {state.value}: {event.value}") from None
+
+
+def may(state: State, event: Event) -> bool:
+    """Whether the event can happen in this state."""
+    return (state, event) in TABLE
+
+
+def begins_release(before: State, then: State) -> bool:
+    """Whether the release of the record begins between these two states."""
+    return then in _RELEASES and before not in _RELEASES
+
+
+class Route(enum.Enum):
+    """Where a call on a partition goes."""
+
+    HERE = "to this broker, which serves the partition or is opening it"
+    SUCCESSOR = "to the broker that is to have it next"
+    OWNER = "to the broker that the record names"
+    PREFERRED = "to the broker that is preferred for it, which then claims it"
+    CLAIM = "to this broker, which claims it now"
+    WAIT = "nowhere yet: ask again in a moment"
+
+
+WAITS: Mapping[State, str] = {
+    S.PREPARED: "is about to be given to this broker",
+    S.HANDED: "is being handed on by this broker",
+    S.FREED: "is being handed on by this broker",
+    S.RELEASING: "is being released by this broker",
+}
+"""Why a call has to wait in these states."""
+
+
+def known_route(state: State, *, has_successor: bool) -> Route | None:
+    """Where a call goes as far as this broker's own state tells; `None`: the record must be read.
+
+    `has_successor`: a broker is ready for the partition and knows how it ends.
+    """
+    if state in HERE:
+        return Route.HERE
+    if has_successor:
+        return Route.SUCCESSOR
+    return Route.WAIT if state is S.PREPARED else None
+
+
+def route(
+    state: State,
+    owner: str | None,
+    own: str,
+    preferred: Callable[[], str],
+    *,
+    is_forwarded: bool,
+    is_left: bool,
+    is_stopping: bool,
+) -> Route:
+    """Return where a call goes, by the broker that the record names as the owner.
+
+    `is_forwarded`: another broker sent the call here, because it takes this one for the owner; it
+    is claimed whatever the preference, or two brokers could send a call to and fro. `is_left`: a
+    living broker has just released the record for one that it has asked.
+    """
+    if owner is not None and owner != own:
+        return Route.OWNER
+    if is_stopping or state in WAITS:
+        return Route.WAIT
+    # A record that names this broker and is not being released is left over from a release that
+    # failed: no other broker can open the partition as long as this one's session lives.
+    if owner is None and not is_forwarded:
+        if preferred() != own:
+            return Route.PREFERRED
+        if is_left:
+            return Route.WAIT
+    return Route.CLAIM
