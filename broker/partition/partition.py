@@ -459,7 +459,9 @@ class Partition:
         if header.attributes & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL):
             raise InvalidBatch("transactional and control batches are not supported")
         self._check_open()
-        if not own:
+        # A batch that was stored is not refused when its producer repeats it, because it has not
+        # heard the answer: the refusal would say that nothing was stored.
+        if not own and not self._publisher.has(header, append):
             if not fits:
                 await self._check_messages(batch, header)
             await self._backlogs.admit()

@@ -109,6 +109,13 @@ class OpenSegment:
         return self.entries > 0 and (made != wanted or self.writer.deferred != deferred)
 
 
+def _numbers_of(header: BatchHeader) -> tuple[int, int, int, int] | None:
+    """Producer, epoch, first sequence, count; None when it does not number its messages."""
+    if header.producer_id == NO_PRODUCER or header.base_sequence < 0:
+        return None
+    return header.producer_id, header.producer_epoch, header.base_sequence, header.record_count
+
+
 class _Job:
     """One call of publish, from its arrival to its answer."""
 
@@ -139,15 +146,7 @@ class _Job:
         self.segment: OpenSegment | None = None
         self.stored = self.written = False
         """Durable; on an ack quorum, perhaps not synced."""
-        self.sequence: tuple[int, int, int, int] | None = None
-        """Producer, epoch, first sequence, count; None when it does not number its messages."""
-        if header.producer_id != NO_PRODUCER and header.base_sequence >= 0:
-            self.sequence = (
-                header.producer_id,
-                header.producer_epoch,
-                header.base_sequence,
-                header.record_count,
-            )
+        self.sequence = _numbers_of(header)
 
     def fail(self, error: OctavoError) -> None:
         """Answer with an error, if the caller still listens."""
@@ -261,6 +260,20 @@ class Publisher:
         except asyncio.CancelledError:
             self._give_up(job)
             raise
+
+    def has(self, header: BatchHeader, append: Append | None = None) -> bool:
+        """Whether its producer repeats a batch that was let in before."""
+        try:
+            if append is not None:
+                return (
+                    self._stream is not None
+                    and append.producer is not None
+                    and self._stream.check(append, self.next_offset) is not None
+                )
+            numbers = _numbers_of(header)
+            return numbers is not None and self._producers.check(*numbers) is not None
+        except BrokerError:
+            return False
 
     async def confirmed_up_to(self, offset: int) -> None:
         """Return when all before `offset` is durable. Raises what ends the pipeline before that."""

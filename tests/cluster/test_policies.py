@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from octavo.broker.errors import BacklogQuotaExceeded, BacklogQuotaRejected
+from octavo.broker.errors import BacklogQuotaExceeded, BacklogQuotaRejected, DueAfterExpiry
 from octavo.broker.partition.partition import Partition
 from octavo.broker.subscriptions.subscription import Subscription
 from octavo.broker.types import StoredBatch, SubscriptionSettings, TopicName, TopicSettings
 from octavo.metadata.topics import Policies
+from octavo.protocol.due import due_header
+from octavo.protocol.records import Record, build_batch
 from tests.support.cluster import Cluster, batch, owned, running_cluster, until
 from tests.support.raw_bookie import TroubledDisk
 
@@ -142,6 +144,39 @@ async def test_a_publish_beyond_the_quota_is_rejected(cluster: Cluster) -> None:
     await until(lambda: partition._backlogs._over is None, "a higher quota is room")
     await partition.publish(batch(1))
     assert (await slow.receive("c", messages_max=1))[0].offset == 0
+
+
+async def test_a_repeat_of_what_is_stored_is_no_new_message(cluster: Cluster) -> None:
+    """Its producer has not heard the answer. A refusal would say that nothing was stored."""
+    partition, _ = await with_quota(cluster, "reject", "slow")
+    sent = batch(30, producer_id=7, producer_epoch=0, base_sequence=0)
+    stored = await partition.publish(sent)
+    with pytest.raises(BacklogQuotaRejected):
+        await partition.publish(batch(1))
+    again = await partition.publish(sent)
+    assert again.duplicate
+    assert again.first_offset == stored.first_offset
+    with pytest.raises(BacklogQuotaRejected):
+        await partition.publish(batch(1, producer_id=7, producer_epoch=0, base_sequence=30))
+
+
+async def test_a_repeat_is_not_refused_by_a_ttl_that_came_later(cluster: Cluster) -> None:
+    """Found by seed 93000016: a clock went back between a publish and its repeat."""
+    a = (await cluster.start("A")).broker
+    await a.topics.create(NAME, TopicSettings())
+    partition = await owned(a, NAME.partition(0))
+    due = Record(b"k", b"v", [due_header(cluster.clock.now_ms + 60_000)], 0)
+    first = build_batch([due], producer_id=7, producer_epoch=0, base_sequence=0)
+    stored = await partition.publish(first)
+    await a.topics.update(NAME, TopicSettings(policies=Policies(ttl_ms=1_000)))
+    await until(lambda: partition._settings().policies.ttl_ms == 1_000, "the topic's word")
+    again = await partition.publish(first)
+    assert again.duplicate
+    assert again.first_offset == stored.first_offset
+    with pytest.raises(DueAfterExpiry):
+        await partition.publish(
+            build_batch([due], producer_id=7, producer_epoch=0, base_sequence=1)
+        )
 
 
 async def test_the_oldest_is_evicted_for_the_slowest_alone(cluster: Cluster) -> None:

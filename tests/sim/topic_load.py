@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from octavo.broker.errors import (
+    DueAfterExpiry,
     ExclusiveProducer,
     NotOwner,
     OffsetBeyondEnd,
@@ -133,7 +134,9 @@ class TopicLoad:
         first = self.take_numbers(count)
         return [f"{client.name}.{client.run}-{first + n}" for n in range(count)]
 
-    def batch(self, client: TopicClient, values: list[str], *sequence: int) -> bytes:
+    def batch(
+        self, client: TopicClient, values: list[str], *sequence: int, delayed: bool = True
+    ) -> bytes:
         assert client.process is not None
         loop, now_ms = self.cluster.loop, client.process.clock_ms()
         stamps = self.times.stamps_of(loop.stream("stamps"), now_ms, len(values))
@@ -141,7 +144,7 @@ class TopicLoad:
             if values[0] in log.sent:  # what a sink sends is told of later
                 log.stamped(values, stamps, loop.wall_ms())
         records = [
-            self._record(value, stamp_ms, loop.wall_ms())
+            self._record(value, stamp_ms, loop.wall_ms(), delayed=delayed)
             for value, stamp_ms in zip(values, stamps, strict=True)
         ]
         if not sequence:
@@ -151,8 +154,8 @@ class TopicLoad:
             records, producer_id=producer_id, producer_epoch=epoch, base_sequence=first
         )
 
-    def _record(self, value: str, stamp_ms: int, now_ms: int) -> Record:
-        headers = self.delays.headers_of(value, now_ms)
+    def _record(self, value: str, stamp_ms: int, now_ms: int, *, delayed: bool) -> Record:
+        headers = self.delays.headers_of(value, now_ms) if delayed else []
         if not self.is_tombstone(value):
             return Record(self.key_of(value), value.encode(), headers, stamp_ms)
         return Record(self.key_of(value), None, [*headers, name_header(value)], stamp_ms)
@@ -206,6 +209,8 @@ class TopicLoad:
                     self.audit.fail(f"S9 {client.name} cannot go on at {values}: {error}")
             except StaleProducerEpoch as error:
                 self.audit.fail(f"S9 {client.name} is the newest, and is told: {error}")
+            except DueAfterExpiry:  # by an owner's clock, which may be off for good
+                batch = self.batch(client, values, int(client.name[1:]), *place, delayed=False)
             except EXPECTED as error:
                 if not isinstance(error, _NOT_STORED):
                     self.cluster.trace.probe("topic.publish_unknown")
