@@ -39,11 +39,12 @@ from octavo.broker.http.broker_calls import (
 from octavo.broker.http.call import OWNER_HEADER, Call
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.pages import EVENTS
-from octavo.broker.http.problems import Problem, problem_from
+from octavo.broker.http.problems import Problem, problem_from, refusal_of
 from octavo.broker.http.quotas import MESSAGES_HEADER
 from octavo.broker.metrics import Metrics
 from octavo.broker.operations import routing
-from octavo.broker.operations.kinds import Refused
+from octavo.broker.operations.kinds import AnyAnswer, AnyOperation, Receive, Refused, numbered
+from octavo.broker.operations.local import run
 from octavo.broker.operations.remote import MOVING_CODES
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import Owner, PartitionName, TopicInfo
@@ -222,6 +223,52 @@ async def ask_partition(
         return await with_owner(call, name, here, there)
     finally:
         call.owner_url = before  # the call as a whole has no single owner
+
+
+async def operate(
+    call: Call,
+    operation: AnyOperation,
+    kind: type[Result],
+    *,
+    wait_s: float = 0.0,
+    identity: Identity | None = None,
+) -> Result:
+    """The answer of the partition's owner, this broker or another one, which is a `kind`.
+
+    `wait_s`: how long the operation may wait. `identity`: for whom, if not for the caller. Raises
+    what the operation raises here, or the other's problem.
+    """
+    services, caller = call.services, identity or call.identity
+    shipped = operation
+    if isinstance(operation, Receive):
+        shipped = numbered(operation, lambda: f"{services.proof.run}.r{next(services.receives)}")
+
+    async def here(partition: Partition) -> AnyAnswer:
+        turns = services.broker.open_batches.turns
+        return await run(partition, operation, caller, services.rules, refusal_of, turns)
+
+    async def there(owner: Owner) -> AnyAnswer:
+        return await services.remote.ask(owner, caller, shipped, wait_s)
+
+    found = await with_owner(call, operation.name, here, there)
+    assert isinstance(found, kind)
+    return found
+
+
+async def operate_part(
+    call: Call,
+    operation: AnyOperation,
+    kind: type[Result],
+    *,
+    wait_s: float = 0.0,
+    identity: Identity | None = None,
+) -> Result:
+    """The same for one of several partitions: the call as a whole has no single owner."""
+    before = call.owner_url
+    try:
+        return await operate(call, operation, kind, wait_s=wait_s, identity=identity)
+    finally:
+        call.owner_url = before
 
 
 async def ask_all(asked: Sequence[Coroutine[Any, Any, Result]]) -> list[Result | BaseException]:

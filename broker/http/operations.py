@@ -18,12 +18,13 @@ from octavo.broker.http.broker_calls import FORWARDED_HEADER, BrokerProof
 from octavo.broker.http.problems import Problem, refusal_of
 from octavo.broker.http.producer_ids import bound_for
 from octavo.broker.operations.frames import keys_of
-from octavo.broker.operations.kinds import RULES, AnyAnswer, AnyOperation
-from octavo.broker.operations.links import AnsweringLink
+from octavo.broker.operations.kinds import RULES, AnyAnswer, AnyOperation, Leases, Receive, Settle
+from octavo.broker.operations.links import AnsweringLink, Reply
 from octavo.broker.operations.remote import Place, Proof, Remote, hello_of, seals_of
 from octavo.broker.operations.serving import Serving
 from octavo.broker.operations.upgrade import NONCE_HEADER, PATH, PROTOCOL, answer_head, is_nonce
 from octavo.broker.types import StoredBatch, TopicName
+from octavo.protocol.records import record_bytes
 from octavo.security.principal import Identity
 from octavo.security.rules import Kind, Resource
 from octavo.tls.contexts import Certificates
@@ -60,7 +61,7 @@ def new_remote(
             protocol, place.host, place.port, ssl=context
         )
 
-    return Remote(broker_id, config, Proof(call_key, enter, draw_nonce), dial, count)
+    return Remote(broker_id, config, Proof(call_key, enter, draw_nonce), dial, own, count)
 
 
 class HttpRules:
@@ -72,8 +73,12 @@ class HttpRules:
     def admit(self, identity: Identity, operation: AnyOperation, peer: str) -> None:
         """See `Rules`."""
         needs = RULES[type(operation)].needs
-        resource = Resource(Kind.TOPIC, str(operation.name.topic_name))
-        self._services.gate.admit_passed_on(identity, needs, resource, peer, CALL)
+        topic = str(operation.name.topic_name)
+        resources = [Resource(Kind.TOPIC, topic)]
+        if isinstance(operation, Receive | Settle):
+            resources.append(Resource(Kind.SUBSCRIPTION, f"{topic}/{operation.subscription}"))
+        for resource in resources:
+            self._services.gate.admit_passed_on(identity, needs, resource, peer, CALL)
         self._services.quotas.admit_passed_on(identity)
 
     async def measured(
@@ -108,9 +113,23 @@ class HttpRules:
         self._services.metrics.messages_read.inc(messages)
         self._services.quotas.given(topic, batches, messages)
 
+    def delivered(self, topic: TopicName, leases: Leases) -> None:
+        """See `Rules`."""
+        self._services.metrics.messages_delivered.inc(leases.count)
+        if self._services.quotas.counts(topic):
+            self._services.quotas.gave(topic, _size_of(leases), leases.count)
+
     def bound(self, identity: Identity, batch: bytes) -> bytes:
         """See `Rules`."""
         return bound_for(self._services, identity, batch)
+
+
+def _size_of(leases: Leases) -> int:
+    """Bytes of keys, values and headers, or of batches as stored."""
+    records = (one.record for one in leases.deliveries)
+    return sum(map(len, leases.batches)) + sum(
+        record_bytes(one.key, one.value, one.headers) for one in records
+    )
 
 
 class _Switched(web.StreamResponse):
@@ -186,7 +205,7 @@ class Door:
         if self._serving is None:
             self._serving = Serving(
                 services.broker,
-                HttpRules(services),
+                services.rules,
                 refusal_of,
                 lambda: services.ready and not services.stopping.is_set(),
                 services.in_hand.enter,
@@ -195,7 +214,5 @@ class Door:
         return self._serving
 
 
-async def _run(
-    serving: Serving, peer: str, payload: bytes, reserve: int, deadline_s: float
-) -> tuple[bytes, bool]:
-    return await serving.answer(payload, reserve, deadline_s, peer)
+async def _run(serving: Serving, peer: str, payload: bytes, deadline_s: float) -> Reply:
+    return await serving.answer(payload, deadline_s, peer)

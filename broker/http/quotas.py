@@ -295,14 +295,17 @@ class HttpQuotas:
         self, topic: TopicName, what: Iterable[StoredBatch] | Iterable[Raw], messages: int
     ) -> None:
         """This was read from a partition of the topic that is open here."""
-        policies = self._policies(topic)
-        if self.on or policies is not None:
+        if self.counts(topic):
             size = sum(len(one) if isinstance(one, Raw) else len(one.data) for one in what)
             self.gave(topic, size, messages)
 
+    def counts(self, topic: TopicName) -> bool:
+        """Whether what is read from the topic is charged to anything."""
+        return self.on or self._policies(topic) is not None
+
     def gave(self, topic: TopicName, size: int, messages: int) -> None:
         """The same, of so many bytes."""
-        if self.on or self._policies(topic) is not None:
+        if self.counts(topic):
             self._charge(topic, OUT_OF, size, messages)
             self._limits.charge(
                 "", topic.namespace, bytes_out=size, messages_out=messages, now_s=self.now_s()

@@ -39,7 +39,7 @@ from octavo.broker.http.forwarding import Peers, Reply
 from octavo.broker.http.gate import Gate
 from octavo.broker.http.groups import Groups
 from octavo.broker.http.held_bytes import HeldBytes
-from octavo.broker.http.operations import Door, new_remote
+from octavo.broker.http.operations import Door, HttpRules, new_remote
 from octavo.broker.http.overview import Overview
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.http.quotas import HttpQuotas
@@ -140,6 +140,7 @@ class BrokerServer:
             clock=clock,
             routes=ROUTES,
         )
+        self._services.rules = HttpRules(self._services)
         self._audit = AuditLog(
             broker,
             self._pass_audit_on,

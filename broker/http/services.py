@@ -22,6 +22,7 @@ from octavo.broker.http.quotas import HttpQuotas
 from octavo.broker.http.replays import Replays
 from octavo.broker.http.stream import StreamPlaces
 from octavo.broker.metrics import Metrics
+from octavo.broker.operations.local import Rules
 from octavo.broker.operations.remote import Remote
 from octavo.broker.types import TopicName, TopicSettings
 from octavo.metadata.store import MetadataStore
@@ -102,6 +103,8 @@ class Services:
     door: TakesBrokers
     """Where other brokers open their connections for operations."""
     proof: BrokerProof
+    rules: Rules = field(init=False)
+    """Rates and quotas for operations at this broker's partitions; the server sets it."""
     replays: Replays = field(default_factory=Replays)
     gate: Gate
     clock: Callable[[], int]
@@ -112,6 +115,8 @@ class Services:
     """It is to stop: it hands on what it serves, and answers until that is done."""
     recoveries: RecoveryDoor = field(default_factory=RecoveryDoor)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    receives: Turn = field(default_factory=Turn)
+    """Numbers the receives that are shipped to other brokers."""
     turn: Turn = field(default_factory=Turn)
     """Whose turn it is: spreads messages without a key, rotates where receives begin."""
 

@@ -16,6 +16,16 @@ reserved when a request is sent, at most `answer_bytes`; a request that is alone
 neither side holds more than that, whatever the other one does. What waits for room at the asking
 side has at most `waiting_bytes`.
 
+A request that waits for something at the other side reserves little, else the waiting ones would
+take all room. If its answer is longer, the answering side says so: OFFER, with the size. The asking
+side reserves room for it, at most `taken_bytes` for all such answers, and says TAKE. Answers that
+are offered and not taken have at most `offered_bytes` at the answering side; beyond that they are
+refused.
+
+An answer that is not sent as a whole, because the request was cancelled or the connection ended, is
+told to its maker (`undelivered`). An answer that comes for a request that was cancelled is told to
+the one that asked (`unwanted`). So what an answer gives away can be taken back.
+
 Order: requests of one priority are sent in the order in which they were asked. A more urgent one
 goes between the pieces of others, answers likewise; of `URGENT_IN_A_ROW` urgent pieces, one of
 another kind goes, so nothing waits for ever.
@@ -29,6 +39,7 @@ from __future__ import annotations
 import enum
 import heapq
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 from octavo.broker.errors import Overloaded
@@ -60,9 +71,18 @@ class Windows(NamedTuple):
     answer_bytes: int = 32 * 1024 * 1024
     waiting_bytes: int = 64 * 1024 * 1024
     """Requests that wait at the asking side for room."""
+    taken_bytes: int = 16 * 1024 * 1024
+    """Answers longer than what was reserved for them, on their way."""
+    offered_bytes: int = 64 * 1024 * 1024
+    """Such answers that wait at the answering side until they are taken."""
 
 
 DEFAULT_WINDOWS = Windows()
+
+Unwanted = Callable[[bytes], object]
+"""Is given an answer that came too late for its caller."""
+Undelivered = Callable[[], object]
+"""Is called for an answer of which not all was sent."""
 
 
 class State(enum.Enum):
@@ -80,6 +100,8 @@ class Answer(NamedTuple):
     number: int
     payload: bytes
     refused: bool
+    unwanted: Unwanted | None = None
+    """For the answer, if the request was cancelled."""
 
 
 class Asked(NamedTuple):
@@ -201,15 +223,35 @@ class _Incoming:
 class _Request:
     """At the asking side."""
 
-    __slots__ = ("deadline_s", "incoming", "outgoing", "priority", "reserve", "state")
+    __slots__ = (
+        "deadline_s",
+        "incoming",
+        "offered",
+        "outgoing",
+        "priority",
+        "reserve",
+        "state",
+        "taken",
+        "unwanted",
+    )
 
     def __init__(
-        self, outgoing: _Outgoing, priority: Priority, reserve: int, deadline_s: float
+        self,
+        outgoing: _Outgoing,
+        priority: Priority,
+        reserve: int,
+        deadline_s: float,
+        unwanted: Unwanted | None,
     ) -> None:
         self.outgoing = outgoing
         self.priority = priority
         self.reserve = reserve
         self.deadline_s = deadline_s
+        self.unwanted = unwanted
+        self.offered = 0
+        """How long its answer is, if that is more than was reserved."""
+        self.taken = 0
+        """How much is reserved for that."""
         self.state = State.WAITING
         self.incoming: _Incoming | None = None
 
@@ -231,6 +273,9 @@ class Asking:
         self._under_way = 0
         self._asked_bytes = 0
         self._reserved_bytes = 0
+        self._offers: deque[int] = deque()
+        """Requests whose answers wait for room here."""
+        self._taken_bytes = 0
 
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
@@ -240,6 +285,8 @@ class Asking:
             "under_way": self._under_way,
             "asked_bytes": self._asked_bytes,
             "reserved_bytes": self._reserved_bytes,
+            "offers": len(self._offers),
+            "taken_bytes": self._taken_bytes,
             **self._outbox.describe(),
         }
 
@@ -248,10 +295,18 @@ class Asking:
         request = self._requests.get(number)
         return None if request is None else request.state
 
-    def ask(self, payload: bytes, *, priority: Priority, reserve: int, deadline_s: float) -> int:
-        """Line a request up; its number. `reserve`: as long as its answer may be.
+    def ask(
+        self,
+        payload: bytes,
+        *,
+        priority: Priority,
+        reserve: int,
+        deadline_s: float,
+        unwanted: Unwanted | None = None,
+    ) -> int:
+        """Line a request up; its number. `reserve`: as long as its answer may be without an offer.
 
-        Raises `Overloaded`.
+        `unwanted` gets an answer that comes after the request was cancelled. Raises `Overloaded`.
         """
         size = len(payload)
         if self._waiting_bytes and self._waiting_bytes + size > self._windows.waiting_bytes:
@@ -265,7 +320,7 @@ class Asking:
         self._last = number
         first = Frame(Kind.ASK, number, size=size, reserve=reserve, priority=priority)
         outgoing = _Outgoing(first, payload)
-        self._requests[number] = _Request(outgoing, priority, reserve, deadline_s)
+        self._requests[number] = _Request(outgoing, priority, reserve, deadline_s, unwanted)
         self._outbox.put(priority, outgoing)
         self._waiting_bytes += size
         if len(self._deadlines) > 2 * len(self._requests) + _DEADLINES_KEPT:
@@ -309,6 +364,8 @@ class Asking:
             self._outbox.drop(request.priority, request.outgoing)
         request.state = State.GONE
         self._outbox.put_at_once(Frame(Kind.CANCEL, number))
+        if request.offered and not request.taken:
+            self._offers.remove(number)
 
     def take(self, frame: Frame) -> Answer | None:
         """The whole answer, if this frame ends one that is wanted. Raises `BrokenChannel`."""
@@ -320,6 +377,9 @@ class Asking:
                 raise BrokenChannel(f"request {frame.number} was ended, and nobody cancelled it")
             self._end(frame.number, request)
             return None
+        if frame.kind is Kind.OFFER:
+            self._offered(frame, request)
+            return None
         if frame.kind in (Kind.ANSWER, Kind.REFUSED):
             if request.incoming is not None:
                 raise BrokenChannel(f"a second answer to request {frame.number} came")
@@ -329,18 +389,18 @@ class Asking:
         elif frame.kind is not Kind.MORE or request.incoming is None:
             raise BrokenChannel(f"a frame {frame.kind.name} of request {frame.number} came")
         incoming = request.incoming
-        if incoming.first.size > request.reserve:
+        if incoming.first.size > (reserved := max(request.reserve, request.taken)):
             raise BrokenChannel(
                 f"the answer to request {frame.number} has {incoming.first.size} bytes, and "
-                f"{request.reserve} were reserved"
+                f"{reserved} were reserved"
             )
         if not incoming.take(frame.data):
             return None
-        wanted = request.state is not State.GONE
         self._end(frame.number, request)
-        if not wanted:
+        if request.state is State.GONE and request.unwanted is None:
             return None
-        return Answer(frame.number, incoming.payload(), incoming.first.kind is Kind.REFUSED)
+        is_refused = incoming.first.kind is Kind.REFUSED
+        return Answer(frame.number, incoming.payload(), is_refused, request.unwanted)
 
     def overdue(self, now_s: float) -> list[tuple[int, State]]:
         """Requests whose time is up, and how far they were. They are cancelled."""
@@ -372,7 +432,34 @@ class Asking:
         self._deadlines.clear()
         self._outbox = _Outbox()
         self._waiting_bytes = self._under_way = self._asked_bytes = self._reserved_bytes = 0
+        self._offers.clear()
+        self._taken_bytes = 0
         return Lost(tuple(not_done), tuple(maybe_done))
+
+    def _offered(self, frame: Frame, request: _Request) -> None:
+        """An answer is there that is longer than what was reserved. Raises `BrokenChannel`."""
+        if request.offered or request.incoming or request.state is State.PARTLY:
+            raise BrokenChannel(f"an offer for request {frame.number} came out of turn")
+        if frame.size <= request.reserve:
+            raise BrokenChannel(
+                f"{frame.size} bytes were offered for request {frame.number}, which has "
+                f"{request.reserve} reserved"
+            )
+        request.offered = frame.size
+        if request.state is State.OUT:  # else its cancellation is on the way
+            self._offers.append(frame.number)
+            self._take_offers()
+
+    def _take_offers(self) -> None:
+        """Ask for the answers for which there is room, in the order of the offers."""
+        while self._offers:
+            request = self._requests[self._offers[0]]
+            most = self._windows.taken_bytes
+            if self._taken_bytes and self._taken_bytes + request.offered > most:
+                return
+            request.taken = request.offered
+            self._taken_bytes += request.taken
+            self._outbox.put_at_once(Frame(Kind.TAKE, self._offers.popleft()))
 
     def _has_room(self, request: _Request) -> bool:
         windows = self._windows
@@ -398,6 +485,8 @@ class Asking:
         self._under_way -= 1
         self._asked_bytes -= request.size
         self._reserved_bytes -= request.reserve
+        self._taken_bytes -= request.taken
+        self._take_offers()
 
 
 _NOT_SENT = (State.WAITING, State.PARTLY)
@@ -406,7 +495,9 @@ _NOT_SENT = (State.WAITING, State.PARTLY)
 class _Owed:
     """A request at the answering side."""
 
-    __slots__ = ("answer", "asked", "incoming", "priority", "reserve", "size")
+    __slots__ = (
+        "answer", "asked", "incoming", "is_offered", "priority", "reserve", "size", "undelivered",
+    )  # fmt: skip
 
     def __init__(self, frame: Frame, priority: Priority) -> None:
         self.priority = priority
@@ -415,6 +506,9 @@ class _Owed:
         self.incoming: _Incoming | None = _Incoming(frame)
         self.asked: Asked | None = None
         self.answer: _Outgoing | None = None
+        self.is_offered = False
+        """The answer waits until it is taken."""
+        self.undelivered: Undelivered | None = None
 
 
 class Answering:
@@ -426,6 +520,7 @@ class Answering:
         self._outbox = _Outbox()
         self._asked_bytes = 0
         self._reserved_bytes = 0
+        self._offered_bytes = 0
 
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
@@ -433,6 +528,7 @@ class Answering:
             "owed": len(self._owed),
             "asked_bytes": self._asked_bytes,
             "reserved_bytes": self._reserved_bytes,
+            "offered_bytes": self._offered_bytes,
             **self._outbox.describe(),
         }
 
@@ -443,6 +539,9 @@ class Answering:
         owed = self._owed.get(frame.number)
         if frame.kind is Kind.CANCEL:
             return self._cancel(frame.number, owed)
+        if frame.kind is Kind.TAKE:
+            self._taken(frame.number, owed)
+            return None
         if owed is None or owed.incoming is None or frame.kind not in (Kind.ASK, Kind.MORE):
             raise BrokenChannel(f"a frame {frame.kind.name} of request {frame.number} came")
         if not owed.incoming.take(frame.data):
@@ -454,15 +553,42 @@ class Answering:
         )
         return owed.asked
 
-    def answer(self, number: int, payload: bytes, *, refused: bool = False) -> None:
-        """Answer a request, unless it was ended meanwhile."""
+    def answer(
+        self,
+        number: int,
+        payload: bytes,
+        *,
+        refused: bool = False,
+        undelivered: Undelivered | None = None,
+    ) -> None:
+        """Answer a request, unless it was ended meanwhile.
+
+        `undelivered` is called if not all of the answer is sent. Raises `Overloaded` when the
+        answer is longer than what was reserved, and too many such answers wait.
+        """
         owed = self._owed.get(number)
         if owed is None or owed.answer is not None:
+            if undelivered is not None:
+                undelivered()
             return
         assert owed.asked is not None, "it has not come as a whole"
+        size = len(payload)
+        is_offered = size > owed.reserve
+        waiting = self._offered_bytes
+        if is_offered and waiting and waiting + size > self._windows.offered_bytes:
+            raise Overloaded(
+                f"{waiting} bytes of answers wait until another broker takes them, which is their "
+                "bound: come back in a moment"
+            )
         kind = Kind.REFUSED if refused else Kind.ANSWER
-        owed.answer = _Outgoing(Frame(kind, number, size=len(payload)), payload)
-        self._outbox.put(owed.priority, owed.answer)
+        owed.answer = _Outgoing(Frame(kind, number, size=size), payload)
+        owed.undelivered = undelivered
+        owed.is_offered = is_offered
+        if is_offered:
+            self._offered_bytes += size
+            self._outbox.put_at_once(Frame(Kind.OFFER, number, size=size))
+        else:
+            self._outbox.put(owed.priority, owed.answer)
 
     def next_frame(self) -> Frame | None:
         """Return the frame to send next; None when there is none."""
@@ -477,12 +603,23 @@ class Answering:
                 return frame
         return None
 
+    def _taken(self, number: int, owed: _Owed | None) -> None:
+        """The asking side has room for an answer that was offered. Raises `BrokenChannel`."""
+        if owed is None or owed.answer is None or not owed.is_offered:
+            raise BrokenChannel(f"an answer to request {number} is taken, which was not offered")
+        owed.is_offered = False
+        self._offered_bytes -= len(owed.answer.payload)
+        self._outbox.put(owed.priority, owed.answer)
+
     def lose(self) -> tuple[int, ...]:
         """The connection has ended: the requests that were begun, which nobody waits for."""
         begun = tuple(n for n, owed in self._owed.items() if owed.asked and not owed.answer)
+        unsent = [owed.undelivered for owed in self._owed.values() if owed.undelivered]
         self._owed.clear()
         self._outbox = _Outbox()
-        self._asked_bytes = self._reserved_bytes = 0
+        self._asked_bytes = self._reserved_bytes = self._offered_bytes = 0
+        for undelivered in unsent:
+            undelivered()
         return begun
 
     def _begin(self, frame: Frame) -> None:
@@ -507,10 +644,15 @@ class Answering:
         self._reserved_bytes += frame.reserve
 
     def _cancel(self, number: int, owed: _Owed | None) -> Stopped | None:
-        if owed is None or owed.answer is not None:
+        if owed is None or (owed.answer is not None and not owed.is_offered):
             return None  # its answer is on the way, which ends it too
         self._end(number)
         self._outbox.put_at_once(Frame(Kind.ENDED, number))
+        if owed.answer is not None:
+            self._offered_bytes -= len(owed.answer.payload)
+            if owed.undelivered is not None:
+                owed.undelivered()
+            return None
         return None if owed.asked is None else Stopped(number)
 
     def _end(self, number: int) -> None:

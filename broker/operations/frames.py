@@ -9,6 +9,8 @@
     ANSWER    size of the answer, as does REFUSED
     ENDED     there is no answer: the request was cancelled
     CANCEL    the asking side wants no answer any more
+    OFFER     size of an answer that is longer than what was reserved for it
+    TAKE      the asking side has reserved so much: send the answer
 
 Each side gives a nonce in the HTTP request and answer that begin the connection. The keys of the
 seals are made of both nonces, both brokers' names and the cluster's secret, one key a direction,
@@ -27,7 +29,7 @@ from typing import NamedTuple
 
 from octavo.broker.errors import BrokerError
 
-VERSION = 1
+VERSION = 2
 DATA_BYTES_MAX = 64 * 1024
 """Of a frame; longer requests and answers come in several."""
 SEAL_BYTES = 16
@@ -56,6 +58,11 @@ class Kind(enum.IntEnum):
     REFUSED = 5
     ENDED = 6
     CANCEL = 7
+    OFFER = 8
+    TAKE = 9
+
+
+_WITH_SIZE = (Kind.ANSWER, Kind.REFUSED, Kind.OFFER)
 
 
 class Frame(NamedTuple):
@@ -126,7 +133,7 @@ def encode(frame: Frame, seals: Seals) -> bytes:
     """The frame's bytes, sealed as the next one of its direction."""
     if frame.kind is Kind.ASK:
         fields = _ASK.pack(frame.size, frame.reserve, frame.left_ms, frame.priority)
-    elif frame.kind in (Kind.ANSWER, Kind.REFUSED):
+    elif frame.kind in _WITH_SIZE:
         fields = _ANSWER.pack(frame.size)
     else:
         fields = b""
@@ -186,7 +193,7 @@ class Receiver:
             if kind == Kind.ASK:
                 fields, body = _ASK.unpack_from(body), body[_ASK.size :]
                 return Frame(Kind.ASK, number, body, *fields)
-            if kind in (Kind.ANSWER, Kind.REFUSED):
+            if kind in _WITH_SIZE:
                 (size,), body = _ANSWER.unpack_from(body), body[_ANSWER.size :]
                 return Frame(Kind(kind), number, body, size)
             return Frame(Kind(kind), number, body)

@@ -7,20 +7,25 @@ cannot be sent.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
 
-from octavo.broker.errors import BrokerError
+from octavo.broker.errors import BrokerError, StaleLease, TooManyDelayed
 from octavo.broker.operations.channel import Priority
-from octavo.broker.types import MessageId, PartitionName, Published
+from octavo.broker.types import Delivery, MessageId, Nack, PartitionName, Published
+from octavo.protocol.ack_ids import shown
 from octavo.protocol.batch import BatchHeader
+from octavo.protocol.leased import Leased
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 from octavo.security.principal import Identity, Standing
 from octavo.security.rules import Operation
 
 REFUSAL_BYTES_MAX = 2 * 1024
 """A longer refusal is cut."""
+WAITING_BYTES = 2 * 1024
+"""Are reserved for the answer to a receive, which may wait long for its messages."""
 PAGE_BYTES_MAX = 8 * 1024 * 1024
 """The batches in an answer have at most so many, unless its first batch alone has more."""
 _DETAIL_CHARS_MAX = 900
@@ -83,7 +88,52 @@ class Await(msgspec.Struct, frozen=True, array_like=True, tag="await"):
     compacted: bool = False
 
 
-AnyOperation = Publish | Read | Await
+class Receive(msgspec.Struct, frozen=True, array_like=True, tag="receive"):
+    """Lease messages of a subscription to a consumer; wait for the first one."""
+
+    name: PartitionName
+    subscription: str
+    consumer: str
+    most: int
+    """Messages."""
+    wait_ms: int = 0
+    request: str = ""
+    """If the consumer's last call had the same one, it gets the same messages again."""
+    out_max: int | None = None
+    """So many messages of the partition may be out at this consumer, unacked."""
+    generation: int | None = None
+    """The generation of the consumer group whose member asks."""
+    priority: int = 0
+    as_stored: bool = False
+    """Give the batches as they are stored, where that is not much more than the messages."""
+
+
+class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle"):
+    """Acknowledge messages, give them back, or keep them longer."""
+
+    name: PartitionName
+    subscription: str
+    acks: list[str] = []
+    nacks: list[Nack] = []
+    extend: list[str] = []
+    release: list[str] = []
+    """Nobody has looked at these: deliver them again, and do not count it."""
+    unread: list[str] = []
+    """The same for an answer without a reader, except for messages that were given again since."""
+    up_to: int | list[int] | None = None
+    """An offset, or the three numbers of a message id: ack all messages up to and with it."""
+
+
+def numbered(operation: Receive, draw: Callable[[], str]) -> Receive:
+    """The same receive under a request number, which `draw` gives if the consumer gave none.
+
+    If its answer is lost on the way between brokers, it is asked for again under the same number:
+    so the consumer gets the same messages, and none is missing before them.
+    """
+    return operation if operation.request else msgspec.structs.replace(operation, request=draw())
+
+
+AnyOperation = Publish | Read | Await | Receive | Settle
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True):
@@ -153,7 +203,55 @@ class Awaited(msgspec.Struct, frozen=True, array_like=True):
     is_there: bool
 
 
-AnyAnswer = Stored | Given | Awaited
+class Leases(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to `Receive`: messages, or batches as stored with what is leased of them."""
+
+    deliveries: list[Delivery]
+    leased: Leased | None
+    batches: list[bytes]
+    held_back: str | None
+    """Why it gives nothing though there are messages."""
+    epoch: int
+
+    @property
+    def count(self) -> int:
+        """How many messages are leased."""
+        if self.leased is None:
+            return len(self.deliveries)
+        return sum(run.end - run.start for run in self.leased.runs)
+
+    @property
+    def ack_ids(self) -> list[str]:
+        """The ack ids of all leased messages; batches have ranges."""
+        if self.leased is None:
+            return [one.ack_id for one in self.deliveries]
+        return ids_of(self.leased)
+
+
+def ids_of(leased: Leased) -> list[str]:
+    """Ack ids, ranges of all that is leased."""
+    return [shown(leased.partition, run.start, run.end, leased.lease) for run in leased.runs]
+
+
+class Settled(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to `Settle`. All but the refused part took effect, and is durable."""
+
+    acked: int
+    stale: list[str]
+    """Ack ids whose lease is over."""
+    too_many_delayed: str
+    """Why messages were not given back with their delay; empty when all were."""
+    epoch: int
+
+    @property
+    def problem(self) -> StaleLease | TooManyDelayed | None:
+        """The error that stands for what was refused."""
+        if self.stale:
+            return StaleLease.of(self.stale)
+        return TooManyDelayed(self.too_many_delayed) if self.too_many_delayed else None
+
+
+AnyAnswer = Stored | Given | Awaited | Leases | Settled
 
 
 class Caller(msgspec.Struct, frozen=True, array_like=True):
@@ -189,10 +287,11 @@ class Rule(NamedTuple):
     """The rights, the priority and the answer of one kind of operation."""
 
     needs: Operation
-    """On the topic."""
+    """On the topic; if the operation names a subscription, on that too."""
     priority: Priority
     may_repeat: bool
-    """It changes nothing, so a broker may ask again when it does not know whether it was done."""
+    """A broker may ask again when it does not know whether it was done: it changes nothing, or
+    only what ends by itself. So the owner may also break it off."""
     answer: type[AnyAnswer]
 
 
@@ -200,15 +299,19 @@ RULES: dict[type[AnyOperation], Rule] = {
     Publish: Rule(Operation.PRODUCE, Priority.URGENT, False, Stored),
     Read: Rule(Operation.CONSUME, Priority.LATER, True, Given),
     Await: Rule(Operation.CONSUME, Priority.LATER, True, Awaited),
+    Receive: Rule(Operation.CONSUME, Priority.LATER, True, Leases),
+    Settle: Rule(Operation.CONSUME, Priority.URGENT, False, Settled),
 }
 
 
 def reserve_of(operation: AnyOperation) -> int:
-    """How long its answer may be, in bytes."""
+    """How many bytes are reserved for its answer. A longer one is offered first (channel.py)."""
     if isinstance(operation, Publish):
         return REFUSAL_BYTES_MAX * (1 + len(operation.batches))
     if isinstance(operation, Read):
         return REFUSAL_BYTES_MAX + operation.page_bytes + _BATCH_BYTES_MAX
+    if isinstance(operation, Receive):
+        return WAITING_BYTES
     return REFUSAL_BYTES_MAX
 
 

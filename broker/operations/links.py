@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import cast
+from typing import NamedTuple, cast
 
 import structlog
 
+from octavo.broker.errors import Overloaded
 from octavo.broker.operations.channel import (
+    Answer,
     Answering,
     Asked,
     Asking,
     Priority,
     State,
     Stopped,
+    Undelivered,
+    Unwanted,
 )
 from octavo.broker.operations.frames import (
     BrokenChannel,
@@ -29,6 +33,7 @@ from octavo.broker.operations.frames import (
     Seals,
     encode,
 )
+from octavo.broker.operations.kinds import Refusal, encode_answer
 
 WRITE_BUFFER_BYTES = 128 * 1024
 """The transport holds at most so much; an urgent piece waits behind no more."""
@@ -52,6 +57,14 @@ class AnswerRefused(Exception):
     def __init__(self, payload: bytes) -> None:
         super().__init__("refused")
         self.payload = payload
+
+
+class Reply(NamedTuple):
+    """The answer to a request. `undelivered` is called if not all of it is sent."""
+
+    payload: bytes
+    is_refused: bool = False
+    undelivered: Undelivered | None = None
 
 
 class _Link(asyncio.Protocol):
@@ -182,13 +195,26 @@ class AskingLink(_Link):
         return not self._ended
 
     async def ask(
-        self, payload: bytes, *, priority: Priority, reserve: int, deadline_s: float
+        self,
+        payload: bytes,
+        *,
+        priority: Priority,
+        reserve: int,
+        deadline_s: float,
+        unwanted: Unwanted | None = None,
     ) -> bytes:
-        """The answer. Raises `Overloaded`, `AnswerRefused`, `AnswerLost`."""
+        """The answer. Raises `Overloaded`, `AnswerRefused`, `AnswerLost`.
+
+        `unwanted` gets an answer that comes when this call has been cancelled, or its time is up.
+        """
         if self._ended:
             raise AnswerLost("the connection has ended", sent=False)
         number = self._channel.ask(
-            payload, priority=priority, reserve=reserve, deadline_s=deadline_s
+            payload,
+            priority=priority,
+            reserve=reserve,
+            deadline_s=deadline_s,
+            unwanted=unwanted,
         )
         waiter = self._waiters[number] = self._loop.create_future()
         self._set_timer()
@@ -196,6 +222,10 @@ class AskingLink(_Link):
         try:
             answer: bytes = await waiter
             return answer
+        except asyncio.CancelledError:
+            if _has_answer(waiter) and unwanted is not None:  # it came in the same turn of the loop
+                unwanted(waiter.result())
+            raise
         finally:
             if self._waiters.get(number) is waiter:
                 del self._waiters[number]
@@ -209,10 +239,10 @@ class AskingLink(_Link):
         answer = self._channel.take(frame)
         if answer is None:
             return
-        waiter = self._waiters.pop(answer.number)
-        if waiter.done():  # cancelled a moment ago
-            return
-        if answer.refused:
+        waiter = self._waiters.pop(answer.number, None)
+        if waiter is None or waiter.done():  # it was cancelled
+            _tell_unwanted(answer)
+        elif answer.refused:
             waiter.set_exception(AnswerRefused(answer.payload))
         else:
             waiter.set_result(answer.payload)
@@ -252,8 +282,7 @@ class AskingLink(_Link):
 class AnsweringLink(_Link):
     """The end that answers.
 
-    `run` takes a request, the bytes that its answer may have and when its time is up; it gives the
-    answer and whether it is a refusal, and never raises.
+    `run` takes a request and when its time is up, and never raises.
     """
 
     def __init__(
@@ -261,7 +290,7 @@ class AnsweringLink(_Link):
         hello: bytes,
         sends: Seals,
         receives: Seals,
-        run: Callable[[bytes, int, float], Awaitable[tuple[bytes, bool]]],
+        run: Callable[[bytes, float], Awaitable[Reply]],
     ) -> None:
         super().__init__(hello, sends, receives)
         self._channel = Answering()
@@ -287,11 +316,21 @@ class AnsweringLink(_Link):
     async def _answer(self, asked: Asked) -> None:
         try:
             async with asyncio.timeout_at(asked.deadline_s):
-                payload, refused = await self._run(asked.payload, asked.reserve, asked.deadline_s)
+                reply = await self._run(asked.payload, asked.deadline_s)
         except TimeoutError:
             return  # the asking side's time is up too: it cancels, and hears that the work ended
-        self._channel.answer(asked.number, payload, refused=refused)
+        self._send(asked.number, reply)
         self.pump()
+
+    def _send(self, number: int, reply: Reply) -> None:
+        payload, is_refused, undelivered = reply
+        try:
+            self._channel.answer(number, payload, refused=is_refused, undelivered=undelivered)
+        except Overloaded as error:
+            if undelivered is not None:
+                undelivered()
+            refusal = Refusal(429, error.name, str(error), retryable=True)
+            self._channel.answer(number, encode_answer(refusal), refused=True)
 
     def _stop(self, number: int) -> None:
         if (task := self._work.get(number)) is not None:
@@ -302,3 +341,13 @@ class AnsweringLink(_Link):
         self._channel.lose()
         for task in tuple(self._work.values()):
             task.cancel()
+
+
+def _has_answer(waiter: asyncio.Future[bytes]) -> bool:
+    return waiter.done() and not waiter.cancelled() and waiter.exception() is None
+
+
+def _tell_unwanted(answer: Answer) -> None:
+    """An answer that gives nothing away is dropped."""
+    if answer.unwanted is not None and not answer.refused:
+        answer.unwanted(answer.payload)

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
 from typing import Protocol
 
+from octavo.broker.errors import StaleLease, TooManyDelayed
 from octavo.broker.log.compacted_view import CompactedBatch
+from octavo.broker.log.open_batches import Turns
+from octavo.broker.operations import settling
 from octavo.broker.operations.kinds import (
     AnyAnswer,
     AnyOperation,
@@ -20,14 +24,19 @@ from octavo.broker.operations.kinds import (
     Fate,
     Given,
     GivenBatch,
+    Leases,
     Position,
     Publish,
     Read,
+    Receive,
     Refusal,
+    Settle,
+    Settled,
     Stored,
 )
 from octavo.broker.partition.compacted import CompactedLog
 from octavo.broker.partition.partition import Partition
+from octavo.broker.subscriptions.subscription import LeasedBatches
 from octavo.broker.types import MessageId, Published, StoredBatch, TopicName
 from octavo.protocol.batch import check_batch, read_header
 from octavo.protocol.records import read_records
@@ -65,6 +74,9 @@ class Rules(Protocol):
     def given(self, topic: TopicName, batches: list[StoredBatch], messages: int) -> None:
         """Charge what was read."""
 
+    def delivered(self, topic: TopicName, leases: Leases) -> None:
+        """Charge and count what a consumer is given."""
+
     def bound(self, identity: Identity, batch: bytes) -> bytes:
         """The batch as it is stored for this caller."""
 
@@ -96,13 +108,21 @@ async def run(
     identity: Identity,
     rules: Rules,
     refusal_of: Callable[[BaseException], Refusal],
+    turns: Turns,
 ) -> AnyAnswer:
-    """The answer to another broker's operation. Raises what refuses all of it."""
+    """The answer to an operation. Raises what refuses all of it.
+
+    `turns`: of the broker, for work on single messages.
+    """
     if isinstance(operation, Publish):
         return await _publish(partition, operation, identity, rules, refusal_of)
     if isinstance(operation, Read):
         return await _read(partition, operation, rules)
-    return await _await(partition, operation)
+    if isinstance(operation, Await):
+        return await _await(partition, operation)
+    if isinstance(operation, Receive):
+        return await _receive(partition, operation, rules)
+    return await _settle(partition, operation, turns)
 
 
 async def _publish(
@@ -189,6 +209,56 @@ async def _await(partition: Partition, operation: Await) -> Awaited:
     wait_s = operation.wait_ms / 1000
     found = await log.read(operation.offset, bytes_max=1, count_max=1, wait_s=wait_s)
     return Awaited(bool(found[0] if operation.compacted else found))
+
+
+async def _receive(partition: Partition, operation: Receive, rules: Rules) -> Leases:
+    topic = operation.name.topic_name
+    rules.may_read(topic)
+    subscription = await partition.subscription(operation.subscription)
+    receive = subscription.receive_batches if operation.as_stored else subscription.receive
+    found = await receive(
+        operation.consumer,
+        messages_max=operation.most,
+        wait_s=operation.wait_ms / 1000,
+        request=operation.request,
+        out_max=operation.out_max,
+        generation=operation.generation,
+        priority=operation.priority,
+    )
+    epoch = partition.epoch
+    if isinstance(found, LeasedBatches):
+        leases = Leases([], found.leased, [one.data for one in found.batches], None, epoch)
+    elif found:
+        leases = Leases(found, None, [], None, epoch)
+    else:
+        subscription = await partition.subscription(operation.subscription)
+        return Leases([], None, [], subscription.held_back(operation.consumer), epoch)
+    rules.delivered(topic, leases)
+    return leases
+
+
+async def _settle(partition: Partition, operation: Settle, turns: Turns) -> Settled:
+    """A part of it in each of its turns. Refusals are in the answer: the rest took effect."""
+    subscription = await partition.subscription(operation.subscription)
+    to = operation.up_to
+    if to is not None:
+        to = await resolve(partition, MessageId(*to) if isinstance(to, list) else to)
+    acked = 0
+    stale: list[str] = []
+    refused = ""
+    async with aclosing(settling.parts_of(operation, turns)) as parts:
+        async for part in parts:
+            try:
+                acked += await subscription.acknowledge(up_to=to, **part)
+            except StaleLease as error:
+                stale += error.stale
+            except TooManyDelayed as error:
+                refused = str(error)
+            to = None
+    if operation.unread:
+        with suppress(StaleLease):  # messages whose lease is over are given back
+            await subscription.take_back(operation.unread)
+    return Settled(acked, stale, refused, partition.epoch)
 
 
 async def resolve(partition: Partition | CompactedLog, position: Position) -> int:

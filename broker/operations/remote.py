@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ import msgspec
 import structlog
 
 from octavo.broker.errors import NotOwner, OwnerUnreachable, TopicChanged
+from octavo.broker.operations.channel import Unwanted
 from octavo.broker.operations.frames import VERSION, BrokenChannel, Keys, Seals, keys_of
 from octavo.broker.operations.kinds import (
     RULES,
@@ -24,12 +26,15 @@ from octavo.broker.operations.kinds import (
     Await,
     Awaited,
     Given,
+    Leases,
     OperationOutcomeUnknown,
     OtherProtocol,
     Publish,
     Read,
+    Receive,
     Refusal,
     Refused,
+    Settle,
     Stored,
     decode_answer,
     decode_refusal,
@@ -39,6 +44,7 @@ from octavo.broker.operations.kinds import (
 from octavo.broker.operations.links import AnswerLost, AnswerRefused, AskingLink
 from octavo.broker.operations.upgrade import PROTOCOL, Accepted, read_answer, request_head
 from octavo.broker.types import Owner, PartitionName
+from octavo.protocol.codes import OctavoError
 from octavo.protocol.tally import Tally
 from octavo.security.principal import Identity
 
@@ -100,9 +106,11 @@ class Remote:
         settings: Settings,
         proof: Proof,
         dial: Dial,
+        own: Identity,
         count: Callable[[], object] = lambda: None,
     ) -> None:
-        """`count` is called for each operation that is shipped."""
+        """`own`: the broker's identity, with which it gives back what no caller waits for any more.
+        `count` is called for each operation that is shipped."""
         self._broker_id = broker_id
         self._settings = settings
         self._proof = proof
@@ -110,11 +118,13 @@ class Remote:
         self._links: dict[tuple[str, str], AskingLink] = {}
         self._opening: dict[tuple[str, str], asyncio.Task[AskingLink]] = {}
         self._strangers = Tally()
+        self._own = own
         self._count = count
+        self._giving_back: set[asyncio.Task[None]] = set()
 
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
-        found = {"opening": len(self._opening)}
+        found = {"opening": len(self._opening), "giving_back": len(self._giving_back)}
         for link in tuple(self._links.values()):
             for name, count in link.describe().items():
                 found[name] = found.get(name, 0) + count
@@ -122,9 +132,10 @@ class Remote:
 
     async def close(self) -> None:
         """End all connections. May be called twice."""
-        for task in tuple(self._opening.values()):
+        tasks = (*self._opening.values(), *self._giving_back)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._opening.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for link in tuple(self._links.values()):
             link.end("this broker stops")
         self._links.clear()
@@ -188,6 +199,7 @@ class Remote:
                 priority=rule.priority,
                 reserve=reserve_of(operation),
                 deadline_s=deadline_s,
+                unwanted=self._unwanted(owner, operation),
             )
             return decode_answer(operation, found)
         except AnswerRefused as error:
@@ -196,6 +208,27 @@ class Remote:
             if error.sent and not rule.may_repeat:
                 raise _unknown(owner, str(error)) from error
             raise _unreachable(owner, str(error)) from error
+
+    def _unwanted(self, owner: Owner, operation: AnyOperation) -> Unwanted | None:
+        """Return the function for an answer that comes when its caller has gone."""
+        if not isinstance(operation, Receive):
+            return None
+
+        def give_back(payload: bytes) -> None:
+            leases = decode_answer(operation, payload)
+            assert isinstance(leases, Leases)
+            if ack_ids := leases.ack_ids:
+                unread = Settle(operation.name, operation.subscription, unread=ack_ids)
+                task = asyncio.ensure_future(self._give_back(owner, unread))
+                self._giving_back.add(task)
+                task.add_done_callback(self._giving_back.discard)
+
+        return give_back
+
+    async def _give_back(self, owner: Owner, unread: Settle) -> None:
+        """If that fails the leases end by themselves, after the subscription's ack timeout."""
+        with suppress(OctavoError):
+            await self.ask(owner, self._own, unread)
 
     # ---- connections
 
@@ -377,5 +410,5 @@ def _unknown(owner: Owner, reason: str) -> OperationOutcomeUnknown:
     return OperationOutcomeUnknown(
         f"broker {owner.broker_id}, which owns the partition, broke off before it answered "
         f"({reason}); what was asked for may or may not have happened. "
-        "Repeating is safe for a publish with the same Producer-Id, Epoch and Seq"
+        "Repeating is safe for an ack, and for a publish with the same Producer-Id, Epoch and Seq"
     )

@@ -9,31 +9,39 @@ be saved.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from octavo.broker.errors import MessageNotFound, NotOwner, OffsetBeyondEnd, PartitionMoving
 from octavo.broker.operations.kinds import (
-    REFUSAL_BYTES_MAX,
     RULES,
     AnyAnswer,
+    AnyOperation,
+    Leases,
+    Receive,
     Refusal,
     Request,
+    Settle,
     decode_request,
     encode_answer,
 )
+from octavo.broker.operations.links import Reply
 from octavo.broker.operations.local import Rules, run
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import PartitionName
+from octavo.protocol.codes import OctavoError
 from octavo.security.principal import Identity
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from octavo.broker.broker import Broker
+
+
+Done = TypeVar("Done")
 
 
 class Serving:
@@ -59,34 +67,51 @@ class Serving:
         self._turns: dict[PartitionName, asyncio.Lock] = {}
         self._looking: dict[PartitionName, int] = {}
         """Operations on a partition that has to be looked for."""
-        self._work: set[asyncio.Task[AnyAnswer]] = set()
+        self._work: set[asyncio.Task[Any]] = set()
 
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
         return {"work": len(self._work), "looking": sum(self._looking.values())}
 
-    async def answer(
-        self, payload: bytes, reserve: int, deadline_s: float, peer: str
-    ) -> tuple[bytes, bool]:
-        """The answer to a request, and whether it is a refusal. Never raises but to be cancelled.
+    async def answer(self, payload: bytes, deadline_s: float, peer: str) -> Reply:
+        """The answer to a request. Never raises but to be cancelled.
 
-        `reserve`: what the answer may have. `peer`: the address of the broker that asks.
+        `peer`: the address of the broker that asks.
         """
         self._enter()
         try:
             request = decode_request(payload)
-            found = encode_answer(await self._run(request, deadline_s, peer))
-            if len(found) > reserve:
-                raise AssertionError(f"an answer has {len(found)} bytes, {reserve} are reserved")
-            return found, False
+            found = await self._run(request, deadline_s, peer)
+            return Reply(encode_answer(found), False, self._undoes(request, found))
         except msgspec.DecodeError as error:
             refusal = Refusal(400, "unknown-operation", f"this broker cannot read it: {error}")
         except Exception as error:
             refusal = self._refusal_of(error)
         finally:
             self._leave()
-        assert reserve >= REFUSAL_BYTES_MAX
-        return encode_answer(refusal.cut()), True
+        return Reply(encode_answer(refusal.cut()), True)
+
+    def _undoes(self, request: Request, answer: AnyAnswer) -> Callable[[], object] | None:
+        """Return the function that takes back the leases of an answer that is not sent."""
+        operation = request.operation
+        if not (isinstance(operation, Receive) and isinstance(answer, Leases) and answer.count):
+            return None
+        unread = Settle(operation.name, operation.subscription, unread=answer.ack_ids)
+        return lambda: self._keep(self._take_back(request, unread))
+
+    async def _take_back(self, request: Request, unread: Settle) -> None:
+        """If the partition is served elsewhere by now, the leases end by themselves."""
+        partition = self._broker.ownership.at_hand(unread.name, request.incarnation)
+        if partition is None:
+            return
+        with suppress(OctavoError):
+            await self.execute(partition, unread, request.caller.identity)
+
+    def _keep(self, work: Coroutine[Any, Any, Done]) -> asyncio.Task[Done]:
+        task = asyncio.ensure_future(work)
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+        return task
 
     async def _run(self, request: Request, deadline_s: float, peer: str) -> AnyAnswer:
         if not self._is_ready():
@@ -117,18 +142,22 @@ class Serving:
         work = self._rules.measured(
             identity,
             operation.name.namespace,
-            run(partition, operation, identity, self._rules, self._refusal_of),
+            self.execute(partition, operation, identity),
         )
         try:
             if RULES[type(operation)].may_repeat:
                 return await work
-            task = asyncio.ensure_future(work)
-            self._work.add(task)
-            task.add_done_callback(self._work.discard)
-            return await asyncio.shield(task)
+            return await asyncio.shield(self._keep(_awaited(work)))
         except (MessageNotFound, OffsetBeyondEnd):  # its next owner may have it
             await partition.prove()
             raise
+
+    async def execute(
+        self, partition: Partition, operation: AnyOperation, identity: Identity
+    ) -> AnyAnswer:
+        """Run an operation on an open partition."""
+        turns = self._broker.open_batches.turns
+        return await run(partition, operation, identity, self._rules, self._refusal_of, turns)
 
     @asynccontextmanager
     async def _turn(self, name: PartitionName) -> AsyncIterator[None]:
@@ -142,3 +171,7 @@ class Serving:
             self._looking[name] -= 1
             if not self._looking[name]:
                 del self._looking[name], self._turns[name]
+
+
+async def _awaited(work: Awaitable[Done]) -> Done:
+    return await work

@@ -20,8 +20,9 @@ import pytest
 from octavo.broker.http.api import deliveries as api_deliveries
 from octavo.broker.http.api import read as api_read
 from octavo.broker.log.open_batches import RECORDS_A_TURN, Turns
+from octavo.broker.operations.kinds import Leases, Receive
 from octavo.broker.subscriptions import subscription
-from octavo.broker.types import Delivery, MessageId
+from octavo.broker.types import Delivery, MessageId, PartitionName
 from octavo.protocol.records import Record
 from octavo.protocol.windows import WINDOW_RECORDS
 from tests.support.cluster import running_cluster
@@ -113,36 +114,34 @@ async def test_nor_do_many_receives(
     assert max(turns.found.values()) <= MOST, turns.found.most_common(3)
 
 
-async def test_what_was_not_handed_over_in_its_turn_is_given_back() -> None:
+async def test_what_was_not_handed_over_in_its_turn_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A receive from several partitions gives up those that are late."""
     given_back: list[str] = []
     deliveries = [
         Delivery(f"0-{n}-1-1", n, MessageId(1, n, 0), Record(None, b"x"), 1) for n in range(3)
     ]
 
-    class Leased:
-        async def receive(self, *_: object, **__: object) -> list[Delivery]:
-            return deliveries
+    async def operate(*_: object, **__: object) -> Leases:
+        return Leases(deliveries, None, [], None, 1)
 
-        async def take_back(self, ack_ids: list[str]) -> None:
-            given_back.extend(ack_ids)
+    async def give_back(*_: object, unread: list[str]) -> None:
+        given_back.extend(unread)
 
-    async def subscription(name: str) -> Leased:
-        return Leased()
-
+    monkeypatch.setattr(api_deliveries, "operate", operate)
+    monkeypatch.setattr(api_deliveries, "give_back", give_back)
     turns = Turns()
     await turns.take(RECORDS_A_TURN)
     broker = SimpleNamespace(open_batches=SimpleNamespace(turns=turns))
-    quotas = SimpleNamespace(may_read=lambda _: None, given=lambda *_: None)
-    services = SimpleNamespace(broker=broker, quotas=quotas)
-    call = SimpleNamespace(services=services, client_is_gone=False)
-    name = SimpleNamespace(partition=0, topic_name="public/t")
-    partition = SimpleNamespace(name=name, subscription=subscription)
-    receiving = asyncio.create_task(
-        api_deliveries.receive_here(
-            cast(Any, call), cast(Any, partition), api_deliveries.Receive("s", "c", 10)
-        )
-    )
+    call = SimpleNamespace(services=SimpleNamespace(broker=broker), client_is_gone=False)
+    asked = Receive(PartitionName("public", "t", 0), "s", "c", 10)
+
+    async def receive() -> None:
+        async with api_deliveries.Handover(cast(Any, call), asked) as handover:
+            await handover.shown(await handover.leases())
+
+    receiving = asyncio.create_task(receive())
     await asyncio.sleep(0)
     receiving.cancel()
     with pytest.raises(asyncio.CancelledError):

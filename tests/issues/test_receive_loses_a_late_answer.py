@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from octavo.broker.http.forwarding import Peers
+from octavo.broker.operations.kinds import Leases, Receive, decode_answer, decode_request
+from octavo.broker.operations.links import AskingLink
 from tests.support.cluster import Cluster, running_cluster
 from tests.support.fake_broker import Api, until
 
@@ -57,16 +58,20 @@ async def test_an_answer_that_is_broken_off_is_asked_for_again(
     cluster: Cluster, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api, here, there = await made(cluster, kind)
-    ask, late = Peers.ask, asyncio.Event()
+    ask, late = AskingLink.ask, asyncio.Event()
 
-    async def slow(self: Peers, *args: Any, **more: Any) -> Any:
-        reply = await ask(self, *args, **more)
-        if b"ack_id" in reply.body and not late.is_set():
-            late.set()
-            await asyncio.sleep(30)  # the network is slow on the way back
-        return reply
+    async def slow(self: AskingLink, payload: bytes, **more: Any) -> bytes:
+        answer = await ask(self, payload, **more)
+        operation = decode_request(payload).operation
+        if isinstance(operation, Receive) and not late.is_set():
+            found = decode_answer(operation, answer)
+            assert isinstance(found, Leases)
+            if found.deliveries:
+                late.set()
+                await asyncio.sleep(30)  # the network is slow on the way back
+        return answer
 
-    monkeypatch.setattr(Peers, "ask", slow)
+    monkeypatch.setattr(AskingLink, "ask", slow)
     receiving = asyncio.create_task(api.post(f"{SUB}/receive?wait=20&consumer=c"))
     await asyncio.sleep(0.1)
     await publish(api, there, 1)

@@ -17,11 +17,20 @@ from octavo.broker.broker import Broker
 from octavo.broker.http.broker_calls import FORWARDED_HEADER, BrokerProof
 from octavo.broker.http.problems import STATUS_OF, problem_from, refusal_of
 from octavo.broker.operations.frames import keys_of
-from octavo.broker.operations.kinds import AnyAnswer, AnyOperation, Publish, Refusal
-from octavo.broker.operations.links import AnsweringLink
+from octavo.broker.operations.kinds import (
+    AnyAnswer,
+    AnyOperation,
+    Leases,
+    Publish,
+    Receive,
+    Refusal,
+    Settle,
+)
+from octavo.broker.operations.links import AnsweringLink, Reply
 from octavo.broker.operations.remote import Place, Proof, Remote, hello_of, seals_of
 from octavo.broker.operations.serving import Serving
 from octavo.broker.operations.upgrade import NONCE_HEADER, PATH, answer_head
+from octavo.broker.partition.partition import Partition
 from octavo.broker.types import StoredBatch, TopicName
 from octavo.security.principal import Identity
 from tests.sim.process import Process
@@ -36,6 +45,7 @@ _NUMBERS = {
     "next_offset": "next_offset",
     "earliest_offset": "earliest",
     "expected_sequence": "expected",
+    "generation": "generation",
 }
 """Members of a problem, and the attributes of errors that they are made of."""
 
@@ -57,6 +67,9 @@ class SimRules:
         """Have the referee compare the caller with the one that asked."""
         self._cluster.trace.probe("operations.served")
         wanted = caller_of(operation)
+        if isinstance(operation, Settle) and operation.unread:  # by the broker, for itself
+            self._cluster.trace.probe("operations.unread")
+            wanted = identity if identity.is_node else Identity("node:of the broker that asks")
         if identity != wanted:
             self._cluster.audit.fail(f"X25 {wanted.name} asks, and the owner is told {identity}")
 
@@ -84,6 +97,9 @@ class SimRules:
     def given(self, topic: TopicName, batches: list[StoredBatch], messages: int) -> None:
         """Nothing is charged."""
 
+    def delivered(self, topic: TopicName, leases: Leases) -> None:
+        """Nothing is charged."""
+
     def bound(self, identity: Identity, batch: bytes) -> bytes:
         """The batch."""
         del identity
@@ -92,7 +108,13 @@ class SimRules:
 
 def caller_of(operation: AnyOperation) -> Identity:
     """The identity with which this operation has to be asked for: it follows from what it is."""
-    mark = f"publisher-{len(operation.batches[0])}" if isinstance(operation, Publish) else "reader"
+    mark = "reader"
+    if isinstance(operation, Publish):
+        mark = f"publisher-{len(operation.batches[0])}"
+    elif isinstance(operation, Receive):
+        mark = f"consumer-{operation.consumer}"
+    elif isinstance(operation, Settle):
+        mark = f"acker-{len(operation.acks)}"
     return Identity(f"user:{mark}", source="token")
 
 
@@ -111,7 +133,21 @@ def new_remote(process: Process, name: str) -> Remote:
         loop = asyncio.get_running_loop()
         return await loop.create_connection(protocol, place.host, place.port)
 
-    return Remote(name, SimSettings(), Proof(_KEY, enter, draw_nonce), dial)
+    return Remote(name, SimSettings(), Proof(_KEY, enter, draw_nonce), dial, own)
+
+
+class WatchedServing(Serving):
+    """Tells the referees of each operation that was done, in the same step of the loop."""
+
+    told: list[Callable[[Partition, AnyOperation, AnyAnswer], None]]
+
+    async def execute(
+        self, partition: Partition, operation: AnyOperation, identity: Identity
+    ) -> AnyAnswer:
+        answer = await super().execute(partition, operation, identity)
+        for tell in self.told:
+            tell(partition, operation, answer)
+        return answer
 
 
 class Door:
@@ -123,9 +159,10 @@ class Door:
         self._proof = BrokerProof(_KEY, "0")
         self._links: list[AnsweringLink] = []
         self.serves = True
-        self.serving = Serving(
+        self.serving = WatchedServing(
             broker, SimRules(cluster), refusal_of, lambda: self.serves, _nothing, _nothing
         )
+        self.serving.told = cluster.on_operation
 
     async def open(self) -> None:
         """Listen."""
@@ -153,10 +190,8 @@ class Door:
         transport.write(answer_head(nonce))
         return link
 
-    async def _run(
-        self, peer: str, payload: bytes, reserve: int, deadline_s: float
-    ) -> tuple[bytes, bool]:
-        return await self.serving.answer(payload, reserve, deadline_s, peer)
+    async def _run(self, peer: str, payload: bytes, deadline_s: float) -> Reply:
+        return await self.serving.answer(payload, deadline_s, peer)
 
 
 class _Upgrade(asyncio.Protocol):

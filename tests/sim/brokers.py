@@ -1,8 +1,8 @@
 """Brokers in the simulator: the production core, and for HTTP a call between processes.
 
-`publish` and `read` go to an owner as operations, by production code over the simulated network
-(broker_links.py). `at_owner` is for all other work: it asks its broker who the owner is, works here
-or has the owner's broker work, and looks again while nothing has been done.
+`publish`, `read`, `receive` and `settle` go to an owner as operations, by production code over the
+simulated network (broker_links.py). `at_owner` is for all other work: it asks its broker who the
+owner is, works here or has the owner's broker work, and looks again while nothing has been done.
 """
 
 from __future__ import annotations
@@ -18,7 +18,18 @@ from octavo.broker.cluster.handing import Handed
 from octavo.broker.config import BrokerConfig
 from octavo.broker.errors import OwnerUnreachable, PartitionMoving
 from octavo.broker.operations import kinds as operations
-from octavo.broker.operations.kinds import AnyAnswer, AnyOperation, Publish, Read, Refused
+from octavo.broker.operations.kinds import (
+    AnyAnswer,
+    AnyOperation,
+    Leases,
+    Publish,
+    Read,
+    Receive,
+    Refused,
+    Settle,
+    Settled,
+    numbered,
+)
 from octavo.broker.operations.local import batches_of
 from octavo.broker.operations.remote import Remote
 from octavo.broker.operations.routing import with_owner
@@ -77,6 +88,7 @@ class SimBroker:
         self.held_down = False
         self.remote: Remote | None = None
         self.door: Door | None = None
+        self._receives = 0
         self._limits = limits
         self._peers = peers
 
@@ -248,10 +260,40 @@ class SimBroker:
 
         return await self._with_owner(name, here, there)
 
-    async def _ask(self, owner: Owner, operation: AnyOperation) -> AnyAnswer:
+    async def receive(self, operation: Receive) -> Leases:
+        """Lease messages at the partition's owner: another broker is asked with an operation."""
+        number = self._receives = self._receives + 1
+        shipped = numbered(operation, lambda: f"{self.name}.r{number}")
+        found, _ = await self.operate(operation, shipped, operation.wait_ms / 1000)
+        assert isinstance(found, Leases)
+        return found
+
+    async def settle(self, operation: Settle) -> Settled:
+        """Ack, give back or extend at the partition's owner."""
+        found, _ = await self.operate(operation, operation)
+        assert isinstance(found, Settled)
+        return found
+
+    async def operate(
+        self, operation: AnyOperation, shipped: AnyOperation, wait_s: float = 0.0
+    ) -> tuple[AnyAnswer, str]:
+        """The answer of the partition's owner, and which broker that is."""
+
+        async def here(partition: Partition) -> tuple[AnyAnswer, str]:
+            assert self.door is not None
+            caller = caller_of(operation)
+            return await self.door.serving.execute(partition, operation, caller), self.name
+
+        async def there(owner: Owner) -> tuple[AnyAnswer, str]:
+            return await self._ask(owner, shipped, wait_s), owner.broker_id
+
+        found: tuple[AnyAnswer, str] = await self._with_owner(operation.name, here, there)
+        return found
+
+    async def _ask(self, owner: Owner, operation: AnyOperation, wait_s: float = 0.0) -> AnyAnswer:
         assert self.remote is not None
         self.cluster.trace.probe("operations.asked")
-        return await self.remote.ask(owner, caller_of(operation), operation)
+        return await self.remote.ask(owner, caller_of(operation), operation, wait_s)
 
     async def _with_owner(
         self,

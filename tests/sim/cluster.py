@@ -23,6 +23,8 @@ from octavo.bookie.ledgers.state import LedgerStateDamaged
 from octavo.bookie.node import BookieNode, BookieStartTimeout
 from octavo.bookie.storage import Storage
 from octavo.bookie.write.repeats import Done
+from octavo.broker.operations.kinds import AnyAnswer, AnyOperation
+from octavo.broker.partition.partition import Partition
 from octavo.ledger.rereplication.keeper import CopyKeeper
 from octavo.metadata.store import MetadataUnavailable
 from octavo.protocol.codes import (
@@ -421,6 +423,8 @@ class Cluster:
         self.clocks = Clocks()
         self.metadata.observers.append(self._metadata_changed)
         self.bookies = {f"b{n}": SimBookie(self, f"b{n}") for n in range(1, options.bookies + 1)}
+        self.on_operation: list[Callable[[Partition, AnyOperation, AnyAnswer], None]] = []
+        """Are told of each operation that an owner has done for a caller."""
         self.on_refused: list[Callable[[SimBookie, BaseException], None]] = []
         self._ledger_ids: dict[str, int | None] = {}
 

@@ -16,19 +16,14 @@ import msgspec
 
 from octavo.broker.http.api.acks import AckBody, by_partition
 from octavo.broker.http.api.batching import Piece
-from octavo.broker.http.api.deliveries import (
-    Receive,
-    Received,
-    receive_as_stored,
-    receive_here,
-)
+from octavo.broker.http.api.deliveries import rendered
 from octavo.broker.http.api.payloads import encode
 from octavo.broker.http.api.publish import summarize
 from octavo.broker.http.call import RECORD_BATCH
 from octavo.broker.http.problems import PROBLEM_TYPE, Problem, problem_of
 from octavo.broker.log.open_batches import Turns
+from octavo.broker.operations.kinds import AnyOperation, Leases, Receive
 from octavo.broker.partition.partition import Partition
-from octavo.broker.subscriptions.subscription import LeasedBatches
 from octavo.broker.types import PartitionName, TopicName
 from octavo.client.wire import Body, Reply
 from octavo.protocol.batch import check_batch
@@ -136,17 +131,8 @@ class _Call(SimpleNamespace):
         headers: Mapping[str, str],
     ) -> None:
         batches = SimpleNamespace(turns=Turns())  # of this call alone; in production of a broker
-        super().__init__(
-            client_is_gone=False,
-            headers=headers,
-            services=SimpleNamespace(
-                broker=SimpleNamespace(open_batches=batches),
-                quotas=SimpleNamespace(
-                    may_read=lambda _namespace: None,
-                    given=lambda _namespace, _what, _messages: None,
-                ),
-            ),
-        )
+        services = SimpleNamespace(broker=SimpleNamespace(open_batches=batches))
+        super().__init__(headers=headers, services=services)
         self.broker, self.partitions, self.params, self.body = broker, partitions, params, body
         self.epochs: dict[str, int] = {}
         self.owner = ""
@@ -159,6 +145,13 @@ class _Call(SimpleNamespace):
 
         found, epoch, self.owner = await self.broker.at_owner(name, noted, wait_s=wait_s)
         self.epochs[str(name.partition)] = epoch
+        return found
+
+    async def operate(self, operation: AnyOperation, wait_s: float = 0.0) -> Any:
+        """The answer of the owner; who that is."""
+        found: Any
+        found, self.owner = await self.broker.operate(operation, operation, wait_s)
+        self.epochs[str(operation.name.partition)] = found.epoch
         return found
 
     def reply(self, found: Any, status: int = 200, **headers: str) -> Reply:
@@ -225,30 +218,30 @@ async def _receive(call: _Call, only: PartitionName | None, sub: str) -> Reply:
     most, wait_s = int(params["max"]), float(params["wait"])
     found: list[Any] = []
 
-    def asked(ask: int, wait_s: float = 0.0, request: str = "") -> Receive:
-        return Receive(sub, params["consumer"], ask, wait_s, request)
+    async def leases(
+        name: PartitionName, most: int, wait_s: float, request: str, *, as_stored: bool
+    ) -> Leases:
+        asked = Receive(
+            name, sub, params["consumer"], most, round(wait_s * 1000), request, as_stored=as_stored
+        )
+        given: Leases = await call.operate(asked, wait_s)
+        return given
 
     if only is not None:
-        one = asked(most, wait_s, params["request"])
         as_stored = RECORD_BATCH in call.headers.get("Accept", "")
-        receive: Any = receive_as_stored if as_stored else receive_here
-        given = await call.at(only, lambda partition: receive(call, partition, one), wait_s)
-        if isinstance(given, LeasedBatches):
-            batches = b"".join(bytes(batch.data) for batch in given.batches)
+        given = await leases(only, most, wait_s, params["request"], as_stored=as_stored)
+        if given.leased is not None:
             told = call.reply(None)
-            return told._replace(headers={**told.headers, **given.leased.headers()}, body=batches)
-        found = given.messages
+            headers = {**told.headers, **given.leased.headers()}
+            return told._replace(headers=headers, body=b"".join(given.batches))
+        found = await rendered(call, only.partition, given)  # type: ignore[arg-type]
     else:
         for number, name in enumerate(call.partitions):
             share = (most - len(found)) // (len(call.partitions) - number)
             if share:
-                part = await call.at(name, partial(_share, call, asked(share)))
-                found += part.messages
+                given = await leases(name, share, 0.0, "", as_stored=False)
+                found += await rendered(call, name.partition, given)  # type: ignore[arg-type]
     return call.reply({"messages": found}) if found else call.reply(None, 204)
-
-
-async def _share(call: Any, asked: Receive, partition: Partition) -> Received:
-    return await receive_here(call, partition, asked)
 
 
 async def _acknowledge(call: _Call, only: PartitionName | None, sub: str) -> Reply:
@@ -258,8 +251,10 @@ async def _acknowledge(call: _Call, only: PartitionName | None, sub: str) -> Rep
         name = next(one for one in call.partitions if one.partition == number)
         assert only in (None, name)
         try:
-            told = await call.at(name, lambda p, s=share: s.apply(p, sub, None, Turns()))
-            acked += told["acked"]
+            settled = await call.operate(share.operation(name, sub))
+            acked += settled.acked
+            if settled.problem is not None:
+                raise settled.problem
         except OctavoError as error:
             problems.append(problem_of(error))
     if not problems:

@@ -68,6 +68,8 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "octavo.broker.operations.channel:_DEADLINES_KEPT": (0, 3),
     "octavo.broker.operations.channel:PIECE_BYTES": (1, 20, 300),
     "octavo.broker.operations.frames:_SMALL_BYTES": (0, 200),
+    "octavo.broker.operations.kinds:WAITING_BYTES": (1, 200),
+    "octavo.broker.operations.settling:ACKS_A_STEP": (1, 3, 20),
     "octavo.broker.operations.kinds:PAGE_BYTES_MAX": (1, 500),
     "octavo.broker.operations.links:WRITE_BUFFER_BYTES": (1, 300),
     "octavo.broker.log.cache:_COMPACT_AFTER": (1, 3),

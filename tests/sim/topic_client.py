@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from octavo.broker.operations.kinds import Leases, Receive, Settle, Settled
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import PartitionName, Published, StoredBatch
 from octavo.protocol.codes import OctavoError
@@ -86,6 +87,18 @@ class TopicClient:
         found: list[StoredBatch] = await self._call(
             name, lambda one: one.read(name, offset, bytes_max, count_max, wait_s), wait_s
         )
+        return found
+
+    async def receive(self, operation: Receive) -> Leases:
+        """Lease some messages. Raises `EXPECTED`."""
+        found: Leases = await self._call(
+            operation.name, lambda one: one.receive(operation), operation.wait_ms / 1000
+        )
+        return found
+
+    async def settle(self, operation: Settle) -> Settled:
+        """Ack messages, or give them back. Raises `EXPECTED`."""
+        found: Settled = await self._call(operation.name, lambda one: one.settle(operation))
         return found
 
     async def _call(

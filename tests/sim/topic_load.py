@@ -23,12 +23,14 @@ from octavo.broker.errors import (
     PartitionMoving,
     PartitionUnavailable,
     SequenceGap,
-    StaleLease,
     StaleProducerEpoch,
     SubscriptionBusy,
+    TooManyDelayed,
 )
+from octavo.broker.operations.kinds import AnyAnswer, AnyOperation, Leases, Receive, Settle
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import Delivery, Nack, PartitionName, Published
+from octavo.protocol.ack_ids import each
 from octavo.protocol.records import Record, build_batch
 from tests.sim.brokers import SimBroker
 from tests.sim.client_load import LOOP
@@ -88,6 +90,7 @@ class TopicLoad:
         self.producers: dict[tuple[str, int], list[tuple[list[str], int, int]]] = {}
         """(producer, partition) → its batches acked last: values, epoch, sequence."""
         self._numbers = self._requests = 0
+        cluster.on_operation.append(self._watch)
 
     def start(self) -> None:
         """Begin."""
@@ -349,30 +352,19 @@ class TopicLoad:
         self._requests += 1
         request = f"r{self._requests}" if client.rng.random() < 0.7 else ""
 
-        owner_epoch = 0
-
-        async def work(partition: Partition) -> list[Delivery]:
-            nonlocal owner_epoch
-            subscription = await partition.subscription(sub)
-            owner_epoch = partition.epoch
-            given = await subscription.receive(
-                consumer or f"{client.name}.{client.run}",
-                messages_max=messages_max,
-                wait_s=wait_s,
-                request=request,
-            )
-            self.types.look(log, sub, subscription)
-            if self.delays.share and self.options.subscriptions[sub].type in HEEDING:
-                what = f"{name} subscription {sub}"
-                if check_due(given, partition.wall_ms(), what, self.audit.fail):
-                    self.cluster.trace.probe("topic.delayed_given")
-            return given
-
+        operation = Receive(
+            name,
+            sub,
+            consumer or f"{client.name}.{client.run}",
+            messages_max,
+            round(wait_s * 1000),
+            request,
+        )
         for _ in range(3 if request else 1):
             cursor = log.cursors[sub]
             asked = cursor.asks()
             try:
-                given = await client.ask(name, work)
+                leases = await client.receive(operation)
             except SubscriptionBusy:
                 cursor.answered += 1
                 return []
@@ -380,12 +372,29 @@ class TopicLoad:
                 await client.pause(RETRY_S)
                 continue
             cursor.answered += 1
-            self._delivered(log, sub, given, asked, owner_epoch)
+            given = leases.deliveries
+            self._delivered(log, sub, given, asked, leases.epoch)
             if log.appends is not None and log.appends.how == "append":
                 for one in given:  # a delivery does not say whose word its time is
                     log.appends.shown(log, one.offset, one.record.timestamp_ms, "consumer")
             return given
         return []
+
+    def _watch(self, partition: Partition, operation: AnyOperation, answer: AnyAnswer) -> None:
+        """At the owner, in the step in which the operation was done."""
+        if not isinstance(operation, Receive | Settle) or partition.name not in self.audit.logs:
+            return
+        sub = operation.subscription
+        subscription = partition._subscriptions._open.get(sub)
+        if subscription is None or sub not in self.types.settings:
+            return
+        self.types.look(self.audit.logs[partition.name], sub, subscription)
+        if not isinstance(answer, Leases) or not self.delays.share:
+            return
+        if self.options.subscriptions[sub].type in HEEDING:
+            what = f"{partition.name} subscription {sub}"
+            if check_due(answer.deliveries, partition.wall_ms(), what, self.audit.fail):
+                self.cluster.trace.probe("topic.delayed_given")
 
     def _delivered(
         self, log: LogHistory, sub: str, given: list[Delivery], asked: Asked, epoch: int
@@ -425,31 +434,24 @@ class TopicLoad:
         if up_to is not None:
             log.cursors[sub].attempted.update(range(up_to + 1))
 
-        async def work(partition: Partition) -> tuple[int, tuple[str, ...]]:
-            subscription = await partition.subscription(sub)
-            stale: tuple[str, ...] = ()
-            try:
-                await subscription.acknowledge(
-                    [d.ack_id for d in acks], up_to=up_to, nacks=nacks or (), extend=extend or ()
-                )
-            except StaleLease as error:
-                stale = error.stale
-            self.types.look(log, sub, subscription)
-            return partition.epoch, stale
-
+        ack_ids = [one.ack_id for one in acks]
+        operation = Settle(name, sub, ack_ids, nacks or [], extend or [], up_to=up_to)
         for _ in range(3):
             try:
-                epoch, stale = await client.ask(name, work)
+                settled = await client.settle(operation)
+                if settled.too_many_delayed:
+                    raise TooManyDelayed(settled.too_many_delayed)
             except EXPECTED:
                 if client.rng.random() < 0.3:
                     return
                 await client.pause(RETRY_S)
                 continue
-            if stale:
+            stale = {*each(settled.stale)}
+            if settled.stale:
                 self.cluster.trace.probe("topic.stale_lease")
             refused = {d.offset for d in acks if d.ack_id in stale}
             kept = [offset for offset in offsets if offset not in refused]
-            log.ack_ends(sub, kept, epoch, moves)
+            log.ack_ends(sub, kept, settled.epoch, moves)
             return
 
     async def _seek(self, client: TopicClient, name: PartitionName, sub: str) -> None:

@@ -162,6 +162,9 @@ KEPT: Mapping[str, str] = {
     "bytes that the calls of one principal hold: counted, and no answer comes from it": """
         broker.http.held_bytes:HeldBytes._by_principal
     """,
+    "of one call, by partition: what the call was given there": """
+        broker.http.api.deliveries:_Gathering._given
+    """,
     "locks and counts of one partition, and of nobody's answers": """
         broker.operations.serving:Serving._looking broker.operations.serving:Serving._turns
     """,

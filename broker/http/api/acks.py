@@ -7,36 +7,29 @@ and each owner gets its share. It is answered when all of it is durable.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 from aiohttp import web
 from msgspec import Meta
 
-from octavo.broker.errors import StaleLease, TooManyDelayed
 from octavo.broker.http.api.answers import Acked
 from octavo.broker.http.api.topic_body import TIME, time_ms
 from octavo.broker.http.call import OFFSET_MAX, Call
-from octavo.broker.http.forwarding import ask_all, ask_partition, at_owner, topic_of
+from octavo.broker.http.forwarding import ask_all, operate, operate_part, redirected, topic_of
 from octavo.broker.http.json_parts import has_more_parts
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.log.open_batches import Turns
-from octavo.broker.operations.kinds import Position
-from octavo.broker.operations.local import resolve
-from octavo.broker.partition.partition import Partition
-from octavo.broker.types import AckRange, MessageId, Nack, TopicName
-from octavo.protocol.ack_ids import in_steps
+from octavo.broker.operations.kinds import Position, Settle, Settled
+from octavo.broker.types import AckRange, MessageId, Nack, PartitionName, TopicName
 from octavo.protocol.numbers import whole
-from octavo.security.principal import Identity
 
 ACK_IDS_MAX = 100_000
 ACK_BYTES_MAX = 8 * 1024 * 1024
 """The longest body: 100,000 nacks, each with its delay."""
 ACK_PARTS_MAX = 3 * ACK_IDS_MAX + 100
 """Commas, brackets and braces of a body: a nack with its delay has three."""
-ACKS_A_STEP = 1_000
-"""Messages whose ack ids are worked on in one step; other calls have their turn between steps."""
 _RECORDS_OF_A_PROBLEM = 3
 """Making the problem of one partition costs as much as working on so many messages."""
 NACK_DELAY_MS_MAX = 24 * 3_600_000
@@ -96,13 +89,19 @@ async def acknowledge(call: Call) -> web.StreamResponse:
             raise Problem(
                 422, "foreign-ack-id", f"an ack id is of partition {foreign[0]}, not of {number}"
             )
+        if (elsewhere := await redirected(call, partition)) is not None:
+            return elsewhere
         share = shares.get(number, Share())
-
-        async def here(open_here: Partition) -> web.StreamResponse:
-            return call.reply(await share.apply(open_here, name, up_to, turns))
-
-        return await at_owner(call, partition, here)
+        settled = await operate(call, share.operation(partition, name, up_to), Settled)
+        return call.reply(Acked(_acked(settled)))
     return call.reply(Acked(await apply_all(call, topic, name, shares)))
+
+
+def _acked(settled: Settled) -> int:
+    """Raises the error for what was refused."""
+    if (problem := settled.problem) is not None:
+        raise problem
+    return settled.acked
 
 
 async def apply_all(call: Call, topic: TopicName, name: str, shares: dict[int, Share]) -> int:
@@ -111,9 +110,9 @@ async def apply_all(call: Call, topic: TopicName, name: str, shares: dict[int, S
     Raises the worst problem of any: what the others did is done, and it says how much.
     """
     answers = await ask_all(
-        [apply_share(call, topic, number, name, share) for number, share in shares.items()]
+        [_apply(call, topic.partition(number), name, share) for number, share in shares.items()]
     )
-    acked: int = sum(answer["acked"] for answer in answers if isinstance(answer, dict))
+    acked = sum(answer for answer in answers if isinstance(answer, int))
     problems: list[Problem] = []
     for answer in answers:
         if isinstance(answer, BaseException):
@@ -129,122 +128,48 @@ async def apply_all(call: Call, topic: TopicName, name: str, shares: dict[int, S
     raise worst
 
 
-async def give_back(call: Call, topic: TopicName, number: int, name: str, share: Share) -> None:
-    """What was received for the caller and not handed over. The broker does that for itself: the
-    caller may have lost the right to it meanwhile."""
-    await apply_share(call, topic, number, name, share, call.services.own_identity)
-
-
-async def apply_share(
-    call: Call,
-    topic: TopicName,
-    number: int,
-    name: str,
-    share: Share,
-    identity: Identity | None = None,
-) -> dict[str, Any]:
+async def _apply(call: Call, partition: PartitionName, name: str, share: Share) -> int:
     """One partition's share of an ack call, at its owner."""
-    turns = call.services.broker.open_batches.turns
-    found: dict[str, Any] = await ask_partition(
-        call,
-        topic.partition(number),
-        lambda partition: share.apply(partition, name, None, turns),
-        "POST",
-        f"/subscriptions/{name}/ack",
-        body=share.body(),
-        identity=identity,
-    )
-    return found
+    return _acked(await operate_part(call, share.operation(partition, name), Settled))
+
+
+async def give_back(
+    call: Call,
+    partition: PartitionName,
+    name: str,
+    *,
+    nacks: Sequence[Nack] = (),
+    release: Sequence[str] = (),
+    unread: Sequence[str] = (),
+) -> None:
+    """Give back what was received for the caller and not handed over; see `Settle`.
+
+    The broker does that for itself: the caller may have lost the right to it meanwhile.
+    """
+    operation = Settle(partition, name, [], [*nacks], [], [*release], [*unread])
+    await operate_part(call, operation, Settled, identity=call.services.own_identity)
 
 
 class Share:
     """The part of an ack call that concerns one partition."""
 
-    __slots__ = ("ack_ids", "count", "extend", "nacks", "release", "spans")
+    __slots__ = ("ack_ids", "extend", "nacks", "release")
 
     def __init__(self) -> None:
-        self.count = 0
-        """How many messages all of them name."""
         self.ack_ids: list[str] = []
         self.nacks: list[Nack] = []
-        self.spans: list[tuple[int, int]] = []
-        """The offsets of each nack, start and end."""
         self.extend: list[str] = []
         self.release: list[str] = []
 
-    async def apply(
-        self, partition: Partition, name: str, up_to: Position | None, turns: Turns
-    ) -> dict[str, Any]:
-        """Do it at the open partition, a part in each of its turns."""
-        subscription = await partition.subscription(name)
-        to = None if up_to is None else await resolve(partition, up_to)
-        acked = 0
-        stale: list[str] = []
-        refused: TooManyDelayed | None = None
-        for part in self._parts():
-            await turns.take(min(self.count, ACKS_A_STEP))
-            try:
-                acked += await subscription.acknowledge(up_to=to, **part)
-            except StaleLease as error:
-                stale += error.stale
-            except TooManyDelayed as error:
-                refused = error
-            to = None
-        if stale:
-            raise StaleLease.of(stale)
-        if refused is not None:
-            raise refused
-        return {"acked": acked}
-
-    def _parts(self) -> Iterator[dict[str, Any]]:
-        """Cut it into steps; it is one step where it is little."""
-        if self.count <= ACKS_A_STEP:
-            yield {
-                "ack_ids": self.ack_ids,
-                "nacks": self.nacks,
-                "extend": self.extend,
-                "release": self.release,
-            }
-            return
-        yield from ({"ack_ids": some} for some in in_steps(self.ack_ids, ACKS_A_STEP))
-        yield from ({"nacks": some} for some in self._nacks_in_steps())
-        yield from ({"extend": some} for some in in_steps(self.extend, ACKS_A_STEP))
-        yield from ({"release": some} for some in in_steps(self.release, ACKS_A_STEP))
-
-    def _nacks_in_steps(self) -> Iterator[list[Nack]]:
-        """The last first, as within one part: to give a message back gives back later ones of its
-        key, too."""
-        found: list[Nack] = []
-        room = ACKS_A_STEP
-        for at in sorted(range(len(self.nacks)), key=self.spans.__getitem__, reverse=True):
-            nack, (start, end) = self.nacks[at], self.spans[at]
-            if end - start == 1:
-                cut = [nack]
-            else:
-                steps = in_steps([nack.ack_id], ACKS_A_STEP)
-                cut = [Nack(one, nack.delay_ms) for some in steps for one in some][::-1]
-            for one in cut:
-                found.append(one)
-                room -= min(end - start, ACKS_A_STEP)
-                if room <= 0:
-                    yield found
-                    found, room = [], ACKS_A_STEP
-        if found:
-            yield found
-
-    def body(self) -> dict[str, Any]:
-        """The same as JSON, for another broker."""
-        return {
-            "ack_ids": self.ack_ids,
-            "nack": [
-                one.ack_id
-                if one.delay_ms is None
-                else {"ack_id": one.ack_id, "delay": one.delay_ms / 1000}
-                for one in self.nacks
-            ],
-            "extend": self.extend,
-            **({"release": self.release} if self.release else {}),
-        }
+    def operation(
+        self, partition: PartitionName, name: str, up_to: Position | None = None
+    ) -> Settle:
+        """The same for the partition's owner."""
+        assert up_to is None or isinstance(up_to, int | MessageId)
+        place = list(up_to) if isinstance(up_to, MessageId) else up_to
+        return Settle(
+            partition, name, self.ack_ids, self.nacks, self.extend, self.release, [], place
+        )
 
 
 async def by_partition(body: AckBody, partitions: int, turns: Turns) -> dict[int, Share]:
@@ -254,10 +179,9 @@ async def by_partition(body: AckBody, partitions: int, turns: Turns) -> dict[int
             raise _too_many()
     shares: dict[int, Share] = defaultdict(Share)
     room = ACK_IDS_MAX
-    of = AckRange(0, 0, 0, 0, 0)
 
     def share(ack_id: str) -> Share:
-        nonlocal of, room
+        nonlocal room
         of = AckRange.parse(ack_id)
         number, room = of.partition, room - (of.end - of.start)
         if room < 0:
@@ -268,9 +192,7 @@ async def by_partition(body: AckBody, partitions: int, turns: Turns) -> dict[int
                 "invalid-ack-id",
                 f"ack id {ack_id[:60]!r} is of partition {number}; the topic has {partitions}",
             )
-        found = shares[number]
-        found.count += of.end - of.start
-        return found
+        return shares[number]
 
     for ack_id in body.ack_ids:
         await turns.take(1)
@@ -281,9 +203,7 @@ async def by_partition(body: AckBody, partitions: int, turns: Turns) -> dict[int
         delay_ms = None if one.delay is None else time_ms("delay", one.delay)
         if delay_ms is not None and delay_ms > NACK_DELAY_MS_MAX:
             raise Problem(422, "invalid-settings", "a nack's delay is at most 24 hours")
-        nacked = share(one.ack_id)
-        nacked.nacks.append(Nack(one.ack_id, delay_ms))
-        nacked.spans.append((of.start, of.end))
+        share(one.ack_id).nacks.append(Nack(one.ack_id, delay_ms))
     for ack_id in body.extend:
         await turns.take(1)
         share(ack_id).extend.append(ack_id)

@@ -9,29 +9,25 @@ not be handed over, because the caller left or asked for less, is given back at 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import NamedTuple, TypeVar
-from urllib.parse import quote
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import NamedTuple
 
 import msgspec
 from aiohttp import web
 from msgspec import Raw
 
-from octavo.broker.errors import StaleLease
-from octavo.broker.http.api.acks import AckBody, by_partition, give_back
+from octavo.broker.http.api.acks import give_back
 from octavo.broker.http.api.payloads import encode, message_out
 from octavo.broker.http.api.read import ANSWER_TYPES, answer_type
 from octavo.broker.http.call import JSON, NDJSON, RECORD_BATCH, Call, bad_parameter
-from octavo.broker.http.forwarding import ask_all, ask_partition, at_owner, topic_of
+from octavo.broker.http.forwarding import ask_all, operate, operate_part, redirected, topic_of
 from octavo.broker.http.problems import Problem
-from octavo.broker.partition.partition import Partition
-from octavo.broker.subscriptions.subscription import LeasedBatches
-from octavo.broker.types import PRIORITY_MAX, Delivery, TopicName
-from octavo.protocol.ack_ids import shown
-from octavo.protocol.leased import Leased
-
-Given = TypeVar("Given")
+from octavo.broker.operations.kinds import Leases, Receive
+from octavo.broker.types import PRIORITY_MAX, AckRange, Delivery
+from octavo.protocol.codes import OctavoError
 
 CONSUMER_CHARS_MAX = 249
 REQUEST_CHARS_MAX = 64
@@ -44,6 +40,8 @@ RECEIVE_PARTITIONS_MAX = 128
 """One receive looks at so many partitions of a topic at most, beginning elsewhere each time."""
 GRACE_S = 0.005
 """When one partition has messages, others that have some too get this long to join in."""
+GIVE_BACK_S = 2.0
+"""So long giving back may take when a call ends; leases end by themselves."""
 ASK_AGAIN_S = 1.0
 """So long a receive that has something waits for what another broker may have leased to it."""
 
@@ -63,35 +61,37 @@ async def receive(call: Call) -> web.StreamResponse:
     request = call.text("request")
     if len(request) > REQUEST_CHARS_MAX or not request.isprintable():
         raise bad_parameter("request", request, f"at most {REQUEST_CHARS_MAX} printable characters")
-    asked = Receive(
-        name, consumer, most, wait_s, request, _credits(call), generation_in(call),
-        priority_in(call),
-    )  # fmt: skip
     partition = call.partition
-    partitions = 1
+    asked = Receive(
+        partition or topic.partition(0),
+        name,
+        consumer,
+        most,
+        round(wait_s * 1000),
+        request,
+        _credits(call),
+        generation_in(call),
+        priority_in(call),
+        answer_type(call, ANSWER_TYPES) == RECORD_BATCH,
+    )
     if partition is None:
         partitions = (await topic_of(call)).settings.partitions
-        if partitions == 1:
-            partition = topic.partition(0)
-    if partition is not None:
-        as_stored = answer_type(call, ANSWER_TYPES) == RECORD_BATCH
-
-        async def here(open_here: Partition) -> web.StreamResponse:
-            if not as_stored:
-                return _deliver(call, await receive_here(call, open_here, asked))
-            found = await receive_as_stored(call, open_here, asked)
-            if not isinstance(found, LeasedBatches):
-                return _deliver(call, found)
-            call.services.metrics.messages_delivered.inc(found.given)
-            call.messages += found.given
-            body = b"".join([batch.data for batch in found.batches])
-            return web.Response(
-                body=body, content_type=RECORD_BATCH, headers=found.leased.headers()
-            )
-
-        return await at_owner(call, partition, here)
-    answer_type(call, MESSAGE_TYPES)  # batches are of one partition
-    return _deliver(call, await _Gathering(call, topic, partitions, asked).receive())
+        if partitions > 1:
+            answer_type(call, MESSAGE_TYPES)  # batches are of one partition
+            return _deliver(call, await _Gathering(call, partitions, asked).receive())
+        partition = asked.name
+    if (elsewhere := await redirected(call, partition)) is not None:
+        return elsewhere
+    async with Handover(call, asked) as handover:
+        leases = await handover.leases()
+        if leases.leased is None:
+            return _deliver(call, await handover.shown(leases))
+        call.messages += leases.count
+        return web.Response(
+            body=b"".join(leases.batches),
+            content_type=RECORD_BATCH,
+            headers=leases.leased.headers(),
+        )
 
 
 def consumer_in(call: Call, default: str) -> str:
@@ -126,115 +126,66 @@ def _credits(call: Call) -> int | None:
     return call.integer("credits", 0, 1, CREDITS_MAX) or None
 
 
-class Receive(NamedTuple):
-    """What one partition, or each of a topic, is asked for."""
+class Received(NamedTuple):
+    """Messages as JSON, and why there are none though the partition has some."""
 
-    subscription: str
-    consumer: str
-    most: int
-    """Messages."""
-    wait_s: float = 0.0
-    request: str = ""
-    out_max: int | None = None
-    """Messages of the partition that may be out at this consumer, unacked."""
-    generation: int | None = None
-    """Of the consumer group whose member asks."""
-    priority: int = 0
-
-    async def of(self, receive: Callable[..., Awaitable[Given]]) -> Given:
-        """What `receive` of the open subscription, in either form, gives."""
-        return await receive(
-            self.consumer,
-            messages_max=self.most,
-            wait_s=self.wait_s,
-            request=self.request,
-            out_max=self.out_max,
-            generation=self.generation,
-            priority=self.priority,
-        )
-
-    def path(self) -> str:
-        """The same as a call, behind the name of a partition."""
-        path = (
-            f"/subscriptions/{self.subscription}/receive?max={self.most}&wait={self.wait_s:.3f}"
-            f"&consumer={quote(self.consumer, safe='')}"
-        )
-        if self.request:
-            path += f"&request={quote(self.request, safe='')}"
-        if self.generation is not None:
-            path += f"&generation={self.generation}"
-        if self.priority:
-            path += f"&priority={self.priority}"
-        return path if self.out_max is None else f"{path}&credits={self.out_max}"
-
-
-class Received(msgspec.Struct):
-    """What one partition gives, and why it gives nothing though it has messages."""
-
-    messages: list[Raw] = []
+    messages: list[Raw]
     held_back: str | None = None
 
 
-async def receive_here(call: Call, partition: Partition, asked: Receive) -> Received:
-    """Messages one by one, of a partition that is served here."""
-    call.services.quotas.may_read(partition.name.topic_name)
-    subscription = await partition.subscription(asked.subscription)
-    deliveries = await asked.of(subscription.receive)
-    return await _given(call, partition, asked, deliveries)
+class Handover:
+    """Hold the leases of one call at one partition until its client has them. An async context.
+
+    If the block raises or its caller is gone, the messages go to other consumers at once, and not
+    after the ack timeout.
+    """
+
+    def __init__(self, call: Call, asked: Receive, *, is_part: bool = False) -> None:
+        """`is_part`: the call receives from other partitions, too."""
+        self._call = call
+        self._asked = asked
+        self._is_part = is_part
+        self._ack_ids: list[str] = []
+
+    async def leases(self) -> Leases:
+        """Receive."""
+        call, asked = self._call, self._asked
+        work = operate_part if self._is_part else operate
+        leases = await work(call, asked, Leases, wait_s=asked.wait_ms / 1000)
+        self._ack_ids = leases.ack_ids
+        return leases
+
+    async def shown(self, leases: Leases) -> Received:
+        """The messages as JSON."""
+        number = self._asked.name.partition
+        return Received(await rendered(self._call, number, leases), leases.held_back)
+
+    async def __aenter__(self) -> Handover:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._ack_ids and (error is not None or self._call.client_is_gone):
+            asked = self._asked
+            with suppress(OctavoError, TimeoutError):  # then the leases end by themselves
+                async with asyncio.timeout(GIVE_BACK_S):
+                    await give_back(
+                        self._call, asked.name, asked.subscription, unread=self._ack_ids
+                    )
 
 
-async def receive_as_stored(
-    call: Call, partition: Partition, asked: Receive
-) -> LeasedBatches | Received:
-    """Record batches where they do; one by one where that is less, or nothing is there."""
-    call.services.quotas.may_read(partition.name.topic_name)
-    subscription = await partition.subscription(asked.subscription)
-    found = await asked.of(subscription.receive_batches)
-    if not isinstance(found, LeasedBatches):
-        return await _given(call, partition, asked, found)
-    if call.client_is_gone:
-        await _give_back(partition, asked.subscription, ids_of(found.leased))
-        return Received()
-    call.services.quotas.given(partition.name.topic_name, found.batches, found.given)
-    return found
-
-
-def ids_of(leased: Leased) -> list[str]:
-    """Ack ids, ranges of all that is leased."""
-    return [shown(leased.partition, run.start, run.end, leased.lease) for run in leased.runs]
-
-
-async def _given(
-    call: Call, partition: Partition, asked: Receive, deliveries: list[Delivery]
-) -> Received:
-    name = asked.subscription
-    if not deliveries:
-        return Received(held_back=(await partition.subscription(name)).held_back(asked.consumer))
-    given = Received()
-    try:
-        given.messages = await _rendered(call, partition.name.partition, deliveries)
-    finally:
-        if not given.messages or call.client_is_gone:
-            given = Received()
-            await _give_back(partition, name, [one.ack_id for one in deliveries])
-    call.services.quotas.given(partition.name.topic_name, given.messages, len(given.messages))
-    return given
-
-
-async def _give_back(partition: Partition, name: str, ack_ids: list[str]) -> None:
-    """Nobody will ack these: somebody else gets them now, not after the ack timeout."""
-    subscription = await partition.subscription(name)
-    with contextlib.suppress(StaleLease):  # those whose lease is over are given back
-        await subscription.take_back(ack_ids)
-
-
-async def _rendered(call: Call, number: int, deliveries: list[Delivery]) -> list[Raw]:
+async def rendered(call: Call, number: int, leases: Leases) -> list[Raw]:
+    """The messages of partition `number` as JSON."""
     turns = call.services.broker.open_batches.turns
-    rendered: list[Raw] = []
-    for delivery in deliveries:
+    found: list[Raw] = []
+    for delivery in leases.deliveries:
         await turns.take(1)
-        rendered.append(Raw(_delivery(number, delivery)))
-    return rendered
+        found.append(Raw(_delivery(number, delivery)))
+    return found
 
 
 def _delivery(number: int, delivery: Delivery) -> bytes:
@@ -248,7 +199,6 @@ def _deliver(call: Call, received: Received) -> web.StreamResponse:
     messages = received.messages
     if not messages:
         return _nothing(call, received.held_back)
-    call.services.metrics.messages_delivered.inc(len(messages))
     call.messages += len(messages)
     if _text_type(call) == NDJSON:
         body = b"\n".join([bytes(message) for message in messages]) + b"\n"
@@ -286,24 +236,41 @@ def ack_ids_in(messages: Iterable[Raw]) -> list[str]:
 class _Gathering:
     """One receive from several partitions: fair shares, then whoever has something."""
 
-    def __init__(self, call: Call, topic: TopicName, partitions: int, asked: Receive) -> None:
+    def __init__(self, call: Call, partitions: int, asked: Receive) -> None:
         self._call = call
-        self._topic = topic
-        self._asked = asked._replace(request="", wait_s=0.0)
-        self._wait_s = asked.wait_s
+        self._asked = asked
+        self._wait_s = asked.wait_ms / 1000
         turn = next(call.services.turn)
         self._request = f"{call.services.proof.run}.{turn}"
         """Of the waits of this call, at each partition: no other call of any broker has it."""
         turn %= partitions
         self._order = [*range(turn, partitions), *range(turn)][:RECEIVE_PARTITIONS_MAX]
-        self._partitions = partitions
         self._held_back: str | None = None
         """Why a partition that was asked last gives nothing, of those that say so."""
+        self._given: dict[int, list[str]] = {}
+        """Partition → ack ids of what it gave to this call."""
 
     async def receive(self) -> Received:
         """What was asked for; waits for the first message."""
-        found = await self._receive(self._asked.most, self._wait_s)
+        has_caller = False
+        try:
+            found = await self._receive(self._asked.most, self._wait_s)
+            has_caller = not self._call.client_is_gone
+        finally:
+            if not has_caller:
+                await self._give_all_back()
         return Received(found, self._held_back)
+
+    async def _give_all_back(self) -> None:
+        """The caller is gone: others get at once what the partitions gave."""
+        sub, topic = self._asked.subscription, self._call.topic
+        asks = [
+            give_back(self._call, topic.partition(number), sub, unread=ack_ids)
+            for number, ack_ids in self._given.items()
+        ]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GIVE_BACK_S):
+                await asyncio.gather(*asks, return_exceptions=True)
 
     async def _receive(self, most: int, wait_s: float) -> list[Raw]:
         count = len(self._order)
@@ -399,22 +366,26 @@ class _Gathering:
 
     async def _give_back(self, surplus: list[Raw]) -> None:
         """More came at once than was asked for: others may have it without waiting."""
-        body = AckBody(release=[*ack_ids_in(surplus)])
-        turns = self._call.services.broker.open_batches.turns
-        for number, share in (await by_partition(body, self._partitions, turns)).items():
-            await give_back(self._call, self._topic, number, self._asked.subscription, share)
+        shares: dict[int, list[str]] = defaultdict(list)
+        for ack_id in ack_ids_in(surplus):
+            shares[AckRange.parse(ack_id).partition].append(ack_id)
+        sub, topic = self._asked.subscription, self._call.topic
+        for number, ack_ids in shares.items():
+            await give_back(self._call, topic.partition(number), sub, release=ack_ids)
 
     async def _ask(self, number: int, most: int, wait_s: float, request: str = "") -> list[Raw]:
-        asked = self._asked._replace(most=most, wait_s=wait_s, request=request)
-        found: Received = await ask_partition(
-            self._call,
-            self._topic.partition(number),
-            lambda partition: receive_here(self._call, partition, asked),
-            "POST",
-            asked.path(),
-            wait_s=wait_s,
-            kind=Received,
+        asked = msgspec.structs.replace(
+            self._asked,
+            name=self._call.topic.partition(number),
+            most=most,
+            wait_ms=round(wait_s * 1000),
+            request=request,
+            as_stored=False,
         )
+        async with Handover(self._call, asked, is_part=True) as handover:
+            leases = await handover.leases()
+            found = await handover.shown(leases)
+        self._given.setdefault(number, []).extend(leases.ack_ids)
         self._held_back = found.held_back or self._held_back
         return found.messages
 

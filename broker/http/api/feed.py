@@ -18,27 +18,17 @@ from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
-import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from octavo.broker.errors import SubscriptionBusy
-from octavo.broker.http.api.acks import Share, give_back
-from octavo.broker.http.api.deliveries import (
-    Receive,
-    Received,
-    ack_ids_in,
-    ids_of,
-    receive_as_stored,
-    receive_here,
-)
-from octavo.broker.http.broker_calls import partition_path
-from octavo.broker.http.call import JSON, RECORD_BATCH, Call
-from octavo.broker.http.forwarding import with_owner
+from octavo.broker.http.api.acks import give_back
+from octavo.broker.http.api.deliveries import GIVE_BACK_S, Handover, ack_ids_in
+from octavo.broker.http.call import Call
 from octavo.broker.http.stream import LIVES_S, Holding, through_moves
-from octavo.broker.partition.partition import Partition
-from octavo.broker.subscriptions.subscription import LeasedBatches
-from octavo.broker.types import AckRange, Nack, Owner, PartitionName
-from octavo.protocol.leased import LEASED_HEADER, Leased
+from octavo.broker.operations.kinds import Receive, ids_of
+from octavo.broker.types import AckRange, Nack
+from octavo.protocol.leased import Leased
 from octavo.protocol.limits import MESSAGE_BYTES_MAX
 
 AT_ONCE = 500
@@ -52,8 +42,6 @@ ASKED_AT_ONCE = 2
 out: this bounds what a slow consumer makes a broker hold."""
 FIRST_S = 2.0
 """So long the first answer of a partition is waited for before the stream begins without it."""
-GIVE_BACK_S = 2.0
-"""So long giving back may take at the end; leases end by themselves."""
 
 
 class Handout(NamedTuple):
@@ -92,7 +80,6 @@ class Feed:
         asked: Receive,
         *,
         topic_partitions: int,
-        as_stored: bool = False,
     ) -> None:
         assert asked.out_max is not None
         self.credits = asked.out_max
@@ -101,7 +88,6 @@ class Feed:
         self._topic = call.topic
         self._partitions = partitions
         self._asked = asked
-        self._as_stored = as_stored
         self._id = secrets.token_hex(6)
         self._turns = asyncio.Semaphore(ASKED_AT_ONCE)
         self._ready: asyncio.Queue[Handout] = asyncio.Queue(1)
@@ -180,19 +166,21 @@ class Feed:
         """Others get these now and not after the ack timeout, as far as that can be done."""
         if not ack_ids:
             return
-        shares: dict[int, Share] = defaultdict(Share)
+        shares: dict[int, list[str]] = defaultdict(list)
         for ack_id in ack_ids:
-            share = shares[AckRange.parse(ack_id).partition]
-            if were_sent:
-                share.nacks.append(Nack(ack_id, 0))
-            else:
-                share.release.append(ack_id)
+            shares[AckRange.parse(ack_id).partition].append(ack_id)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GIVE_BACK_S):
                 await asyncio.gather(
                     *[
-                        give_back(self._call, self._topic, number, self._asked.subscription, one)
-                        for number, one in shares.items()
+                        give_back(
+                            self._call,
+                            self._topic.partition(number),
+                            self._asked.subscription,
+                            nacks=[Nack(one, 0) for one in some] if were_sent else (),
+                            release=() if were_sent else some,
+                        )
+                        for number, some in shares.items()
                     ],
                     return_exceptions=True,
                 )
@@ -201,22 +189,23 @@ class Feed:
         """All calls to one partition, for ever. Raises what is for good."""
         wait_s = min(LIVES_S, self._call.services.config.wait_ms_max / 1000)
         most, expected = FIRST_OF_ALL, 2 * MESSAGE_BYTES_MAX
-        waiting = self._asked._replace(most=FIRST_OF_ALL, wait_s=wait_s)
+        name = self._topic.partition(number)
+        waiting = replace(self._asked, name=name, most=FIRST_OF_ALL, wait_ms=round(wait_s * 1000))
         turns = itertools.count()
         has_more = True
         while True:
             if has_more:
                 async with self._turns:
                     kept = await self._held.more(expected)
-                    asked = self._asked._replace(most=most)
-                    found = await self._receive(number, asked, next(turns))
+                    asked = replace(waiting, most=most, wait_ms=0)
+                    found = await self._receive(asked, next(turns))
                     self._held.add(-kept)
                     self._begun[number].set()
                     if found is not None:
                         await self._ready_for(found)
                 has_more = found is not None
             else:
-                found = await self._receive(number, waiting, next(turns))
+                found = await self._receive(waiting, next(turns))
                 if found is not None:
                     await self._ready_for(found)
                     has_more = found.size >= waiting.most
@@ -233,44 +222,16 @@ class Feed:
             self._unsent.append(found)
             raise
 
-    async def _receive(self, number: int, asked: Receive, turn: int) -> Handout | None:
+    async def _receive(self, asked: Receive, turn: int) -> Handout | None:
         """What a call brings, made again until it is answered: its number says which one it is."""
-        name = self._topic.partition(number)
-        one = asked._replace(request=f"{self._id}-{turn}")
-        return await through_moves(lambda: self._ask(name, one), SubscriptionBusy.name)
+        one = replace(asked, request=f"{self._id}-{turn}")
+        return await through_moves(lambda: self._ask(one), SubscriptionBusy.name)
 
-    async def _ask(self, name: PartitionName, asked: Receive) -> Handout | None:
-        call = self._call
-
-        async def here(partition: Partition) -> Handout | None:
-            if not self._as_stored:
-                return _handout(name, await receive_here(call, partition, asked))
-            found = await receive_as_stored(call, partition, asked)
-            if not isinstance(found, LeasedBatches):
-                return _handout(name, found)
-            body = b"".join([batch.data for batch in found.batches])
-            return Handout(name.partition, leased=found.leased, body=body)
-
-        async def there(owner: Owner) -> Handout | None:
-            accepted = f"{RECORD_BATCH}, {JSON}" if self._as_stored else JSON
-            reply = await call.services.peers.ask(
-                call.services.broker.broker_id,
-                owner,
-                "POST",
-                partition_path(name) + asked.path(),
-                headers={"Accept": accepted},
-                wait_s=asked.wait_s,
-                identity=call.identity,
-            )
-            if LEASED_HEADER in reply.headers:
-                return Handout(name.partition, leased=Leased.of(reply.headers), body=reply.body)
-            return _handout(name, msgspec.json.decode(reply.body or b"{}", type=Received))
-
-        found = await with_owner(call, name, here, there)
-        if found is not None:
-            call.services.metrics.messages_delivered.inc(found.size)
-        return found
-
-
-def _handout(name: PartitionName, found: Received) -> Handout | None:
-    return Handout(name.partition, found.messages) if found.messages else None
+    async def _ask(self, asked: Receive) -> Handout | None:
+        number = asked.name.partition
+        async with Handover(self._call, asked) as handover:
+            leases = await handover.leases()
+            if leases.leased is not None:
+                return Handout(number, leased=leases.leased, body=b"".join(leases.batches))
+            shown = await handover.shown(leases)
+        return Handout(number, shown.messages) if shown.messages else None

@@ -18,7 +18,6 @@ from octavo.broker.http.api.deliveries import (
     CREDITS_MAX,
     DEFAULT_CONSUMER,
     RECEIVE_PARTITIONS_MAX,
-    Receive,
     consumer_in,
     generation_in,
     priority_in,
@@ -32,6 +31,7 @@ from octavo.broker.http.forwarding import topic_of
 from octavo.broker.http.pages import EVENTS
 from octavo.broker.http.problems import Problem
 from octavo.broker.http.stream import LIVES_S, Stream
+from octavo.broker.operations.kinds import Receive
 from octavo.broker.types import SubscriptionInfo
 
 CREDITS = 1_000
@@ -45,16 +45,18 @@ async def stream(call: Call) -> web.StreamResponse:
     info = await topic_of(call)
     call.incarnation = info.incarnation
     subscription = await call.services.broker.topics.subscription(call.topic, call.subscription)
+    form = call.choice("form", "json", "json", "batches")
     asked = Receive(
+        call.topic.partition(0),  # the feed says which one it means
         call.subscription,
         consumer_in(call, _unnamed(subscription)),
         AT_ONCE,
+        as_stored=form == "batches",
         out_max=call.integer("credits", CREDITS, 1, CREDITS_MAX),
         generation=generation_in(call),
         priority=priority_in(call),
     )
     count = info.settings.partitions
-    form = call.choice("form", "json", "json", "batches")
     is_socket = wants_socket(call)
     kind = EVENTS if is_socket else answer_type(call, (EVENTS, NDJSON))
     feed = Feed(
@@ -62,7 +64,6 @@ async def stream(call: Call) -> web.StreamResponse:
         _partitions(call, count),
         asked,
         topic_partitions=count,
-        as_stored=form == "batches",
     )
     with call.services.streams.one(), call.services.quotas.stream(call):
         if is_socket:

@@ -306,8 +306,8 @@ BUGS = (
         (
             Edit(
                 "octavo.broker.http.api.feed:Feed._receive",
-                "self._ask(name, one)",
-                "self._ask(name, one._replace(request=secrets.token_hex(6)))",
+                "self._ask(one)",
+                "self._ask(replace(one, request=secrets.token_hex(6)))",
             ),
         ),
     ),

@@ -7,6 +7,7 @@ from tests.sim.mutants.tested import TestedBug
 
 _LINKS = "unit/broker_operations/test_links.py"
 _CHANNEL = "unit/broker_operations/test_channel.py"
+_ELSEWHERE = "cluster/test_receive_elsewhere.py"
 _FRAMES = "unit/broker_operations/test_frames.py"
 
 BUGS = (
@@ -20,8 +21,8 @@ BUGS = (
         (
             Edit(
                 "octavo.broker.operations.links:AskingLink._take",
-                "waiter = self._waiters.pop(answer.number)",
-                "waiter = self._waiters.pop(next(iter(self._waiters)))",
+                "waiter = self._waiters.pop(answer.number, None)",
+                "waiter = self._waiters.pop(next(iter(self._waiters)), None)",
             ),
         ),
     ),
@@ -96,6 +97,81 @@ BUGS = (
                 "octavo.broker.operations.frames:Seals.next",
                 "self._number += 1",
                 "self._number = 1",
+            ),
+        ),
+    ),
+    TestedBug(
+        "lease-of-a-late-answer",
+        "messages whose answer came after their caller had gone are not given back",
+        """The owner has sent them, and no client reads them. They are out until the ack timeout,
+        and come back counted as delivered; later messages were handed out before them.""",
+        "S9 (a lease without a reader is given back)",
+        _LINKS,
+        (
+            Edit(
+                "octavo.broker.operations.remote:Remote._unwanted",
+                "if not isinstance(operation, Receive):",
+                "if isinstance(operation, Receive):",
+            ),
+        ),
+    ),
+    TestedBug(
+        "lease-of-an-answer-never-sent",
+        "the maker of an answer does not hear that the connection ended before it was sent",
+        """The broker that asked died while the owner's answer waited. Its messages stay leased to a
+        consumer that has never seen them.""",
+        "S9 (a lease without a reader is given back)",
+        _CHANNEL,
+        (
+            Edit(
+                "octavo.broker.operations.channel:Answering.lose",
+                "for undelivered in unsent:",
+                "for undelivered in unsent[:0]:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "cancelled-while-offered",
+        "the maker of an answer that was only offered does not hear of the cancellation",
+        """A receive that waits reserves little, so long answers are offered first. Its caller goes
+        in that moment, and the messages stay leased.""",
+        "S9 (a lease without a reader is given back)",
+        _CHANNEL,
+        (
+            Edit(
+                "octavo.broker.operations.channel:Answering._cancel",
+                "if owed.undelivered is not None:",
+                "if owed.undelivered is not None and owed.asked is None:",
+            ),
+        ),
+    ),
+    TestedBug(
+        "lost-receive-asked-anew",
+        "a receive whose answer was lost is asked again as another one",
+        """The owner gives the messages that follow. The first ones stay leased, and a consumer that
+        acks all up to an offset acks them unseen.""",
+        "S9 (an answer that was lost is given again)",
+        _ELSEWHERE,
+        (
+            Edit(
+                "octavo.broker.operations.kinds:numbered",
+                "return operation if operation.request else",
+                "return operation if not operation.request else",
+            ),
+        ),
+    ),
+    TestedBug(
+        "offers-without-bound",
+        "answers that wait until they are taken are not counted",
+        """Sixteen thousand receives may wait on one connection. When messages come for all of them,
+        the owner holds every answer at once.""",
+        "each side of a connection is bounded in bytes",
+        _CHANNEL,
+        (
+            Edit(
+                "octavo.broker.operations.channel:Answering.answer",
+                "self._offered_bytes += size",
+                "pass",
             ),
         ),
     ),

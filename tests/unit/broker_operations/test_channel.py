@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from typing import Any
 
 import pytest
@@ -24,8 +24,18 @@ from octavo.broker.operations.channel import (
 )
 from octavo.broker.operations.frames import BrokenChannel, Frame, Kind
 
-SMALL = Windows(requests=4, asked_bytes=300_000, answer_bytes=500_000, waiting_bytes=1_000_000)
-NOTHING = {"requests", "waiting_bytes", "under_way", "asked_bytes", "reserved_bytes", "to_send"}
+SMALL = Windows(
+    requests=4,
+    asked_bytes=300_000,
+    answer_bytes=500_000,
+    waiting_bytes=1_000_000,
+    taken_bytes=200_000,
+    offered_bytes=1_000_000,
+)
+NOTHING = {
+    "requests", "waiting_bytes", "under_way", "asked_bytes", "reserved_bytes", "offers",
+    "taken_bytes", "to_send",
+}  # fmt: skip
 
 
 def ask(side: Asking, payload: bytes = b"request", **how: Any) -> int:
@@ -233,6 +243,115 @@ def test_deadlines_of_requests_that_are_over_are_not_kept() -> None:
     assert asking.overdue(2.0) == [(slow, State.WAITING)]
 
 
+def test_a_long_answer_of_a_short_reservation_is_sent_when_there_is_room() -> None:
+    """While they wait they take no room; their answers go one after the other."""
+    windows = Windows(taken_bytes=250_000)
+    asking, answering = Asking(windows), Answering(windows)
+    numbers = [ask(asking, reserve=10) for _ in range(4)]
+    served(answering, sent(asking))
+    for number in numbers:
+        answering.answer(number, b"%d" % number * 100_000)
+    offers = list(iter(answering.next_frame, None))
+    assert [(one.kind, one.number, one.size) for one in offers] == [
+        (Kind.OFFER, number, 100_000) for number in numbers
+    ]
+    got: list[int] = []
+    for _ in range(10):
+        for frame in offers:
+            if (answer := asking.take(frame)) is not None:
+                got.append(answer.number)
+                assert answer.payload == b"%d" % answer.number * 100_000
+        assert asking.describe()["taken_bytes"] <= 250_000
+        for frame in sent(asking):
+            answering.take(frame, 0.0)
+        offers = list(iter(answering.next_frame, None))
+    assert got == numbers
+    assert is_empty(asking)
+    assert is_empty(answering)
+
+
+def test_an_answer_longer_than_the_window_for_offers_goes_alone() -> None:
+    windows = Windows(taken_bytes=100, offered_bytes=100)
+    asking, answering = Asking(windows), Answering(windows)
+    number = ask(asking, reserve=10)
+    served(answering, sent(asking))
+    answering.answer(number, b"x" * 5_000)
+    (offer,) = list(iter(answering.next_frame, None))
+    asking.take(offer)
+    (take,) = sent(asking)
+    answering.take(take, 0.0)
+    (frame,) = list(iter(answering.next_frame, None))
+    assert asking.take(frame) == Answer(number, b"x" * 5_000, False)
+    assert is_empty(asking)
+    assert is_empty(answering)
+
+
+@pytest.mark.parametrize("when", ["before the offer comes", "while it waits", "when it is taken"])
+def test_a_request_that_is_cancelled_while_its_answer_is_offered(when: str) -> None:
+    """Either the maker of the answer hears that it was not sent, or the asking side gets it."""
+    windows = Windows(taken_bytes=100_000)
+    asking, answering = Asking(windows), Answering(windows)
+    told: list[str] = []
+    other = ask(asking, reserve=10)
+    number = ask(asking, reserve=10, unwanted=lambda _: told.append("unwanted"))
+    served(answering, sent(asking))
+    if when == "while it waits":
+        answering.answer(other, b"o" * 90_000)
+        (offer,) = list(iter(answering.next_frame, None))
+        asking.take(offer)
+    answering.answer(number, b"x" * 50_000, undelivered=lambda: told.append("undelivered"))
+    (offer,) = list(iter(answering.next_frame, None))
+    if when == "before the offer comes":
+        asking.cancel(number)
+    asking.take(offer)
+    if when == "when it is taken":
+        for frame in sent(asking):
+            answering.take(frame, 0.0)
+    asking.cancel(number)
+    answering.answer(other, b"")
+    for _ in range(3):
+        for frame in sent(asking):
+            answering.take(frame, 0.0)
+        for frame in list(iter(answering.next_frame, None)):
+            answer = asking.take(frame)
+            if answer is not None and answer.number == number:
+                assert answer.unwanted is not None
+                answer.unwanted(answer.payload)
+    assert told == ["unwanted" if when == "when it is taken" else "undelivered"]
+    assert is_empty(asking)
+    assert is_empty(answering)
+
+
+def test_answers_that_are_offered_are_bounded() -> None:
+    answering = Answering(Windows(offered_bytes=1_000))
+    for number in (1, 2):
+        answering.take(Frame(Kind.ASK, number, b"x", size=1), 0.0)
+    answering.answer(1, b"x" * 900)
+    with pytest.raises(Overloaded):
+        answering.answer(2, b"x" * 200)
+    answering.answer(2, b"", refused=True)
+
+
+def test_a_connection_that_ends_tells_of_each_answer_that_was_not_sent() -> None:
+    asking, answering = Asking(), Answering()
+    told: list[int] = []
+    numbers = [ask(asking, reserve=10) for _ in range(3)]
+    long = ask(asking, reserve=3 * PIECE_BYTES)
+    served(answering, sent(asking))
+    answering.answer(numbers[0], b"sent", undelivered=lambda: told.append(0))
+    assert answering.next_frame() is not None
+    answering.answer(numbers[1], b"not", undelivered=lambda: told.append(1))
+    answering.answer(numbers[2], b"only offered", undelivered=lambda: told.append(2))
+    answering.answer(long, b"x" * 2 * PIECE_BYTES, undelivered=lambda: told.append(3))
+    answering.next_frame()
+    answering.next_frame()
+    answering.lose()
+    assert sorted(told) == [2, 3] or sorted(told) == [1, 2, 3]
+    answering.answer(numbers[1], b"too late", undelivered=lambda: told.append(4))
+    assert told[-1] == 4
+    assert is_empty(answering)
+
+
 WRONG: dict[str, list[Frame]] = {
     "of a number that was never given": [Frame(Kind.ANSWER, 77)],
     "of a request that has not been sent": [Frame(Kind.ANSWER, 2)],
@@ -242,6 +361,17 @@ WRONG: dict[str, list[Frame]] = {
     "with pieces of nothing": [Frame(Kind.ANSWER, 1, b"", size=2)],
     "that never began": [Frame(Kind.MORE, 1, b"abc")],
     "that was ended without a cancellation": [Frame(Kind.ENDED, 1)],
+    "offered twice": [Frame(Kind.OFFER, 1, size=1001)] * 2,
+    "offered though there is room": [Frame(Kind.OFFER, 1, size=1000)],
+    "offered after it has begun": [
+        Frame(Kind.ANSWER, 1, b"abc", size=9),
+        Frame(Kind.OFFER, 1, size=2000),
+    ],
+    "longer than was offered": [
+        Frame(Kind.OFFER, 1, size=1001),
+        Frame(Kind.ANSWER, 1, b"", size=1002),
+    ],
+    "taken": [Frame(Kind.TAKE, 1)],
     "that is a request": [Frame(Kind.ASK, 1, b"abc", size=3)],
 }
 
@@ -266,6 +396,10 @@ BEYOND: dict[str, list[Frame]] = {
     "answers too long": [Frame(Kind.ASK, n, b"x", size=9, reserve=300_000) for n in (1, 2)],
     "an unknown priority": [Frame(Kind.ASK, 1, b"", size=1, priority=9)],
     "more than it has": [Frame(Kind.ASK, 1, b"abc", size=2)],
+    "an answer taken that was not offered": [
+        Frame(Kind.ASK, 1, b"x", size=1),
+        Frame(Kind.TAKE, 1),
+    ],
     "a piece of nothing known": [Frame(Kind.MORE, 1, b"abc")],
     "an answer": [Frame(Kind.ANSWER, 1, b"abc", size=3)],
 }
@@ -293,6 +427,10 @@ class World:
         self.work: dict[int, Asked] = {}
         self.begun: list[bytes] = []
         self.asked: list[bytes] = []
+        self.made: list[bytes] = []
+        """Requests whose answers were made."""
+        self.fates: Counter[tuple[bytes, str]] = Counter()
+        """The fate of each answer."""
         self.serial = 0
         self.now_s = 0.0
 
@@ -302,7 +440,11 @@ class World:
         priority = Priority.LATER if later else Priority.URGENT
         try:
             number = self.asking.ask(
-                payload, priority=priority, reserve=size + 100, deadline_s=self.now_s + 5
+                payload,
+                priority=priority,
+                reserve=size + 100 if self.serial % 3 else 10,
+                deadline_s=self.now_s + 5,
+                unwanted=lambda _: self.fates.update([(payload, "unwanted")]),
             )
         except Overloaded:
             return
@@ -318,7 +460,7 @@ class World:
             self._serve(self.there.popleft())
         elif which == 2 and self.work:
             asked = self.work.pop(sorted(self.work)[draw % len(self.work)])
-            self.answering.answer(asked.number, b"to " + asked.payload, refused=bool(draw % 2))
+            self._answer(asked, refused=bool(draw % 2))
         elif which == 3 and (frame := self.answering.next_frame()):
             self.back.append(frame)
         elif which == 4 and self.back:
@@ -336,6 +478,22 @@ class World:
                 if payload in self.asked and payload not in self.begun:
                     self.asked.remove(payload)
 
+    def _answer(self, asked: Asked, *, refused: bool) -> None:
+        payload = asked.payload
+        self.made.append(payload)
+
+        def undelivered() -> None:
+            self.fates.update([(payload, "undelivered")])
+
+        try:
+            self.answering.answer(
+                asked.number, b"to " + payload, refused=refused, undelivered=undelivered
+            )
+        except Overloaded:
+            self.answering.answer(asked.number, b"to " + payload[:5], refused=True)
+            self.made.remove(payload)
+            self.open.pop(asked.number, None)
+
     def _serve(self, frame: Frame) -> None:
         found = self.answering.take(frame, self.now_s)
         if isinstance(found, Asked):
@@ -346,8 +504,15 @@ class World:
 
     def _hear(self, frame: Frame) -> None:
         answer = self.asking.take(frame)
-        if answer is not None:
-            assert answer.payload == b"to " + self.open.pop(answer.number)
+        if answer is None:
+            return
+        if answer.number in self.open:
+            payload = self.open.pop(answer.number)
+            assert answer.payload == b"to " + payload
+            self.fates.update([(payload, "wanted")])
+        else:
+            assert answer.unwanted is not None
+            answer.unwanted(answer.payload)
 
     def settle(self) -> None:
         for round_ in range(10_000):
@@ -392,5 +557,6 @@ def test_any_order_of_events(events: list[tuple[str, int, Any]], dies: bool) -> 
     else:
         world.settle()
         assert not world.open
+        assert sorted(payload for payload, _ in world.fates.elements()) == sorted(world.made)
     assert is_empty(world.asking)
     assert is_empty(world.answering)

@@ -10,30 +10,35 @@ from typing import Any
 import pytest
 
 from octavo.broker.errors import NotOwner, OwnerUnreachable
-from octavo.broker.operations.channel import Priority
+from octavo.broker.operations.channel import Answering, Priority, Windows
 from octavo.broker.operations.frames import Frame, Kind, keys_of
 from octavo.broker.operations.kinds import (
+    REFUSAL_BYTES_MAX,
     RULES,
     Await,
     Awaited,
     Fate,
     Given,
     GivenBatch,
+    Leases,
     OperationOutcomeUnknown,
     OtherProtocol,
     Publish,
     Read,
+    Receive,
     Refusal,
     Refused,
     Request,
+    Settle,
+    Settled,
     Stored,
     decode_request,
     encode_answer,
 )
-from octavo.broker.operations.links import AnsweringLink
+from octavo.broker.operations.links import AnsweringLink, Reply
 from octavo.broker.operations.remote import Place, Proof, Remote, hello_of, seals_of
 from octavo.broker.operations.upgrade import NONCE_HEADER, answer_head
-from octavo.broker.types import Owner, PartitionName, Published
+from octavo.broker.types import Delivery, MessageId, Nack, Owner, PartitionName, Published
 from octavo.protocol.batch import read_header
 from octavo.protocol.records import Record, build_batch
 from octavo.security.principal import Identity
@@ -44,6 +49,7 @@ BATCH = build_batch([Record(b"k", b"v", (), 1)])
 HEADER = read_header(BATCH)._replace(max_timestamp=77)
 SECRET = b"the cluster's secret"
 ALICE = Identity("user:alice", frozenset({"group:staff"}), "token", 99.5)
+OWN = Identity("node:asking", source="node")
 STORED = Stored([Fate(Published(0, 0, 1, 2, 1, False))], 3)
 
 Run = Callable[[Request, float], Awaitable[Any]]
@@ -108,6 +114,7 @@ class World:
         self.links: list[AnsweringLink] = []
         self.seen: list[Request] = []
         self.deadlines_s: list[float] = []
+        self.undelivered: Callable[[], object] | None = None
         self.work: Callable[[Request], Awaitable[Any]] = self.at_once
         self.remote: Remote
         self.owner: Owner
@@ -115,12 +122,12 @@ class World:
     async def at_once(self, request: Request) -> Any:
         return STORED
 
-    async def answer(self, payload: bytes, reserve: int, deadline_s: float) -> tuple[bytes, bool]:
+    async def answer(self, payload: bytes, deadline_s: float) -> Reply:
         request = decode_request(payload)
         self.seen.append(request)
         self.deadlines_s.append(deadline_s)
         found = await self.work(request)
-        return encode_answer(found), isinstance(found, Refusal)
+        return Reply(encode_answer(found), isinstance(found, Refusal), self.undelivered)
 
     def publish(self, batch: bytes = BATCH) -> Awaitable[Any]:
         return self.remote.publish(self.owner, ALICE, NAME, [batch])
@@ -144,7 +151,7 @@ async def opened() -> AsyncIterator[World]:
     proof = Proof(
         SECRET, lambda headers, target: headers.update(Target=target), lambda: next(nonces)
     )
-    world.remote = Remote("asking", Settings(), proof, dial)
+    world.remote = Remote("asking", Settings(), proof, dial, OWN)
     world.owner = Owner("b", f"http://127.0.0.1:{port}", False, "i1")
     try:
         yield world
@@ -376,6 +383,180 @@ async def test_nobody_there() -> None:
             await world.remote.publish(gone, ALICE, NAME, [BATCH])
 
 
-def test_only_what_changes_nothing_is_asked_again() -> None:
-    assert {kind.__name__ for kind, rule in RULES.items() if rule.may_repeat} == {"Read", "Await"}
+RECEIVE = Receive(NAME, "s", "c", 10, wait_ms=60_000)
+
+
+def leases(size: int) -> Leases:
+    """The answer to a receive: a message with `size` bytes."""
+    record = Record(b"k", b"v" * size, [("name", b"text")], 5)
+    return Leases([Delivery("0-7-1-1", 7, MessageId(1, 2, 0), record, 3)], None, [], None, 1)
+
+
+def take_back(world: World) -> list[Settle]:
+    """The operations with which the asking side gave messages back."""
+    found = [request for request in world.seen if isinstance(request.operation, Settle)]
+    assert all(request.caller.identity == OWN for request in found)
+    return [request.operation for request in found if isinstance(request.operation, Settle)]
+
+
+@pytest.mark.parametrize("size", [10, 3_000_000])
+async def test_a_receive_waits_and_gets_its_messages(size: int) -> None:
+    """Messages that are longer than the reservation come, too."""
+    async with opened() as world:
+        there = asyncio.Event()
+
+        async def work(_: Request) -> Any:
+            await there.wait()
+            return leases(size)
+
+        world.work = work
+        waits = [
+            asyncio.ensure_future(world.remote.ask(world.owner, ALICE, RECEIVE, 60.0))
+            for _ in range(12)
+        ]
+        await until(lambda: len(world.seen) == 12, "it happens")
+        assert world.remote.describe()["reserved_bytes"] <= 12 * REFUSAL_BYTES_MAX
+        there.set()
+        assert await asyncio.gather(*waits) == [leases(size)] * 12
+        assert world.at_rest()
+
+
+async def test_messages_of_a_receive_that_was_cancelled_are_given_back() -> None:
+    """Their answer was on its way."""
+    async with opened() as world:
+        told: list[str] = []
+        world.undelivered = lambda: told.append("undelivered")
+
+        async def work(request: Request) -> Any:
+            if isinstance(request.operation, Settle):
+                return Settled(0, [], "", 1)
+            return leases(10)
+
+        world.work = work
+        link = await world.remote._link(world.owner)
+        take, frames = link._take, list[Frame]()
+        link._take = frames.append  # type: ignore[method-assign, assignment]
+        waiting = asyncio.ensure_future(world.remote.ask(world.owner, ALICE, RECEIVE, 60.0))
+        await until(lambda: bool(frames), "it happens")
+        link._take = take  # type: ignore[method-assign]
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        take(frames[0])
+        await until(world.at_rest, "it happens")
+        assert take_back(world) == [Settle(NAME, "s", unread=["0-7-1-1"])]
+        assert told == []
+
+
+async def test_an_answer_in_the_turn_in_which_its_caller_goes_is_given_back() -> None:
+    async with opened() as world:
+
+        async def work(request: Request) -> Any:
+            if isinstance(request.operation, Settle):
+                return Settled(0, [], "", 1)
+            return leases(10)
+
+        world.work = work
+        link = await world.remote._link(world.owner)
+        take, waiting = link._take, list[asyncio.Future[Any]]()
+
+        def both(frame: Frame) -> None:
+            if len(waiting) == 1:
+                take(frame)
+                waiting.pop().cancel()
+            else:
+                take(frame)
+
+        link._take = both  # type: ignore[method-assign]
+        asking = asyncio.ensure_future(world.remote.ask(world.owner, ALICE, RECEIVE, 60.0))
+        waiting.append(asking)
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await until(lambda: len(world.seen) == 2 and world.at_rest(), "it happens")
+        assert take_back(world) == [Settle(NAME, "s", unread=["0-7-1-1"])]
+
+
+@pytest.mark.parametrize("ends", ["cancel", "connection"])
+@pytest.mark.parametrize("size", [10, 200_000])
+async def test_an_answer_that_is_not_sent_is_told_to_its_maker(ends: str, size: int) -> None:
+    """So the leases that it gives away are taken back at the owner."""
+    async with opened() as world:
+        told: list[str] = []
+        world.undelivered = lambda: told.append("undelivered")
+        may_answer = asyncio.Event()
+
+        async def work(request: Request) -> Any:
+            await may_answer.wait()
+            return leases(size)
+
+        world.work = work
+        waiting = asyncio.ensure_future(world.remote.ask(world.owner, ALICE, RECEIVE, 60.0))
+        await until(lambda: bool(world.seen), "it happens")
+        (link,) = world.links
+        link.pause_writing()
+        may_answer.set()
+        await until(lambda: bool(link.describe()["to_send"]), "it happens")
+        if ends == "connection":
+            link.end("dies")
+            with pytest.raises(OwnerUnreachable):
+                await waiting
+        else:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            if size > REFUSAL_BYTES_MAX:  # it was only offered
+                await until(lambda: bool(told), "it happens")
+            link.resume_writing()
+        await until(world.at_rest, "it happens")
+        gave_back = [one for one in world.seen if isinstance(one.operation, Settle)]
+        assert len(told) + len(gave_back) == 1
+
+
+async def test_offered_answers_beyond_the_bound_are_refused_and_taken_back() -> None:
+    async with opened() as world:
+        told: list[str] = []
+        world.undelivered = lambda: told.append("undelivered")
+
+        async def work(request: Request) -> Any:
+            return leases(900_000)
+
+        world.work = work
+        await world.remote._link(world.owner)
+        (link,) = world.links
+        link._channel = Answering(Windows(offered_bytes=1_000_000))
+        link.pause_writing()
+        waits = [
+            asyncio.ensure_future(world.remote.ask(world.owner, ALICE, RECEIVE, 60.0))
+            for _ in range(2)
+        ]
+        await until(lambda: bool(told), "it happens")
+        link.resume_writing()
+        found = await asyncio.gather(*waits, return_exceptions=True)
+        refused = [one.refusal for one in found if isinstance(one, Refused)]
+        assert [(one.status, one.code, one.retryable) for one in refused] == [
+            (429, "overloaded", True)
+        ]
+        assert [one for one in found if isinstance(one, Leases)] == [leases(900_000)]
+        assert told == ["undelivered"]
+
+
+async def test_a_settle_whose_answer_is_lost_is_not_sent_again() -> None:
+    async with opened() as world:
+
+        async def work(request: Request) -> Any:
+            await asyncio.get_running_loop().create_future()
+
+        world.work = work
+        settle = Settle(NAME, "s", nacks=[Nack("0-7-1-1", 5)])
+        asking = asyncio.ensure_future(world.remote.ask(world.owner, ALICE, settle))
+        await until(lambda: bool(world.seen), "it happens")
+        world.links[0].end("dies")
+        with pytest.raises(OperationOutcomeUnknown, match="safe for an ack"):
+            await asking
+        assert [request.operation for request in world.seen] == [settle]
+
+
+def test_only_what_changes_nothing_that_lasts_is_asked_again() -> None:
+    """A receive leases; under its number it gets the same messages again, and leases end."""
+    may_repeat = {kind.__name__ for kind, rule in RULES.items() if rule.may_repeat}
+    assert may_repeat == {"Read", "Await", "Receive"}
     assert RULES[Publish].priority is Priority.URGENT
+    assert RULES[Settle].priority is Priority.URGENT
