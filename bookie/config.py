@@ -13,7 +13,15 @@ from octavo.protocol.limits import FRAME_BYTES_MAX
 
 KIB = 1024
 MIB = 1024 * KIB
-_MAY_BE_ZERO = ("scrub_interval_ms",)
+_MAY_BE_ZERO = (
+    "scrub_interval_ms",
+    "disk_free_bytes_min",
+    "disk_free_bytes_reserve",
+    "gc_disk_free_bytes_min",
+)
+_BOUNDED_ENDINGS = (
+    "_max", "_min", "_ms", "_bytes", "_bytes_resume", "_bytes_reserve", "_per_s", "_threads"
+)  # fmt: skip
 _ANY_ADDRESS = ("", "0.0.0.0", "::")
 
 
@@ -199,12 +207,18 @@ class BookieConfig:
             for folder in folders:
                 _require(folder.startswith("/"), name, folder, "use an absolute path")
         for item in fields(self):
-            if item.name.endswith(("_max", "_ms", "_bytes", "_bytes_resume", "_per_s", "_threads")):
+            if item.name.endswith(_BOUNDED_ENDINGS):
                 value = getattr(self, item.name)
                 if item.name not in _MAY_BE_ZERO:
                     _require(value > 0, item.name, value, "it must be above 0")
                 _require(value >= 0, item.name, value, "it must not be below 0")
         _require(0 <= self.port < 65536, "port", self.port, "use 1 to 65535, or 0 for any")
+        _require(
+            self.admin_port is None or 0 <= self.admin_port < 65536,
+            "admin_port",
+            self.admin_port,
+            "use 1 to 65535, 0 for any, or leave it away",
+        )
         _require(
             self.host not in _ANY_ADDRESS or bool(self.advertised_host),
             "advertised_host",

@@ -172,6 +172,29 @@ def test_what_finds_no_room_goes_on_being_delivered() -> None:
     assert take(one, 100, 1) == [2], "two wait"
 
 
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_a_message_is_spent_at_the_last_delivery_and_not_before(most: int) -> None:
+    spent = SpentMessages(most, 8)
+    assert [spent.take(0, times) for times in (most - 1, most)] == [False, True]
+    assert spent.take(1, most + 1), "a setting that was lowered meanwhile"
+    assert not SpentMessages(None, 8).take(0, 10**6)
+
+
+def test_as_many_wait_and_are_remembered_as_may() -> None:
+    spent = SpentMessages(1, 3)
+    assert [spent.take(offset, 1) for offset in range(4)] == [True, True, True, False]
+    assert spent.take(2, 1), "it waits already"
+    assert spent.send(2) == [0, 1]
+    assert not spent.take(4, 1), "those under way count"
+    assert spent.sent([0, 1]) == [0, 1]
+    assert [spent.take(offset, 1) for offset in (4, 5, 6)] == [True, True, False]
+    spent.send(3)
+    spent.sent([2])
+    assert [spent.was_sent(offset) for offset in (0, 1, 2)] == [True] * 3
+    spent.sent([4])
+    assert [spent.was_sent(offset) for offset in (0, 1, 2, 4)] == [False, True, True, True]
+
+
 class Spending(RuleBasedStateMachine):
     """Every spent message is waiting, under way, or done; none is acked that was sought away."""
 

@@ -72,6 +72,21 @@ def test_what_is_too_long_goes_with_fewer_headers() -> None:
     assert len(kept) > 1
 
 
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_a_copy_that_just_fits_keeps_every_header(more: int) -> None:
+    """A byte beyond an entry costs a header, the last byte of the entry does not."""
+    around = len(build_batch(letter(Record(b"k", NOISE[: 1 << 22], (), 0)) for _ in range(1)))
+    size = ENTRY_PAYLOAD_BYTES_MAX - (around - (1 << 22)) + more
+    copy = letter(Record(b"k", NOISE[:size], (), 0))
+    batch = fitting_batch(copy, PRODUCER)
+    assert batch is not None
+    if more <= 0:
+        assert len(batch) == ENTRY_PAYLOAD_BYTES_MAX + more
+    kept = len(list(only(batch).headers))
+    assert (kept == len(list(copy.headers))) is (more <= 0)
+    assert only(batch).value == copy.value
+
+
 def test_a_retry_keeps_the_name_of_its_subscription_and_its_time() -> None:
     batch = fitting_batch(letter(filling(62), retry=True), PRODUCER)
     assert batch is not None

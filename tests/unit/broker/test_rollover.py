@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from octavo.broker.errors import PublishOutcomeUnknown
-from octavo.broker.log.ledger_list import LedgerList
+from octavo.broker.log.ledger_list import LedgerList, RolloverPolicy
 from octavo.broker.log.record import OwnershipLost
 from octavo.broker.partition.rollover import Rollover
 from octavo.broker.types import TopicSettings
@@ -178,3 +178,20 @@ async def test_a_ledger_that_the_record_may_name_is_not_discarded(
     assert (await before).first_offset == 100
     with pytest.raises(PublishOutcomeUnknown):
         await after
+
+
+@pytest.mark.parametrize(
+    ("held", "is_due"),
+    [
+        ((99, 9, 999), False),
+        ((100, 9, 999), True),
+        ((101, 9, 999), True),
+        ((99, 10, 999), True),
+        ((99, 9, 1000), True),
+        ((0, 1, 999), False),
+        ((100, 0, 1000), False),
+    ],
+)
+def test_a_ledger_is_due_at_each_bound(held: tuple[int, int, int], is_due: bool) -> None:
+    """Bytes, entries and age: at the bound, not a step before it; an empty ledger never."""
+    assert RolloverPolicy(100, 10, 1000).due(*held) is is_due
