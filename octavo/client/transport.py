@@ -187,7 +187,7 @@ class Transport:
                 guessed = self._is_guess and is_refused(error)
                 if guessed or hopeless >= set(self._urls):
                     deadline = min(deadline, begun + HOPELESS_RETRY_S)
-                self._silent_until[url] = loop.time() + SILENT_S
+                self._no_answer(url)
                 self._leave(url)
                 hint = _NOBODY_THERE if guessed else ""
                 last: ClientError = Unreachable(f"{shown}: no answer from {_tried(tried)}{hint}")
@@ -240,6 +240,7 @@ class Transport:
             async with AsyncExitStack() as stack:
                 entering = stack.enter_async_context(opening)
                 reply, pieces = await self._doubts.unless_moved(url, partition, entering, 0.0)
+                self._has_answered(url)
                 if owner := _owner_in(reply):
                     self._owners[partition] = owner
                 if reply.status >= 300 or not _is_brokers(reply):
@@ -268,8 +269,7 @@ class Transport:
         reply = await self._wire.send(
             method, url + path, params, body, headers, timeout_s=timeout_s
         )
-        self._silent_until.pop(url, None)
-        self._is_guess = False
+        self._has_answered(url)
         log.debug("%s %s%s: %d", method, url, path, reply.status)
         if partition and (owner := _owner_in(reply)):
             self._owners[partition] = owner
@@ -296,13 +296,24 @@ class Transport:
                 timeout_s=OWNER_ANSWER_S,
                 follow=False,
             )
-            owner = _owner_in(reply) if reply.status < 400 else None
         except LOST:
-            self._silent_until[url] = asyncio.get_running_loop().time() + SILENT_S
+            self._no_answer(url)
             return None
+        self._has_answered(url)
+        owner = _owner_in(reply) if reply.status < 400 else None
         if owner:
             self._owners[partition] = owner
         return owner
+
+    def _no_answer(self, url: str) -> None:
+        """Pass this broker by for a while, unless it answers meanwhile."""
+        now = asyncio.get_running_loop().time()
+        still = {one: until for one, until in self._silent_until.items() if until > now}
+        self._silent_until = still | {url: now + SILENT_S}
+
+    def _has_answered(self, url: str) -> None:
+        self._silent_until.pop(url, None)
+        self._is_guess = False
 
     def _url_for(self, partition: PartitionKey | None) -> str:
         """The partition's owner, or the present broker, or the next one that answers."""

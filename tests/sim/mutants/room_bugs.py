@@ -413,4 +413,52 @@ BUGS = (
             "if count:",
         ),
     ),
+    _bug(
+        "a-broker-stays-silent",
+        "a broker that has answered is still passed by",
+        "A call was lost and another was answered: partitions of that broker go by others.",
+        "answers",
+        "unit/octavo/test_silent_brokers.py::test_it_is_passed_by_until_it_answers",
+        (
+            "octavo.client.transport:Transport._has_answered",
+            "self._silent_until.pop(url, None)",
+            "pass",
+        ),
+    ),
+    _bug(
+        "a-full-ledger-takes-one-more",
+        "a ledger is rolled over a step behind its bounds",
+        "Each ledger has an entry, or a byte, more than its topic says.",
+        "equality at a bound",
+        "unit/broker/test_rollover.py::test_a_ledger_is_due_at_each_bound",
+        (
+            "octavo.broker.log.ledger_list:RolloverPolicy.due",
+            "entries >= self.entries_max",
+            "entries > self.entries_max",
+        ),
+    ),
+    _bug(
+        "one-delivery-too-many",
+        "a message is spent one delivery late",
+        "A poison message is delivered once more than its subscription says.",
+        "equality at a bound",
+        "unit/broker/test_dead_letters.py::test_a_message_is_spent_at_the_last_delivery_and_not_before",
+        (
+            "octavo.broker.subscriptions.dead_letters:SpentMessages.take",
+            "deliveries < self._deliveries_max",
+            "deliveries <= self._deliveries_max",
+        ),
+    ),
+    _bug(
+        "damage-behind-the-first-record",
+        "of an unpacked batch the records are not taken apart",
+        "A damaged record is stored, and readers of single messages meet it.",
+        "a batch holds what it says",
+        "unit/broker_http/test_odd_batches.py::test_a_damaged_batch_is_refused_and_the_record_named",
+        (
+            "octavo.broker.http.batch_proofs:BatchProofs.prove",
+            "if not plain.prove_at_once():",
+            "if kind and not plain.prove_at_once():",
+        ),
+    ),
 )

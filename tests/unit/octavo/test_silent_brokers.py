@@ -1,0 +1,156 @@
+"""A broker that gave no answer is passed by for a while, and not once it has answered.
+
+Of two calls under way one was lost and the other was answered later: the broker stayed marked as
+silent unless that mark was taken back, so calls went by another broker for ten seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from octavo.client import transport as transports
+from octavo.client.incarnation import Incarnation
+from octavo.client.transport import SILENT_S, Transport
+from octavo.client.wire import NoAnswer, Reply, Streamed
+
+A, B, C = "http://a:1", "http://b:1", "http://c:1"
+KEY = ("public/t", 0)
+
+
+class ByHand:
+    """Each call is answered, or lost, by the test; `a` owns the partition."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, asyncio.Future[Reply]]] = []
+
+    async def send(self, method: str, url: str, *_: Any, **__: Any) -> Reply:
+        answer = asyncio.get_running_loop().create_future()
+        self.asked.append((url[: len(A)], answer))
+        return await answer
+
+    @asynccontextmanager
+    async def stream(
+        self, url: str, params: Mapping[str, str], headers: Mapping[str, str], *, quiet_s: float
+    ) -> AsyncIterator[Streamed]:
+        async def pieces() -> AsyncIterator[bytes]:
+            yield b"piece"
+
+        yield Streamed(Reply(200, {"Octavo-Owner": A}), pieces())
+
+    async def close(self) -> None: ...
+
+    async def next_asked(self, number: int) -> str:
+        async with asyncio.timeout(5):
+            while len(self.asked) <= number:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        return self.asked[number][0]
+
+    def answer(self, number: int, status: int = 200) -> None:
+        self.asked[number][1].set_result(Reply(status, {"Octavo-Owner": A}))
+
+    def lose(self, number: int) -> None:
+        self.asked[number][1].set_exception(NoAnswer("lost"))
+
+
+@pytest.fixture
+async def wire() -> ByHand:
+    return ByHand()
+
+
+@pytest.fixture
+async def transport(wire: ByHand) -> AsyncIterator[Transport]:
+    found = Transport([A, B, C], attempt_s=60, retry_s=60, rng=random.Random(1), wire=wire)
+    first = asyncio.create_task(found.call("GET", "/x", partition=KEY))
+    await wire.next_asked(0)
+    wire.answer(0)
+    await first
+    yield found
+    await found.close()
+
+
+async def calls(transport: Transport, wire: ByHand, count: int) -> list[asyncio.Task[Any]]:
+    before = len(wire.asked)
+    made = [asyncio.create_task(transport.call("GET", "/x", partition=KEY)) for _ in range(count)]
+    await wire.next_asked(before + count - 1)
+    return made
+
+
+async def one_is_lost(transport: Transport, wire: ByHand) -> asyncio.Task[Any]:
+    """Two calls at the owner, of which the first is lost and goes on at another broker."""
+    lost, other = await calls(transport, wire, 2)
+    assert [url for url, _ in wire.asked[1:]] == [A, A]
+    wire.lose(1)
+    assert await wire.next_asked(3) != A
+    wire.answer(3)
+    await lost
+    return other
+
+
+async def test_it_is_passed_by_until_it_answers(transport: Transport, wire: ByHand) -> None:
+    other = await one_is_lost(transport, wire)
+    (going_by,) = await calls(transport, wire, 1)
+    assert wire.asked[4][0] != A
+    wire.answer(4)
+    await going_by
+    wire.answer(2)
+    await other
+    (straight,) = await calls(transport, wire, 1)
+    assert wire.asked[5][0] == A, "it has answered"
+    wire.answer(5)
+    await straight
+
+
+@pytest.mark.parametrize("status", [404, 503])
+async def test_a_refusal_is_an_answer(transport: Transport, wire: ByHand, status: int) -> None:
+    other = await one_is_lost(transport, wire)
+    wire.answer(2, status)
+    if status == 503:
+        await wire.next_asked(4)
+        wire.answer(4)
+    await asyncio.gather(other, return_exceptions=True)
+    assert not transport._silent_until.get(A)
+
+
+async def test_a_stream_that_begins_is_an_answer(
+    transport: Transport, wire: ByHand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are silent, so the stream goes to the broker that was lost first."""
+    other = await one_is_lost(transport, wire)
+    for url in (B, C):
+        transport._no_answer(url)
+    stream = transport.stream("/x", query={}, headers={}, partition=KEY, wait_s=1, of=Incarnation())
+    async with aclosing(stream) as pieces:
+        assert await anext(pieces) == b"piece"
+    assert A not in transport._silent_until
+    wire.answer(2)
+    await other
+
+
+async def test_who_says_who_the_owner_is_has_answered(transport: Transport, wire: ByHand) -> None:
+    transport._no_answer(B)
+    transport._no_answer(C)
+    asking = asyncio.create_task(transport._ask_owner(KEY, A))
+    assert await wire.next_asked(1) == B
+    wire.answer(1)
+    assert await asking == A
+    assert transport._silent_until.keys() == {C}
+
+
+async def test_brokers_that_are_gone_are_forgotten(
+    transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers in containers have another address after each start."""
+    monkeypatch.setattr(transports, "SILENT_S", 0.0)
+    for number in range(100):
+        transport._no_answer(f"http://10.0.0.{number}:1")
+    assert len(transport._silent_until) <= 1
+    monkeypatch.undo()
+    loop = asyncio.get_running_loop()
+    transport._no_answer(A)
+    assert transport._silent_until[A] == pytest.approx(loop.time() + SILENT_S, abs=1)
