@@ -15,11 +15,13 @@ import random
 import re
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from dataclasses import replace
 
 import aiohttp
 import structlog
 
 from octavo.broker.cluster.registry import decode_broker
+from octavo.broker.policies.rules import resolved
 from octavo.client.trust import connector
 from octavo.clock import wall_clock_ms
 from octavo.credentials import TOKEN, bearer, certificates, credentials_file
@@ -49,6 +51,7 @@ from octavo.metadata.topics import (
     OffloadRecord,
     PartitionLedger,
     PartitionRecord,
+    Policies,
     TopicSettings,
     TopicStore,
     broker_path,
@@ -194,12 +197,19 @@ class Cluster:
         return None if settings is None else settings.partitions
 
     async def settings(self, name: str) -> TopicSettings | None:
-        """A topic's settings; None when there is no such topic (any more)."""
+        """A topic's settings, with the policies that hold for it; None when there is no such topic
+        (any more)."""
+        namespace, topic = _parts(name)
         try:
-            record, _ = await self.topics.read_topic(*_parts(name))
+            record, _ = await self.topics.read_topic(namespace, topic)
         except RecordNotFound:
             return None
-        return record.settings if record.stands else None
+        if not record.stands:
+            return None
+        said = Policies()
+        with contextlib.suppress(RecordNotFound):
+            said = (await self.topics.read_namespace(namespace))[0].policies
+        return replace(record.settings, policies=resolved(record.settings.policies, said))
 
     async def incarnation(self, name: str) -> str:
         """What tells the topic from others of its name; "" when there is no such topic."""

@@ -17,15 +17,19 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from octavo.broker.bulkload.rules import BATCH_KEY, BULK_LOAD_KEY, KIND, KIND_KEY, PARTITION_KEY
+from octavo.broker.errors import DueAfterExpiry
 from octavo.broker.log.ledger_list import Contents
+from octavo.broker.policies.rules import why_never_due
 from octavo.client.types import TopicName
+from octavo.clock import wall_clock_ms
 from octavo.ledger.encryption import plain_length
 from octavo.ledger.errors import LedgerError
 from octavo.ledger.write.writer import LedgerWriter
 from octavo.metadata.together import all_of
 from octavo.metadata.topics import TopicSettings
-from octavo.protocol.batch import read_header, with_base_offset
+from octavo.protocol.batch import ATTRIBUTE_DELAYED, read_header, with_base_offset
 from octavo.protocol.codes import OctavoError
+from octavo.protocol.due import due_of
 from octavo.protocol.large import Assembler, BrokenBody, piece_of, piece_record
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 from octavo.protocol.records import Record, build_batch, read_records
@@ -122,7 +126,21 @@ class TaskLedgers:
                 f"a message for {target.topic}/{target.partition} makes a batch of "
                 f"{len(batch)} bytes; one entry holds {ENTRY_PAYLOAD_BYTES_MAX}"
             )
-        await (await self._opened(target)).add(batch)
+        ledger = await self._opened(target)
+        if read_header(batch).attributes & ATTRIBUTE_DELAYED:
+            for record in read_records(batch):
+                self._check_due(target, record.headers)
+        await ledger.add(batch)
+
+    def _check_due(self, target: Target, headers: Sequence[tuple[str, bytes | None]]) -> None:
+        """Brokers refuse such a message of a publisher, and do not look into a bulk load. Raises
+        `DueAfterExpiry`."""
+        policies = self._settings[target.topic].policies
+        why = why_never_due(due_of(headers), wall_clock_ms(), policies)
+        if why is not None:
+            raise DueAfterExpiry(
+                f"{target.topic}/{target.partition}: a row's message was not written: {why}"
+            )
 
     async def _write_large(self, target: Target, large: LargeRow) -> None:
         pieces = await self._pieces_of(large)
@@ -133,6 +151,7 @@ class TaskLedgers:
         if before is not None:
             await _closed(before)
         ledger = await self._made(target)
+        self._check_due(target, large.row[2])
         try:
             await self._copy(pieces, large, ledger)
         except OctavoError as error:

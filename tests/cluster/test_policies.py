@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from octavo.broker.errors import BacklogQuotaExceeded, BacklogQuotaRejected, DueAfterExpiry
 from octavo.broker.partition.partition import Partition
@@ -74,6 +75,61 @@ async def test_old_messages_count_as_acked_also_after_a_take_over(cluster: Clust
         "a time to live deletes nothing: that is retention's business"
     )
     assert len(given) == 1
+
+
+def due_at(due_ms: int) -> Record:
+    return Record(None, b"%d" % due_ms, (due_header(due_ms),), 0)
+
+
+async def test_a_ttl_that_is_shortened_passes_over_what_is_not_due(cluster: Cluster) -> None:
+    """By the namespace or the topic: told and counted, and new messages are refused for it."""
+    broker = (await cluster.start("A", trim_interval_ms=50)).broker
+    await broker.topics.create(NAME, TopicSettings(policies=Policies(ttl_ms=1_000_000)))
+    kind = SubscriptionSettings(type="shared")
+    await broker.topics.create_subscription(NAME, "s", kind)
+    partition = await owned(broker, NAME.partition(0))
+    subscription = await partition.subscribe(await broker.topics.subscription(NAME, "s"))
+    now_ms = cluster.clock.now_ms
+    with pytest.raises(DueAfterExpiry, match="due in 1000 s"):
+        await partition.publish_single(due_at(now_ms + 1_000_000))
+    await partition.publish_single(due_at(now_ms + 999_999))
+    await partition.publish_single(due_at(now_ms + 50_000))
+    await until(lambda: partition._backlogs.ages.marks, "a mark")
+    await broker.topics.update(NAME, TopicSettings())
+    said = Policies(ttl_ms=100_000)
+    await broker.topics.set_policies("public", lambda record: replace(record, policies=said))
+    await until(lambda: partition._settings().policies.ttl_ms == 100_000, "the namespace's word")
+    with pytest.raises(DueAfterExpiry, match="due in 100 s"):
+        await partition.publish_single(due_at(now_ms + 100_000))
+    with pytest.raises(DueAfterExpiry, match="message 0 of its batch"):
+        await partition.publish(build_batch([due_at(now_ms + 100_000)]))
+    cluster.clock.now_ms += 60_000
+    assert [one.offset for one in await subscription.receive("c", messages_max=9)] == [1]
+    assert committed(partition) == 0
+    cluster.clock.now_ms += 60_000
+    with capture_logs() as logs:
+        await until(lambda: committed(partition) == 2, "stored longer ago than the new ttl")
+        await until(lambda: broker.duties().messages_expired == 2, "it is counted")
+        await asyncio.sleep(0)
+    (told,) = [log for log in logs if log["event"] == "messages_expired"]
+    assert (told["messages"], told["before_offset"], told["subscription"]) == (2, 2, "s")
+    cluster.clock.now_ms += 1_000_000
+    assert await subscription.receive("c", messages_max=9) == []
+
+
+async def test_a_ttl_that_is_taken_back_lets_what_waits_be_delivered(cluster: Cluster) -> None:
+    broker = (await cluster.start("A", trim_interval_ms=50)).broker
+    await broker.topics.create(NAME, TopicSettings(policies=Policies(ttl_ms=100_000)))
+    await broker.topics.create_subscription(NAME, "s", SubscriptionSettings(type="shared"))
+    partition = await owned(broker, NAME.partition(0))
+    subscription = await partition.subscribe(await broker.topics.subscription(NAME, "s"))
+    await partition.publish_single(due_at(cluster.clock.now_ms + 99_999))
+    await until(lambda: partition._backlogs.ages.marks, "a mark")
+    await broker.topics.update(NAME, TopicSettings(policies=Policies(ttl_ms=-1)))
+    await until(lambda: partition._settings().policies.ttl_ms is None, "the topic's word")
+    cluster.clock.now_ms += 200_000
+    await asyncio.sleep(0.2)
+    assert [one.offset for one in await subscription.receive("c", messages_max=9)] == [0]
 
 
 async def with_quota(

@@ -10,12 +10,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgpack
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructField, StructType
 
+from octavo.broker.errors import DueAfterExpiry
+from octavo.clock import wall_clock_ms
 from octavo.metadata.secret import cluster_secret
 from octavo.pipeline.gc import gc
+from octavo.protocol.due import due_header
 from octavo.spark import commit as driver
 from octavo.spark import sink
+from octavo.spark.columns import EVERY
 from octavo.spark.orphans import collect_orphans
 from octavo.spark.sink import batch_writer, stream_writer
 from tests.support.cluster import Cluster, running_cluster
@@ -243,3 +249,35 @@ async def test_a_topic_that_is_not_there(cluster: Cluster) -> None:
     writer = batch_writer({**options(cluster), "topic": "nowhere"}, SCHEMA, overwrite=False)
     with pytest.raises(Exception, match="there is no topic public/nowhere"):
         await asyncio.to_thread(writer.write, iter([rows(0, 3)]))
+
+
+@pytest.mark.parametrize("speaker", ["topic", "namespace"])
+@pytest.mark.parametrize(("due_in_s", "is_taken"), [(0, True), (3_000, True), (3_601, False)])
+async def test_a_row_that_is_due_after_its_expiry_is_not_written(
+    cluster: Cluster, speaker: str, due_in_s: int, is_taken: bool
+) -> None:
+    """A bulk load is not looked into, so it would be taken, acked unread by the ttl, and lost."""
+    if speaker == "topic":
+        assert (await cluster.api.call("PATCH", TOPIC, json={"ttl": "1h"})).status == 200
+    else:
+        assert (await cluster.api.put("/v1/namespaces/public", json={"ttl": "1h"})).status == 200
+    schema = StructType([StructField(name, EVERY[name]) for name in ("value", "headers")])
+    pairs = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    due_ms = wall_clock_ms() + due_in_s * 1000
+    name, text = due_header(due_ms)
+    table = pa.RecordBatch.from_arrays(
+        [
+            pa.array([b"plain", b"delayed"], pa.binary()),
+            pa.array([None, [{"key": name, "value": text}]], pairs),
+        ],
+        names=["value", "headers"],
+    )
+    writer = batch_writer(options(cluster, bulkLoadId="n"), schema, overwrite=False)
+    if is_taken:
+        told = await task(writer, table)
+        await asyncio.to_thread(writer.commit, [told])
+        found = [value for part in await messages(cluster) for value in part]
+        assert sorted(found) == ["delayed", "plain"]
+        return
+    with pytest.raises(DueAfterExpiry, match=r"due in 3[0-9]+.* s, and the topic's ttl"):
+        await task(writer, table)

@@ -26,6 +26,7 @@ import octavo.pipeline.offload_copy
 import octavo.spark.cluster
 import octavo.spark.commit
 import octavo.spark.orphans
+import octavo.spark.sink_ledgers
 from octavo.broker.broker import Broker
 from octavo.broker.bulkload.rules import Caller, digest_of
 from octavo.broker.http.api.bulk_loads import AbortBody, BeginBody, CommitBody, committed
@@ -106,6 +107,7 @@ class Tools:
             (octavo.spark.commit, "_log", mute),
             (octavo.spark.orphans, "connected", self.connected),
             (octavo.spark.orphans, "wall_clock_ms", _clock_ms),
+            (octavo.spark.sink_ledgers, "wall_clock_ms", _clock_ms),
         ):
             kept.append((module, name, getattr(module, name)))
             setattr(module, name, value)

@@ -461,4 +461,28 @@ BUGS = (
             "if kind and not plain.prove_at_once():",
         ),
     ),
+    _bug(
+        "a-bulk-load-is-due-too-late",
+        "the sink writes rows that are due after their expiry",
+        "They are committed, acked unread by the ttl, and lost.",
+        "nothing is taken that can never be delivered",
+        "cluster/test_spark_sink_cluster.py::test_a_row_that_is_due_after_its_expiry_is_not_written",
+        (
+            "octavo.spark.sink_ledgers:TaskLedgers._check_due",
+            "if why is not None:",
+            "if why is not None and not headers:",
+        ),
+    ),
+    _bug(
+        "a-topic-alone-says-its-ttl",
+        "the sink goes by the ttl of the topic, not by that of its namespace",
+        "Rows that are due too late are taken wherever the namespace says the ttl.",
+        "nothing is taken that can never be delivered",
+        "cluster/test_spark_sink_cluster.py::test_a_row_that_is_due_after_its_expiry_is_not_written",
+        (
+            "octavo.spark.cluster:Cluster.settings",
+            "said = (await self.topics.read_namespace(namespace))[0].policies",
+            "await self.topics.read_namespace(namespace)",
+        ),
+    ),
 )
