@@ -58,6 +58,8 @@ class AuditWriter:
         self._most = broker.config.audit_queue_max
         self._waiting: deque[Record] = deque()
         self._lost = 0
+        self._begun = 0
+        """Events of the batch that may be stored already: it is sent again as it was."""
         self._producer = self._new_producer()
         self._sequence = 0
         self._told: str | None = None
@@ -83,12 +85,16 @@ class AuditWriter:
         self._waiting.append(Record(key, msgspec.json.encode(said), timestamp_ms=time_ms))
 
     async def write_all(self) -> None:
-        """Store what waits, batch by batch, however long that takes."""
+        """Store what waits, batch by batch, however long that takes.
+
+        One call at a time; a call that was cancelled is taken up by the next one.
+        """
         while self._waiting:
-            count = min(len(self._waiting), BATCH_EVENTS_MAX)
+            self._begun = count = self._begun or min(len(self._waiting), BATCH_EVENTS_MAX)
             await self._write(count)
             for _ in range(count):
                 self._waiting.popleft()
+            self._begun = 0
             self._count_written(count)
 
     async def _write(self, count: int) -> None:

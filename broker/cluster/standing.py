@@ -21,6 +21,7 @@ import structlog
 from octavo.broker.cluster.watched_record import WatchedRecord
 from octavo.metadata.store import (
     MetadataStore,
+    MetadataUnavailable,
     RecordExists,
     RecordNotFound,
     SessionState,
@@ -101,6 +102,8 @@ class Standings:
         """What the others can read; None: nobody knows."""
         self._is_there = False
         """A record of this session stands."""
+        self._sessions = 0
+        """That have ended: each took its record with it."""
         self._turn = asyncio.Lock()
         self._others: dict[str, _Other] = {}
         self._drained: frozenset[str] = frozenset()
@@ -138,12 +141,17 @@ class Standings:
         await self.tell_again()
 
     async def tell_again(self) -> None:
-        """What was told before, when the store may not have it: after the end of a session."""
+        """Tell what was told before, when the store may not have it: after the end of a session.
+
+        Raises `MetadataUnavailable`.
+        """
         async with self._turn:
-            if self._told != self.own:
+            while self._told != self.own:
                 self._told, told = None, self.own  # it may be there, whatever the answer is
+                sessions = self._sessions
                 await self._write(told)
-                self._told = told
+                if sessions == self._sessions:
+                    self._told = told
 
     async def follow(self, registered: Mapping[str, bytes]) -> None:
         """These are the other live brokers, with their registrations."""
@@ -214,6 +222,7 @@ class Standings:
             other.watch.cancel()
 
     async def _write(self, standing: Standing) -> None:
+        """Raises `MetadataUnavailable`, also where other records keep coming in between."""
         value = encode_standing(standing, self._registered)
         for _ in range(_TRIES):
             if not self._is_there:  # whatever stands there is not of this session
@@ -229,7 +238,9 @@ class Standings:
                     await self._store.put(self._path, value, record.version)
                     return
                 self._is_there = False
+        raise MetadataUnavailable(f"the record of this broker's standing changed {_TRIES} times")
 
     def _session_changed(self, state: SessionState) -> None:
         if state is SessionState.EXPIRED:
+            self._sessions += 1
             self._told, self._is_there = Standing(), False

@@ -485,4 +485,28 @@ BUGS = (
             "await self.topics.read_namespace(namespace)",
         ),
     ),
+    _bug(
+        "audit-batch-grows",
+        "an audit batch that was broken off goes on with the events that came since",
+        "The owner knows its first sequence and another length: all of it is stored twice.",
+        "cancellation inside an await",
+        "unit/broker/test_audit_writer.py::test_a_batch_that_was_broken_off_goes_on_as_it_was",
+        (
+            "octavo.broker.audit.writer:AuditWriter.write_all",
+            "self._begun or min(",
+            "min(",
+        ),
+    ),
+    _bug(
+        "standing-of-a-session-that-ended",
+        "a standing counts as told though its session ended while it was written",
+        "The others take a drained broker for one that may be given partitions.",
+        "what a session took with it is told again",
+        "unit/broker/test_standings.py::test_a_session_that_ends_amid_any_call",
+        (
+            "octavo.broker.cluster.standing:Standings.tell_again",
+            "if sessions == self._sessions:",
+            "if sessions <= self._sessions:",
+        ),
+    ),
 )
