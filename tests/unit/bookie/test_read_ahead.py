@@ -28,10 +28,8 @@ def test_a_reader_that_goes_on_gets_more_each_time_up_to_the_bound() -> None:
 def test_readers_share_half_of_the_cache() -> None:
     found = ReadAhead(AHEAD, 2 * AHEAD)
     for ledger in range(4):
-        at = 0
-        for _ in range(6):
+        for at in range(6):
             found.ended(ledger, at, at, AHEAD, 0.0)
-            at += 1
     assert {found.window(ledger, 6, 1.0)[0] for ledger in range(4)} == {2 * AHEAD // 8}
 
 

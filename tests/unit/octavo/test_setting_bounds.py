@@ -36,7 +36,7 @@ from octavo.metadata.topic_records import Policies
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
 AMOUNT_MAX = 2**63 - 1
-"""What a record in the metadata store holds."""
+"""The highest number that a record in the metadata store holds."""
 
 
 def taken(make: Callable[..., Any], error: type[Exception], /, **how: Any) -> bool:
@@ -234,7 +234,7 @@ def test_of_a_brokers_http_side(name: str) -> None:
 
 BOOKIE: dict[str, Any] = {"journal_directories": ("/j",), "ledger_directories": ("/l",)}
 ANY_NUMBER = ("port", "admin_port")
-"""Of a bookie, with bounds of their own."""
+"""Numbers of a bookie with bounds of their own."""
 
 
 def bookie(**how: Any) -> bool:
