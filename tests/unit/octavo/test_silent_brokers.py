@@ -1,7 +1,7 @@
 """A broker that gave no answer is passed by for a while, and not once it has answered.
 
-Two calls were under way, one was lost and the other was answered later. Where the mark was not taken
-back, calls went by another broker for ten seconds.
+Two calls were under way, one was lost and the other was answered later. Where the mark was not
+taken back, calls went by another broker for ten seconds.
 """
 
 from __future__ import annotations
