@@ -57,7 +57,7 @@ Role = Annotated[str, typer.Argument(metavar="ROLE", help="role:NAME.")]
 def allow(
     place: PolicyPlace, principal: Principal, operations: Operations, resource: Resource
 ) -> None:
-    """Add a rule that allows. What no rule allows is denied, once the cluster is secured.
+    """Add a rule that allows. A secured cluster denies everything that no rule allows.
 
     \b
     Examples:
@@ -133,7 +133,7 @@ def remove(
 def list_rules(
     place: PolicyPlace,
     principal: Annotated[
-        str | None, typer.Option(metavar="PRINCIPAL", help="Only rules of this one.")
+        str | None, typer.Option(metavar="PRINCIPAL", help="Only rules of this principal.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -188,7 +188,7 @@ def explain(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether somebody may do something, and why, or why not.
+    """Say whether a principal may do something, and why, or why not.
 
     \b
     Examples:
@@ -275,7 +275,7 @@ def remove_role(place: PolicyPlace, principal: Member, role: Role) -> None:
 @role_app.command("list")
 @with_place
 def list_roles(place: PolicyPlace, as_json: AsJson = False) -> None:
-    """List who has which role.
+    """List the roles of users and groups.
 
     \b
     Example:

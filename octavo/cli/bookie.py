@@ -122,7 +122,7 @@ def check(folders: Folders, limit: Limit = 50, as_json: AsJson = False) -> None:
 
 @app.command("rebuild-index")
 def rebuild_index(folders: Folders, as_json: AsJson = False) -> None:
-    """Make the index of a stopped bookie anew from its entry logs. The old one stays until then.
+    """Rebuild the index of a stopped bookie from its entry logs. The old index stays until then.
 
     Run it as the user that runs the bookie.
 
@@ -240,7 +240,7 @@ def gc(
 
 @app.command("damage")
 def damage(url: AdminUrl = None, limit: Limit = 50, as_json: AsJson = False) -> None:
-    """What a running bookie found damaged on its disks. Exit code 1 when there is any.
+    """Show the damage that a running bookie found on its disks. Exit code 1 if there is any.
 
     \b
     Example:
@@ -315,7 +315,7 @@ def copies(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What a running bookie fetched from others, and which ledgers are not whole there yet.
+    """Show the copies that a running bookie has fetched, and the ledgers that are not complete.
 
     With --compare it reads its copies of a ledger and all others', and replaces its own where most
     of the others prove them wrong; where nobody can tell, it says so and touches nothing.

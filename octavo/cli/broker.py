@@ -70,7 +70,7 @@ def drain(
     """Have a broker give all its partitions to others, and wait until it has none.
 
     It is given nothing until it is started anew, or until --undo. Publishers of each partition
-    wait for some tens of milliseconds. Whoever stops waiting stops nothing: the broker goes on.
+    wait for some tens of milliseconds. If you interrupt this command, the broker goes on.
 
     \b
     Examples:

@@ -27,7 +27,10 @@ def certs(
         Path, typer.Option("--dir", help="Folder of the CA and all it signs.")
     ] = Path("octavo-certs"),
     name: Annotated[
-        str, typer.Option(help="Of the files, and the certificate's subject: one for each node.")
+        str,
+        typer.Option(
+            help="Name of the files, and the certificate's subject: a name for each node."
+        ),
     ] = "node",
     days: Annotated[int, typer.Option(min=1, max=3650, help="How long it is valid.")] = DAYS,
     revoke: Annotated[

@@ -41,7 +41,7 @@ class SubscriptionType(StrEnum):
 
 Type = Annotated[
     SubscriptionType | None,
-    typer.Option("--type", help="Of a subscription that is made by this. Default: shared."),
+    typer.Option("--type", help="Type of the subscription, if this creates it. Default: shared."),
 ]
 Priority = Annotated[
     int, typer.Option(min=0, max=100, help="Consumers with a lower number are served first.")
@@ -92,7 +92,9 @@ ConsumerName = Annotated[
         help="This one's name in the subscription, or the group. Default: a new one each time.",
     ),
 ]
-Limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Stop after so many.")]
+Limit = Annotated[
+    int | None, typer.Option("--limit", "-n", min=1, help="Stop after this many messages.")
+]
 Follow = Annotated[
     bool, typer.Option("--follow", "-f", help="Wait for more at the end (Ctrl-C ends).")
 ]

@@ -156,7 +156,7 @@ def rewrap(
     metadata: Metadata = None,
     data: Data = None,
 ) -> None:
-    """Wrap the ledgers' data keys anew by the present key of their namespace.
+    """Wrap the ledgers' data keys again, with the present key of their namespace.
 
     After `octavo keys add` and this an older key is needed by nothing, and may be forgotten. The
     keys are those of the settings keys.file or keys.service (OCTAVO_KEYS_…).

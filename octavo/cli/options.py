@@ -123,7 +123,7 @@ EveryS = Annotated[
         help="Go on until interrupted, a batch in so many seconds. Default: once, then end.",
     ),
 ]
-RowsPerBatch = Annotated[int, typer.Option(min=1, help="Of a batch, at most.")]
+RowsPerBatch = Annotated[int, typer.Option(min=1, help="Rows in a batch, at most.")]
 
 
 class BadOption(OctavoError):

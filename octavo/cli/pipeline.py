@@ -83,7 +83,7 @@ def export(
         Path | None, typer.Option(help="A JSON Schema: its properties become columns.")
     ] = None,
     bad_rows: Annotated[
-        str, typer.Option(help="What a value that breaks the schema does: suspend, or skip.")
+        str, typer.Option(help="At a value that breaks the schema: suspend, or skip it.")
     ] = "suspend",
     dead_letters: Annotated[
         str | None, typer.Option(help="Bad rows go to this folder, with the reason.")
@@ -231,12 +231,14 @@ def offload(
         str, typer.Option("--to", help="A folder that brokers reach too, or a URL: s3://…, gs://….")
     ] = "",
     older_than_s: Annotated[
-        float, typer.Option(min=0, help="Ledgers that have been closed for so long.")
+        float, typer.Option(min=0, help="Ledgers closed for at least this long.")
     ] = 4 * 3600.0,
-    bytes_min: Annotated[int, typer.Option(min=0, help="Ledgers of so many bytes or more.")] = 0,
+    bytes_min: Annotated[int, typer.Option(min=0, help="Ledgers of at least this many bytes.")] = 0,
     drop_after_s: Annotated[
         float | None,
-        typer.Option(min=0, help="Bookies give up a ledger so long after. Default: they keep it."),
+        typer.Option(
+            min=0, help="Bookies delete a ledger this long after its copy. Default: never."
+        ),
     ] = None,
     bytes_per_s: Annotated[
         int | None,

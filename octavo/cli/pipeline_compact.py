@@ -22,7 +22,9 @@ def compact(
     ] = False,
     grace_s: Annotated[
         float,
-        typer.Option(min=0, help="Keep a view so long after its successor.", show_default="a day"),
+        typer.Option(
+            min=0, help="Keep a view this long after the next view.", show_default="a day"
+        ),
     ] = 86_400.0,
     bytes_per_s: BytesPerS = None,
     dry_run: Annotated[

@@ -139,14 +139,14 @@ def publish(
     ] = None,
     ndjson: Ndjson = False,
     envelope: Envelopes = False,
-    partition: Annotated[int | None, typer.Option(min=0, help="Publish to this one.")] = None,
+    partition: Annotated[int | None, typer.Option(min=0, help="Publish to this partition.")] = None,
     producer_id: Annotated[
         str | None,
         typer.Option(help="A name that stays: a repeated run then stores nothing twice."),
     ] = None,
     deliver_after_s: Annotated[
         float | None,
-        typer.Option(min=0, help="Shared subscriptions hand the messages out so much later."),
+        typer.Option(min=0, help="Shared subscriptions deliver the messages this much later."),
     ] = None,
     url: Url = None,
     data: Data = None,

@@ -45,8 +45,8 @@ Amounts = Annotated[
 def set_quota(place: PolicyPlace, subject: Subject, amounts: Amounts) -> None:
     """Set what one may do; what is set for it already and not named stays.
 
-    Rates of a user hold at each broker for itself. What a user's own quota leaves open is that of
-    user:*, and a namespace's that of namespace:*.
+    Rates of a user hold at each broker for itself. Quotas that a user does not have come from
+    user:*, those of a namespace from namespace:*.
 
     \b
     Examples:

@@ -61,7 +61,7 @@ def register(
 
 @app.command("list")
 def list_subjects(
-    namespace: Annotated[str, typer.Argument(help="Of which namespace.")] = "public",
+    namespace: Annotated[str, typer.Argument(help="The namespace.")] = "public",
     url: Url = None,
     data: Data = None,
     as_json: AsJson = False,
@@ -83,7 +83,7 @@ def list_subjects(
 def show(
     subject: Subject,
     version: Annotated[
-        str | None, typer.Option(help="Only this one: a number, an id, or latest.")
+        str | None, typer.Option(help="Only this version: a number, an id, or latest.")
     ] = None,
     url: Url = None,
     data: Data = None,

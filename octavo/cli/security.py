@@ -65,7 +65,9 @@ def secure(
     admin: Annotated[
         str,
         typer.Option(
-            metavar="user:NAME", help="Who may do everything from now on.", show_default=False
+            metavar="user:NAME",
+            help="The principal who may do everything from now on.",
+            show_default=False,
         ),
     ],
     metadata: Metadata = None,
@@ -92,7 +94,7 @@ def secure(
 
 @app.command("open")
 def open_(yes: Yes = False, metadata: Metadata = None, data: Data = None) -> None:
-    """Open the cluster: anybody may do anything again. Rules are kept for the next time.
+    """Open the cluster: every caller may do everything again. Rules are kept for the next time.
 
     \b
     Example:

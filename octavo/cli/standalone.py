@@ -63,7 +63,7 @@ def standalone(
         bool,
         typer.Option(
             "--secure",
-            help="Nothing is open: --tls, and nobody may do anything but user:admin, whose token "
+            help="Secure the cluster: --tls, and only user:admin may do anything; its token "
             "is in DATA/admin.token. Commands with --data DATA find it.",
         ),
     ] = False,

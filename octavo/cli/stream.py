@@ -74,13 +74,14 @@ def _ask(
 def create(
     stream: StreamArgument,
     content_type: Annotated[
-        str, typer.Option("--content-type", "-t", help="Of all its data; what is no JSON is bytes.")
+        str,
+        typer.Option(
+            "--content-type", "-t", help="The type of its data; any type but JSON is bytes."
+        ),
     ] = "application/json",
     ttl_s: Annotated[
         int | None,
-        typer.Option(
-            min=0, help="It goes when nobody has used it for so many seconds. Default: never."
-        ),
+        typer.Option(min=0, help="Expires when unused for this many seconds. Default: never."),
     ] = None,
     expires_at: Annotated[
         str | None, typer.Option(metavar="TIME", help="When it goes: RFC 3339. Default: never.")
@@ -375,7 +376,7 @@ def close(
 @app.command()
 def fork(
     stream: StreamArgument,
-    name: Annotated[str, typer.Argument(help="Of the new stream, in the same namespace.")],
+    name: Annotated[str, typer.Argument(help="Name of the new stream, in the same namespace.")],
     at: Annotated[
         str | None,
         typer.Option(

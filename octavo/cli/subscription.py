@@ -61,12 +61,12 @@ def create(
     ] = "earliest",
     ack_timeout: Annotated[
         str | None,
-        typer.Option(help="A message not acked for so long is delivered again. Default: 30s."),
+        typer.Option(help="An unacked message is delivered again after this time. Default: 30s."),
     ] = None,
     max_deliveries: Annotated[
         int | None,
         typer.Option(
-            help="After so many, a message goes to the dead-letter topic. Default: never."
+            help="After this many deliveries, a message becomes a dead letter. Default: never."
         ),
     ] = None,
     dead_letter_topic: Annotated[
@@ -74,7 +74,7 @@ def create(
     ] = None,
     retry_topic: Annotated[
         str | None,
-        typer.Option(help="What was not acked goes on there, e.g. when nacked. Default: none."),
+        typer.Option(help="Unacked messages move there, for example when nacked. Default: none."),
     ] = None,
     retry_deliveries: Annotated[
         int | None, typer.Option(help="Before a message goes there; by default 1.")
@@ -259,7 +259,7 @@ def skip(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ack the first so many messages of each partition, whoever has them.
+    """Ack the first messages of each partition, also those that consumers hold.
 
     \b
     Examples:
@@ -283,7 +283,7 @@ def expire(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ack all messages that are older, whoever has them.
+    """Ack all messages that are older, also those that consumers hold.
 
     \b
     Examples:

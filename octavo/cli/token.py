@@ -23,7 +23,7 @@ app = typer.Typer(help="Make, look into and revoke tokens.", no_args_is_help=Tru
 
 Principal = Annotated[
     str,
-    typer.Option("--principal", metavar="user:NAME", help="Whose they are.", show_default=False),
+    typer.Option("--principal", metavar="user:NAME", help="The tokens' user.", show_default=False),
 ]
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 

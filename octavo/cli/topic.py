@@ -148,7 +148,7 @@ def update(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change a topic's settings. What is not named stays as it is.
+    """Change a topic's settings. Settings that are not named stay.
 
     `off` says that there is none, whatever the namespace says; `default` says nothing any more.
     TIME is 90s, 12h or 7d, SIZE 64KiB or 10GB.
@@ -170,7 +170,7 @@ def update(
 @app.command()
 def fork(
     topic: TopicArgument,
-    name: Annotated[str, typer.Argument(help="Of the new topic, in the same namespace.")],
+    name: Annotated[str, typer.Argument(help="Name of the new topic, in the same namespace.")],
     at: Annotated[
         list[str] | None,
         typer.Option(
@@ -183,7 +183,7 @@ def fork(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fork a topic: a new one that begins with its messages, of which none is copied.
+    """Fork a topic: create a topic that begins with its messages, without copying them.
 
     \b
     Examples:
@@ -225,7 +225,7 @@ def truncate(
     before: Annotated[
         str, typer.Option(help="The first to be kept: latest, an RFC 3339 time, an offset, an id.")
     ],
-    partition: Annotated[int | None, typer.Option(min=0, help="Only this one.")] = None,
+    partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None,
     yes: Yes = False,
     url: Url = None,
     data: Data = None,
@@ -273,7 +273,8 @@ def delete(
 def explain(
     topic: TopicArgument,
     subscription: Annotated[
-        str | None, typer.Option("--subscription", "-s", help="Also what holds this one back.")
+        str | None,
+        typer.Option("--subscription", "-s", help="Also what holds this subscription back."),
     ] = None,
     url: Url = None,
     data: Data = None,
@@ -305,8 +306,9 @@ def unload(
 ) -> None:
     """Hand a topic's partitions on: to the brokers that should have them, or to one of them.
 
-    A partition whose owner is the one that should have it is closed and opened anew. What is given
-    to a named broker stays there until that goes, is drained, or the topic is unloaded again.
+    A partition that is with the right broker already is closed and opened again. A partition that
+    is given to a named broker stays there until that broker stops, is drained, or the topic is
+    unloaded again.
 
     \b
     Examples:

@@ -50,7 +50,7 @@ def create(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a user. What they may do is said by `octavo acl`.
+    """Create a user. `octavo acl` gives rights.
 
     \b
     Examples:

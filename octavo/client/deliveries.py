@@ -1,8 +1,8 @@
-"""The loop over a subscription's messages: what drives `handing.py`.
+"""The loop over a subscription's messages, which drives `handing.py`.
 
-While the loop's body works, a task extends the leases of what is held and acks what is done. A
-body that blocks the event loop stops that task too, so the same is done between two messages when
-it is due. Whoever leaves the loop, in whatever way, gives back what is not done.
+While the loop's body works, a task extends leases and acks finished messages. A body that blocks
+the event loop also stops that task, so the loop does the same between two messages when it is due.
+When the loop is left in any way, unfinished messages are given back.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ from octavo.client.types import Delivery
 from octavo.protocol.ack_ids import each
 
 WAIT_S_MAX = 60.0
-"""A broker holds no call for longer."""
+"""The longest time for which a broker holds a call."""
 CLOSE_S = 10.0
-"""Closing tries for so long to send the last acks."""
+"""How long closing tries to send the last acks …"""
 AHEAD_CLOSE_S = 1.0
-"""… and waits for so long for messages that were asked for already, to give them back."""
+"""… and waits for messages that are already asked for, to give them back."""
 LOOKS = 24
-"""In one lease, at whether something is due."""
+"""How often in a lease the loop looks for due acks and extensions."""
 LOOK_S_MIN, LOOK_S_MAX = 0.005, 0.25
 
 
 class Consumer(Protocol):
-    """What a loop needs of its subscription."""
+    """The part of a subscription that a loop uses."""
 
     def receive(
         self, messages_max: int, *, wait_s: float
     ) -> Coroutine[Any, Any, Sequence[Delivery]]:
-        """Up to so many messages, of all partitions."""
+        """Receive up to `messages_max` messages of all partitions."""
 
     def receive_in_turn(
         self, messages_max: int, *, wait_s: float
     ) -> Coroutine[Any, Any, Sequence[Delivery]]:
-        """The same, of one partition after the other."""
+        """Receive from one partition after the other."""
 
     def acknowledge(
         self, body: Mapping[str, Sequence[str]], retry_s: float | None = None
     ) -> Awaitable[None]:
-        """One call with acks, nacks and extends."""
+        """Send one call with acks, nacks and extensions."""
 
 
 class DeliveryLoop:
-    """One loop. `hand` until it gives None, then, or earlier, `close`."""
+    """A loop: call `hand` until it returns None, then `close`, or `close` earlier."""
 
     def __init__(self, consumer: Consumer, lease_s: float, *, auto_ack: bool, batch: int) -> None:
         if batch < 1:
@@ -70,21 +70,21 @@ class DeliveryLoop:
         self._closed = False
         self._closing = asyncio.Lock()
         self._ahead: asyncio.Task[bool] | None = None
-        """Receives while the body works."""
+        """The receive that runs while the body works."""
         self._hand_is_done = asyncio.Event()
         self._keeper = self._loop.create_task(self._keep(), name="keep leases")
 
     async def hand(self, wait_s: float) -> Hand | None:
-        """The next messages, all of the last ones being done; None when none came within `wait_s`.
+        """Return the next hand; the last is finished. None: no message came within `wait_s`.
 
-        Raises why acks cannot be sent, and what `receive` raises.
+        Raises the reason why acks cannot be sent, and the errors of `receive`.
         """
         handing = self._handing
         self._check()
         handing.notice(self._loop.time())
         if handing.is_quick:
-            # What was done just now is acked while the next hand is worked on; what was done before
-            # has to have arrived. Whoever takes longer waits: a lease might end meanwhile.
+            # The acks of this hand are sent while the body works on the next hand; earlier acks
+            # must have arrived. A slower body waits: a lease might end meanwhile.
             async with self._calls:
                 self._hand_is_done.set()
         else:
@@ -124,8 +124,8 @@ class DeliveryLoop:
                 await self._send_due()
 
     async def close(self) -> None:
-        """Ack what is done, give back what is not. Raises `AcksUnsent` when that fails."""
-        async with self._closing:  # whoever closes it too, waits until it is
+        """Ack finished messages, give back the others. Raises `AcksUnsent` when that fails."""
+        async with self._closing:  # a second call waits for the first
             if self._closed:
                 return
             self._closed = True
@@ -137,7 +137,7 @@ class DeliveryLoop:
                 await self._send_last()
 
     def fail(self, why: Exception) -> None:
-        """The body hears of it as soon as it asks for a message."""
+        """Raise `why` to the body when it asks for its next message."""
         self._failed = why
         self._handing.fail(why)
 
@@ -161,7 +161,7 @@ class DeliveryLoop:
         try:
             await self._acknowledge(body, CLOSE_S)
         except (TopicReplaced, NotFound):
-            return  # nothing of it will be delivered again, to nobody
+            return  # the messages are gone with the topic
         except ClientError as error:
             if done:
                 raise AcksUnsent(done, error) from error

@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 class Doubts:
-    """`ask(partition, url)` asks somebody else than `url` who the owner is; None: nobody said."""
+    """`ask(partition, url)` asks a broker other than `url` for the owner; None: no answer."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask

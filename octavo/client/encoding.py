@@ -41,7 +41,7 @@ def _size_of(
 
 
 class Identity(NamedTuple):
-    """Who publishes, and the sequence of the first message of a batch."""
+    """The producer of a batch, and the sequence of its first message."""
 
     producer_id: int
     epoch: int

@@ -40,7 +40,7 @@ async def starts_of(
     )  # fmt: skip
     if is_place and len(found) > 1:
         raise one_of(topic, len(found), f"{start} is a place in one of them")
-    # What retention removes meanwhile is no error for a reader who begins at the beginning.
+    # For a reader from the beginning, messages that retention removes meanwhile are not an error.
     as_it_is = is_place or start == "earliest"
     return {number: start if as_it_is else offset for number, offset in found.items()}
 
@@ -64,7 +64,7 @@ def is_within_one(start: str | int) -> bool:
 
 
 def one_of(topic: TopicName, count: int, why: str) -> InvalidCall:
-    """What to do where one partition is meant."""
+    """The advice for a call that means a single partition."""
     return InvalidCall(
         f"{topic} has {count} partitions, and {why}: say which partition, 0 to {count - 1}"
     )

@@ -1,11 +1,12 @@
 """A partition's messages page by page: to its end, or without end (followed).
 
-What is there is read by calls, the next one under way while the caller works on a long page. At the
-end a follower has one stream, in which the owner sends what comes, batches as stored: one write
-for each message and reader, where calls one after another cost three times as much. A stream that
-ends, breaks off or is refused is no error: the next call goes on where it was, says what is wrong,
-and finds the new owner. So may a reader be as slow as it likes: its stream is read no further, and
-cut off in the end. While nothing comes it waits by long polls, which cost less than streams then.
+The client reads stored messages by calls, and fetches the next page while the caller works on a
+long page. At the end of the partition, a follower opens a stream, in which the owner sends new
+batches as they are stored: one write for each message and reader, a third of the cost of a call for
+each. When a stream ends, breaks off or is refused, the next call continues at the same offset,
+reports the error if there is one, and finds the new owner. A reader may be slow: the client stops
+reading its stream, and the broker ends it at some point. While no message comes, the client waits
+by long polls, which then cost less than a stream.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from octavo.protocol.batch import whole_batches
 from octavo.protocol.leased import BEFORE_EACH, ENTRIES_HEADER, ENTRY
 
 AHEAD_FROM = 1_000
-"""Behind a page of so many messages there are more: the next one is fetched at once."""
+"""After a page of this many messages, the client fetches the next page at once."""
 WAIT_S = 20.0
-"""So long one call waits for more."""
+"""How long a call waits for more messages."""
 QUIET_S = 15.0
-"""A broker ends a stream in which nothing came for so long."""
+"""A broker ends a stream without messages after this time."""
 STREAM_AGAIN_S = 30.0
-"""Who was refused a stream asks for no other one so soon: there are too many, or the broker is
-older and has none of batches."""
+"""How long a client that was refused a stream does not ask again: the broker has too many
+streams, or is too old for streams of batches."""
 
 
 async def pages(
@@ -92,7 +93,8 @@ async def pages(
 async def _streamed(
     transport: Transport, topic: TopicName, partition: int, offset: int, of: Incarnation
 ) -> AsyncGenerator[list[Message], None]:
-    """What comes from `offset` on, until the stream ends. Raises `ClientError`, `InvalidBatch`."""
+    """Yield messages from `offset` on, until the stream ends. Raises `ClientError`,
+    `InvalidBatch`."""
     times = Times()
     placed = False
 

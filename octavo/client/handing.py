@@ -1,14 +1,14 @@
-"""What a loop over deliveries holds, and when it must speak for it. Pure.
+"""The messages that a loop over deliveries holds, and when to ack and extend them. Pure.
 
     received → held → in hand (the loop's body has it) → done, to be acked → acked
 
-What one call received is a `Hand`: the body works through it, on whichever thread it runs, and
-says no more than how far it is. All that is held or in hand is leased to us for `lease_s` from when
-it was received or last extended; it is extended when a third of that is over. What is done is acked
-within a sixth, or a second. So much is asked for as was processed in a quarter of a lease at the
-pace of the last messages: a consumer that dies keeps no more than that from the others. Only a body
-that will be through in no time has the next hand fetched meanwhile. Times are seconds of any steady
-clock, handed in by the caller.
+The messages of one receive are a `Hand`: the body works through it, on any thread, and only tells
+how far it is. Every message held or in hand is leased for `lease_s`, counted from its receipt or
+last extension; the client extends it after a third of that time. It acks finished messages within a
+sixth of a lease, or a second. It asks for as many messages as the body worked off in a quarter of a
+lease at its latest pace: so a consumer that dies keeps at most these from other consumers. Only for
+a fast body does the client fetch the next hand in advance. Times are seconds of any steady clock,
+which the caller passes in.
 """
 
 from __future__ import annotations
@@ -21,39 +21,40 @@ from octavo.client.types import Delivery
 FIRST_MAX = 50
 """Messages asked for before the pace is known."""
 AHEAD_S = 0.2
-"""A hand that is worked through in less is not waited for before the next one is asked for."""
+"""While a body takes less than this for a hand, the client fetches the next hand in advance."""
 ACK_S = 1.0
-"""What is done is acked this much later at the latest, with all that is done by then."""
+"""Finished messages are acked within this time, together."""
 HELD_SHARE = 4
 EXTEND_SHARE = 3
 ACK_SHARE = 6
 _PACE_KEPT = 0.9
-"""Of the pace so far, with each further message."""
+"""The weight of the earlier pace in the average, for each further message."""
 
 
 class Due(NamedTuple):
-    """One call to make: what is done, and what is still needed."""
+    """A call to make: the ack ids to ack and those to extend."""
 
     acks: list[str]
     extend: list[str]
 
 
 class Hand:
-    """Messages for the loop's body. It may go through them on a thread of its own."""
+    """Messages for the loop's body, which may run on another thread."""
 
     __slots__ = ("deliveries", "ended", "gone", "taken")
 
     def __init__(self, deliveries: Sequence[Delivery] = ()) -> None:
         self.deliveries = deliveries
         self.taken = 0
-        """So many the body has asked for: all before the last of them are done."""
+        """How many messages the body has asked for: all before the last are done."""
         self.gone: frozenset[str] = frozenset()
-        """Ack ids whose leases have ended: others get these, so the body must not."""
+        """Ack ids whose leases have ended: other consumers get these messages, so the body must
+        not."""
         self.ended: BaseException | None = None
         """Why the body gets no more."""
 
     def __iter__(self) -> Iterator[Delivery]:
-        """Each once. Raises `ended`."""
+        """Yield each message once. Raises `ended`."""
         for number, delivery in enumerate(self.deliveries[self.taken :], self.taken + 1):
             if self.ended is not None:
                 raise self.ended
@@ -65,7 +66,7 @@ class Hand:
 
 
 class Handing:
-    """The held messages of one loop. With `auto_ack` off, who gets one answers for it."""
+    """The messages that a loop holds. With `auto_ack` off, the caller acks them."""
 
     def __init__(self, lease_s: float, batch: int, *, auto_ack: bool) -> None:
         self._lease_s = lease_s
@@ -73,40 +74,40 @@ class Handing:
         self._auto_ack = auto_ack
         self._hand = Hand()
         self._noticed = 0
-        """So many of the hand are known to be done."""
+        """How many messages of the hand are known to be done."""
         self._noticed_s = 0.0
         self._ahead: list[Delivery] = []
-        """What was received while the body works through its hand."""
+        """Messages received while the body works through its hand."""
         self._done: list[str] = []
         self._done_since_s = 0.0
         self._leased_s = 0.0
-        """Since when the oldest lease runs."""
+        """When the oldest lease began."""
         self._pace_s: float | None = None
-        """How long a message takes, an average over the latest ones."""
+        """How long a message takes: an average that favours the latest messages."""
 
     @property
     def is_quick(self) -> bool:
-        """Whether the body is through so soon that the next messages should be under way."""
+        """Whether the body is so fast that the next hand should be fetched in advance."""
         given = len(self._hand.deliveries)
         if self._pace_s is None or given < FIRST_MAX:
             return False
         return given * self._pace_s < min(AHEAD_S, self._lease_s / HELD_SHARE)
 
     def want(self) -> int:
-        """How many messages to ask for."""
+        """Return how many messages to ask for."""
         if self._pace_s is None:
             return min(FIRST_MAX, self._batch)
         fitting = self._lease_s / HELD_SHARE / max(self._pace_s, 1e-6)
         return max(1, min(self._batch, int(fitting)))
 
     def took(self, received: Sequence[Delivery], now_s: float) -> None:
-        """These were received, for the next hand."""
+        """Add received messages to the next hand."""
         if not self._needed():
             self._leased_s = now_s
         self._ahead += received
 
     def hand(self, now_s: float) -> Hand | None:
-        """The next one, for the loop's body, which is through with the last; None: receive more."""
+        """Return the next hand; the body has finished the last. None: receive more first."""
         self.notice(now_s)
         if not self._ahead:
             return None
@@ -115,7 +116,7 @@ class Handing:
         return self._hand
 
     def notice(self, now_s: float) -> None:
-        """See how far the body is."""
+        """Note how far the body is, and its pace."""
         done = max(0, self._hand.taken - 1)
         count = done - self._noticed
         if count <= 0:
@@ -131,7 +132,7 @@ class Handing:
         self._noticed, self._noticed_s = done, now_s
 
     def is_due(self, now_s: float) -> bool:
-        """Whether `due` has to be sent by now."""
+        """Return whether acks or extensions have to be sent now."""
         self.notice(now_s)
         if self._done:
             late_s = min(ACK_S, self._lease_s / ACK_SHARE)
@@ -140,7 +141,7 @@ class Handing:
         return now_s - self._leased_s >= self._lease_s / EXTEND_SHARE and bool(self._needed())
 
     def due(self, now_s: float) -> Due:
-        """What to send; `sent` or `not_sent` says how it went."""
+        """Return the acks and extensions to send; if that fails, call `not_sent`."""
         self.notice(now_s)
         extend: list[str] = []
         if now_s - self._leased_s >= self._lease_s / EXTEND_SHARE / 2:
@@ -150,18 +151,18 @@ class Handing:
         return Due(acks, extend)
 
     def not_sent(self, due: Due) -> None:
-        """Nobody knows whether it arrived: it has to be sent again."""
+        """Keep these acks to send them again: they may not have arrived."""
         self._done = due.acks + self._done
 
     def stale(self, ack_ids: Iterable[str]) -> None:
-        """The leases of these have ended: others get them, so the body must not."""
+        """Drop messages whose leases have ended: other consumers get them."""
         gone = frozenset(ack_ids)
         self._hand.gone |= gone
         self._ahead = [one for one in self._ahead if one.ack_id not in gone]
 
     def rest(self, why: BaseException) -> tuple[list[str], list[str]]:
-        """What was received and is not done, for others: what the body has begun, and what it has
-        not seen. It gets no more of it."""
+        """End the hand; return the unfinished ack ids: those begun by the body, and those not
+        seen by it."""
         self._hand.ended = why
         left, taken = self._needed(), self._hand.taken
         begun = [one.ack_id for one in self._hand.deliveries[max(0, taken - 1) : taken]]
@@ -169,7 +170,7 @@ class Handing:
         return [one for one in left if one in begun], [one for one in left if one not in begun]
 
     def fail(self, error: BaseException) -> None:
-        """The body hears of it as soon as it asks for a message."""
+        """Raise `error` to the body when it asks for its next message."""
         self._hand.ended = error
 
     def _needed(self) -> list[str]:

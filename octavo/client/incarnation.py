@@ -13,7 +13,8 @@ HEADER = "Octavo-Incarnation"
 
 
 class Incarnation:
-    """What all calls of one producer, reader or consumer are about. Empty until an answer tells."""
+    """The incarnation that all calls of a producer, reader or consumer are about; empty before
+    the first answer."""
 
     __slots__ = ("seen",)
 
@@ -21,7 +22,7 @@ class Incarnation:
         self.seen = seen
 
     def headers(self) -> dict[str, str]:
-        """What a call has to say."""
+        """Return the headers that name it in a call."""
         return {HEADER: self.seen} if self.seen else {}
 
     def agrees(self, headers: Mapping[str, str]) -> bool:

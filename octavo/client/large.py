@@ -92,7 +92,7 @@ def head_of(
     timestamp_ms: int | None,
     deliver_at_ms: int | None,
 ) -> dict[str, str]:
-    """What goes beside the body. Raises `InvalidCall` for what HTTP cannot carry."""
+    """Return the headers of an upload. Raises `InvalidCall` for values that HTTP cannot carry."""
     head = {"Octavo-Upload": name}
     if key is not None:
         head["Octavo-Key"] = _text("the key", key_bytes(key))

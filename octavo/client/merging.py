@@ -1,8 +1,8 @@
-"""Loops over deliveries of several topics or partitions, as one: `Merged`.
+"""`Merged`: a single loop over the deliveries of several topics or partitions.
 
-Each has a loop of its own (deliveries.py), which receives, extends and acks for itself, and holds
-one hand at a time; what is ready first is worked on first. Sources come and go meanwhile. One that
-goes ends between two messages of the body: what is done is acked, the rest is given back.
+Each source has its own loop (deliveries.py), which receives, extends and acks, and holds one hand
+at a time; the body works on the first hand that is ready. Sources come and go. A source that goes
+ends between two messages of the body: finished messages are acked, the others given back.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ class Source:
         self.loop = loop
         self.auto_ack = auto_ack
         self.leaving = False
-        """The body gets no more of it."""
+        """The body gets no more messages of it."""
         self.in_hand = False
         """The body is at work on its messages."""
         self.free = asyncio.Event()
-        """Its hand is worked through."""
+        """The body has finished its hand."""
         self.task: asyncio.Task[None] | None = None
 
 
 class SourceHand:
-    """Messages of one source for the body, on whichever thread it runs."""
+    """Messages of a source for the body, which may run on any thread."""
 
     def __init__(self, source: Source, hand: Hand) -> None:
         self.source = source
         self._hand = hand
 
     def __iter__(self) -> Iterator[Delivery]:
-        """Each once; ends early when the source goes."""
+        """Yield each message once; end early when the source goes."""
         source = self.source
         try:
             for delivery in iter(self._hand):
                 yield delivery
                 if source.leaving:
                     if source.auto_ack:
-                        self._hand.taken += 1  # the body came back for more: this one is done
+                        self._hand.taken += 1  # the body asked for more, so this message is done
                     return
         except InvalidCall:
-            if not source.leaving:  # it was closed meanwhile: others get what is left
+            if not source.leaving:  # closed meanwhile: other consumers get the rest
                 raise
 
 
 class Merged:
-    """All sources of one consumer. `on_lost` is asked about what ends a source: True, it is gone,
-    and that is no error."""
+    """All sources of a consumer. `on_lost` judges an error that ends a source; True: the source
+    is gone, which is expected."""
 
     def __init__(
         self,
@@ -76,20 +76,20 @@ class Merged:
 
     @property
     def keys(self) -> list[Hashable]:
-        """Of all sources, those that are about to go included."""
+        """List the keys of all sources, also of those that are about to go."""
         return list(self._sources)
 
     def add(self, key: Hashable, consumer: Consumer, lease_s: float) -> None:
-        """Receive from it as well."""
+        """Add a source, and receive from it."""
         loop = DeliveryLoop(consumer, lease_s, auto_ack=self._auto_ack, batch=self._batch)
         self._loops[loop] = None
         source = self._sources[key] = Source(key, loop, auto_ack=self._auto_ack)
         source.task = asyncio.create_task(self._run(source), name=f"deliveries of {key}")
 
     async def remove(self, key: Hashable, within_s: float) -> None:
-        """No more of it: ack what is done, give back the rest; wait so long for the body's message.
+        """Remove a source: ack finished messages, give back the rest. Wait `within_s` for the body.
 
-        Raises nothing: what could not be acked comes again, to whoever has it next.
+        Raises nothing: a message that could not be acked is delivered again to another consumer.
         """
         source = self._sources.get(key)
         if source is None or source.leaving:

@@ -1,4 +1,4 @@
-"""Objects that hold connections, tasks or threads, and are of no use in another process."""
+"""Objects that hold connections, tasks or threads, and so belong to one process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from octavo.client.errors import InvalidCall
 
 
 class OfThisProcess:
-    """Is not copied and not pickled: raises `InvalidCall`, which says what to do."""
+    """Refuses copies and pickles with an `InvalidCall` that says what to do."""
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """What `pickle`, `copy` and `multiprocessing` call."""

@@ -158,9 +158,9 @@ class PartitionQueue:
         """The batch that still takes messages."""
         self._timer: asyncio.Handle | None = None
         self._sealed: deque[Batch] = deque()
-        """What takes no more messages and was not sent, without a sequence."""
+        """Full batches that were not sent yet; they have no sequence."""
         self._window: deque[Batch] = deque()
-        """What went out and is not answered, in order."""
+        """Batches that were sent and are not answered, in order."""
         self._width = options.window
         """So many of the window, its first ones, may be on the way."""
         self._catching_up = False
@@ -221,7 +221,7 @@ class PartitionQueue:
         self._fill_window()
 
     def pending(self) -> list[asyncio.Future[Stored]]:
-        """What is not answered yet."""
+        """List the futures of batches that are not answered yet."""
         return [batch.done for batch in self._batches()]
 
     @property
@@ -423,7 +423,7 @@ class PartitionQueue:
             )
 
     def _end(self, why: str) -> None:
-        """What is not sent yet will not be."""
+        """End the queue: messages that were not sent fail with `why`."""
         if self._ended is None:
             self._ended = ProducerFailed(
                 f"{self._topic} partition {self.partition}: not sent: {why}"
@@ -443,6 +443,6 @@ def _stored_already(batch: Batch, error: ApiError) -> int:
 
 
 def _seen(future: asyncio.Future[Stored]) -> None:
-    """An error that nobody awaits is not an accident: `flush` reports it."""
+    """Python must not report an error that is never awaited: `flush` raises it."""
     if not future.cancelled():
         future.exception()

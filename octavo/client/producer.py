@@ -51,10 +51,10 @@ class ProducerOptions:
     linger_ms: float = 5.0
     """A batch that is not full waits this long for more; 0 sends at the next loop turn."""
     batch_bytes: int = 256 * 1024
-    """A batch that holds so much goes out at once. After an interruption those that wait go out
+    """A batch of this size is sent at once. After an interruption, waiting batches are sent
     together, up to 256 KiB."""
     window: int = 4
-    """Batches of one partition on the way at once."""
+    """How many batches of a partition may be under way at once."""
     pending_bytes_max: int = 32 * 1024 * 1024
     """Unanswered bytes of all partitions; above it `send` waits."""
     delivery_timeout_ms: int = 120_000
@@ -82,7 +82,7 @@ def producer_id_of(text: str | int | None, rng: random.Random) -> int:
 
 
 class Receipt:
-    """Awaitable: the `Position` of one message, once it is durable."""
+    """Await it for the `Position` of a message, once the message is durable."""
 
     __slots__ = ("_batch", "_index")
 
@@ -181,7 +181,7 @@ class Producer(OfThisProcess):
         self.topic = topic
         self._transport = transport
         self.access = dict(access or {})
-        """Of each partition that this producer alone may publish into, the epoch of that."""
+        """The epoch of each partition to which this producer has exclusive access."""
         self.partitions = partitions
         self.options = options
         self._rng = rng
@@ -221,7 +221,7 @@ class Producer(OfThisProcess):
         return "senders wait for room, and there is some" if waits else ""
 
     def __repr__(self) -> str:
-        """Of which topic it is, and how much is unanswered."""
+        """Name the topic, and how many messages are unanswered."""
         closed = ", closed" if self._closed else ""
         return f"Producer({self.topic}, {self.unanswered} unanswered{closed})"
 
@@ -232,7 +232,7 @@ class Producer(OfThisProcess):
 
     @property
     def unanswered(self) -> int:
-        """Messages of which nobody knows yet whether they are stored."""
+        """Count the messages that are not answered yet."""
         return sum(queue.unanswered for queue in self._queues)
 
     async def send(
@@ -360,7 +360,7 @@ class Producer(OfThisProcess):
             raise failed
 
     async def close_if_forgotten(self, *, flush: bool) -> None:
-        """Close for who has not. Raises only what receipts have not told."""
+        """Close. Raises only errors that no receipt has raised."""
         if self._closed:
             return
         try:

@@ -217,7 +217,7 @@ class SubscriptionSettings(TypedDict, total=False):
     """The subscription to create on the retry topic; if left out, it has this one's name."""
     consumer_timeout: Time
     """How long after its last call a consumer keeps a key or a partition while it holds no
-    message of it; 5 s if left out."""
+    message of it; 2 s if left out."""
     max_unacked: int | None
     """Unacked messages of a partition at all consumers together; None: the broker's bound."""
     max_unacked_per_consumer: int | None

@@ -165,7 +165,7 @@ class Transport:
         pauses = Backoff(PAUSE_S, PAUSE_S_MAX, self._rng)
         tried: dict[str, str] = {}
         hopeless: set[str] = set()
-        """Of the brokers, those with which trying again will hardly help."""
+        """The brokers with which another attempt will hardly help."""
         while True:
             url = self._url_for(partition)
             if of is not None:
@@ -278,7 +278,7 @@ class Transport:
         raise _refusal(reply, url, method)
 
     async def _ask_owner(self, partition: PartitionKey, silent: str) -> str | None:
-        """Who owns the partition, as one of the others says; it becomes known here as well."""
+        """Ask another broker for the partition's owner, and remember it."""
         now = asyncio.get_running_loop().time()
         others = [url for url in self._urls if url != silent]
         if not others:
@@ -286,7 +286,7 @@ class Transport:
         url = min(others, key=lambda one: max(self._silent_until.get(one, now), now))
         topic, number = partition
         try:
-            # Not passed on: the owner is the one who does not answer.
+            # The other broker must not forward the call: the owner is silent.
             reply = await self._wire.send(
                 "GET",
                 f"{url}/v1/topics/{topic}/partitions/{number}",
@@ -326,7 +326,8 @@ class Transport:
         return min(order, key=lambda url: max(self._silent_until.get(url, now), now))
 
     def _leave(self, url: str) -> None:
-        """Ask somebody else next time. Of many calls that failed there together one moves on."""
+        """Ask another broker next time. Of many calls that failed together, only the first moves
+        on."""
         if self._urls[self._current % len(self._urls)] == url:
             self._current += 1
 
@@ -355,7 +356,8 @@ def _is_brokers(reply: Reply) -> bool:
 
 
 def _refusal(reply: Reply, url: str, what: str) -> ApiError:
-    """What an answer is that is not what was asked for. Only a broker knows what is not there."""
+    """Make an error of an answer that is not the expected one. Only a broker knows what does not
+    exist."""
     problem = _problem(reply, url)
     is_known = _is_brokers(reply) or "code" in problem
     return (api_error if is_known else ApiError)(reply.status, problem, what)

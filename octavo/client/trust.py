@@ -1,4 +1,5 @@
-"""Whom a client believes and what it shows, by arguments or by the environment."""
+"""The CAs that a client trusts and the credentials that it sends, from arguments or the
+environment."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     import aiohttp
 
 VARIABLES = ("OCTAVO_TLS_CA", "OCTAVO_TLS_CERTIFICATE", "OCTAVO_TLS_KEY")
-"""What stands for `ca_file`, `certificate` and `key` where none of them is given."""
+"""The variables to use when `ca_file`, `certificate` and `key` are all left out."""
 
 
 def context_of(

@@ -1,4 +1,4 @@
-"""What goes into the client and what comes out: plain typed values."""
+"""The client's arguments and results: plain typed values."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def large(self) -> LargeBody | None:
-        """What a large message says of its body, which `AsyncClient.body` reads; else None."""
+        """The description of a large message's body, which `AsyncClient.body` reads; else None."""
         return None if self.value else large_body_of(self.headers)
 
     def text(self) -> str:

@@ -18,13 +18,13 @@ CONNECT_TIMEOUT_S = 3.0
 
 
 class DefaultUrl(str):
-    """An address that nobody has named: a guess, on which nobody waits for long."""
+    """The address to try when the user named none; the client waits for it only briefly."""
 
     __slots__ = ()
 
 
 class NoAnswer(Exception):
-    """No answer came; the cause says why, in the words of whoever carries calls."""
+    """No answer came; the cause is the transport's error."""
 
 
 LOST = (NoAnswer, TimeoutError, OSError)
@@ -32,7 +32,7 @@ LOST = (NoAnswer, TimeoutError, OSError)
 
 
 Body = bytes | Callable[[], AsyncIterable[bytes]] | None
-"""What is sent: whole, or what gives its parts, anew for each attempt."""
+"""The body of a call: bytes, or a function that yields its parts for each attempt."""
 
 
 class Reply(NamedTuple):
@@ -216,6 +216,6 @@ def _unknown_host(error: BaseException) -> str | None:
 
 
 def _os_words(error: BaseException) -> str:
-    """What the operating system says of a connection that was not made."""
+    """Return the operating system's reason why a connection failed."""
     inner = getattr(error, "os_error", None)
     return "" if inner is None else str(getattr(error, "strerror", "") or inner or error)
