@@ -1,13 +1,14 @@
-"""Topics over ledgers: brokers decide everything and keep nothing.
+"""Topics over ledgers: brokers make all decisions and store no data.
 
 At the top: `broker` (one broker, whole), `config`, `types` (names, offsets, ids), `errors` and
-`metrics`. Below it the rooms, the higher ones first: `http` the API, then `cluster` who owns what,
-`partition` one owned partition, `bulkload`, `subscriptions`, `state`, `log` and `clock`. A room
-knows only those below it; pyproject.toml has the order, and `lint-imports` holds it.
+`metrics`. Below are the rooms, from top to bottom: `http` (the API), `cluster` (ownership),
+`partition` (a partition that this broker owns), `bulkload`, `subscriptions`, `state`, `log` and
+`clock`. A room imports only rooms below it; pyproject.toml has the order, and `lint-imports` checks
+it.
 
-Promises: what was acknowledged is durable on an ack quorum of bookies, has one offset for ever, and
-is delivered at least once to every subscription. Two owners are never both acknowledged: the fence
-decides, not the record. On a crash nothing is lost, for nothing was here: the next owner recovers
-the last ledger and goes on. Relies on `ledger` and `metadata`. Others use `Broker`, `BrokerConfig`
-and what `types` has.
+Promises: an acknowledged message is durable on an ack quorum of bookies, keeps its offset for ever,
+and is delivered at least once to every subscription. Bookies never acknowledge two owners of a
+partition: the fence decides, not the record. On a crash no data is lost, because brokers store
+none: the next owner recovers the last ledger and continues. Relies on `ledger` and `metadata`.
+Others use `Broker`, `BrokerConfig` and what `types` has.
 """

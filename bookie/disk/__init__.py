@@ -1,12 +1,12 @@
-"""The seam to the machine: files, folders, threads, and what is known to be damaged or lost.
+"""The seam to the machine: files, folders, threads, and the known damage and losses.
 
-`files` is the only module of the bookie that opens a file: `Disk` and `File`, the real ones, their
-errors, and the way to the threads that wait for them. `damage` is the registry of findings, and
-has what a start found gone.
+`files` is the only module of the bookie that opens a file: it has the real `Disk` and `File`, their
+errors, and the threads that wait for them. `damage` is the registry of findings, with the losses
+that a start found.
 
 Promises: a call that returned from `datasync` or `sync_directory` is durable; a failed sync is
-final and raises `SyncFailed`; a full disk is `DiskFull`, never a torn success. Relies on the
-operating system alone, so the simulator puts its own disk here and runs the rest as it is. A
-finding is in memory: after a crash it is found again. Others use `Disk`, `File`, the errors,
+final and raises `SyncFailed`; a full disk is `DiskFull`, never a torn success. Relies only on the
+operating system, so the simulator replaces the disk and runs the other rooms unchanged. Findings
+are in memory: after a crash they are found again. Others use `Disk`, `File`, the errors,
 `DamageRegistry` and `Loss`.
 """

@@ -1,11 +1,11 @@
-"""The audit log of one broker: who did what to which resource from where, and whether they might.
+"""The audit log of a broker: each caller's operation, resource and address, and the decision.
 
-`log` takes each decision of the gate, tells it as a structured log event, and has `writer` bring it
-into the topic octavo/audit, batch by batch, wherever that is served.
+`log` writes each decision of the gate as a structured log event, and passes it to `writer`, which
+publishes it to the topic octavo/audit, batch by batch, at the topic's owner.
 
-Promises: no call waits for it; a decision is told or counted, and what finds no room is counted as
-`lost` in the next event that does. A batch is stored once, also when an owner dies under it. A
-crash of this broker loses what it had not stored yet, which is about a second's; the log events are
-written at once. Relies on octavo.security for what is told, and on idempotent producers.
-Others use `AuditLog`.
+Promises: no call waits for the audit log; a decision is written or counted: those that find no room
+are counted as `lost` in the next event. A batch is stored once, even if its owner dies. A crash of
+this broker loses decisions that it had not published, about a second's; log events are written at
+once. Relies on octavo.security for the decisions, and on idempotent producers. Others use
+`AuditLog`.
 """

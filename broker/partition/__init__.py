@@ -1,14 +1,13 @@
-"""One owned partition: opened, published to, rolled over, looked after.
+"""A partition that this broker owns: opening, publishing, roll-over, maintenance.
 
-`partition` is the whole, `PartitionOpening` there how it comes to be; `opening` takes it over from
-the last owner, `publisher` assigns offsets and answers, `gathering` has single messages share
-batches, `log` is what its readers see and
-`compacted` the compacted part of it, `rollover` begins the next ledger, `part_loader` takes in bulk
-loads, `maintenance` trims and saves, `context` is what all partitions of a broker share.
+`partition` is the whole, with `PartitionOpening`; `opening` takes it over from the last owner,
+`publisher` assigns offsets and answers, `gathering` joins single messages into batches, `log` is
+the readers' view and `compacted` its compacted part, `rollover` begins the next ledger,
+`part_loader` takes in bulk loads, `maintenance` trims and saves, `context` has the parts that all
+partitions of a broker share.
 
-Promises: an answered publish is confirmed and in a ledger that the record names; order is the order
-of offsets. An owner that was replaced cannot add. On a crash the next owner recovers the last
-ledger, replays the state ledger and reads the last batch headers. Relies on `log`, `state` and
-`subscriptions`. Others use `Partition`, `PartitionOpening` and
-`PartitionContext`.
+Promises: an answered publish is confirmed, in a ledger that the record names; messages are in the
+order of offsets. A replaced owner cannot add. On a crash the next owner recovers the last ledger,
+replays the state ledger and reads the last batch headers. Relies on `log`, `state` and
+`subscriptions`. Others use `Partition`, `PartitionOpening` and `PartitionContext`.
 """

@@ -1,10 +1,10 @@
-"""Subscriptions of one partition: who gets which message, and what is acked.
+"""Subscriptions of a partition: which consumer gets which message, and which are acked.
 
-`subscriptions` is the set of them, `subscription` drives one: receive, acknowledge, seek.
-`dispatch` says, purely, which message goes to whom, and when a lease ends.
+`subscriptions` is their set, `subscription` drives each: receive, acknowledge, seek. `dispatch`
+decides which consumer gets a message, and when a lease ends, pure.
 
-Promises: at least once. A message whose lease ended is given again; an ack that returned is
-durable, in whatever order acks come.
-After a crash leases are forgotten, so unacked messages come again. Relies on `state` and `log`.
-Others use `SubscriptionSet` and `Subscription`.
+Promises: delivery at least once. A message whose lease ended is delivered again; an ack that
+returned is durable, in any order of acks. After a crash leases are forgotten, so unacked messages
+are delivered again; a planned hand-over keeps leases. Relies on `state` and `log`. Others use
+`SubscriptionSet` and `Subscription`.
 """
