@@ -1,8 +1,8 @@
 """How a producer's messages become request bodies: a record batch, or NDJSON.
 
 A record batch carries producer id, epoch and sequence in its header and is stored as it is. NDJSON
-carries them in HTTP headers, and the owner broker builds the batch. Both forms of one batch are
-repeatable byte by byte: the same sequence always stands for the same messages.
+carries them in HTTP headers, and the owner broker builds the batch. Both forms repeat a batch byte
+by byte: a sequence always stands for the same messages.
 """
 
 from __future__ import annotations

@@ -96,7 +96,8 @@ async def _offsets(
 
 
 async def first_of(reads: list[Coroutine[Any, Any, list[Message]]]) -> list[Message]:
-    """The messages of the first read that has some; none when none has. Raises what one raises."""
+    """Return the messages of the first read that has some; an empty list if all are empty.
+    Raises the error of any read."""
     tasks = [asyncio.create_task(one) for one in reads]
     try:
         for found in asyncio.as_completed(tasks):
@@ -120,10 +121,10 @@ async def one_after_another(sources: Mapping[int, Pages]) -> Pages:
 async def all_at_once(
     sources: Mapping[int, Pages], more: Callable[[set[int]], Awaitable[Mapping[int, Pages]]]
 ) -> Pages:
-    """Pages of all partitions as they come, each partition in order.
+    """Yield pages of all partitions as they arrive, each partition in order.
 
-    Of each partition one page waits at most. `more` is asked every `LOOK_AGAIN_S` for partitions
-    other than those that are read. Raises the first error of any.
+    At most one page of each partition waits. `more` is asked every `LOOK_AGAIN_S` for new
+    partitions. Raises the first error of any partition.
     """
     ready: asyncio.Queue[tuple[list[Message], asyncio.Event] | BaseException] = asyncio.Queue()
     tasks: dict[asyncio.Task[None], int] = {}
@@ -159,7 +160,7 @@ async def all_at_once(
 async def _pump(
     source: Pages, ready: asyncio.Queue[tuple[list[Message], asyncio.Event] | BaseException]
 ) -> None:
-    """Hand on page after page, each when the one before is taken."""
+    """Hand on each page when the page before is taken."""
     try:
         async with aclosing(source) as found:
             async for page in found:

@@ -26,7 +26,7 @@ class Incarnation:
         return {HEADER: self.seen} if self.seen else {}
 
     def agrees(self, headers: Mapping[str, str]) -> bool:
-        """Whether an answer is about this topic; the first answer decides which one that is."""
+        """Return whether an answer is about this topic; the first answer decides the topic."""
         told = headers.get(HEADER, "")
         self.seen = self.seen or told
         return told in ("", self.seen)

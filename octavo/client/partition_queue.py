@@ -1,19 +1,19 @@
-"""The way of one producer's messages into one partition: batched, in order, each stored once.
+"""A producer's messages on their way into a partition: in batches, in order, each stored once.
 
-A batch gets its sequence when it goes out, and keeps its bytes until the broker has answered; up to
-`window` batches are on the way at once. What was not answered (broker killed, 503, 504) goes out
-again under the same sequence, so the owner, or the owner after a take-over, stores it once and in
+A batch gets its sequence when it is sent, and keeps its bytes until the broker has answered; up to
+`window` batches are under way at once. A batch without an answer (broker killed, 503, 504) is sent
+again with the same sequence, so the owner, or the owner after a take-over, stores it once and in
 order.
 
-Batches have connections of their own: one that overtakes an earlier one is refused as a gap. So
-after a gap, or a try that failed, one batch alone is on the way until it is stored, then two, and
-so on up to `window`; first go those that have to go again, in their order. What was not sent yet
-catches up: of its batches many go out as one, so that few round trips are enough.
+Each batch has its own connection: the broker refuses a batch that overtakes an earlier batch as a
+gap. So after a gap, or a failed attempt, a single batch is under way until it is stored, then two,
+and so on up to `window`; batches to repeat are sent first, in their order. To catch up, many unsent
+batches are sent as one, so that few round trips are enough.
 
-When a batch is refused for good, what came after it in this partition fails with
-`ProducerFailed`, and later messages start again under the next epoch, which also shuts out
-whatever of the old epoch is still under way. When the topic was deleted and made again, nothing
-more goes out: who published into the earlier one has to say whether the new one is meant.
+When a batch is refused for good, the later batches of this partition fail with `ProducerFailed`.
+Further messages begin the next epoch, and brokers then refuse batches of the old epoch that are
+still under way. When the topic was deleted and created again, nothing more is sent: the caller must
+decide whether the new topic is meant.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MERGED_BYTES_MAX = 256 * 1024
 
 
 class Batch:
-    """Messages that go out together. `done` gets the answer or the error."""
+    """Messages that are sent together. `done` gets the answer or the error."""
 
     __slots__ = ("bytes", "done", "epoch", "items", "merged", "sequence", "told", "turn")
 
@@ -66,14 +66,14 @@ class Batch:
         """Somebody has asked one of its receipts, and knows that it failed."""
 
     def merge(self, other: Batch) -> None:
-        """Take the messages of the next batch, which was not sent, behind those of this one."""
+        """Append the messages of the next batch, which was not sent, to this batch."""
         self.merged.append((other, len(self.items)))
         self.items += other.items
         self.bytes += other.bytes
         other.items = []
 
     def store(self, stored: Stored) -> None:
-        """Answer everybody whose messages it has."""
+        """Answer the callers of all its messages."""
         for part, start in self.merged:
             part.done.set_result(stored.part(start))
         self.done.set_result(stored)
@@ -121,7 +121,7 @@ class Stored:
         return part
 
     def position(self, index: int) -> Position:
-        """Of the batch's message number `index`."""
+        """Return the position of the batch's message number `index`."""
         index -= self.before
         if self.first_offset < 0 or index < 0:
             return Position(self.partition, -1, "", self.duplicate or index < 0)
@@ -410,8 +410,8 @@ class PartitionQueue:
             batch.fail(error)
 
     def _next_epoch(self) -> None:
-        """Sequences begin anew, which only a new epoch allows: in the old one they would be taken
-        for repetitions, and lost.
+        """Restart the sequences in a new epoch: in the old epoch brokers would take the messages
+        for repeats, and drop them.
         """
         self._sequence = 0
         if self._epoch < EPOCH_MAX:

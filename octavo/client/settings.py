@@ -82,7 +82,7 @@ class Policies(TypedDict, total=False):
     subscription_expiry: Time | None
     """Brokers delete a subscription that no consumer has used for this long."""
     message_bytes_max: Size | None
-    """Key, value and headers of one message."""
+    """The most bytes of a message: key, value and headers together."""
     rates: Rates | None
     message_time: Literal["create", "append"] | None
     """A message's timestamp: `create`, what its producer says; `append`, when it was stored."""
@@ -116,9 +116,9 @@ class Quota(TypedDict, total=False):
     read_bytes: int | None
     read_messages: int | None
     connections: int | None
-    """Connections of a user that one broker has open at once."""
+    """Open connections of a user at each broker."""
     streams: int | None
-    """Streams of a user that one broker has open at once."""
+    """Open streams of a user at each broker."""
     topics: int | None
     """Topics of a namespace."""
 

@@ -351,7 +351,8 @@ def _owner_in(reply: Reply) -> str | None:
 
 
 def _is_brokers(reply: Reply) -> bool:
-    """Whether a broker said it: each answer of one names an owner. Web servers say 200, too."""
+    """Return whether a broker answered: its answers name an owner. Other web servers say 200,
+    too."""
     return _OWNER in reply.headers
 
 

@@ -90,7 +90,7 @@ class HttpWire:
         self, tls: ssl.SSLContext | None = None, proof: Mapping[str, str] | None = None
     ) -> None:
         """`tls`: of URLs that begin with https://; without it the machine's CAs are believed.
-        `proof`: the headers that say who asks."""
+        `proof`: the headers with the caller's credentials."""
         self._tls = tls
         self._proof = dict(proof or {})
         import aiohttp
@@ -152,7 +152,7 @@ class HttpWire:
             raise NoAnswer(str(error)) from error
 
     async def close(self) -> None:
-        """See `Wire`. What still calls then, a producer that nobody closed, is refused."""
+        """See `Wire`. Later calls, for example of a producer that was not closed, are refused."""
         self._closed = True
         if self._session is not None:
             await self._session.close()
