@@ -33,6 +33,7 @@ from octavo.ledger.errors import (
     TooFewBookies,
 )
 from octavo.ledger.options import LedgerOptions
+from octavo.ledger.quorum import risk_of
 from octavo.ledger.read.doubts import Doubts
 from octavo.ledger.read.reader import LedgerReader
 from octavo.ledger.records import check_password, read_record
@@ -101,6 +102,8 @@ class LedgerClient:
         """Of these writers, by bookie: placement prefers those that have few."""
         self._recoveries: dict[tuple[int, bytes | None], asyncio.Task[LedgerMetadata]] = {}
         """By ledger and by the password that its caller gave."""
+        self._told_of_risk = False
+        """An ack quorum of one beside more copies is told once."""
         self.doubts = Doubts(self)
         """Tells bookies which of their copies to compare."""
         self.taken = TakenIds()
@@ -155,6 +158,9 @@ class LedgerClient:
                 f"ensemble size {ensemble_size}, write quorum {write_quorum}, ack quorum "
                 f"{ack_quorum}: wants ensemble size >= write quorum >= ack quorum >= 1"
             )
+        if (risk := risk_of(write_quorum, ack_quorum)) and not self._told_of_risk:
+            self._told_of_risk = True
+            log.warning("ack_quorum_of_one", reason=risk)
         key = (
             None
             if encrypted_for is None

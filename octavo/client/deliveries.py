@@ -68,6 +68,8 @@ class DeliveryLoop:
         self._calls = asyncio.Lock()
         self._failed: Exception | None = None
         self._closed = False
+        self._last: dict[str, list[str]] | None = None
+        """What closing says: until that is answered, or given up, whoever closes next says it."""
         self._closing = asyncio.Lock()
         self._ahead: asyncio.Task[bool] | None = None
         """The receive that runs while the body works."""
@@ -124,9 +126,12 @@ class DeliveryLoop:
                 await self._send_due()
 
     async def close(self) -> None:
-        """Ack finished messages, give back the others. Raises `AcksUnsent` when that fails."""
-        async with self._closing:  # a second call waits for the first
-            if self._closed:
+        """Ack what is done, give back what is not. Raises `AcksUnsent` when that fails.
+
+        A close that was cancelled is taken up by the next one.
+        """
+        async with self._closing:  # whoever closes it too, waits until it is
+            if self._closed and self._last == {}:
                 return
             self._closed = True
             self._keeper.cancel()
@@ -152,19 +157,25 @@ class DeliveryLoop:
             ahead.exception()  # whatever it was: nothing came
 
     async def _send_last(self) -> None:
-        done = self._handing.due(self._loop.time()).acks
-        begun, unseen = self._handing.rest(_closed())
-        parts = {"ack_ids": done, "nack": begun, "release": unseen}
-        body = {name: ack_ids for name, ack_ids in parts.items() if ack_ids}
-        if not body:
+        if self._last is None:
+            done = self._handing.due(self._loop.time()).acks
+            begun, unseen = self._handing.rest(_closed())
+            parts = {"ack_ids": done, "nack": begun, "release": unseen}
+            self._last = {name: ack_ids for name, ack_ids in parts.items() if ack_ids}
+        if not (body := self._last):
             return
         try:
             await self._acknowledge(body, CLOSE_S)
+        except asyncio.CancelledError:
+            raise  # it may not have arrived
         except (TopicReplaced, NotFound):
-            return  # the messages are gone with the topic
+            self._last = {}  # nothing of it will be delivered again, to nobody
         except ClientError as error:
-            if done:
-                raise AcksUnsent(done, error) from error
+            self._last = {}
+            if unsent := body.get("ack_ids"):
+                raise AcksUnsent(unsent, error) from error
+        else:
+            self._last = {}
 
     def _check(self) -> None:
         if self._failed is not None:

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from octavo.ledger.errors import (
     BeyondLastConfirmed,
@@ -22,6 +23,19 @@ from octavo.protocol.codes import Unauthorized
 from octavo.protocol.entry import DigestType
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 from tests.support.cluster import Cluster, add_many, payload_of
+
+
+async def test_an_ack_quorum_of_one_is_warned_of_once_in_a_process(cluster: Cluster) -> None:
+    """Also of ledgers that no topic's maker asked for: a partition's state, a program's own."""
+    client = await cluster.client()
+    with capture_logs() as logs:
+        for quorum in ((3, 2), (1, 1), (2, 1), (3, 1), (2, 1)):
+            write, ack = quorum
+            writer = await client.create(ensemble_size=3, write_quorum=write, ack_quorum=ack)
+            await writer.close()
+    told = [log for log in logs if log["event"] == "ack_quorum_of_one"]
+    assert [log["log_level"] for log in told] == ["warning"]
+    assert "ack_quorum is 1 of write_quorum 2" in told[0]["reason"]
 
 
 async def test_written_closed_and_read_back(cluster: Cluster) -> None:

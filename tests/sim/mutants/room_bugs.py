@@ -509,4 +509,16 @@ BUGS = (
             "if sessions <= self._sessions:",
         ),
     ),
+    _bug(
+        "a-cancelled-close-says-nothing-more",
+        "a close of a loop that was cancelled counts as done",
+        "What the body has done is delivered again, and nobody hears that its ack was not sent.",
+        "cancellation inside an await",
+        "unit/octavo/test_consumer_gives_back.py::test_a_close_that_is_cancelled_is_taken_up_by_the_next",
+        (
+            "octavo.client.deliveries:DeliveryLoop.close",
+            "if self._closed and self._last == {}:",
+            "if self._closed:",
+        ),
+    ),
 )
