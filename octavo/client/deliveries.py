@@ -69,7 +69,7 @@ class DeliveryLoop:
         self._failed: Exception | None = None
         self._closed = False
         self._last: dict[str, list[str]] | None = None
-        """What closing says: until that is answered, or given up, whoever closes next says it."""
+        """The last call of a close. It is made again by the next close until it is answered."""
         self._closing = asyncio.Lock()
         self._ahead: asyncio.Task[bool] | None = None
         """The receive that runs while the body works."""
@@ -126,11 +126,11 @@ class DeliveryLoop:
                 await self._send_due()
 
     async def close(self) -> None:
-        """Ack what is done, give back what is not. Raises `AcksUnsent` when that fails.
+        """Ack finished messages, give back the others. Raises `AcksUnsent` when that fails.
 
         A close that was cancelled is taken up by the next one.
         """
-        async with self._closing:  # whoever closes it too, waits until it is
+        async with self._closing:  # a second call waits for the first
             if self._closed and self._last == {}:
                 return
             self._closed = True
@@ -169,7 +169,7 @@ class DeliveryLoop:
         except asyncio.CancelledError:
             raise  # it may not have arrived
         except (TopicReplaced, NotFound):
-            self._last = {}  # nothing of it will be delivered again, to nobody
+            self._last = {}  # the messages are gone with the topic
         except ClientError as error:
             self._last = {}
             if unsent := body.get("ack_ids"):
