@@ -43,8 +43,8 @@ from octavo.bookie.ledgers.control import LedgerControl, LedgerReplay
 from octavo.bookie.ledgers.limbo import Limbo, LimboFile, read_limbo
 from octavo.bookie.ledgers.state import LedgerStates
 from octavo.bookie.read.cache import ReadCache
+from octavo.bookie.read.cold_reads import ColdReads
 from octavo.bookie.read.path import ReadPath
-from octavo.bookie.read.scheduler import ColdReads
 from octavo.bookie.startup.opening import Opened, begin_journals, open_files, replay
 from octavo.bookie.stats import ReadStats, WriteStats
 from octavo.bookie.write.cache import Memtable, WriteCache

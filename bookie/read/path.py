@@ -3,7 +3,7 @@
 Everything in the write cache is durable, but for adds whose sync their writer deferred, so a reader
 of other ledgers sees only what a power failure leaves. Absent (`NoSuchEntry`) is told from unknown
 (`BookieIOError`, `UnknownState`). Used on the loop; only cold reads block, on threads of their own
-(scheduler.py).
+(cold_reads.py).
 
 What a read holds counts in the budget of answers, so that thousands of them together stay within
 it: none goes on above it, and one that has found something ends there, for it may give a part.
@@ -17,7 +17,7 @@ from collections import deque
 from octavo.bookie.back_pressure import Budget
 from octavo.bookie.ledgers.control import LedgerControl
 from octavo.bookie.read.cache import CachedExtent, ReadCache, cut_alike
-from octavo.bookie.read.scheduler import ColdReads, joined
+from octavo.bookie.read.cold_reads import ColdReads, joined
 from octavo.bookie.write.cache import Piece, WriteCache
 from octavo.protocol.codes import BookieError, NoSuchEntry, TooManyRequests, UnknownState
 from octavo.protocol.entry import INVALID_ENTRY_ID

@@ -1,6 +1,6 @@
 """What one connection has asked for, adds apart, and has not been answered yet.
 
-Plain reads wait for their turn (read/scheduler.py), ledger by ledger, and wait there while the peer
+Plain reads wait for their turn (read_scheduler.py), ledger by ledger, and wait there while the peer
 does not take its answers: that bounds what they occupy. Fencing reads, priority reads and the
 extension's requests overtake them while they are few. A long-poll never waits there, for the
 bookie counts those; above its bound one that would have to wait is refused before it costs
@@ -21,7 +21,7 @@ from octavo.protocol.fair_queue import FairQueue
 from octavo.protocol.frames import BatchReadRequest, ReadRequest
 
 if TYPE_CHECKING:
-    from octavo.bookie.read.scheduler import ReadScheduler
+    from octavo.bookie.wire.read_scheduler import ReadScheduler
     from octavo.bookie.wire.requests import Read, Requests
     from octavo.bookie.wire.v3_calls import V3Calls
 

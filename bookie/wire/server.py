@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from octavo.bookie.back_pressure import FrameRoom, Pause, Pressure, Turns
-from octavo.bookie.read.scheduler import ReadScheduler
 from octavo.bookie.wire.caller import Caller
 from octavo.bookie.wire.connection import Connection
 from octavo.bookie.wire.listener import Listener, SecureListener
+from octavo.bookie.wire.read_scheduler import ReadScheduler
 from octavo.bookie.wire.requests import Requests
 from octavo.bookie.wire.v3_calls import V3Calls
 from octavo.protocol.tally import Tally

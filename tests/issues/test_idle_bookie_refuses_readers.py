@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 
 from octavo.bookie.back_pressure import Budget
-from octavo.bookie.read.scheduler import ReadScheduler
+from octavo.bookie.wire.read_scheduler import ReadScheduler
 
 
 class Reader:

@@ -131,7 +131,8 @@ KEPT: Mapping[str, str] = {
         process.schema_workers:_Server._workers tls.listening:TlsListener._shaking
         broker.cluster.openings:Openings._line
         bookie.admin:AdminServer._connections bookie.admin:AdminServer._silent
-        bookie.read.scheduler:ReadScheduler._blocked bookie.read.scheduler:ReadScheduler._ready
+        bookie.wire.read_scheduler:ReadScheduler._blocked
+        bookie.wire.read_scheduler:ReadScheduler._ready
         bookie.wire.requests:Requests._parked broker.partition.stream:PartitionStream._waiting
         broker.subscriptions.subscription:Subscription._waiters
         client.subscription:Subscription._loops ledger.bookies.bookies:Bookies._on_change""",

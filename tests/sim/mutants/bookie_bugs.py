@@ -17,7 +17,7 @@ MUTANTS = (
         "bit rot or read errors in an entry log, then reads or a recovery",
         (
             Edit(
-                "octavo.bookie.read.scheduler:ColdReads._read",
+                "octavo.bookie.read.cold_reads:ColdReads._read",
                 "return self._read_once(ledger_id, entry_id, ahead)",
                 "from octavo.protocol.codes import BookieIOError\n"
                 "            try:\n"

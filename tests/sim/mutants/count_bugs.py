@@ -76,7 +76,7 @@ MUTANTS = (
         "a read that ends does not let the next one begin",
         "A connection that waited for a task gets it with the next turn, or is refused.",
         "Q2",
-        ("octavo.bookie.read.scheduler:ReadScheduler.task_ended", "self._unblock()", "pass"),
+        ("octavo.bookie.wire.read_scheduler:ReadScheduler.task_ended", "self._unblock()", "pass"),
         "crowd",
     ),
     _bug(
@@ -93,7 +93,7 @@ MUTANTS = (
         "They wait until another connection asks something.",
         "Q2",
         (
-            "octavo.bookie.read.scheduler:ReadScheduler._turn",
+            "octavo.bookie.wire.read_scheduler:ReadScheduler._turn",
             "if ready and not self._answers.is_spent:\n        self._soon()",
             "if False:\n        self._soon()",
         ),
@@ -116,7 +116,7 @@ MUTANTS = (
         "a read from disk that ends does not start the next one",
         "What waits for a thread waits for another read to come.",
         "Q2",
-        ("octavo.bookie.read.scheduler:ColdReads._landed", "self._start()", "pass"),
+        ("octavo.bookie.read.cold_reads:ColdReads._landed", "self._start()", "pass"),
         "crowd",
     ),
     _bug(

@@ -237,7 +237,7 @@ BUGS = (
         "unit/bookie/test_reads.py",
         (
             Edit(
-                "octavo.bookie.read.scheduler:ColdReads._landed",
+                "octavo.bookie.read.cold_reads:ColdReads._landed",
                 "    if flight.epoch == self._epoch:\n"
                 "        for run in found:\n"
                 "            self._cache.put(run)\n",
@@ -253,7 +253,7 @@ BUGS = (
         "unit/bookie/test_reads.py",
         (
             Edit(
-                "octavo.bookie.read.scheduler:_Flight.may_bring",
+                "octavo.bookie.read.cold_reads:_Flight.may_bring",
                 "self.epoch == epoch and self.first",
                 "self.first",
             ),

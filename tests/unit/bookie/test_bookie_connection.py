@@ -14,8 +14,8 @@ from octavo.bookie.adds import AddBatch
 from octavo.bookie.back_pressure import AddPressure, Budget, FrameRoom, Turns
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.metrics import BookieMetrics
-from octavo.bookie.read.scheduler import ReadScheduler
 from octavo.bookie.wire.connection import Connection
+from octavo.bookie.wire.read_scheduler import ReadScheduler
 from octavo.bookie.write.cache import WriteCache
 from octavo.protocol import v3
 from octavo.protocol.answers import Added, ReadAnswer, parse_answers

@@ -10,8 +10,8 @@ import pytest
 
 from octavo.bookie.back_pressure import Budget, Flow, FrameRoom, Turns
 from octavo.bookie.ledgers.control import LacWatches
-from octavo.bookie.read.scheduler import ReadScheduler
 from octavo.bookie.wire.in_flight import InFlight
+from octavo.bookie.wire.read_scheduler import ReadScheduler
 from octavo.protocol.frames import ReadRequest
 from tests.support.kit.quiescence import in_use
 

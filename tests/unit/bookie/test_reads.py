@@ -12,8 +12,8 @@ import pytest
 
 from octavo.bookie.back_pressure import AddCrowd, Budget
 from octavo.bookie.read.cache import CachedExtent, ReadCache
+from octavo.bookie.read.cold_reads import ColdReads
 from octavo.bookie.read.path import ReadPath
-from octavo.bookie.read.scheduler import ColdReads
 from octavo.bookie.stats import ReadStats
 from octavo.bookie.write.cache import WriteCache
 from octavo.protocol.codes import BookieIOError, UnknownState

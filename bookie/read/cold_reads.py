@@ -1,22 +1,18 @@
-"""Which read is next: connections take turns on the loop, ledgers take turns at the disks.
+"""Read what is in no cache: index → entry log, with read-ahead into the read cache.
 
-`ReadScheduler` gives connections their turns. A turn of the loop answers a bounded number of reads
-and bytes, then others have theirs: writers do not wait for readers. What the caches hold is
-answered on the spot; what needs a disk gets a task, of which there are so many at most, and does
-not keep the former waiting. Nobody gets a turn while the answers that are made and not taken are
-past their bound (`Budget`); who waits for longer than `wait_ms_max` without a single turn, and who
-comes when too many wait already, is told TOO_MANY_REQUESTS.
+Reads have threads of their own, so that they never wait for writes. When all threads are busy,
+ledgers take turns, so a ledger that many clients read does not starve another. An entry that
+several callers want at once is read once: a caller that asks for what is being read waits for that
+read, and what another read brought meanwhile is taken from the cache. How far to read ahead is
+decided by read_ahead.py.
 
-`ColdReads` reads what is in no cache: index → entry log, with read-ahead into the read cache, on
-threads of its own, so that reads never wait for writes. When all threads are busy, ledgers take
-turns, so a ledger that is read by many does not starve another. What several want at once is read
-once: who asks for what is being read waits for it, and what somebody brought meanwhile is taken
-from the cache. How far to read ahead is read_ahead.py's. While adds crowd in (`AddCrowd`), one
-thread reads, and rests `_REST_RATIO` times as long as it has read: readers that catch up share
-processors, memory and the interpreter with the adds, and have time. Nobody waits for that longer
-than half of what he may wait, and urgent reads (recovery's, those of adds) not at all. Damage that
-a read meets is reported to the bookie's registry (disk/damage.py), unless the index names another
-place by then: compaction moves entries and removes the log that held them.
+While adds crowd in (`AddCrowd`), one thread reads, and rests `_REST_RATIO` times as long as it has
+read: readers that catch up share processors, memory and the interpreter with the adds, and have
+time. No read waits for that longer than half of its time-out, and urgent reads (recovery's, those
+of adds) not at all.
+
+Damage that a read meets is reported to the bookie's registry (disk/damage.py), unless the index
+names another place by then: compaction moves entries and removes the log that held them.
 """
 
 from __future__ import annotations
@@ -24,9 +20,8 @@ from __future__ import annotations
 import asyncio
 import struct
 from concurrent.futures import Executor
-from typing import Protocol
 
-from octavo.bookie.back_pressure import AddCrowd, Budget
+from octavo.bookie.back_pressure import AddCrowd
 from octavo.bookie.config import BookieConfig
 from octavo.bookie.disk.damage import Damage, DamagedRead, DamageKind, DamageRegistry
 from octavo.bookie.entrylog.log import EntryLogs
@@ -37,154 +32,10 @@ from octavo.bookie.stats import ReadStats
 from octavo.protocol.codes import BookieIOError, TooManyRequests
 from octavo.protocol.fair_queue import FairQueue
 
-_READS_PER_TURN = 64
-_BYTES_PER_TURN = 1024 * 1024
 _REST_RATIO = 4
-"""Of the one thread's time reading so has a fifth."""
+"""So reads use 20 % of one thread."""
 _REST_S_MAX = 0.1
 """A read that a disk kept waiting has not kept adds from anything."""
-
-
-class Member(Protocol):
-    """A connection with reads that wait."""
-
-    @property
-    def wants_turn(self) -> bool:
-        """Whether it has a read that could begin."""
-
-    def serve(self) -> int | None:
-        """Begin one read: the bytes that were answered, or None when there is no task for it."""
-
-    def refuse_waiting(self) -> None:
-        """Answer all that waits with TOO_MANY_REQUESTS."""
-
-
-class ReadScheduler:
-    """The line of one bookie. Used on the loop only."""
-
-    def __init__(
-        self,
-        answers: Budget,
-        *,
-        waiting_max: int,
-        tasks_max: int,
-        wait_ms_max: int,
-    ) -> None:
-        self._answers = answers
-        self._waiting_max = waiting_max
-        self._tasks_max = tasks_max
-        self._wait_s_max = wait_ms_max / 1000
-        self._loop = asyncio.get_running_loop()
-        self._ready: dict[Member, float] = {}
-        """Since when each waits for a turn, in the order of turns."""
-        self._blocked: dict[Member, float] = {}
-        """Those who wait for a task."""
-        self._turn_due = False
-        self._expiry: asyncio.TimerHandle | None = None
-        self.waiting = 0
-        """Requests that wait, of all connections."""
-        self.tasks = 0
-        """Requests that run, long-polls apart."""
-        answers.when_room(self._soon)
-
-    def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
-        return {
-            "ready": len(self._ready),
-            "blocked": len(self._blocked),
-            "waiting": self.waiting,
-            "tasks": self.tasks,
-        }
-
-    def waits_in_vain(self) -> str:
-        """Say what waits though nothing keeps it waiting; empty when nothing does."""
-        if self._turn_due:
-            return ""
-        if self._ready and not self._answers.is_spent:
-            return "connections wait for a turn that is not due"
-        waits = self._blocked and self.has_task
-        return "connections wait for a task, and one is free" if waits else ""
-
-    def is_full(self, *, urgent: bool) -> bool:
-        """Whether one more must be refused; urgent ones have twice the room."""
-        return self.waiting >= (2 * self._waiting_max if urgent else self._waiting_max)
-
-    @property
-    def has_task(self) -> bool:
-        """Whether one more request may run."""
-        return self.tasks < self._tasks_max
-
-    def join(self, member: Member) -> None:
-        """`member` wants a turn."""
-        if member not in self._ready and member not in self._blocked:
-            self._ready[member] = self._loop.time()
-        self._soon()
-
-    def leave(self, member: Member) -> None:
-        """`member` wants none any more."""
-        self._ready.pop(member, None)
-        self._blocked.pop(member, None)
-
-    def task_ended(self) -> None:
-        """A request has run to its end: another one may."""
-        self.tasks -= 1
-        self._unblock()
-
-    def _unblock(self) -> None:
-        """Whoever waits longest for a task may try again."""
-        if self._blocked and self.has_task:
-            member = next(iter(self._blocked))
-            self._ready[member] = self._blocked.pop(member)
-            self._soon()
-
-    def close(self) -> None:
-        """No more turns."""
-        self._ready.clear()
-        self._blocked.clear()
-        if self._expiry is not None:
-            self._expiry.cancel()
-
-    def _soon(self) -> None:
-        if self._ready and not self._turn_due:
-            self._turn_due = True
-            self._loop.call_soon(self._turn)
-
-    def _turn(self) -> None:
-        self._turn_due = False
-        reads = size = 0
-        ready, now = self._ready, self._loop.time()
-        while (
-            ready
-            and reads < _READS_PER_TURN
-            and size < _BYTES_PER_TURN
-            and not self._answers.is_spent
-        ):
-            member = next(iter(ready))
-            since = ready.pop(member)
-            answered = member.serve()
-            reads += 1
-            if answered is None:
-                self._blocked[member] = since
-            else:
-                size += answered
-                if member.wants_turn:
-                    ready[member] = now
-        self._unblock()  # who had a turn may have needed no task
-        if ready and not self._answers.is_spent:
-            self._soon()
-        if (ready or self._blocked) and self._expiry is None:
-            self._expiry = self._loop.call_later(self._wait_s_max / 2, self._expire)
-
-    def _expire(self) -> None:
-        """Refuse those who had no turn for too long; their peers know better what to do then."""
-        self._expiry = None
-        limit = self._loop.time() - self._wait_s_max
-        for line in (self._ready, self._blocked):
-            for member in [member for member, since in line.items() if since <= limit]:
-                del line[member]
-                member.refuse_waiting()
-        if self._ready or self._blocked:
-            self._expiry = self._loop.call_later(self._wait_s_max / 2, self._expire)
 
 
 class _Wanted:
