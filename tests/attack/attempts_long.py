@@ -287,7 +287,10 @@ async def small_frames(world: World) -> None:
 
 
 @attempt(
-    "small frames at a bookie's port, as fast as it goes", turn_s_max=TURN_S_MAX, turn_of="bookie"
+    "small frames at a bookie's port, as fast as it goes",
+    long=True,
+    turn_s_max=TURN_S_MAX,
+    turn_of="bookie",
 )
 async def small_requests(world: World) -> None:
     ledger = 2**41 + int.from_bytes(os.urandom(4), "big")

@@ -228,3 +228,28 @@ async def half_requests(world: SecuredWorld) -> None:
     await asyncio.sleep(1)
     for writer in writers:
         writer.transport.abort()
+
+
+@secured("idle TLS connections at every bookie's admin port, from many addresses, and a probe")
+async def blinded_probe(world: SecuredWorld) -> None:
+    """64 of them kept Kubernetes' probe out."""
+    ports = world.admin_ports()
+    writers = []
+    try:
+        for number in range(100):
+            for host, port in ports:
+                source = (f"127.8.0.{number // 8 + 1}", 0)
+                with contextlib.suppress(OSError):
+                    _, writer = await asyncio.open_connection(
+                        host, port, ssl=world.tls if number % 2 else None, local_addr=source
+                    )
+                    writers.append(writer)
+        for host, port in ports:
+            for path in ("/healthz", "/metrics"):
+                data = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+                for _ in range(5):
+                    answer = await exchange((host, port), data, 5, tls=world.tls)
+                    assert said_in(answer).status in (200, 401, 403), answer[:300]
+    finally:
+        for writer in writers:
+            writer.transport.abort()

@@ -177,6 +177,7 @@ FOREIGN: list[tuple[str, Callable[[SecuredWorld], str]]] = [
     ("ended", lambda w: by_rsa(w, of_issuer(exp=_now(-600)), ISSUER_KEY, kid=None)),
     ("without an end", lambda w: by_rsa(w, of_issuer(exp=None), ISSUER_KEY, kid=None)),
     ("of the future", lambda w: by_rsa(w, of_issuer(nbf=_now(600)), ISSUER_KEY, kid=None)),
+    ("issued in the future", lambda w: by_rsa(w, of_issuer(iat=_now(600)), ISSUER_KEY, kid=None)),
     ("of another issuer", lambda w: by_rsa(w, of_issuer(iss=ISSUER + "/"), ISSUER_KEY, kid=None)),
     ("of nobody", lambda w: by_rsa(w, of_issuer(sub=None), ISSUER_KEY, kid=None)),
     ("of a node", lambda w: by_rsa(w, of_issuer("x", sub=["node:b"]), ISSUER_KEY, kid=None)),

@@ -17,6 +17,7 @@ from tests.attack.secured import (  # noqa: F401  (they enter themselves)
     attempts_pages,
     attempts_paths,
     attempts_smuggled,
+    attempts_tenants,
     attempts_tls,
     attempts_tokens,
 )

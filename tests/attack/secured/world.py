@@ -38,10 +38,15 @@ RULES = [
     ("user:mallory", "all", "topic:vaults/*"),
     ("user:mallory", "all", "subscription:tenant/*"),
     ("user:mallory", "all", "transaction:mallory-*"),
+    ("user:mallory", "produce,consume", "topic:shared/*"),
+    ("user:mallory", "create", "topic:shared/*"),
+    ("user:alice", "produce,consume", "topic:shared/*"),
+    ("user:alice", "produce", "topic:strict/t*"),
+    ("user:alice", "alter", "topic:strict/hers"),
     ("user:auditor", "all", "topic:octavo/*"),
     ("user:auditor", "all", "namespace:octavo"),
 ]
-"""`alice` has rights on one topic beside the secret one, `mallory` on all of another tenant, whose
+"""`alice` has rights on topics beside the secret one, `mallory` on all of another tenant, whose
 namespaces begin much like the vault's, `auditor` more on the audit log than anybody should have."""
 
 
@@ -84,7 +89,7 @@ class SecuredWorld(World):
             self.tokens[name] = signed(self.key, claims_of(name))
         await self._secure()
         await self._until_taken()
-        for namespace in ("vault", "tenant"):
+        for namespace in ("vault", "tenant", "shared", "strict"):
             await self._must("PUT", f"/v1/namespaces/{namespace}", {})
         for path in (VAULT, OPEN_TOPIC, "/v1/topics/tenant/own", "/v1/topics/public/canary"):
             await self._must("PUT", path, {})
