@@ -20,7 +20,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import aiohttp
 import msgspec
@@ -232,11 +232,13 @@ async def operate(
     *,
     wait_s: float = 0.0,
     identity: Identity | None = None,
+    at_hand: Callable[[Partition], Awaitable[AnyAnswer]] | None = None,
 ) -> Result:
     """The answer of the partition's owner, this broker or another one, which is a `kind`.
 
-    `wait_s`: how long the operation may wait. `identity`: for whom, if not for the caller. Raises
-    what the operation raises here, or the other's problem.
+    `wait_s`: how long the operation may wait. `identity`: for whom, if not for the caller.
+    `at_hand` does the same at this broker with what the call knows already. Raises what the
+    operation raises here, or the other's problem.
     """
     services, caller = call.services, identity or call.identity
     shipped = operation
@@ -244,6 +246,8 @@ async def operate(
         shipped = numbered(operation, lambda: f"{services.proof.run}.r{next(services.receives)}")
 
     async def here(partition: Partition) -> AnyAnswer:
+        if at_hand is not None:
+            return await at_hand(partition)
         turns = services.broker.open_batches.turns
         return await run(partition, operation, caller, services.rules, refusal_of, turns)
 
@@ -262,13 +266,31 @@ async def operate_part(
     *,
     wait_s: float = 0.0,
     identity: Identity | None = None,
+    at_hand: Callable[[Partition], Awaitable[AnyAnswer]] | None = None,
 ) -> Result:
     """The same for one of several partitions: the call as a whole has no single owner."""
     before = call.owner_url
     try:
-        return await operate(call, operation, kind, wait_s=wait_s, identity=identity)
+        return await operate(
+            call, operation, kind, wait_s=wait_s, identity=identity, at_hand=at_hand
+        )
     finally:
         call.owner_url = before
+
+
+class Operate(Protocol[Result]):
+    """`operate` or `operate_part`."""
+
+    def __call__(
+        self,
+        call: Call,
+        operation: AnyOperation,
+        kind: type[Result],
+        *,
+        at_hand: Callable[[Partition], Awaitable[AnyAnswer]] | None = None,
+    ) -> Awaitable[Result]:
+        """The answer of the partition's owner."""
+        ...
 
 
 async def ask_all(asked: Sequence[Coroutine[Any, Any, Result]]) -> list[Result | BaseException]:

@@ -18,12 +18,19 @@ from octavo.broker.http.broker_calls import FORWARDED_HEADER, BrokerProof
 from octavo.broker.http.problems import Problem, refusal_of
 from octavo.broker.http.producer_ids import bound_for
 from octavo.broker.operations.frames import keys_of
-from octavo.broker.operations.kinds import RULES, AnyAnswer, AnyOperation, Leases, Receive, Settle
+from octavo.broker.operations.kinds import (
+    RULES,
+    AnyAnswer,
+    AnyOperation,
+    Leases,
+    On,
+    subscription_of,
+)
 from octavo.broker.operations.links import AnsweringLink, Reply
 from octavo.broker.operations.remote import Place, Proof, Remote, hello_of, seals_of
 from octavo.broker.operations.serving import Serving
 from octavo.broker.operations.upgrade import NONCE_HEADER, PATH, PROTOCOL, answer_head, is_nonce
-from octavo.broker.types import StoredBatch, TopicName
+from octavo.broker.types import Delivery, StoredBatch, TopicName
 from octavo.protocol.records import record_bytes
 from octavo.security.principal import Identity
 from octavo.security.rules import Kind, Resource
@@ -72,13 +79,12 @@ class HttpRules:
 
     def admit(self, identity: Identity, operation: AnyOperation, peer: str) -> None:
         """See `Rules`."""
-        needs = RULES[type(operation)].needs
         topic = str(operation.name.topic_name)
-        resources = [Resource(Kind.TOPIC, topic)]
-        if isinstance(operation, Receive | Settle):
-            resources.append(Resource(Kind.SUBSCRIPTION, f"{topic}/{operation.subscription}"))
-        for resource in resources:
-            self._services.gate.admit_passed_on(identity, needs, resource, peer, CALL)
+        for right, on in RULES[type(operation)].needs:
+            resource = Resource(Kind.TOPIC, topic)
+            if on is On.SUBSCRIPTION:
+                resource = Resource(Kind.SUBSCRIPTION, f"{topic}/{subscription_of(operation)}")
+            self._services.gate.admit_passed_on(identity, right, resource, peer, CALL)
         self._services.quotas.admit_passed_on(identity)
 
     async def measured(
@@ -117,19 +123,23 @@ class HttpRules:
         """See `Rules`."""
         self._services.metrics.messages_delivered.inc(leases.count)
         if self._services.quotas.counts(topic):
-            self._services.quotas.gave(topic, _size_of(leases), leases.count)
+            size = sum(map(len, leases.batches)) + _size_of(leases.deliveries)
+            self._services.quotas.gave(topic, size, leases.count)
+
+    def shown(self, topic: TopicName, messages: list[Delivery]) -> None:
+        """See `Rules`."""
+        if self._services.quotas.counts(topic):
+            self._services.quotas.gave(topic, _size_of(messages), len(messages))
 
     def bound(self, identity: Identity, batch: bytes) -> bytes:
         """See `Rules`."""
         return bound_for(self._services, identity, batch)
 
 
-def _size_of(leases: Leases) -> int:
-    """Bytes of keys, values and headers, or of batches as stored."""
-    records = (one.record for one in leases.deliveries)
-    return sum(map(len, leases.batches)) + sum(
-        record_bytes(one.key, one.value, one.headers) for one in records
-    )
+def _size_of(messages: list[Delivery]) -> int:
+    """Bytes of keys, values and headers."""
+    records = (one.record for one in messages)
+    return sum(record_bytes(one.key, one.value, one.headers) for one in records)
 
 
 class _Switched(web.StreamResponse):

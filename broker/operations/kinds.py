@@ -7,6 +7,7 @@ cannot be sent.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,7 +15,15 @@ import msgspec
 
 from octavo.broker.errors import BrokerError, StaleLease, TooManyDelayed
 from octavo.broker.operations.channel import Priority
-from octavo.broker.types import Delivery, MessageId, Nack, PartitionName, Published
+from octavo.broker.types import (
+    Delivery,
+    MessageId,
+    Nack,
+    PartitionName,
+    PartitionStats,
+    Published,
+    SubscriptionStats,
+)
 from octavo.protocol.ack_ids import shown
 from octavo.protocol.batch import BatchHeader
 from octavo.protocol.leased import Leased
@@ -32,6 +41,22 @@ _DETAIL_CHARS_MAX = 900
 
 Position = str | int | MessageId | tuple[int]
 """`earliest` or `latest`, an offset, a message id, or a time as `(milliseconds,)`."""
+
+
+At = str | int | list[int]
+"""The same in an operation: a message id is a list of three numbers, a time a list of one."""
+
+
+def at_of(position: Position) -> At:
+    """Encode a position."""
+    return list(position) if isinstance(position, tuple) else position
+
+
+def position_of(at: At) -> Position:
+    """Decode a position."""
+    if not isinstance(at, list):
+        return at
+    return MessageId(*at) if len(at) == 3 else (at[0],)
 
 
 class Publish(msgspec.Struct, frozen=True, array_like=True, tag="publish"):
@@ -52,7 +77,7 @@ class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
     """Give batches from a place on; does not wait for new ones."""
 
     name: PartitionName
-    at: str | int | list[int]
+    at: At
     bytes_max: int
     count_max: int
     compacted: bool = False
@@ -61,9 +86,8 @@ class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
     def of(
         cls, name: PartitionName, at: Position, bytes_max: int, count_max: int, *, compacted: bool
     ) -> Read:
-        """Read at a place; a message id and a time are lists of three and of one number."""
-        place = list(at) if isinstance(at, tuple) else at
-        return cls(name, place, bytes_max, count_max, compacted)
+        """Read at a place."""
+        return cls(name, at_of(at), bytes_max, count_max, compacted)
 
     @property
     def page_bytes(self) -> int:
@@ -73,10 +97,7 @@ class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
     @property
     def place(self) -> Position:
         """The place as it was given to `of`."""
-        at = self.at
-        if not isinstance(at, list):
-            return at
-        return MessageId(*at) if len(at) == 3 else (at[0],)
+        return position_of(self.at)
 
 
 class Await(msgspec.Struct, frozen=True, array_like=True, tag="await"):
@@ -124,6 +145,73 @@ class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle"):
     """An offset, or the three numbers of a message id: ack all messages up to and with it."""
 
 
+class FindOffset(msgspec.Struct, frozen=True, array_like=True, tag="find"):
+    """Find the offset at a place, and the bounds of the partition."""
+
+    name: PartitionName
+    at: At
+    compacted: bool = False
+
+
+class Truncate(msgspec.Struct, frozen=True, array_like=True, tag="truncate"):
+    """Remove the messages before a place."""
+
+    name: PartitionName
+    at: At
+
+
+class Peek(msgspec.Struct, frozen=True, array_like=True, tag="peek"):
+    """Show the first messages that are not acked. Nothing is leased."""
+
+    name: PartitionName
+    subscription: str
+    most: int
+
+
+class Seek(msgspec.Struct, frozen=True, array_like=True, tag="seek"):
+    """Set the cursor of a subscription to a place. An offset must be there."""
+
+    name: PartitionName
+    subscription: str
+    at: At
+
+
+class Skip(msgspec.Struct, frozen=True, array_like=True, tag="skip"):
+    """Ack the first messages that are not acked."""
+
+    name: PartitionName
+    subscription: str
+    messages: int
+
+
+class Expire(msgspec.Struct, frozen=True, array_like=True, tag="expire"):
+    """Ack all messages that are older than an age."""
+
+    name: PartitionName
+    subscription: str
+    age_ms: int
+
+
+class Subscribe(msgspec.Struct, frozen=True, array_like=True, tag="subscribe"):
+    """Open a subscription, which the metadata has, in the partition."""
+
+    name: PartitionName
+    subscription: str
+
+
+class DescribeSubscription(msgspec.Struct, frozen=True, array_like=True, tag="describe_sub"):
+    """Tell the live figures of a subscription in the partition."""
+
+    name: PartitionName
+    subscription: str
+
+
+class DescribePartition(msgspec.Struct, frozen=True, array_like=True, tag="describe"):
+    """Tell the live figures of the partition."""
+
+    name: PartitionName
+
+
 def numbered(operation: Receive, draw: Callable[[], str]) -> Receive:
     """The same receive under a request number, which `draw` gives if the consumer gave none.
 
@@ -133,7 +221,24 @@ def numbered(operation: Receive, draw: Callable[[], str]) -> Receive:
     return operation if operation.request else msgspec.structs.replace(operation, request=draw())
 
 
-AnyOperation = Publish | Read | Await | Receive | Settle
+ControlOperation = (
+    FindOffset
+    | Truncate
+    | Peek
+    | Seek
+    | Skip
+    | Expire
+    | Subscribe
+    | DescribeSubscription
+    | DescribePartition
+)
+AnyOperation = Publish | Read | Await | Receive | Settle | ControlOperation
+
+
+def subscription_of(operation: AnyOperation) -> str:
+    """The subscription that the operation names."""
+    name: str = getattr(operation, "subscription")  # noqa: B009
+    return name
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True):
@@ -251,7 +356,47 @@ class Settled(msgspec.Struct, frozen=True, array_like=True):
         return TooManyDelayed(self.too_many_delayed) if self.too_many_delayed else None
 
 
-AnyAnswer = Stored | Given | Awaited | Leases | Settled
+class Found(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to `FindOffset`."""
+
+    offset: int
+    earliest: int
+    following: int
+    """The offset that the next message gets."""
+
+
+class Truncated(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to `Truncate`: the first offset that is left."""
+
+    first: int
+
+
+class Peeked(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to `Peek`; no message has an ack id."""
+
+    deliveries: list[Delivery]
+
+
+class Moved(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to what moves a cursor: how many messages became acked, and where it stands."""
+
+    acked: int
+    offset: int
+
+
+AnyAnswer = (
+    Stored
+    | Given
+    | Awaited
+    | Leases
+    | Settled
+    | Found
+    | Truncated
+    | Peeked
+    | Moved
+    | SubscriptionStats
+    | PartitionStats
+)
 
 
 class Caller(msgspec.Struct, frozen=True, array_like=True):
@@ -283,11 +428,30 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     operation: AnyOperation
 
 
-class Rule(NamedTuple):
-    """The rights, the priority and the answer of one kind of operation."""
+class On(enum.Enum):
+    """The resource that a right is about."""
 
-    needs: Operation
-    """On the topic; if the operation names a subscription, on that too."""
+    TOPIC = "topic"
+    SUBSCRIPTION = "subscription"
+
+
+class Rate(enum.Enum):
+    """The rates of the topic and the quotas of its namespace that an operation counts in."""
+
+    INTO = "into"
+    """It stores messages."""
+    OUT_OF = "out of"
+    """It gives messages."""
+    NO_MESSAGES = "no messages"
+    """Only the request and its processor time count."""
+
+
+class Rule(NamedTuple):
+    """The rights, the rates, the priority and the answer of one kind of operation."""
+
+    needs: tuple[tuple[Operation, On], ...]
+    """Each is decided and audited at the owner."""
+    rate: Rate
     priority: Priority
     may_repeat: bool
     """A broker may ask again when it does not know whether it was done: it changes nothing, or
@@ -295,12 +459,39 @@ class Rule(NamedTuple):
     answer: type[AnyAnswer]
 
 
+_PRODUCE = ((Operation.PRODUCE, On.TOPIC),)
+_DESCRIBE = ((Operation.DESCRIBE, On.TOPIC),)
+_CONSUME = ((Operation.CONSUME, On.TOPIC),)
+_CONSUME_SUB = ((Operation.CONSUME, On.SUBSCRIPTION), *_CONSUME)
 RULES: dict[type[AnyOperation], Rule] = {
-    Publish: Rule(Operation.PRODUCE, Priority.URGENT, False, Stored),
-    Read: Rule(Operation.CONSUME, Priority.LATER, True, Given),
-    Await: Rule(Operation.CONSUME, Priority.LATER, True, Awaited),
-    Receive: Rule(Operation.CONSUME, Priority.LATER, True, Leases),
-    Settle: Rule(Operation.CONSUME, Priority.URGENT, False, Settled),
+    Publish: Rule(_PRODUCE, Rate.INTO, Priority.URGENT, False, Stored),
+    Read: Rule(_CONSUME, Rate.OUT_OF, Priority.LATER, True, Given),
+    Await: Rule(_CONSUME, Rate.NO_MESSAGES, Priority.LATER, True, Awaited),
+    Receive: Rule(_CONSUME_SUB, Rate.OUT_OF, Priority.LATER, True, Leases),
+    Settle: Rule(_CONSUME_SUB, Rate.NO_MESSAGES, Priority.URGENT, False, Settled),
+    FindOffset: Rule(_CONSUME, Rate.NO_MESSAGES, Priority.URGENT, True, Found),
+    Truncate: Rule(
+        ((Operation.DELETE, On.TOPIC),), Rate.NO_MESSAGES, Priority.URGENT, False, Truncated
+    ),
+    Peek: Rule(_CONSUME_SUB, Rate.OUT_OF, Priority.LATER, True, Peeked),
+    Seek: Rule(_CONSUME_SUB, Rate.NO_MESSAGES, Priority.URGENT, False, Moved),
+    Skip: Rule(_CONSUME_SUB, Rate.NO_MESSAGES, Priority.URGENT, False, Moved),
+    Expire: Rule(_CONSUME_SUB, Rate.NO_MESSAGES, Priority.URGENT, False, Moved),
+    Subscribe: Rule(
+        ((Operation.CREATE, On.SUBSCRIPTION), (Operation.CONSUME, On.TOPIC)),
+        Rate.NO_MESSAGES,
+        Priority.LATER,
+        True,
+        SubscriptionStats,
+    ),
+    DescribeSubscription: Rule(
+        ((Operation.DESCRIBE, On.SUBSCRIPTION),),
+        Rate.NO_MESSAGES,
+        Priority.LATER,
+        True,
+        SubscriptionStats,
+    ),
+    DescribePartition: Rule(_DESCRIBE, Rate.NO_MESSAGES, Priority.LATER, True, PartitionStats),
 }
 
 

@@ -15,8 +15,10 @@ from typing import Protocol
 from octavo.broker.errors import StaleLease, TooManyDelayed
 from octavo.broker.log.compacted_view import CompactedBatch
 from octavo.broker.log.open_batches import Turns
-from octavo.broker.operations import settling
+from octavo.broker.operations import control, settling
+from octavo.broker.operations.control import resolve
 from octavo.broker.operations.kinds import (
+    RULES,
     AnyAnswer,
     AnyOperation,
     Await,
@@ -25,8 +27,8 @@ from octavo.broker.operations.kinds import (
     Given,
     GivenBatch,
     Leases,
-    Position,
     Publish,
+    Rate,
     Read,
     Receive,
     Refusal,
@@ -34,10 +36,9 @@ from octavo.broker.operations.kinds import (
     Settled,
     Stored,
 )
-from octavo.broker.partition.compacted import CompactedLog
 from octavo.broker.partition.partition import Partition
 from octavo.broker.subscriptions.subscription import LeasedBatches
-from octavo.broker.types import MessageId, Published, StoredBatch, TopicName
+from octavo.broker.types import Delivery, Published, StoredBatch, TopicName
 from octavo.protocol.batch import check_batch, read_header
 from octavo.protocol.records import read_records
 from octavo.security.principal import Identity
@@ -77,6 +78,9 @@ class Rules(Protocol):
     def delivered(self, topic: TopicName, leases: Leases) -> None:
         """Charge and count what a consumer is given."""
 
+    def shown(self, topic: TopicName, messages: list[Delivery]) -> None:
+        """Charge messages that are shown to a client, and not leased."""
+
     def bound(self, identity: Identity, batch: bytes) -> bytes:
         """The batch as it is stored for this caller."""
 
@@ -114,6 +118,11 @@ async def run(
 
     `turns`: of the broker, for work on single messages.
     """
+    rate = RULES[type(operation)].rate
+    if rate is Rate.INTO:
+        rules.may_publish(operation.name.topic_name)
+    elif rate is Rate.OUT_OF:
+        rules.may_read(operation.name.topic_name)
     if isinstance(operation, Publish):
         return await _publish(partition, operation, identity, rules, refusal_of)
     if isinstance(operation, Read):
@@ -122,7 +131,9 @@ async def run(
         return await _await(partition, operation)
     if isinstance(operation, Receive):
         return await _receive(partition, operation, rules)
-    return await _settle(partition, operation, turns)
+    if isinstance(operation, Settle):
+        return await _settle(partition, operation, turns)
+    return await control.run(partition, operation, rules)
 
 
 async def _publish(
@@ -136,7 +147,6 @@ async def _publish(
     if operation.is_single:
         return await _publish_single(partition, operation, rules)
     counts = [read_header(batch).record_count for batch in batches]
-    rules.may_publish(topic)
     rules.stored(topic, sum(map(len, batches)), sum(counts))
     found = await publish_all(
         partition,
@@ -161,7 +171,6 @@ async def _publish_single(partition: Partition, operation: Publish, rules: Rules
     topic = operation.name.topic_name
     (batch,) = operation.batches
     check_batch(batch)
-    rules.may_publish(topic)
     (record,) = read_records(batch)
     placed = await partition.publish_single(record)
     size = 0 if placed.number else placed.batch_bytes  # the batch is counted with its first
@@ -178,8 +187,7 @@ def _expected(first: int | None, counts: list[int]) -> list[int | None]:
 
 async def _read(partition: Partition, operation: Read, rules: Rules) -> Given:
     topic = operation.name.topic_name
-    rules.may_read(topic)
-    place = operation.place
+    place = operation.at
     bytes_max = operation.page_bytes
     if operation.compacted:
         view = partition.compacted
@@ -213,7 +221,6 @@ async def _await(partition: Partition, operation: Await) -> Awaited:
 
 async def _receive(partition: Partition, operation: Receive, rules: Rules) -> Leases:
     topic = operation.name.topic_name
-    rules.may_read(topic)
     subscription = await partition.subscription(operation.subscription)
     receive = subscription.receive_batches if operation.as_stored else subscription.receive
     found = await receive(
@@ -240,9 +247,7 @@ async def _receive(partition: Partition, operation: Receive, rules: Rules) -> Le
 async def _settle(partition: Partition, operation: Settle, turns: Turns) -> Settled:
     """A part of it in each of its turns. Refusals are in the answer: the rest took effect."""
     subscription = await partition.subscription(operation.subscription)
-    to = operation.up_to
-    if to is not None:
-        to = await resolve(partition, MessageId(*to) if isinstance(to, list) else to)
+    to = None if operation.up_to is None else await resolve(partition, operation.up_to)
     acked = 0
     stale: list[str] = []
     refused = ""
@@ -259,13 +264,6 @@ async def _settle(partition: Partition, operation: Settle, turns: Turns) -> Sett
         with suppress(StaleLease):  # messages whose lease is over are given back
             await subscription.take_back(operation.unread)
     return Settled(acked, stale, refused, partition.epoch)
-
-
-async def resolve(partition: Partition | CompactedLog, position: Position) -> int:
-    """The offset that `position` means in this partition, or in its compacted view."""
-    if isinstance(position, tuple) and not isinstance(position, MessageId):
-        return await partition.resolve(time_ms=position[0])
-    return await partition.resolve(at=position)
 
 
 def batches_of(given: Given) -> list[StoredBatch]:

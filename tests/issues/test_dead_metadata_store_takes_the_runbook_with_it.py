@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from octavo.broker.http.api import topics as api_topics
+from octavo.broker.operations import control
 from octavo.metadata.store import SessionState
 from tests.support.cluster import Cluster, RunningBroker, running_cluster
 from tests.support.fake_broker import Answer
@@ -125,14 +126,14 @@ async def test_a_topic_is_shown_although_an_owner_sleeps(
     async def never(*_: Any) -> None:
         await asyncio.Event().wait()
 
-    real = api_topics.show_partition
+    real = control.run
 
-    async def show(partition: Any) -> dict[str, Any]:
+    async def run(partition: Any, operation: Any, rules: Any) -> Any:
         if partition.stats().broker_id == asleep:
             await never()
-        return await real(partition)
+        return await real(partition, operation, rules)
 
-    monkeypatch.setattr(api_topics, "show_partition", show)
+    monkeypatch.setattr(control, "run", run)
     async with asyncio.timeout(5):
         found = (await asked.get(TOPIC)).json()
     assert found["settings"]["partitions"] == 2

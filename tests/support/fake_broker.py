@@ -215,6 +215,9 @@ class FakeSubscription:
         full = len(self.leases) >= self.leased_max and self.next < self.partition.next_offset
         return f"{len(self.leases)} messages are out" if full else None
 
+    def use(self) -> None:
+        """No fake forgets a subscription."""
+
     def stats(self) -> SubscriptionStats:
         return SubscriptionStats(
             name=self.info.name,

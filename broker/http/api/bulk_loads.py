@@ -29,13 +29,13 @@ from octavo.broker.http.api.answers import (
     Name,
     PartLoaded,
 )
-from octavo.broker.http.api.topics import show_partition
 from octavo.broker.http.call import OFFSET_MAX, Call, bad_parameter, whole_hint
-from octavo.broker.http.forwarding import ask_partition, at_owner
+from octavo.broker.http.forwarding import ask_partition, at_owner, operate_part
 from octavo.broker.http.problems import Problem
 from octavo.broker.internal_topics import check_not_internal
+from octavo.broker.operations.kinds import DescribePartition
 from octavo.broker.partition.partition import Partition
-from octavo.broker.types import PartitionName, TopicName, checked_name
+from octavo.broker.types import PartitionName, PartitionStats, TopicName, checked_name
 from octavo.metadata.bulk_loads import BulkLoadRecord, PrivateLedger
 from octavo.protocol.numbers import whole
 from octavo.security.rules import Kind, Operation, Resource
@@ -230,10 +230,9 @@ async def _check(call: Call, names: Iterable[PartitionName]) -> None:
 
 def _checking(call: Call) -> CheckTaken:
     async def check(partition: PartitionName) -> None:
-        found: dict[str, Any] = await ask_partition(
-            call, partition, show_partition, "GET", "", identity=call.services.own_identity
-        )
-        if found.get("stream"):
+        own = call.services.own_identity
+        stats = await operate_part(call, DescribePartition(partition), PartitionStats, identity=own)
+        if stats.stream:
             raise TopicIsStream(
                 f"{partition.topic_name} is a durable stream, which takes nothing but appends: "
                 "load into another topic; nothing of the batch is committed"

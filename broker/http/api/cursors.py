@@ -7,8 +7,8 @@ done: the same call again goes on.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated
 
 import msgspec
 from aiohttp import web
@@ -18,9 +18,17 @@ from octavo.broker.http.api.answers import Moved, MovedIn
 from octavo.broker.http.api.payloads import encode, message_out
 from octavo.broker.http.api.topic_body import TIME, time_ms
 from octavo.broker.http.call import JSON, Call
-from octavo.broker.http.forwarding import all_or_raise, ask_all, ask_partition, at_owner, topic_of
+from octavo.broker.http.forwarding import (
+    all_or_raise,
+    ask_all,
+    operate,
+    operate_part,
+    redirected,
+    topic_of,
+)
 from octavo.broker.http.problems import Problem
-from octavo.broker.partition.partition import Partition
+from octavo.broker.operations import kinds as operations
+from octavo.broker.types import PartitionName
 
 SKIP_MAX = 2**53
 """More than any partition has, and still a number that JSON keeps."""
@@ -55,13 +63,9 @@ async def skip(call: Call) -> web.StreamResponse:
             f"messages is {body.messages}; it must be between 1 and {SKIP_MAX}",
         )
 
-    async def here(partition: Partition) -> MovedIn:
-        subscription = await partition.subscription(call.subscription)
-        acked = await subscription.skip(body.messages)
-        return _in(partition, acked, subscription.committed_offset)
-
-    found = await _in_each(call, here, "skip", body)
-    return found if isinstance(found, web.StreamResponse) else call.reply(_moved(found))
+    return await _in_each(
+        call, lambda name: operations.Skip(name, call.subscription, body.messages)
+    )
 
 
 async def expire(call: Call) -> web.StreamResponse:
@@ -69,50 +73,31 @@ async def expire(call: Call) -> web.StreamResponse:
     body = await call.read_json(ExpireBody)
     age_ms = time_ms("older_than", body.older_than)
 
-    async def here(partition: Partition) -> MovedIn:
-        subscription = await partition.subscription(call.subscription)
-        until_ms = max(0, call.services.clock() - age_ms)
-        offset = await partition.resolve(time_ms=until_ms)
-        acked = await subscription.ack_before(offset)
-        return _in(partition, acked, subscription.committed_offset)
-
-    found = await _in_each(call, here, "expire", body)
-    return found if isinstance(found, web.StreamResponse) else call.reply(_moved(found))
+    return await _in_each(call, lambda name: operations.Expire(name, call.subscription, age_ms))
 
 
-def _in(partition: Partition, acked: int, offset: int) -> MovedIn:
-    return MovedIn(partition.name.partition, acked, offset)
+Make = Callable[[PartitionName], operations.Skip | operations.Expire]
 
 
-def _moved(found: list[MovedIn]) -> Moved:
-    return Moved(sum(one.acked for one in found), found)
-
-
-async def _in_each(
-    call: Call, here: Callable[[Partition], Awaitable[MovedIn]], word: str, body: Any
-) -> list[MovedIn] | web.StreamResponse:
-    """At the partition that the path names, answered as such; or at all of them."""
+async def _in_each(call: Call, make: Make) -> web.StreamResponse:
+    """Move the cursor in the partition that the path names, or in all of them."""
     partitions = (await topic_of(call)).settings.partitions
     name = call.partition
     if name is None and partitions == 1:
         name = call.topic.partition(0)
-
-    async def one(partition: Partition) -> Moved:
-        return _moved([await here(partition)])
-
     if name is not None:
-
-        async def answer(partition: Partition) -> web.StreamResponse:
-            return call.reply(await one(partition))
-
-        return await at_owner(call, name, answer)
-    path = f"/subscriptions/{call.subscription}/{word}"
-    asked = [
-        ask_partition(call, call.topic.partition(number), one, "POST", path, body=body, kind=Moved)
-        for number in range(partitions)
+        if (elsewhere := await redirected(call, name)) is not None:
+            return elsewhere
+        moved = [await operate(call, make(name), operations.Moved)]
+        names = [name]
+    else:
+        names = [call.topic.partition(number) for number in range(partitions)]
+        asked = [operate_part(call, make(one), operations.Moved) for one in names]
+        moved = all_or_raise(await ask_all(asked))
+    shown = [
+        MovedIn(of.partition, one.acked, one.offset) for of, one in zip(names, moved, strict=True)
     ]
-    done: list[Moved] = all_or_raise(await ask_all(asked))
-    return [moved.partitions[0] for moved in done]
+    return call.reply(Moved(sum(one.acked for one in shown), shown))
 
 
 async def peek(call: Call) -> web.StreamResponse:
@@ -124,40 +109,29 @@ async def peek(call: Call) -> web.StreamResponse:
     if partition is None and partitions == 1:
         partition = topic.partition(0)
 
-    async def here(open_here: Partition) -> _Peeked:
-        call.services.quotas.may_read(topic)
-        found = await (await open_here.subscription(name)).peek(most)
-        shown = _Peeked()
-        for one in found:
+    async def shown(number: int, found: operations.Peeked) -> list[Raw]:
+        messages: list[Raw] = []
+        for one in found.deliveries:
             await call.services.broker.open_batches.turns.take(1)
-            message = message_out(open_here.name.partition, one.offset, one.message_id, one.record)
+            message = message_out(number, one.offset, one.message_id, one.record)
             message.delivery_count = one.delivery_count or UNSET
-            shown.messages.append(Raw(encode(message)))
-        call.services.quotas.given(topic, shown.messages, len(shown.messages))
-        return shown
+            messages.append(Raw(encode(message)))
+        return messages
 
     if partition is not None:
-
-        async def answer(open_here: Partition) -> web.StreamResponse:
-            return _answer(call, (await here(open_here)).messages)
-
-        return await at_owner(call, partition, answer)
-    path = f"/subscriptions/{name}/peek?max={most}"
-    found: list[_Peeked] = all_or_raise(
-        await ask_all(
-            [
-                ask_partition(call, topic.partition(number), here, "GET", path, kind=_Peeked)
-                for number in range(partitions)
-            ]
-        )
-    )
-    return _answer(call, [message for one in found for message in one.messages][:most])
-
-
-class _Peeked(msgspec.Struct):
-    """What one partition shows."""
-
+        if (elsewhere := await redirected(call, partition)) is not None:
+            return elsewhere
+        peek_here = operations.Peek(partition, name, most)
+        peeked = await operate(call, peek_here, operations.Peeked)
+        return _answer(call, await shown(partition.partition, peeked))
+    asked = [
+        operate_part(call, operations.Peek(topic.partition(number), name, most), operations.Peeked)
+        for number in range(partitions)
+    ]
     messages: list[Raw] = []
+    for number, found in enumerate(all_or_raise(await ask_all(asked))):
+        messages += await shown(number, found)
+    return _answer(call, messages[:most])
 
 
 def _answer(call: Call, messages: list[Raw]) -> web.StreamResponse:

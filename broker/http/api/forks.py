@@ -24,8 +24,8 @@ from octavo.broker.http.forwarding import all_or_raise, ask_all, ask_partition, 
 from octavo.broker.http.problems import Problem
 from octavo.broker.internal_topics import check_not_internal
 from octavo.broker.log.ledger_list import Cut, ForkPoint
+from octavo.broker.operations.control import resolve
 from octavo.broker.operations.kinds import Position
-from octavo.broker.operations.local import resolve
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import TopicInfo, TopicName
 from octavo.protocol.numbers import whole

@@ -27,7 +27,7 @@ from octavo.broker.http.call import Call, too_long
 from octavo.broker.http.forwarding import at_owner, prefers_redirect, with_owner
 from octavo.broker.http.problems import Problem
 from octavo.broker.http.stream import write_head
-from octavo.broker.operations.local import resolve
+from octavo.broker.operations.control import resolve
 from octavo.broker.partition.large import id_of
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import MessageId, Owner, Published, checked_name

@@ -11,9 +11,7 @@ messages below the horizon of the partition's compacted view come from that
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
 
-import msgspec
 from aiohttp import web
 from msgspec import Raw
 
@@ -31,13 +29,23 @@ from octavo.broker.http.call import (
     parse_time_ms,
     time_hint,
 )
-from octavo.broker.http.forwarding import all_or_raise, ask_all, ask_partition, at_owner, topic_of
+from octavo.broker.http.forwarding import (
+    all_or_raise,
+    ask_all,
+    at_owner,
+    operate,
+    operate_part,
+    redirected,
+    topic_of,
+)
 from octavo.broker.http.pages import EVENTS, Page
 from octavo.broker.http.problems import Problem
 from octavo.broker.log.compacted_view import CompactedBatch
 from octavo.broker.log.open_batches import OpenBatches
-from octavo.broker.operations.kinds import Position, Read
-from octavo.broker.operations.local import batches_of, resolve
+from octavo.broker.operations import kinds as operations
+from octavo.broker.operations.control import resolve
+from octavo.broker.operations.kinds import FindOffset, Found, Position, Read, Truncate, at_of
+from octavo.broker.operations.local import batches_of
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import MessageId, Owner, PartitionName, StoredBatch, TopicName
 from octavo.protocol.append_time import APPEND_TIME_HEADER, Times
@@ -167,27 +175,22 @@ async def offsets(call: Call) -> web.StreamResponse:
     compacted = wants_compacted(call)
     name = call.partition
     if name is not None:
-        number = name.partition
-
-        async def reply(partition: Partition) -> web.StreamResponse:
-            return call.reply(await _offset(number, partition, position, compacted))
-
-        return await at_owner(call, name, reply)
-    topic = call.topic
-    info = await topic_of(call)
-    suffix = f"/offsets?at={_query_text(call.text('at', 'latest'))}"
-    if compacted:
-        suffix += "&compacted=true"
-
-    def here(number: int) -> Callable[[Partition], Any]:
-        return lambda partition: _offset(number, partition, position, compacted)
-
-    asked = [
-        ask_partition(call, topic.partition(number), here(number), "GET", suffix)
-        for number in range(info.settings.partitions)
-    ]
-    found = all_or_raise(await ask_all(asked))
-    return call.reply({"offsets": [one["offsets"][0] for one in found]})
+        if (elsewhere := await redirected(call, name)) is not None:
+            return elsewhere
+        asked = FindOffset(name, at_of(position), compacted)
+        found = [(name.partition, await operate(call, asked, Found))]
+    else:
+        topic = call.topic
+        count = (await topic_of(call)).settings.partitions
+        parts = [
+            operate_part(
+                call, FindOffset(topic.partition(number), at_of(position), compacted), Found
+            )
+            for number in range(count)
+        ]
+        found = [*enumerate(all_or_raise(await ask_all(parts)))]
+    shown = [OffsetsOf(number, one.offset, one.earliest, one.following) for number, one in found]
+    return call.reply({"offsets": shown})
 
 
 async def truncate(call: Call) -> web.StreamResponse:
@@ -201,17 +204,11 @@ async def truncate(call: Call) -> web.StreamResponse:
     if name is None and partitions == 1:
         name = topic.partition(0)
 
-    async def part(partition: Partition) -> dict[str, Any]:
-        first = await partition.truncate(await resolve(partition, position))
-        found = Truncated([Beginning(partition.name.partition, first)])
-        return cast(dict[str, Any], msgspec.to_builtins(found))
-
     if name is not None:
-
-        async def here(partition: Partition) -> web.StreamResponse:
-            return call.reply(await part(partition))
-
-        return await at_owner(call, name, here)
+        if (elsewhere := await redirected(call, name)) is not None:
+            return elsewhere
+        done = await operate(call, Truncate(name, at_of(position)), operations.Truncated)
+        return call.reply(Truncated([Beginning(name.partition, done.first)]))
     if isinstance(position, int | MessageId):
         raise Problem(
             422,
@@ -220,29 +217,17 @@ async def truncate(call: Call) -> web.StreamResponse:
             f"/v1/topics/{topic}/partitions/0/messages?before=…, or say latest or a time for all",
             extra={"partitions": partitions},
         )
-    suffix = f"/messages?before={_query_text(call.text('before', ''))}"
-    found = all_or_raise(
-        await ask_all(
-            [
-                ask_partition(call, topic.partition(number), part, "DELETE", suffix)
-                for number in range(partitions)
-            ]
-        )
-    )
-    return call.reply({"partitions": [one["partitions"][0] for one in found]})
+    asked = [
+        operate_part(call, Truncate(topic.partition(number), at_of(position)), operations.Truncated)
+        for number in range(partitions)
+    ]
+    found = all_or_raise(await ask_all(asked))
+    return call.reply(Truncated([Beginning(number, one.first) for number, one in enumerate(found)]))
 
 
 def wants_compacted(call: Call) -> bool:
     """Whether `compacted=true` is asked for. Raises a 400."""
     return call.choice("compacted", "false", "true", "false") == "true"
-
-
-async def _offset(
-    number: int, partition: Partition, position: Position, compacted: bool
-) -> dict[str, Any]:
-    offset = await resolve(partition.compacted if compacted else partition, position)
-    found = OffsetsOf(number, offset, partition.earliest_offset, partition.next_offset)
-    return {"offsets": [msgspec.to_builtins(found)]}
 
 
 # ---- positions
@@ -268,10 +253,6 @@ def parse_position(call: Call, parameter: str, default: str) -> Position:
     if found is None:
         raise bad_parameter(parameter, text, POSITIONS + time_hint(text))
     return found
-
-
-def _query_text(text: str) -> str:
-    return text.replace("%", "%25").replace("+", "%2B").replace(" ", "%2B").replace("&", "%26")
 
 
 async def one_partition(call: Call, what: str) -> PartitionName:

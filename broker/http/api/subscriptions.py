@@ -27,14 +27,29 @@ from octavo.broker.http.api.topic_body import (
 )
 from octavo.broker.http.api.topics import each_partition, subscription_figures
 from octavo.broker.http.call import JSON, Call, time_hint
-from octavo.broker.http.forwarding import all_or_raise, ask_all, ask_partition, at_owner, topic_of
+from octavo.broker.http.forwarding import (
+    Operate,
+    all_or_raise,
+    ask_all,
+    operate,
+    operate_part,
+    redirected,
+    topic_of,
+)
 from octavo.broker.http.problems import Problem
 from octavo.broker.internal_topics import check_not_internal
-from octavo.broker.operations.local import resolve
+from octavo.broker.operations.kinds import (
+    DescribeSubscription,
+    Moved,
+    Seek,
+    Subscribe,
+    at_of,
+)
 from octavo.broker.partition.partition import Partition
 from octavo.broker.subscriptions.dead_letters import with_dead_letters
 from octavo.broker.types import (
     MessageId,
+    PartitionName,
     SubscriptionInfo,
     SubscriptionSettings,
     SubscriptionStats,
@@ -60,10 +75,9 @@ async def put_subscription(call: Call) -> web.StreamResponse:
     if partition is not None:
         info = await broker.topics.subscription(topic, name)
 
-        async def here(open_here: Partition) -> web.StreamResponse:
-            return call.reply(await _subscribe(open_here, info))
-
-        return await at_owner(call, partition, here)
+        if (elsewhere := await redirected(call, partition)) is not None:
+            return elsewhere
+        return call.reply(_plain(await _subscribe(call, partition, info, operate)))
     body = await call.read_json(SubscriptionBody, required=False)
     await topic_of(call)
     settings = with_dead_letters(topic, name, subscription_settings(body))
@@ -73,13 +87,7 @@ async def put_subscription(call: Call) -> web.StreamResponse:
         info, created = await broker.topics.create_subscription(topic, name, settings)
     partitions = (await topic_of(call)).settings.partitions
     asked = [
-        ask_partition(
-            call,
-            topic.partition(number),
-            lambda open_here: _subscribe(open_here, info),
-            "PUT",
-            f"/subscriptions/{name}",
-        )
+        _subscribe(call, topic.partition(number), info, operate_part)
         for number in range(partitions)
     ]
     all_or_raise(await ask_all(asked))
@@ -121,8 +129,13 @@ async def _check_letter_topic(call: Call, target: TopicName, sub: str) -> None:
     call.check(Operation.CONSUME, topic)
 
 
-async def _subscribe(partition: Partition, info: SubscriptionInfo) -> dict[str, Any]:
-    return _plain((await partition.subscribe(info)).stats())
+async def _subscribe(
+    call: Call, name: PartitionName, info: SubscriptionInfo, work: Operate[SubscriptionStats]
+) -> SubscriptionStats:
+    async def at_hand(partition: Partition) -> SubscriptionStats:
+        return (await partition.subscribe(info)).stats()
+
+    return await work(call, Subscribe(name, info.name), SubscriptionStats, at_hand=at_hand)
 
 
 async def list_subscriptions(call: Call) -> web.StreamResponse:
@@ -147,22 +160,17 @@ async def get_subscription(call: Call) -> web.StreamResponse:
     broker = call.services.broker
     partitions = (await topic_of(call)).settings.partitions
 
-    async def figures(partition: Partition) -> dict[str, Any]:
-        stats = (await partition.subscription(name)).stats()
-        return _plain(stats, partition.name.partition)
+    async def figures(partition: PartitionName, work: Operate[SubscriptionStats]) -> dict[str, Any]:
+        stats = await work(call, DescribeSubscription(partition, name), SubscriptionStats)
+        return _plain(stats, partition.partition)
 
     if call.partition is not None:
-
-        async def here(partition: Partition) -> web.StreamResponse:
-            return call.reply(await figures(partition))
-
-        return await at_owner(call, call.partition, here)
+        if (elsewhere := await redirected(call, call.partition)) is not None:
+            return elsewhere
+        return call.reply(await figures(call.partition, operate))
     info = await broker.topics.subscription(topic, name)
     found = await each_partition(
-        [
-            ask_partition(call, topic.partition(n), figures, "GET", f"/subscriptions/{name}")
-            for n in range(partitions)
-        ]
+        [figures(topic.partition(n), operate_part) for n in range(partitions)]
     )
     shown = _show(topic, info)
     for figure in ("backlog", "unacked_ranges", "leased", "redelivering", "delayed"):
@@ -187,18 +195,10 @@ async def delete_subscription(call: Call) -> web.StreamResponse:
 async def _tell_gone(call: Call, number: int) -> None:
     """Have the partition's owner see that the subscription is gone: who waits there hears of it."""
 
-    async def see(partition: Partition) -> None:
-        await partition.subscription(call.subscription)
-
+    asked = DescribeSubscription(call.topic.partition(number), call.subscription)
+    own = call.services.own_identity
     while True:
-        await ask_partition(
-            call,
-            call.topic.partition(number),
-            see,
-            "GET",
-            f"/subscriptions/{call.subscription}",
-            identity=call.services.own_identity,
-        )
+        await operate_part(call, asked, SubscriptionStats, identity=own)
         await asyncio.sleep(TELL_PAUSE_S)  # it has not heard yet; it raises when it has
 
 
@@ -250,22 +250,15 @@ async def seek(call: Call) -> web.StreamResponse:
             f"RFC 3339 time{time_hint(str(target))}",
         )
 
-    async def move(partition: Partition) -> dict[str, Any]:
-        subscription = await partition.subscription(name)
-        offset = await resolve(partition, position)
-        offset = await subscription.seek(offset, exactly=isinstance(position, int))
-        return {"partitions": [{"partition": partition.name.partition, "offset": offset}]}
-
     partition = call.partition
     partitions = (await topic_of(call)).settings.partitions
     if partition is None and partitions == 1:
         partition = topic.partition(0)
     if partition is not None:
-
-        async def here(open_here: Partition) -> web.StreamResponse:
-            return call.reply(await move(open_here))
-
-        return await at_owner(call, partition, here)
+        if (elsewhere := await redirected(call, partition)) is not None:
+            return elsewhere
+        moved = await operate(call, Seek(partition, name, at_of(position)), Moved)
+        return call.reply(_sought({partition.partition: moved}))
     if isinstance(position, int | MessageId):
         raise Problem(
             422,
@@ -274,15 +267,13 @@ async def seek(call: Call) -> web.StreamResponse:
             f"/v1/topics/{topic}/partitions/0/subscriptions/{name}/seek",
         )
     asked = [
-        ask_partition(
-            call,
-            topic.partition(number),
-            move,
-            "POST",
-            f"/subscriptions/{name}/seek",
-            body={"to": target},
-        )
+        operate_part(call, Seek(topic.partition(number), name, at_of(position)), Moved)
         for number in range(partitions)
     ]
-    found = all_or_raise(await ask_all(asked))
-    return call.reply({"partitions": [one["partitions"][0] for one in found]})
+    return call.reply(_sought(dict(enumerate(all_or_raise(await ask_all(asked))))))
+
+
+def _sought(found: dict[int, Moved]) -> dict[str, Any]:
+    return {
+        "partitions": [{"partition": number, "offset": one.offset} for number, one in found.items()]
+    }

@@ -37,8 +37,16 @@ from octavo.broker.http.api.topic_body import (
     topic_settings,
 )
 from octavo.broker.http.call import Call
-from octavo.broker.http.forwarding import ask_all, ask_partition, at_owner, topic_of
+from octavo.broker.http.forwarding import (
+    ask_all,
+    at_owner,
+    operate,
+    operate_part,
+    redirected,
+    topic_of,
+)
 from octavo.broker.http.problems import Problem, problem_of
+from octavo.broker.operations.kinds import DescribePartition
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import (
     PartitionName,
@@ -285,8 +293,8 @@ async def _figures(call: Call, name: PartitionName) -> dict[str, Any]:
     """Of one partition. An owner that sleeps must not hold up who only wants the settings."""
     try:
         async with asyncio.timeout(FIGURES_WITHIN_S):
-            found: dict[str, Any] = await ask_partition(call, name, show_partition, "GET", "")
-            return _seen(call, found)
+            stats = await operate_part(call, DescribePartition(name), PartitionStats)
+            return _seen(call, show_stats(stats))
     except TimeoutError:
         raise Problem(
             503,
@@ -328,10 +336,10 @@ async def get_partition(call: Call) -> web.StreamResponse:
     name = call.partition
     assert name is not None
 
-    async def here(partition: Partition) -> web.StreamResponse:
-        return call.reply(_seen(call, await show_partition(partition)))
-
-    return await at_owner(call, name, here)
+    if (elsewhere := await redirected(call, name)) is not None:
+        return elsewhere
+    stats = await operate(call, DescribePartition(name), PartitionStats)
+    return call.reply(_seen(call, show_stats(stats)))
 
 
 def _seen(call: Call, figures: dict[str, Any]) -> dict[str, Any]:
@@ -378,11 +386,6 @@ def _backlog(partitions: list[dict[str, Any]]) -> dict[str, int]:
         for name, figures in partition.get("subscriptions", {}).items():
             found[name] += figures["backlog"]
     return found
-
-
-async def show_partition(partition: Partition) -> dict[str, Any]:
-    """Live figures of an open partition."""
-    return show_stats(partition.stats())
 
 
 def show_stats(stats: PartitionStats) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 from octavo.broker.http.broker_calls import partition_path
 from octavo.broker.http.call import RECORD_BATCH
 from octavo.broker.http.forwarding import Peers
-from octavo.broker.operations.kinds import Caller, Publish, Read, Request
+from octavo.broker.operations.kinds import Caller, FindOffset, Publish, Read, Request
 from octavo.broker.operations.serving import Serving
 from octavo.broker.types import Owner
 from octavo.protocol.records import Record, build_batch
@@ -243,12 +243,13 @@ async def test_who_asks_travels_and_what_they_showed_does_not(
         return await run(self, request, deadline_s, peer)
 
     monkeypatch.setattr(Serving, "_run", told)
-    for path in (f"{TOPIC}/messages", f"{TOPIC}/partitions/0/messages", f"{TOPIC}/offsets"):
-        assert (await api.get(path, headers=bob)).status == 200
+    for path in ("messages", "partitions/0/messages", "offsets", "partitions/0/producer-access"):
+        assert (await api.get(f"{TOPIC}/{path}", headers=bob)).status == 200
     for _ in range(3):  # the last of these on the short way
         answer = await api.post(f"{TOPIC}/messages", b"x", "text/plain", headers=bob)
         assert answer.status == 200
-    assert [type(one.operation) for one in operations] == [Read, Read, Publish, Publish, Publish]
+    asked = [type(one.operation) for one in operations]
+    assert asked == [Read, Read, FindOffset, Publish, Publish, Publish]
     for request in operations:
         assert request.caller == Caller("user:bob", ["group:staff"], "token", 1_700_000_060.0)
     assert len(seen) == 1

@@ -1,0 +1,151 @@
+"""Each operation has a rule for rights, rates and audit, and the rules hold wherever it runs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from octavo.broker.http.operations import CALL, HttpRules
+from octavo.broker.log.open_batches import Turns
+from octavo.broker.operations.channel import Priority
+from octavo.broker.operations.kinds import (
+    RULES,
+    AnyAnswer,
+    AnyOperation,
+    Await,
+    DescribePartition,
+    DescribeSubscription,
+    Expire,
+    FindOffset,
+    On,
+    Peek,
+    Publish,
+    Rate,
+    Read,
+    Receive,
+    Seek,
+    Settle,
+    Skip,
+    Subscribe,
+    Truncate,
+    decode_request,
+    encode_request,
+)
+from octavo.broker.operations.local import run
+from octavo.broker.types import PartitionName
+from octavo.protocol.records import Record, build_batch
+from octavo.security.principal import Identity
+from octavo.security.rules import Kind, Operation, Resource
+
+NAME = PartitionName("public", "t", 3)
+ALICE = Identity("user:alice", source="token")
+EVERY: list[AnyOperation] = [
+    Publish(NAME, [build_batch([Record(b"k", b"v")])]),
+    Read.of(NAME, (5,), 10, 10, compacted=False),
+    Await(NAME, 0, 10),
+    Receive(NAME, "s", "c", 10),
+    Settle(NAME, "s", ["3-1-1-1"], up_to=[1, 2, 3]),
+    FindOffset(NAME, [1, 2, 3]),
+    Truncate(NAME, "latest"),
+    Peek(NAME, "s", 10),
+    Seek(NAME, "s", 7),
+    Skip(NAME, "s", 1),
+    Expire(NAME, "s", 1),
+    Subscribe(NAME, "s"),
+    DescribeSubscription(NAME, "s"),
+    DescribePartition(NAME),
+]
+"""One operation of each kind."""
+MOVES_CURSORS = (Settle, Seek, Skip, Expire)
+
+
+class Stopped(Exception):
+    """A rate is exceeded."""
+
+
+class FullRates:
+    """Rules whose rates are all exceeded."""
+
+    def may_publish(self, topic: object) -> None:
+        raise Stopped(Rate.INTO)
+
+    def may_read(self, topic: object) -> None:
+        raise Stopped(Rate.OUT_OF)
+
+
+class Untouched(Exception):
+    """The partition was used."""
+
+
+class Partition:
+    """A partition that tells when an operation gets to it."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise Untouched(name)
+
+
+def test_each_kind_has_a_rule_and_stands_here() -> None:
+    kinds = set(get_args(AnyOperation))
+    assert kinds == set(RULES) == {type(one) for one in EVERY}
+    assert {rule.answer for rule in RULES.values()} == set(get_args(AnyAnswer))
+
+
+@pytest.mark.parametrize("operation", EVERY, ids=lambda one: type(one).__name__)
+async def test_its_rights_are_decided_and_audited_at_the_owner(operation: AnyOperation) -> None:
+    """By the one call of the gate that also tells the audit log."""
+    asked: list[tuple[Any, ...]] = []
+    gate = SimpleNamespace(admit_passed_on=lambda *about: asked.append(about))
+    quotas = SimpleNamespace(admit_passed_on=lambda who: asked.append((who,)))
+    services: Any = SimpleNamespace(gate=gate, quotas=quotas)
+    HttpRules(services).admit(ALICE, operation, "10.0.0.1")
+    resources = {
+        On.TOPIC: Resource(Kind.TOPIC, "public/t"),
+        On.SUBSCRIPTION: Resource(Kind.SUBSCRIPTION, "public/t/s"),
+    }
+    needs = RULES[type(operation)].needs
+    assert needs
+    assert asked == [
+        *((ALICE, right, resources[on], "10.0.0.1", CALL) for right, on in needs),
+        (ALICE,),
+    ]
+    if hasattr(operation, "subscription"):
+        assert On.SUBSCRIPTION in {on for _, on in needs}
+    if isinstance(operation, MOVES_CURSORS):
+        assert needs == ((Operation.CONSUME, On.SUBSCRIPTION), (Operation.CONSUME, On.TOPIC))
+
+
+@pytest.mark.parametrize("operation", EVERY, ids=lambda one: type(one).__name__)
+async def test_an_exceeded_rate_stops_it_before_anything_is_done(operation: AnyOperation) -> None:
+    rules: Any = FullRates()
+    partition: Any = Partition()
+    rate = RULES[type(operation)].rate
+    with pytest.raises(Untouched if rate is Rate.NO_MESSAGES else Stopped) as raised:
+        await run(partition, operation, ALICE, rules, lambda _: None, Turns())  # type: ignore[arg-type, return-value]
+    if rate is not Rate.NO_MESSAGES:
+        assert raised.value.args == (rate,)
+
+
+@pytest.mark.parametrize("operation", EVERY, ids=lambda one: type(one).__name__)
+def test_it_comes_as_it_was_sent(operation: AnyOperation) -> None:
+    request = decode_request(encode_request(ALICE, "i1", operation))
+    assert request.operation == operation
+    assert request.caller.identity == ALICE
+
+
+def test_what_changes_something_for_good_is_never_asked_again() -> None:
+    once = {kind for kind, rule in RULES.items() if not rule.may_repeat}
+    assert once == {Publish, Settle, Seek, Skip, Expire, Truncate}
+    assert all(RULES[kind].priority is Priority.URGENT for kind in once)
+
+
+def test_an_operation_without_a_rule_cannot_be_sent() -> None:
+    class Other(msgspec.Struct, tag="other", array_like=True):
+        name: PartitionName
+
+    with pytest.raises(KeyError):
+        RULES[Other]  # type: ignore[index]
+    with pytest.raises(msgspec.ValidationError):
+        decode_request(encode_request(ALICE, "i1", Other(NAME)))  # type: ignore[arg-type]
