@@ -308,8 +308,9 @@ class Transport:
     def _no_answer(self, url: str) -> None:
         """Pass this broker by for a while, unless it answers meanwhile."""
         now = asyncio.get_running_loop().time()
-        still = {one: until for one, until in self._silent_until.items() if until > now}
-        self._silent_until = still | {url: now + SILENT_S}
+        for past in [one for one, until in self._silent_until.items() if until <= now]:
+            del self._silent_until[past]
+        self._silent_until[url] = now + SILENT_S
 
     def _has_answered(self, url: str) -> None:
         self._silent_until.pop(url, None)
