@@ -459,12 +459,15 @@ def test_names_of_tests_are_names() -> None:
         checked_name(name, value)
 
 
-async def test_a_producer_hears_of_a_schema_only_that_the_message_does_not_fit() -> None:
+@pytest.mark.parametrize("passed_on", [False, True])
+async def test_a_producer_hears_of_a_schema_only_that_the_message_does_not_fit(
+    *, passed_on: bool
+) -> None:
     """Its errors would tell what stands in a schema that the producer may not see."""
     authority = FakeAuthority()
     rules = ["allow user:ann all *", "allow user:bob produce topic:public/one"]
     authority.secure(*rules)
-    async with running(1, authority=authority, authenticator=FakeAuthenticator()) as one:
+    async with running(2, authority=authority, authenticator=FakeAuthenticator()) as one:
         assert (await one.api.put("/v1/topics/public/one", headers=as_user("ann"))).status == 201
         partition = one.partition("public/one")
 
@@ -472,13 +475,19 @@ async def test_a_producer_hears_of_a_schema_only_that_the_message_does_not_fit()
             raise SchemaMismatch("the message was not stored: it lacks `salary`", 0)
 
         partition.before_publish = refuse
+        owner = one.cluster.owners[TopicName("public", "one").partition(0)]
+        asked = next(
+            api for api, server in zip(one.apis, one.servers, strict=True)
+            if (server._services.broker.broker_id == owner) is not passed_on
+        )  # fmt: skip
         bodies = {"text/plain": b"1", "application/x-ndjson": b'{"value":1}\n'}
         for name, hears in (("bob", False), ("ann", True)):
-            one.servers[0]._services.broker.topics.settings_of = (  # type: ignore[method-assign]
-                lambda *_: TopicSettings(schema_subject="s")
-            )
+            for server in one.servers:
+                server._services.broker.topics.settings_of = (  # type: ignore[method-assign]
+                    lambda *_: TopicSettings(schema_subject="s")
+                )
             for kind, body in bodies.items():
-                answer = await one.api.post(
+                answer = await asked.post(
                     "/v1/topics/public/one/messages", body,
                     headers={**as_user(name), "Content-Type": kind},
                 )  # fmt: skip
