@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+import structlog
 
 from octavo.broker.errors import MessageNotFound, NotOwner, OffsetBeyondEnd, PartitionMoving
 from octavo.broker.operations.kinds import (
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
     from octavo.broker.broker import Broker
 
-
+_log = structlog.get_logger()
 Done = TypeVar("Done")
 
 
@@ -110,8 +111,16 @@ class Serving:
     def _keep(self, work: Coroutine[Any, Any, Done]) -> asyncio.Task[Done]:
         task = asyncio.ensure_future(work)
         self._work.add(task)
-        task.add_done_callback(self._work.discard)
+        task.add_done_callback(self._kept)
         return task
+
+    def _kept(self, task: asyncio.Task[Any]) -> None:
+        """Look at how it ended: the caller may have gone meanwhile."""
+        self._work.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if not isinstance(error, OctavoError):
+            _log.error("operation_failed", reason=repr(error), exc_info=error)
 
     async def _run(self, request: Request, deadline_s: float, peer: str) -> AnyAnswer:
         if not self._is_ready():
@@ -133,7 +142,11 @@ class Serving:
             if asyncio.get_running_loop().time() >= deadline_s:
                 raise PartitionMoving(f"{name} was opened too late for this call")
             begun = asyncio.ensure_future(self._begin(request, identity, partition))
-            await asyncio.sleep(0)  # it has begun when those behind it may
+            try:
+                await asyncio.sleep(0)  # it has begun when those behind it may
+            except asyncio.CancelledError:
+                begun.cancel()
+                raise
         return await begun
 
     async def _begin(self, request: Request, identity: Identity, partition: Partition) -> AnyAnswer:
