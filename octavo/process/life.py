@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import json
 import os
 import resource
@@ -28,6 +27,7 @@ import uvloop
 
 from octavo.logs import configure_logging
 from octavo.process import outside_watch
+from octavo.process.garbage import ShortCollections
 from octavo.process.loop_watch import LoopWatch
 from octavo.process.outside_watch import OutsideWatch
 from octavo.process.parent import die_with_parent
@@ -57,8 +57,7 @@ class Life:
     def ready(self, **facts: Any) -> None:
         """Tell the supervisor, if there is one, that work can begin; `facts` go along."""
         self.is_ready = True
-        gc.collect()
-        gc.freeze()
+        ShortCollections().begin()
         self._tell({"event": "ready", "pid": os.getpid(), **facts})
 
     def stop(self, reason: str) -> None:
