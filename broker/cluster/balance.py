@@ -1,25 +1,27 @@
-"""Planned hand-over: every broker its share, also of what is served already.
+"""Planned hand-over: spread the partitions over the brokers, including partitions already served.
 
-A partition that another broker should have (`preference.py`) is closed here, released, and claimed
-by that broker at once, for it is asked to, and watches what it is preferred for besides; its
-publishers wait for some tens of milliseconds. One after the other, with a pause between two.
-Nothing moves
+When another broker should have a partition (`preference.py`), this broker closes it, releases it
+and asks that broker to claim it. Publishers of the partition wait for some tens of milliseconds.
+Partitions are moved one after the other, with a pause between two. A partition is not moved
 
-- to a broker that has not been up for `balance_after_ms`, or by one that has not (registry.py);
-- that was opened here less than `balance_after_ms` ago: whoever gave it saw other brokers;
-- that was placed here on purpose;
+- to a broker that has been up for less than `balance_after_ms`, nor away from such a broker
+  (registry.py);
+- if it was opened here less than `balance_after_ms` ago: the broker that gave it may have seen
+  other live brokers;
+- if it was placed here on purpose;
 - while the metadata store is away, or this broker stops.
 
-A broker that is drained gives all it has to those that would have it without this one, however
-long they have been up, several partitions at a time. One that is stopped does the same before it
-goes, as long as `stop_handover_ms` lets it.
+A drained broker gives each partition to the broker that is preferred without it, however long that
+broker has been up, and moves several partitions at a time. A broker that stops does the same first,
+for at most `stop_handover_ms`.
 
-When each has its share, the most loaded broker gives some away: a partition each
-`balance_load_pause_ms`, placed on purpose where least is to be done (load.py says which, and when).
-For that every broker must have settled, and told what it has to do.
+Once the spread is even, the most loaded broker gives partitions away for its load: one each
+`balance_load_pause_ms`, placed on purpose at the least loaded broker (load.py decides). This needs
+all brokers to have settled and to have told their load.
 
-What the heir does not claim in time is taken back, and the heir is given nothing for a while: ten
-seconds, and twice as long each time, so that nothing is closed again and again in vain.
+If the heir does not claim a partition in time, this broker takes it back and gives that heir
+nothing for twice `balance_after_ms`. Each further failure doubles that pause, up to ten minutes, so
+that partitions are not closed again and again in vain.
 """
 
 from __future__ import annotations
@@ -57,26 +59,26 @@ _PAUSE_S_MAX = 600.0
 
 
 class _Silence(NamedTuple):
-    """Of a broker that did not take what it should have."""
+    """Remember a broker that did not take a partition, and until when it is given nothing."""
 
     pauses: Backoff
     ends_s: float
 
 
 class Patience:
-    """Which brokers are given nothing for now. Pure; times are of one steady clock."""
+    """Decide which brokers are given nothing for now. Pure; all times are from one steady clock."""
 
     def __init__(self, first_s: float) -> None:
         self._first_s = first_s
         self._silent: dict[str, _Silence] = {}
 
     def may_be_given(self, broker_id: str, now_s: float) -> bool:
-        """Whether it is time to try."""
+        """Whether the broker may be offered a partition now."""
         silence = self._silent.get(broker_id)
         return silence is None or now_s >= silence.ends_s
 
     def took_nothing(self, broker_id: str, now_s: float) -> float:
-        """It was given something in vain; for how long nothing is to be tried now, in seconds."""
+        """Note that the broker did not take a partition; return its pause in seconds."""
         before = self._silent.get(broker_id)
         first_s = min(self._first_s, _PAUSE_S_MAX)
         pauses = Backoff(first_s, _PAUSE_S_MAX, None) if before is None else before.pauses
@@ -85,38 +87,38 @@ class Patience:
         return pause_s
 
     def took(self, broker_id: str) -> None:
-        """All is well with it."""
+        """Note that the broker took a partition: its pauses start from the beginning again."""
         self._silent.pop(broker_id, None)
 
     def keep_only(self, broker_ids: Iterable[str]) -> None:
-        """The others have gone: whoever comes back begins anew."""
+        """Forget all other brokers; if one of them returns, its pauses start from the beginning."""
         self._silent = {one: self._silent[one] for one in broker_ids if one in self._silent}
 
 
 class _InPlace(NamedTuple):
-    """All that was opened up to some time is where it should be."""
+    """Remember that every partition opened until `upto_s` is where it should be."""
 
     among: tuple[tuple[str, ...], ...]
-    """The settled brokers, and those that may be given something."""
+    """The settled brokers, and the brokers that may be given partitions."""
     upto_s: float
     good_until_s: float
-    """Then `upto_s` is so far that all is looked at again: a topic may have got more partitions."""
+    """When `upto_s` reaches this, check all again: a topic may have got more partitions."""
 
 
 class Place(NamedTuple):
-    """Why a partition is served here."""
+    """Explain why a partition is served here."""
 
     why: str
-    """In words."""
+    """The reason, in words."""
     preferred: str
-    """Who should have it by the even spread."""
+    """The broker that should have it by the even spread."""
     placed: bool
     served_s: float
     load: float
 
 
 class Balance:
-    """Moves what one broker serves and others should."""
+    """Move partitions from this broker to the brokers that should have them."""
 
     def __init__(
         self,
@@ -131,15 +133,15 @@ class Balance:
         self._owners = owners
         self._foretell_heir = foretell_heir
         self._ask_heir = ask_heir
-        # A partition that was taken back stays for so long anyhow.
+        # The partition that was taken back stays for `balance_after_ms` in any case.
         self._patience = Patience(2 * config.balance_after_ms / 1000)
         self._settled: tuple[str, ...] = ()
         self._in_place: _InPlace | None = None
-        """Until something is to be moved."""
+        """Kept until a misplaced partition is found."""
         self.clock: Callable[[], float] = asyncio.get_running_loop().time
-        """Of loads, in seconds …"""
+        """Clock for the loads, in seconds."""
         self.measure_of: Callable[[Partition], Work] = lambda partition: partition.work
-        """… and what they are measured by."""
+        """Returns the work that a partition has done; loads are measured by it."""
         self._rules = LoadRules(
             config.balance_load_floor,
             config.balance_load_percent / 100,
@@ -155,13 +157,13 @@ class Balance:
         """Partitions handed on since the start."""
 
     def to_move(self) -> dict[PartitionName, str]:
-        """What is to be handed on as things stand, and to whom."""
+        """Return the partitions to hand on now, each with its heir."""
         if self._registry.is_draining:
             return self._all()
         return self._misplaced(self._registry.settled(), -math.inf)
 
     def _misplaced(self, settled: tuple[str, ...], after_s: float) -> dict[PartitionName, str]:
-        """The same of what was opened after `after_s`, and long enough ago."""
+        """Return misplaced partitions that were opened after `after_s`, but not too recently."""
         own = self._registry.own.broker_id
         if own not in settled or len(settled) == 1:
             return {}
@@ -177,9 +179,10 @@ class Balance:
         return asyncio.get_running_loop().time() - self._config.balance_after_ms / 1000
 
     def _newly_to_move(self) -> dict[PartitionName, str]:
-        """`to_move`, of what was not found in its place a moment ago among the same brokers.
+        """Return `to_move` without the partitions found in place before, among the same brokers.
 
-        Partitions are many, and brokers seldom change.
+        Checking all of them each time would cost too much: there are many partitions, and brokers
+        seldom change.
         """
         settled = self._registry.settled()
         among, upto_s = (settled, self._registry.undrained()), self._opened_by_s()
@@ -196,7 +199,7 @@ class Balance:
         return found
 
     def _still_goes(self, name: PartitionName, heir: str) -> bool:
-        """Whether it is still to be handed on to this one."""
+        """Whether the partition should still be handed on to `heir`."""
         settled = self._registry.settled()
         try:
             held = self._owners.held_here(name)
@@ -209,7 +212,7 @@ class Balance:
         return is_asked and heirs[name.partition] == heir
 
     def _all(self) -> dict[PartitionName, str]:
-        """Everything that is served here, and who should have it without us."""
+        """Return every partition served here that another broker should have after a drain."""
         now_s = asyncio.get_running_loop().time()
         found = {}
         for name, partitions in self._owners.served_since(now_s):
@@ -219,22 +222,22 @@ class Balance:
         return found
 
     def measure(self) -> None:
-        """What the partitions here give to do; called now and then."""
+        """Measure the load of the partitions here, at most once each `MEASURED_EVERY_S`."""
         if self.clock() - self._measured_s >= MEASURED_EVERY_S:
             self._measured_s = self.clock()
             work = ((one.name, self.measure_of(one)) for one in self._owners.open_partitions())
             self._loads.measure(work, self._measured_s)
 
     def load(self) -> float:
-        """Of this broker."""
+        """Return the load of this broker: the sum over the partitions that it serves."""
         return self._loads.total(lambda name: self._owners.partitions_of(name) is not None)
 
     def load_of(self, name: PartitionName) -> float:
-        """Of a partition that is open here."""
+        """Return the load of a partition that is open here."""
         return self._loads.of(name)
 
     def load_to_tell(self) -> int:
-        """Of this broker, about: told anew within seconds when it is another by a tenth."""
+        """Return the load that others are told; a change of a tenth shows within ten seconds."""
         now_s = self.clock()
         since_s = now_s - self._told_s
         told = worth_telling(self._told, self.load(), self._rules.floor, since_s)
@@ -281,7 +284,7 @@ class Balance:
         return f"by the even spread {wanted} should have it, and is to be given it: {wait}"
 
     def to_give(self) -> Giving | None:
-        """What this broker would give away for its load now, if anything."""
+        """Return the partition that this broker would give away for its load now; None: none."""
         now_s, own = self.clock(), self._registry.own.broker_id
         settled = self._registry.settled()
         if (
@@ -300,7 +303,7 @@ class Balance:
         return choose(own, loads | {own: self.load()}, movable, self._rules)
 
     async def _give(self) -> None:
-        """Give one away, if this broker has too much to do."""
+        """Give one partition away, if this broker has too much load."""
         giving = self.to_give()
         if giving is None or not self._may_be_given(giving.to):
             return
@@ -321,7 +324,7 @@ class Balance:
         await self._move(giving.partition, self._registry.live[giving.to], why, placed=True)
 
     def check_others(self) -> None:
-        """Raises `NoOtherBroker` when nobody could take what this broker serves."""
+        """Raise `NoOtherBroker` when no other broker could take the partitions served here."""
         others = [one for one in self._registry.undrained() if one != self._registry.own.broker_id]
         if not others:
             raise NoOtherBroker(
@@ -330,11 +333,12 @@ class Balance:
             )
 
     async def unload(self, name: PartitionName, to: str) -> BrokerInfo:
-        """Hand on a partition that is open here, and return who has it then.
+        """Hand on a partition that is open here, and return its new owner.
 
-        `to`: that broker, for as long as it lives; empty: who should have it, which may be this
-        one, and then it is closed and opened anew. Raises `BrokerNotFound`,
-        `BrokerDraining`, `NotOwner`, `PartitionUnavailable` (the heir did not take it).
+        `to` names a broker, which keeps the partition as long as it lives. If `to` is empty, the
+        preferred broker gets it; if that is this broker, it closes and reopens the partition.
+        Raises `BrokerNotFound`, `BrokerDraining`, `NotOwner`, `PartitionUnavailable` (the heir did
+        not take it).
         """
         own, partitions = self._registry.own, self._owners.partitions_of(name)
         if partitions is None:
@@ -357,11 +361,11 @@ class Balance:
         return heir
 
     async def look(self) -> None:
-        """Hand on what is to be moved; called now and then."""
+        """Hand on the partitions that should move; called periodically."""
         settled, before = self._registry.settled(), self._settled
         self._settled = settled
         if any(one not in before for one in settled):
-            # Watch what we are to be given, and take what was released unseen.
+            # Watch the partitions that we should get, and claim those released before we watched.
             self._owners.reconcile()
         self._patience.keep_only(settled)
         if self._registry.is_draining:
@@ -377,18 +381,18 @@ class Balance:
             await self._give()
 
     async def give_all(self) -> None:
-        """Return once nothing is left here that anybody else would take."""
+        """Hand on partitions until no other broker would take any that is left here."""
         while self._takers():
             before = self.moved
             await self._empty()
-            if self.moved == before:  # what is left is on its way already, by another call
+            if self.moved == before:  # another call is moving the rest
                 await asyncio.sleep(self._config.balance_pause_ms / 1000)
 
     def _takers(self) -> set[str]:
         return {heir for heir in self.to_move().values() if self._may_be_given(heir)}
 
     async def _empty(self) -> None:
-        """Give everything away, as long as we are to."""
+        """Hand on all partitions, several at a time, while this broker is draining."""
         left = iter(self.to_move().items())
 
         async def some() -> None:
@@ -411,7 +415,8 @@ class Balance:
     async def _move(
         self, name: PartitionName, heir: BrokerInfo, why: str, *, placed: bool = False
     ) -> bool:
-        """Hand a partition on to `heir`, with the reason; return whether another broker has it."""
+        """Hand a partition on to `heir`, for the reason `why`; return whether another broker has it
+        then."""
         if not self._owners.may_be_handed_on(name):
             return False
         loop = asyncio.get_running_loop()

@@ -1,9 +1,9 @@
-"""What a broker does again and again, each piece apart from every other.
+"""Run a broker's periodic work in the background, each piece independently of the others.
 
-A piece is a chore and what it concerns: trimming one partition, sweeping bulk loads. One that is
-still under way is not begun again, and one that hangs holds up nobody else. An error, a bug as
-well, is counted and logged, and the piece is tried again after a pause that doubles. What goes on
-failing is logged now and then.
+A piece is a chore and its object: trimming one partition, sweeping bulk loads. A piece that is
+still running is not begun again, and a piece that hangs delays no other. If a piece fails, by a bug
+as well, the failure is counted and logged, and the piece is retried after a pause that doubles.
+Repeated failures are logged once in a while.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from octavo.protocol.codes import OctavoError
 _log = structlog.get_logger()
 PAUSE_S_MAX = 60.0
 _SAID_EVERY_S = 600.0
-"""What goes on failing is logged so often, once its pauses have grown."""
+"""How often a piece that keeps failing is logged, once its pauses have grown."""
 
 
 class _Failing(NamedTuple):
@@ -29,14 +29,14 @@ class _Failing(NamedTuple):
 
     pauses: Backoff
     pause_s: float
-    """The one under way."""
+    """The pause under way."""
     not_before_s: float
     said_s: float
-    """When it was logged last."""
+    """When its failure was logged last."""
 
 
 class Chores:
-    """All pieces of one broker. `pause_ms` is the first pause after a failure."""
+    """Run all pieces of a broker. `pause_ms` is the first pause after a failure."""
 
     def __init__(
         self,
@@ -49,18 +49,18 @@ class Chores:
         self._under_way: dict[tuple[str, Hashable], asyncio.Task[None]] = {}
         self._failing: dict[tuple[str, Hashable], _Failing] = {}
         self.failures: Counter[str] = Counter()
-        """By chore, since the start."""
+        """Failures by chore, since the start."""
 
     def begin(
         self, chore: str, of: Hashable, work: Callable[[], Coroutine[Any, Any, None]]
     ) -> None:
-        """Do it in the background, unless it is under way or failed a moment ago."""
+        """Begin a piece in the background, unless it is running or waits after a failure."""
         piece = (chore, of)
         if piece not in self._under_way and self._may_run(piece):
             self._under_way[piece] = self._spawn(self._do(piece, work))
 
     def has_failed(self, chore: str, of: Hashable) -> bool:
-        """Whether it failed last time."""
+        """Whether the piece failed last time."""
         return (chore, of) in self._failing
 
     def _may_run(self, piece: tuple[str, Hashable]) -> bool:
@@ -68,7 +68,7 @@ class Chores:
         return failing is None or self._loop.time() >= failing.not_before_s
 
     def keep_only(self, chore: str, of: Iterable[Hashable]) -> None:
-        """What failed of anything else is forgotten: it is no longer ours."""
+        """Forget failures of this chore for all other objects: they are no longer ours."""
         if any(name == chore for name, _ in self._failing):
             kept = set(of)
             self._failing = {
@@ -78,7 +78,7 @@ class Chores:
             }
 
     async def close(self) -> None:
-        """Break off what is under way."""
+        """Cancel all running pieces, and wait until they have ended."""
         tasks = tuple(self._under_way.values())
         for task in tasks:
             task.cancel()

@@ -1,6 +1,6 @@
 """The states of a partition at one broker, and the state that follows each event. Pure.
 
-`TABLE` is the whole rule; an event that it does not have for a state cannot happen in it.
+`TABLE` is the whole rule: if it has no row for a state and an event, the event cannot happen then.
 
     given by its owner    AWAY ── PREPARE ─▶ PREPARED ── CLAIM ─▶ CLAIMING
     claimed               AWAY ── CLAIM ─▶ CLAIMING ── OPENED ─▶ SERVING      TAKEN: AWAY
@@ -10,9 +10,9 @@
                           HANDED ── RELEASED ─▶ FREED ── SETTLED ─▶ AWAY      TAKE_BACK: CLAIMING
 
 The ephemeral record of a partition says which broker should serve it. A broker must not claim a
-record that it is releasing: the release would delete the claim. So a release has states of its own
-(`RELEASING`, `HANDED`), and a claim is possible in the others only. That two brokers that believe
-to be the owner cannot both store is not decided here but by the fencing of ledgers.
+record that it is releasing, because the release would delete the claim. So `RELEASING` and `HANDED`
+are states in which no claim is possible. These states do not prevent two brokers from storing
+messages when both believe they are the owner: fencing of the ledgers prevents that.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from collections.abc import Callable, Mapping
 
 
 class State(enum.Enum):
-    """Of one partition at one broker."""
+    """The state of a partition at a broker."""
 
     AWAY = "away"
-    """Nothing of it is here: another broker owns it, or no broker does."""
+    """Not here: another broker owns it, or no broker does."""
     PREPARED = "prepared"
-    """Its owner is about to hand it to this broker, which has made the ledgers for it."""
+    """Its owner is about to hand it to this broker, which has made ledgers for it."""
     CLAIMING = "claiming"
-    """This broker tries to claim its record and to open it, until it is open or another's."""
+    """This broker tries to claim and open it, until it is open or another broker has it."""
     SERVING = "serving"
     """It is open here."""
     OFFERED = "offered"
-    """It is open here, while the broker that shall have it makes ready."""
+    """It is open here while its heir prepares."""
     YIELDING = "yielding"
-    """It is being closed for the broker that is ready for it."""
+    """It is being closed for the heir, which is prepared."""
     CLOSING = "closing"
     """It is being closed, for an unload or because this broker stops."""
     HANDED = "handed"
-    """It is closed, its record is being released, and the broker that is ready is to claim it."""
+    """It is closed, its record is being released, and the heir is to claim it."""
     FREED = "freed"
-    """The same; the record has been released."""
+    """It is closed, its record has been released, and the heir is to claim it."""
     RELEASING = "releasing"
-    """It is closed, and its record is being released for whichever broker is preferred."""
+    """It is closed, and its record is being released for the preferred broker."""
 
 
 class Event(enum.Enum):
@@ -97,15 +97,15 @@ TABLE: Mapping[tuple[State, Event], State] = {
 }
 
 HERE = frozenset((S.CLAIMING, S.SERVING, S.OFFERED, S.YIELDING, S.CLOSING))
-"""It is open here or about to be, and has not been closed yet."""
+"""The partition is open here or being opened, and has not been closed yet."""
 ON_ITS_WAY = frozenset((S.OFFERED, S.YIELDING, S.HANDED, S.FREED))
-"""It goes from here to another broker."""
+"""The partition is being handed on to another broker."""
 _RELEASES = frozenset((S.HANDED, S.RELEASING))
-"""Its record is being released."""
+"""The record of the partition is being released."""
 
 
 def after(state: State, event: Event) -> State:
-    """Return the state that follows. Raises `AssertionError` if the event cannot happen in it."""
+    """Return the next state. Raises `AssertionError` if the event cannot happen in this state."""
     try:
         return TABLE[state, event]
     except KeyError:
@@ -118,7 +118,7 @@ def may(state: State, event: Event) -> bool:
 
 
 def begins_release(before: State, then: State) -> bool:
-    """Whether the release of the record begins between these two states."""
+    """Whether a release of the record begins with this change of state."""
     return then in _RELEASES and before not in _RELEASES
 
 
@@ -139,13 +139,13 @@ WAITS: Mapping[State, str] = {
     S.FREED: "is being handed on by this broker",
     S.RELEASING: "is being released by this broker",
 }
-"""Why a call has to wait in these states."""
+"""Why a call must wait in these states, for its error message."""
 
 
 def known_route(state: State, *, has_successor: bool) -> Route | None:
-    """Where a call goes as far as this broker's own state tells; `None`: the record must be read.
+    """Return where a call goes by this broker's own state; None: read the owner's record first.
 
-    `has_successor`: a broker is ready for the partition and knows how it ends.
+    `has_successor`: an heir is prepared for the partition and knows how it ends.
     """
     if state in HERE:
         return Route.HERE
@@ -164,18 +164,19 @@ def route(
     is_left: bool,
     is_stopping: bool,
 ) -> Route:
-    """Return where a call goes, by the broker that the record names as the owner.
+    """Return where a call goes, given the owner that the record names.
 
-    `is_forwarded`: another broker sent the call here, because it takes this one for the owner; it
-    is claimed whatever the preference, or two brokers could send a call to and fro. `is_left`: a
-    living broker has just released the record for one that it has asked.
+    `is_forwarded`: another broker sent the call because it takes this broker for the owner. The
+    partition is then claimed whatever the preference, so that two brokers cannot send a call back
+    and forth. `is_left`: a living broker has just released the record for an heir that it has
+    asked.
     """
     if owner is not None and owner != own:
         return Route.OWNER
     if is_stopping or state in WAITS:
         return Route.WAIT
-    # A record that names this broker and is not being released is left over from a release that
-    # failed: no other broker can open the partition as long as this one's session lives.
+    # A record that names this broker, and is not being released, is left over from a release that
+    # failed. No other broker can open the partition while this broker's session lives.
     if owner is None and not is_forwarded:
         if preferred() != own:
             return Route.PREFERRED

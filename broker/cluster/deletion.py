@@ -1,22 +1,24 @@
-"""The driver of deletions: what makes a topic be gone, for all brokers, before anybody is told so.
+"""Delete topics: the topic is gone for all brokers before any client is told so.
 
     1. claim the topic's changes             one broker changes a topic at a time
-    2. mark the topic's record               from here on nobody opens a partition of it anew
+    2. mark the topic's record               from here on no broker opens a partition of it again
     3. mark its partitions' records          from here on no owner can name another ledger
     4. tell all brokers to let it go         without waiting for any watch
-    5. recover its open ledgers              an owner that has not heard gets no ack any more
-    6. wait until no owner's claim stands    released, or its session is over: nobody serves it
+    5. recover its open ledgers              an owner that has not heard gets no further ack
+    6. wait until no owner's claim stands    it is released, or the owner's session is over
     7. remove ledgers, then records, the topic's own last
 
-What somebody makes below the topic's path when all of it is gone (a subscription, a record that an
-opener makes whose session is over) stands below a path without a record. A sweep puts one there, by
-compare-and-set, of a topic that is being deleted; from then on it is a deletion like any other. So
-is a fork that its maker has left half done. Ledgers that forks have, too, stay (log/referrers.py).
-The folder above the owners goes only while nobody owns anything in it, which the store sees to.
+A late writer can make a record below the topic's path after step 7: a client a subscription, or an
+opener whose session is over a partition. Such a record lies below a path without a topic record. A
+sweep creates a topic record there, by compare-and-set, marked as being deleted; from then on it is
+a deletion like any other. A fork that its maker left half done is deleted in the same way. Ledgers
+that forks share stay (log/referrers.py). The folder of the owner records is removed only while it
+is empty; the store checks that.
 
-Everything is of one incarnation: of a topic that was made since, nothing is touched. A crash
-anywhere leaves a marked topic, which whoever meets it finishes: a repeated deletion, a creation,
-and the sweep of some broker. What cannot be reached keeps the deletion going, never ends it.
+Everything concerns one incarnation: a topic that was made since under the same name is not touched.
+A crash at any point leaves a marked topic, and the next broker that meets it finishes the deletion:
+by a repeated deletion, a creation, or a sweep. If a server cannot be reached, the deletion retries
+until it can.
 """
 
 from __future__ import annotations
@@ -63,11 +65,11 @@ _AT_ONCE = 64
 _PAUSE_S = 0.02
 _PAUSE_S_MAX = 1.0
 _LEFTOVER = "leftover"
-"""The incarnation of what nobody knows the topic of. Those of topics begin otherwise."""
+"""The incarnation of remains whose topic is unknown. A topic's own incarnation never looks so."""
 
 TellAll = Callable[[TopicName, str, frozenset[bytes]], Coroutine[Any, Any, frozenset[int]]]
-"""Has every broker let the topic of this incarnation go, those with these claims among them; the
-partitions that were served, by the word of those who served them. Takes a bounded time."""
+"""Tells every broker, including the brokers with these claims, to let this incarnation go. Returns
+the partitions whose owners answered that they served them until now. Takes a bounded time."""
 
 
 class _Job:
@@ -87,7 +89,7 @@ class _Marked(NamedTuple):
 
 
 class Deletions:
-    """Deletes topics, and finishes what others have left half done."""
+    """Delete topics, and finish deletions that other brokers left half done."""
 
     def __init__(
         self,
@@ -114,7 +116,7 @@ class Deletions:
         self._taken_up: dict[TopicName, asyncio.Task[None]] = {}
 
     def start(self, value: bytes) -> None:
-        """`value` is what our claims say."""
+        """Set the value that our claims write."""
         self._value = value
 
     def _pauses(self) -> Backoff:
@@ -122,11 +124,11 @@ class Deletions:
 
     @contextlib.asynccontextmanager
     async def alone(self, name: TopicName) -> AsyncIterator[Callable[[], None]]:
-        """While entered, no other broker changes or deletes the topic: versions mean what they say.
+        """While entered, no other broker changes or deletes the topic.
 
-        Without it a topic that is deleted and made again between a look and a write might have the
-        same version both times. Call what it gives before each write: it raises `SessionExpired`
-        when the claim is gone. Waits as long as it takes.
+        Without this claim, a topic that is deleted and made again between a read and a write could
+        have the same version both times. Call the function that it yields before each write: it
+        raises `SessionExpired` when the claim is gone. Waits without a limit for the claim.
         """
         path = changes_path(*name)
         lock = self._locks.setdefault(name, asyncio.Lock())
@@ -144,13 +146,15 @@ class Deletions:
 
             yield check
         finally:
-            # A task of its own: cancelling us must not leave the claim standing, and nobody has to
-            # wait for it. Who wants the topic next waits for the lock; another broker asks again.
+            # A separate task, so that a cancelled caller does not leave the claim behind, and no
+            # caller waits for the release. The next change of this topic here waits for the lock;
+            # another broker claims again.
             self._spawn(self._release(path, lock))
 
     async def _release(self, path: str, lock: asyncio.Lock) -> None:
         try:
-            # A claim whose reply was not waited for stands too, and nobody knows of it.
+            # A claim whose reply was not awaited may stand, too, although `held` does not know of
+            # it.
             if self._ownership.held(path) or (await self._ownership.claim(path, self._value)).held:
                 await self._ownership.release(path)
         except OctavoError as error:
@@ -161,7 +165,7 @@ class Deletions:
     async def finish(self, name: TopicName, incarnation: str) -> None:
         """Return when this incarnation of the topic is gone.
 
-        Raises `TopicDeleting` when that takes too long; it goes on all the same.
+        Raises `TopicDeleting` after `deletion_wait_ms`; the deletion continues in the background.
         """
         job = self._jobs.get((name, incarnation))
         if job is None:
@@ -177,9 +181,9 @@ class Deletions:
             )
 
     def take_up(self, name: TopicName) -> None:
-        """Have finished what somebody has left: a deletion, or a fork that nobody makes any more.
+        """Finish in the background an abandoned deletion, or remove an abandoned fork.
 
-        One that is still being made is waited for, and stays.
+        If the fork is still being made, wait for its maker and keep it.
         """
         if name not in self._taken_up:
             task = self._taken_up[name] = self._spawn(self._look_after(name))
@@ -192,7 +196,7 @@ class Deletions:
             _log.info("deletion_not_taken_up", topic=str(name), reason=str(error))
 
     async def sweep(self, mine: Callable[[TopicName], bool]) -> None:
-        """Finish the deletions that others began, of the topics that are `mine` to look at."""
+        """Finish deletions that other brokers began, for the topics that are `mine` to check."""
         for namespace in await self._records.list_namespaces():
             folders = await self._records.list_owners_folders(namespace)
             topics = await self._records.list_topics(namespace)
@@ -224,7 +228,10 @@ class Deletions:
         await self.finish(name, record.identity)
 
     async def _give_up_fork(self, name: TopicName, incarnation: str) -> bool:
-        """Mark a fork whose maker is gone before it was whole. False: it is whole by now."""
+        """Mark an incomplete fork whose maker is gone, so that it is deleted.
+
+        False: nothing was marked, because the fork is complete, gone, or still being changed.
+        """
         try:
             wait_s = self._config.deletion_wait_ms / 1000
             async with asyncio.timeout(wait_s), self.alone(name) as check:
@@ -243,7 +250,7 @@ class Deletions:
             try:
                 await self._delete(name, incarnation, job)
                 return
-            except Exception as error:  # a bug must not leave it half done in silence either
+            except Exception as error:  # a bug is retried, too, and logged
                 reason = str(error) if isinstance(error, OctavoError) else repr(error)
                 bug = None if isinstance(error, OctavoError) else error
                 job.waits_for = reason
@@ -258,7 +265,7 @@ class Deletions:
             except RecordNotFound:
                 return
             if record.identity != incarnation:
-                return  # somebody else finished it, and another one was made since
+                return  # another broker finished it, and a new topic was made since
             if not record.deleting:
                 check()
                 await self._records.write_topic(*name, replace(record, deleting=True), version)
@@ -270,7 +277,7 @@ class Deletions:
                 lambda n: self._mark(name.partition(n), incarnation, check),
                 _AT_ONCE,
             )
-            # A claim that is not seen after this is newer than the marks.
+            # A claim that is not seen after this sync is newer than the marks.
             await self._records.sync()
             owners = await self._owners(name, numbers)
             served = await self._tell_all(name, incarnation, frozenset(owners.values()))
@@ -286,7 +293,7 @@ class Deletions:
     async def _mark(
         self, name: PartitionName, incarnation: str, check: Callable[[], None]
     ) -> _Marked:
-        """Step 3, also where there is no record yet: an opening under way would make one."""
+        """Step 3; also makes missing records, because an opening under way would create them."""
         while True:
             check()
             try:
@@ -305,7 +312,8 @@ class Deletions:
                 )
 
     async def _fence(self, marked: _Marked, served: frozenset[int]) -> None:
-        """Step 5. By an owner's own word that it serves the partition no more it need not be."""
+        """Step 5. A failure is ignored if the owner has answered that it no longer serves the
+        partition."""
         wanted = [segment.ledger_id for segment in marked.record.ledgers if segment.count is None]
         if marked.record.state_ledger is not None:
             wanted.append(marked.record.state_ledger)
@@ -322,7 +330,7 @@ class Deletions:
     async def _until_let_go(
         self, name: TopicName, incarnation: str, owners: dict[int, bytes], job: _Job
     ) -> None:
-        """Step 6."""
+        """Step 6: tell the owners repeatedly until no claim stands."""
         pauses = self._pauses()
         while owners := await self._owners(name, owners):
             job.waits_for = f"the owners of its partitions {[*owners][:8]} have not let go yet"
@@ -330,14 +338,15 @@ class Deletions:
             await self._tell_all(name, incarnation, frozenset(owners.values()))
 
     async def _owners(self, name: TopicName, numbers: Iterable[int]) -> dict[int, bytes]:
-        """The claims that stand."""
+        """Return the owners' claims that stand, by partition."""
         asked = sorted(numbers)
         paths = [owner_path(*name.partition(number)) for number in asked]
         found = await each_of(paths, self._ownership.owner, _AT_ONCE)
         return {number: owner for number, owner in zip(asked, found, strict=True) if owner}
 
     async def _remove(self, marked: _Marked, check: Callable[[], None]) -> None:
-        """Step 7. The record goes after the ledgers that it names, so that none is forgotten."""
+        """Do step 7 for a partition. The record goes after the ledgers that it names, so none is
+        forgotten."""
         name, record, version = marked
         while True:
             mine = referrer_of(name, record.incarnation)
@@ -350,14 +359,14 @@ class Deletions:
             check()
             try:
                 return await self._records.delete_partition(*name, version)
-            except VersionConflict:  # a job changed its part of it meanwhile
+            except VersionConflict:  # a job changed its part of the record meanwhile
                 record, version = await self._records.read_partition(*name)
             except RecordNotFound:
                 return None
 
 
 def _own_ledgers(record: PartitionRecord) -> Iterable[int]:
-    """Those that no other partition ever names."""
+    """Yield the partition's ledgers that no other partition can share."""
     if record.state_ledger is not None:
         yield record.state_ledger
     yield from compacted_ledgers(record)

@@ -1,18 +1,19 @@
-"""The driver of forks: a new topic that begins with another one's ledgers, without copying any.
+"""Make forks: new topics that begin with another topic's ledgers, without copying them.
 
     1. claim the fork's name                    one broker changes a topic at a time
-    2. make its topic's record, not yet `made`  the name is taken; nobody opens a partition of it.
-                                                Beside 1, and looked at again under the claim
-    3. per partition: read the source's record, and refer to each ledger that lies before the
-       fork, for the source too                 from here on neither's going deletes one
-    4. read the source's record again           the ledgers are there, so it saw us refer, or will
-    5. make the fork's partition's record
-    6. have the topic's record say `made`       from here on it is a topic like any other
+    2. make its topic record, not yet `made`    the name is taken; no broker opens its partitions.
+                                                Runs parallel to 1; checked again under the claim
+    3. per partition: read the source's record, and refer to each ledger before the fork's point,
+       for the source too                       from here on, deleting either topic keeps them
+    4. read the source's record again           the ledgers are there, so the source has seen the
+                                                referrers, or will see them
+    5. make the record of the fork's partition
+    6. set `made` in the topic's record         from here on it is a topic like any other
 
-Offsets stay what they are. Subscriptions, producers' sequences and the compacted view are not taken
-over. A crash before 6 leaves a topic that is not made: a sweep deletes it (cluster/deletion.py),
-as does whoever wants the name; another one takes its referrers out (log/shared_ledgers.py). No data
-are read or written.
+Offsets stay the same. Subscriptions, producers' sequences and the compacted view are not taken
+over. A crash before step 6 leaves an incomplete topic: a sweep deletes it (cluster/deletion.py), or
+the next creation under that name does. Another sweep removes its referrers (log/shared_ledgers.py).
+No message data are read or written.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ _CHANGE_WAIT_S = 10.0
 
 
 class OwnersPoint(NamedTuple):
-    """What a partition's owner has said: where to fork, good while the record is at `epoch`."""
+    """Where to fork a partition, by its owner's word; valid while its record is at `epoch`."""
 
     epoch: int
     point: ForkPoint
 
 
 class Forks:
-    """Forks topics."""
+    """Fork topics."""
 
     def __init__(
         self,
@@ -83,11 +84,11 @@ class Forks:
         *,
         for_stream: bool = False,
     ) -> TopicInfo:
-        """Fork `source` at these points, one for each partition, as `name`. `for_stream`: it is to
-        become a durable stream.
+        """Fork `source` as `name` at these points, one for each partition.
 
-        Raises `InvalidSettings`, `TopicExists`, `TooManyForks`, `TopicNotFound` when the source is
-        gone, and `ForkDisturbed`: nothing is left of it, ask again.
+        `for_stream`: the fork is to become a durable stream. Raises `InvalidSettings`,
+        `TopicExists`, `TooManyForks`, `TopicNotFound` when the source is gone, and `ForkDisturbed`,
+        after which nothing is left of the fork and the client can ask again.
         """
         check_not_internal(name)
         if name.namespace != source.name.namespace:
@@ -150,7 +151,7 @@ class Forks:
     async def _begin(
         self, name: TopicName, record: TopicRecord, stack: contextlib.AsyncExitStack
     ) -> Callable[[], None]:
-        """Claim the name, for as long as `stack` is open, and make the topic's record."""
+        """Claim the name for as long as `stack` is open, and make the topic's record."""
 
         async def created() -> bool:
             try:
@@ -164,7 +165,8 @@ class Forks:
         check: Callable[[], None]
         check, is_new = await all_of(works)
         check()
-        # Without the claim somebody may have deleted it again, or was still deleting another one.
+        # The record was made without the claim, so another broker may have deleted it since, or may
+        # have been deleting an earlier topic.
         if is_new:
             await self._standing(name, record.identity)
         elif not await created():
@@ -173,7 +175,8 @@ class Forks:
         return check
 
     async def _check_stands(self, name: TopicName) -> None:
-        """Raises `TopicDeleting` for a topic that is about to go, or that nobody makes any more."""
+        """Raise `TopicDeleting` if the topic is being deleted, or is a fork that was left
+        incomplete."""
         try:
             record, _ = await self._records.read_topic(*name)
         except RecordNotFound:
@@ -186,14 +189,14 @@ class Forks:
             )
 
     async def _standing(self, name: TopicName, incarnation: str) -> int:
-        """The version of the fork's record, which is as it was made."""
+        """Return the version of the fork's record. Raises `ForkDisturbed` if it was deleted."""
         found, version = await self._records.read_topic(*name)
         if found.identity != incarnation or found.deleting:
             raise ForkDisturbed(f"topic {name} was deleted while it was being made; ask again")
         return version
 
     async def _give_up(self, name: TopicName, incarnation: str) -> None:
-        """It is not made; when this fails, a sweep does it."""
+        """Delete the incomplete fork; if that fails, a sweep does it later."""
         with contextlib.suppress(OctavoError):
             record, version = await self._records.read_topic(*name)
             if record.identity == incarnation and not record.stands:
@@ -205,7 +208,7 @@ class Forks:
     async def _share(
         self, source: TopicInfo, name: TopicName, incarnation: str, number: int, at: OwnersPoint
     ) -> None:
-        """Steps 3 to 5 of one partition."""
+        """Do steps 3 to 5 for one partition."""
         ledger_list = await self._source(source, number, at)
         pair = (
             referrer_of(source.name.partition(number), source.incarnation),
@@ -225,12 +228,13 @@ class Forks:
         partition = name.partition(number)
         try:
             await self._records.create_partition(*partition, record)
-        except RecordExists:  # an opening that came too late for the deletion of an earlier topic
+        except RecordExists:  # left by an opening that outlived an earlier topic
             _, version = await self._records.read_partition(*partition)
             await self._records.write_partition(*partition, record, version, guard=incarnation)
 
     async def _source(self, source: TopicInfo, number: int, at: OwnersPoint) -> LedgerList:
-        """The source's ledgers before the fork. Raises when they cannot be had (any more)."""
+        """Return the source's ledgers before the fork's point. Raises if they cannot be shared (any
+        more)."""
         try:
             record, _ = await self._records.read_partition(*source.name.partition(number))
         except RecordNotFound:

@@ -1,4 +1,4 @@
-"""Brokers that were live and are no more: remembered for an hour, so that people see them. Pure."""
+"""Remember for an hour which brokers were live and are gone, so that people see them. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class GoneBroker(NamedTuple):
 
     info: BrokerInfo
     since_s: float
-    """Steady time at which it was missed first."""
+    """Steady time at which it was first missed."""
 
 
 class GoneBrokers:
-    """The brokers that one broker misses since its start. A broker that comes back is forgotten."""
+    """The brokers that this broker has missed since its start; a broker that returns is dropped."""
 
     def __init__(self) -> None:
         self._gone: dict[str, GoneBroker] = {}
@@ -28,7 +28,7 @@ class GoneBrokers:
     def follow(
         self, before: Mapping[str, BrokerInfo], live: Mapping[str, BrokerInfo], now_s: float
     ) -> None:
-        """Learn that `live` are there where `before` were."""
+        """Update the missing brokers: `before` were live, and now `live` are."""
         for name in live:
             self._gone.pop(name, None)
         for name, info in sorted(before.items()):
@@ -38,7 +38,7 @@ class GoneBrokers:
             del self._gone[next(iter(self._gone))]
 
     def at(self, now_s: float) -> list[GoneBroker]:
-        """List the brokers that are missing for less than an hour, by id."""
+        """List the brokers missing for less than an hour, by id."""
         for name, one in tuple(self._gone.items()):
             if now_s - one.since_s > REMEMBERED_S:
                 del self._gone[name]

@@ -1,4 +1,4 @@
-"""What one broker tells another to which it hands a partition on: first that it will, then how.
+"""Messages from an owner to the heir of a partition: first that it comes, then how it ends.
 
     owner                                    heir
     serves    ── Foretold ─────────────▶     makes its ledgers, knows the topic
@@ -7,8 +7,9 @@
               ── Handed, with the end ──▶     claims, looks, one compare-and-set, serves
               ◀────────────── it serves ──
 
-If the heir does not answer the first call, nothing was closed. If anything goes wrong after that,
-it is a take-over like any other: the partition is unowned, and whoever claims it recovers it.
+If the heir does not answer the first message, the owner has not closed anything. If a later step
+fails, it is a take-over like any other: the partition is free, and the broker that claims it
+recovers it.
 """
 
 from __future__ import annotations
@@ -21,22 +22,23 @@ from octavo.broker.types import BrokerInfo, PartitionName
 
 
 class Handed(NamedTuple):
-    """What the heir is told once the partition is released for it."""
+    """Tells the heir that the partition has been released for it."""
 
     incarnation: str
-    """Of the topic."""
+    """The topic's incarnation."""
     placed: bool = False
-    """It is given on purpose, whatever the preference says: it stays until that broker goes."""
+    """Whether it is given on purpose: then it stays while the heir lives, whatever the preference.
+    """
     end: PartitionEnd | None = None
-    """How it was left; None: find out."""
+    """How the partition ends; None: the heir has to find out."""
     by: str = ""
     """The id of the broker that hands it on."""
     why: str = ""
-    """Its reason, in words."""
+    """That broker's reason, in words."""
 
 
 AskHeir = Callable[[BrokerInfo, PartitionName, Handed], Awaitable[None]]
-"""Has another broker claim and open a partition that was released for it; returns when it serves.
-Raises what a call to another broker does."""
+"""Asks another broker to claim and open a partition released for it; returns when it serves. Raises
+what a call to another broker raises."""
 ForetellHeir = Callable[[BrokerInfo, PartitionName, Foretold], Awaitable[None]]
-"""Has another broker make ready for a partition; returns when it is. Raises the same."""
+"""Asks another broker to prepare for a partition; returns when it has. Raises the same errors."""

@@ -1,13 +1,13 @@
-"""May a ledger be recovered for somebody outside? Not while a broker that lives writes it.
+"""Refuse to recover a ledger for a caller while a live broker writes it.
 
-Recovery fences: whoever writes the ledger gets no further ack. For a ledger of a partition that is
-served that is an outage of the topic, as long as somebody repeats it. A ledger is in use when its
-own metadata says for which partition it was made, that partition's record names it, or may yet
-(log/leftover.py), and an owner's claim stands, which ends with the owner's session. The recovery of
-every other ledger harms nobody but costs reads of all that it holds, so it is limited.
+Recovery fences: the writer of the ledger gets no further ack. For a ledger of a served partition,
+that is an outage of the topic for as long as callers repeat it. A ledger is in use when all of this
+holds: its metadata says for which partition it was made; that partition's record names it, or may
+yet name it (log/leftover.py); and an owner's claim stands, which ends with the owner's session.
+Recovering any other ledger only costs reads of all its entries, so the number is limited.
 
-What is decided here is a courtesy to the topic. Safety does not lean on it: recovering a ledger is
-right at any time.
+This check only protects the topic's availability. Safety does not depend on it: recovering a ledger
+is correct at any time.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _UNKNOWN = "a broker that does not say its name"
 
 
 class User(NamedTuple):
-    """Who writes a ledger: the partition that it is for, and that one's living owner."""
+    """The user of a ledger: the partition that it was made for, and its live owner."""
 
     partition: PartitionName
     owner: str
 
 
 def writes(ledger_id: int, custom: Mapping[str, bytes], record: PartitionRecord) -> bool:
-    """Whether whoever owns the partition with this record has the ledger, or may yet name it."""
+    """Whether the owner of the partition with this record has the ledger, or may yet name it."""
     if ledger_id in named_ledgers(record):
         return True
     label = label_of(custom)
@@ -54,7 +54,7 @@ def writes(ledger_id: int, custom: Mapping[str, bytes], record: PartitionRecord)
 
 
 async def user_of(store: MetadataStore, ledger: LedgerMetadata) -> User | None:
-    """Who writes the ledger, if it is in use. Raises `MetadataUnavailable`."""
+    """Return the user of the ledger, if it is in use. Raises `MetadataUnavailable`."""
     partition = partition_of(ledger.custom)
     if ledger.state is LedgerState.CLOSED or partition is None:
         return None
@@ -71,7 +71,10 @@ async def user_of(store: MetadataStore, ledger: LedgerMetadata) -> User | None:
 
 
 def in_use(ledger: LedgerMetadata, user: User, way_out: str) -> LedgerInUse:
-    """What is said to who wants such a ledger recovered. `way_out` is how to do it all the same."""
+    """Return the error for a caller that wants such a ledger recovered.
+
+    `way_out` tells the caller how to force it.
+    """
     return LedgerInUse(
         f"ledger {ledger.ledger_id} is in use: {user.owner}, which is alive, owns {user.partition} "
         "and writes it. Recovering it would stop that topic for a moment and mend nothing; when "
@@ -81,7 +84,7 @@ def in_use(ledger: LedgerMetadata, user: User, way_out: str) -> LedgerInUse:
 
 
 class RecoveryDoor:
-    """How many recoveries one broker makes for callers. Times are in seconds, of any clock."""
+    """Limit the recoveries that a broker makes for callers. Times are in seconds, of any clock."""
 
     def __init__(self) -> None:
         self._inside = 0
@@ -94,7 +97,7 @@ class RecoveryDoor:
 
     @contextlib.contextmanager
     def entered(self, now_s: float) -> Iterator[None]:
-        """While one is under way. Raises `TooManyRecoveries`."""
+        """Count one recovery while the block lasts. Raises `TooManyRecoveries`."""
         if self._inside >= RECOVERIES_AT_ONCE:
             raise TooManyRecoveries(
                 f"{self._inside} recoveries are under way for others; at most "
@@ -116,7 +119,7 @@ class RecoveryDoor:
             self._inside -= 1
 
     def force(self, now_s: float) -> None:
-        """Before one of a ledger that is in use. Raises `TooManyRecoveries`."""
+        """Admit a forced recovery of a ledger in use. Raises `TooManyRecoveries`."""
         wait_s = self._forced_s + FORCED_EVERY_S - now_s
         if wait_s > 0:
             raise TooManyRecoveries(

@@ -1,19 +1,21 @@
-"""Topics and subscriptions that nobody uses any more, where their policy says that such go.
+"""Delete topics and subscriptions that no client uses any more, if their policy says so.
 
-A topic goes when all of this holds: its `delete_when_inactive` is over since it was made; it has no
-subscription; and for each of its partitions the owner says that nobody has published, read or asked
-for anything for so long, counted since that owner serves it. Then the owners are asked again, and
-serve nothing for a moment: a publish that comes at the very end is refused and comes back, and is
-never acked into a topic that goes. Whatever fails, or is used meanwhile, leaves all as it was.
+A topic is deleted when all of this holds: `delete_when_inactive` has passed since it was made; it
+has no subscription; and the owner of each partition says that for this time, and since it began to
+serve, no client has published, read or asked for anything. Then the owners are asked twice more,
+and refuse all calls for a moment: a late publish is refused and the client retries, so it is never
+acked into a topic that is about to go. If an answer fails, or a client uses the topic meanwhile,
+nothing is deleted.
 
-A durable subscription goes by `subscription_expiry` in the same way: no owner has seen a receive,
-an ack, a seek or a lease for so long (subscriptions/uses.py), whatever is unacked. Where dead
-letters and retries of other subscriptions lie it never does. One that is not durable lives as long
-as somebody uses it, whatever the topic says: it goes so after `non_durable_expiry_ms`. No state
-ledger names it, so a new owner of the first partition asks once which ones there are.
+A durable subscription is deleted by `subscription_expiry` in the same way: for this time no owner
+has seen a receive, an ack, a seek or a lease (subscriptions/uses.py), whatever is unacked. A
+subscription that keeps dead letters or retries of others is never deleted so. A non-durable
+subscription goes after `non_durable_expiry_ms` without use, whatever the topic's policy says. State
+ledgers do not name it, so a new owner of partition 0 first asks which subscriptions exist.
 
-Promises: a topic with a subscription, a producer, a reader at a broker, or a message younger than
-that is not deleted. Readers past the brokers, Spark among them, are not seen.
+Promises: a topic is not deleted if it has a subscription, a producer, a reader at a broker, or a
+message younger than its policy's time. Readers that bypass the brokers, such as Spark, are not
+seen.
 """
 
 from __future__ import annotations
@@ -35,11 +37,12 @@ _log = structlog.get_logger()
 _RETIRED_S = 10.0
 """How long owners serve nothing of a topic that is about to be deleted."""
 AskUnused = Callable[[Owner, PartitionName, int, float, str], Awaitable[bool]]
-"""Asks another owner what `Partition.is_unused` says; with the name of a subscription, of that."""
+"""Asks another owner for `Partition.is_unused`; with a subscription's name, whether that is unused.
+"""
 
 
 class Inactive:
-    """Of one broker: for the topics whose first partition it serves."""
+    """Delete inactive topics and subscriptions whose partition 0 this broker serves."""
 
     def __init__(
         self,
@@ -55,10 +58,10 @@ class Inactive:
         self._deletion_time = deletion_time
         self._non_durable_ms = non_durable_expiry_ms
         self.ask: AskUnused | None = None
-        """Set by whoever connects brokers with one another."""
+        """Set when brokers are connected with each other."""
 
     def is_due(self, partition: Partition) -> bool:
-        """Whether its topic is to be looked at. Costs nothing."""
+        """Whether the topic of this partition should be checked. Costs nothing."""
         span_ms = self._span_ms(partition)
         return (
             partition.name.partition == 0 and span_ms is not None and partition.is_unused(span_ms)
@@ -68,7 +71,8 @@ class Inactive:
         return partition.settings.policies.inactive_ms
 
     async def look(self, partition: Partition) -> None:
-        """Delete the topic of this partition, if nobody uses it. Raises what asking raises."""
+        """Delete the topic of this partition if no client uses it. Raises what asking owners
+        raises."""
         name, span_ms = partition.name.topic_name, self._span_ms(partition)
         info = await self._topics.newest(name)
         time = self._deletion_time()
@@ -77,26 +81,26 @@ class Inactive:
         if time.doubt or time.now_ms - info.created_ms < span_ms:
             return
         for retire_s in (0.0, _RETIRED_S, _RETIRED_S):
-            # The last time to see whether anybody came while others were being asked.
+            # Ask twice more, because a client may have come while other owners were being asked.
             if not await self._is_unused(name, info.settings.partitions, span_ms, retire_s):
                 return
         await self._topics.delete(name, info.incarnation)
         _log.warning("inactive_topic_deleted", topic=str(name), unused_ms=span_ms)
 
     def expires(self, partition: Partition) -> bool:
-        """Whether subscriptions of its topic are to be looked at. Costs little."""
+        """Whether subscriptions of the topic should be checked. Costs little."""
         return partition.name.partition == 0 and (
             not partition.knows_subscriptions
             or any(partition.unused_subscriptions(*one) for one in self._spans(partition))
         )
 
     def _spans(self, partition: Partition) -> list[tuple[int, bool]]:
-        """After how long subscriptions go, and whether that is said of durable ones."""
+        """Return each time in ms after which subscriptions expire, with whether durable ones do."""
         span_ms = partition.settings.policies.subscription_expiry_ms
         return [(self._non_durable_ms, False)] + ([] if span_ms is None else [(span_ms, True)])
 
     async def expire(self, partition: Partition) -> None:
-        """Delete the subscriptions of this partition's topic that nobody uses. Raises what asking
+        """Delete the unused subscriptions of this partition's topic. Raises what asking owners
         raises."""
         name = partition.name.topic_name
         info = await self._topics.newest(name)

@@ -1,9 +1,9 @@
-"""Finds ledgers that nobody names any more, and removes them; the rule is in log/leftover.py.
+"""Find ledgers that no record names any more, and remove them; log/leftover.py has the rule.
 
-Each sweep looks at some of all ledgers and goes on behind them the next time, so it costs the same
-however many there are. Each broker removes what belongs to the topics that it is preferred for, by
-the ledgers' own labels: of topics that are gone, too. Nothing but suspicions is kept, and losing
-them costs time. Two brokers that take a topic for theirs do no harm.
+Each sweep checks some of all ledgers, and the next sweep continues after them, so a sweep costs the
+same however many there are. By the label of a ledger, each broker removes ledgers of the topics
+that it is preferred for, including topics that are gone. Only suspicions are kept between sweeps,
+and losing them only costs time. It does no harm if two brokers check the same topic.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from octavo.metadata.topics import PartitionRecord, TopicRecord, TopicStore
 _log = structlog.get_logger()
 _AT_ONCE = 16
 _LOOKED_AT_MAX = 2_000
-"""Ledgers that one sweep looks at, besides suspects."""
+"""Limit of ledgers that a sweep checks, besides suspects."""
 _SUSPECTS_MAX = 1_000
-"""With so many no new ones are looked for."""
+"""With this many suspects, a sweep checks no other ledgers."""
 
 _Records = tuple[TopicRecord | None, PartitionRecord | None]
 
 
 class Leftovers:
-    """Sweeps ledgers. `removed` counts since the start."""
+    """Sweep ledgers. `removed` counts the ledgers removed since the start."""
 
     def __init__(
         self,
@@ -53,10 +53,9 @@ class Leftovers:
         self.removed = 0
 
     async def sweep(self, mine: Callable[[TopicName], bool]) -> None:
-        """Look at the next ledgers, and remove what was proved twice to be left over.
+        """Check the next ledgers, and remove those found to be left over twice.
 
-        `mine`: which topics' ledgers are this broker's to remove. Raises what the metadata store
-        does.
+        `mine`: which topics' ledgers this broker may remove. Raises what the metadata store raises.
         """
         asked = await self._next()
         labels = zip(asked, await each_of(asked, self._label, _AT_ONCE), strict=True)
@@ -64,7 +63,7 @@ class Leftovers:
         for other in asked:
             if other not in ours:
                 self._suspects.acquitted(other)
-        # What is read from here on is at least as new as the ledgers are.
+        # Records that are read from here on are at least as new as the ledgers.
         await self._records.sync()
         now_s = asyncio.get_running_loop().time()
         by_partition: dict[PartitionName, list[int]] = {}
@@ -80,7 +79,7 @@ class Leftovers:
         await each_of(going, partial(self._remove, ours), _AT_ONCE)
 
     async def _next(self) -> list[int]:
-        """The suspects, and the ledgers whose turn it is."""
+        """Return the suspects, and the ledgers whose turn it is."""
         suspects = self._suspects.known
         if len(suspects) >= _SUSPECTS_MAX:
             return suspects[:_SUSPECTS_MAX]
@@ -97,7 +96,7 @@ class Leftovers:
             return None
 
     async def _read(self, name: PartitionName) -> _Records | None:
-        """None when one cannot be read: that proves nothing."""
+        """Read both records of a partition; None when one is damaged, which proves nothing."""
         topic = record = None
         try:
             with contextlib.suppress(RecordNotFound):

@@ -1,13 +1,14 @@
-"""Brings messages that this broker sends for itself into topics, wherever those are served.
+"""Send this broker's own messages to topics, wherever their partitions are served.
 
-Dead letters, and what is retried elsewhere. Each is a batch by itself, of a producer by itself, so
-one that is sent again is stored once, as long as the topic's owner remembers its producer
-(`producers_max`). A large message goes with its body, as an upload that is named for that producer:
-once, as long as the copy is kept.
+These are dead letters, and copies for retry topics. Each copy is a separate batch with its own
+producer id. So a copy that is sent twice is stored once, while the topic's owner remembers that
+producer (`producers_max`). A large message is sent with its body, as an upload named for the
+producer, and is stored once while the copy is kept.
 
-A topic that has become a durable stream takes no copy, and a compacted one takes no large message.
-Their copies go to a topic beside it, which a broker makes then (`beside`), so that nothing waits
-for ever; the figures of the subscription and `explain` name that topic.
+A topic that has become a durable stream takes no copies, and a compacted topic takes no large
+messages. Their copies go to a topic with a similar name, which a broker makes when needed
+(`beside`), so that no message waits for ever. The figures of the subscription and `explain` name
+that topic.
 """
 
 from __future__ import annotations
@@ -31,59 +32,59 @@ from octavo.protocol.records import Record, partition_for
 _log = structlog.get_logger()
 
 SENDERS_MAX = 16
-"""Partitions that have letters in memory at once, each some 4 MiB."""
+"""Limit of partitions with letters in memory at once; each takes about 4 MiB."""
 ATTEMPT_S = 40.0
-"""Longer than a publish takes before its outcome is called unknown."""
+"""Time limit of a send; longer than a publish takes before its outcome is called unknown."""
 SLOW_S = 1.0
 """A topic for which an attempt failed after this time is doubtful until one succeeds."""
 LARGE_AT_ONCE = 2
-"""Large messages that a broker copies at once, each some 8 MiB of memory."""
+"""Limit of large messages copied at once; each takes about 8 MiB of memory."""
 DOUBTFUL_MAX = 10_000
-"""Topics remembered as doubtful; beyond, the oldest one counts as any other."""
+"""Limit of topics remembered as doubtful; beyond it, the oldest is forgotten."""
 SLOWEST_BYTES_S = 512 * 1024
-"""A copy that is slower is begun again."""
+"""A slower copy of a large message is stopped and begun again."""
 
 PassLetterOn = Callable[[Owner, PartitionName, bytes], Awaitable[None]]
-"""Has another broker, the partition's owner, store a batch. Raises what it answers."""
+"""Asks another broker, the partition's owner, to store a batch. Raises what it answers."""
 
 
 class LargeLetter(NamedTuple):
-    """The copy of a large message: the message itself, and whatever reads its body."""
+    """The copy of a large message, and the source of its body."""
 
     upload: str
-    """What it is called; no publisher can call an upload so."""
+    """The name of the upload; no client can use such a name."""
     copy: Record
     body: LargeSource
 
 
 class ValueSource:
-    """A value that is given away as the body of a large message."""
+    """A value that becomes the body of a large message."""
 
     def __init__(self, value: bytes) -> None:
         self._value = value
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """The size in bytes."""
         return len(self._value)
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """All of it."""
+        """Yield the value in pieces."""
         for start in range(0, len(self._value), PIECE_BYTES):
             yield self._value[start : start + PIECE_BYTES]
 
 
 PassLargeOn = Callable[[Owner, PartitionName, LargeLetter], Awaitable[None]]
-"""The same for one of these."""
+"""Asks the partition's owner to store a large message. Raises what it answers."""
 
 
 class Turns:
-    """Which letters are in memory at once: a topic which cannot take any delays only its own.
+    """Share out turns to have letters in memory, so that a stuck topic delays only its own letters.
 
     A topic has at most an eighth of the turns, a namespace a quarter. A topic whose last attempt
-    took long and failed is doubtful: such topics share another quarter, on top, and each namespace
-    has one turn of it. So the topics of a tenant that are full or not served, however many, hold
-    up only that tenant's letters.
+    took long and failed is doubtful. All doubtful topics share an extra quarter of turns, and each
+    namespace has one turn of these. So topics that are full or not served, however many a tenant
+    has, delay only that tenant's letters.
     """
 
     def __init__(self, most: int, now_s: Callable[[], float]) -> None:
@@ -92,12 +93,12 @@ class Turns:
         self._all = asyncio.Semaphore(most)
         self._doubtful_all = asyncio.Semaphore(max(1, most // 4))
         self._shares: dict[object, tuple[asyncio.Semaphore, int]] = {}
-        """By topic and by namespace, while it is used: and how many use it or wait for it."""
+        """Semaphores by topic and by namespace, while used, each with the number of its users."""
         self._doubtful: dict[TopicName, None] = {}
 
     @asynccontextmanager
     async def turn(self, topic: TopicName) -> AsyncIterator[None]:
-        """A turn for letters to a topic, for as long as the block lasts."""
+        """Take a turn for letters to a topic, for as long as the block lasts."""
         doubtful = topic in self._doubtful
         namespace = 1 if doubtful else self._most // 4
         async with (
@@ -131,7 +132,7 @@ class Turns:
 
 
 class Letters:
-    """Of one broker."""
+    """Send letters from this broker."""
 
     def __init__(
         self,
@@ -143,15 +144,15 @@ class Letters:
         self._turns = Turns(SENDERS_MAX, loop.time)
         self._large_turns = Turns(LARGE_AT_ONCE, loop.time)
         self.pass_on: PassLetterOn | None = None
-        """Set by whoever connects brokers with one another."""
+        """Set when brokers are connected with each other."""
         self.pass_large_on: PassLargeOn | None = None
-        """As well."""
+        """Set at the same time."""
         self._topics = topics
         self._ownership = ownership
         self._clock = clock
 
     def turn(self, topic: TopicName) -> AbstractAsyncContextManager[None]:
-        """Letters to a topic are in memory for as long as the block lasts."""
+        """Take a turn to hold letters to a topic in memory while the block lasts."""
         return self._turns.turn(topic)
 
     async def send(
@@ -164,11 +165,13 @@ class Letters:
         info: SubscriptionInfo,
         body: LargeSource | None = None,
     ) -> str | None:
-        """Return when the message is durable, at this broker's time, with the body of a large one.
+        """Send a message, with the body of a large one; return when it is durable, stamped with
+        now.
 
-        It goes where its key says, without one to partition `number` of as many as there are.
-        `info`: the subscription that sends it. Returns None, or which other topic has it, and why.
-        Raises what publishing and reading do, `TopicNotFound`, `NotEncrypted`, `TimeoutError`.
+        A key decides the partition; without a key it is `number` modulo the topic's partitions.
+        `info` is the subscription that sends it. Returns None, or which other topic has the message
+        and why. Raises what publishing and reading raise, `TopicNotFound`, `NotEncrypted`,
+        `TimeoutError`.
         """
         record = record._replace(timestamp_ms=self._clock())
         try:

@@ -1,14 +1,13 @@
-"""How much each partition gives its broker to do, and which one a loaded broker gives away. Pure.
+"""The load of each partition, and which partition a loaded broker gives away. Pure.
 
-Load is messages a second, published and read, plus their KiB a second: a message costs about what
-a KiB does. Each partition's is smoothed, a broker's is the sum of its partitions'; so it falls at
-once when one has gone. Every broker knows what the others have told (standing.py), and decides for
-itself whether it is the one that gives, and what to whom.
+Load is messages per second, published and read, plus KiB per second: a message costs about as much
+as a KiB. Each partition's load is smoothed. A broker's load is the sum over its partitions, so it
+falls at once when one leaves. Every broker knows the loads that the others told (standing.py), and
+decides for itself whether it is the broker that gives, which partition, and to which broker.
 
-Why it comes to rest: with loads that do not change, each move lessens the sum of all brokers'
-distances from their mean by at least `GAIN` of that mean, and the sum is never more than twice the
-number of brokers times the mean. So there are never more than 2 / `GAIN` moves for each broker,
-and no state comes twice.
+Why the moves end: with constant loads, each move lessens the sum of all brokers' distances from the
+mean by at least `GAIN` times the mean, and that sum is at most twice the number of brokers times
+the mean. So there are at most 2 / `GAIN` moves per broker, and no state repeats.
 """
 
 from __future__ import annotations
@@ -20,44 +19,44 @@ from typing import NamedTuple
 from octavo.broker.types import PartitionName, Work
 
 MESSAGE_BYTES = 1024
-"""What a message costs, in bytes."""
+"""Bytes that cost as much as one message."""
 SMOOTHED_OVER_S = 30.0
-"""What was so long ago counts a third of what is now."""
+"""Time constant: load this old counts about a third of the present load."""
 MEASURED_EVERY_S = 5.0
 IDLE = 0.01
-"""Less counts as nothing: what is smoothed never comes to an end."""
+"""Smaller loads count as zero, because a smoothed load never reaches zero."""
 GAIN = 0.1
-"""A move that brings less, in parts of the mean, is not made."""
+"""Smallest gain of a move, as a part of the mean load."""
 TOLD_STEP = 0.1
-"""A load is told when it has changed by so much of itself, or of the floor."""
+"""A load is told again when it has changed by this part of itself, or of the floor."""
 
 
 TOLD_WITHIN_S = 10.0
-"""So long after the last telling a change is told that is a step of the load, not of the floor."""
+"""After this time, even a change by a tenth of a load below the floor is told."""
 
 
 class LoadRules(NamedTuple):
-    """Of `BrokerConfig`."""
+    """The load settings of `BrokerConfig`."""
 
     floor: float
-    """Who has less to do gives nothing away."""
+    """A broker with less load gives nothing away."""
     above_mean: float
-    """Nor who has less than so many times the mean."""
+    """A broker with less than this multiple of the mean load gives nothing away."""
     pause_s: float
-    """Between two moves of a broker, and after brokers came or went."""
+    """Pause between two moves of a broker, and after brokers came or went."""
     rest_s: float
-    """So long a partition stays where it was opened."""
+    """A partition stays this long at the broker that opened it."""
 
 
 class Giving(NamedTuple):
-    """A move, and by which figures."""
+    """A move for load, and the figures that led to it."""
 
     partition: PartitionName
     to: str
     load: float
-    """Of the partition."""
+    """The load of the partition."""
     own: float
-    """Of the broker that gives."""
+    """The load of the broker that gives."""
     heirs: float
     mean: float
 
@@ -69,23 +68,24 @@ class _Meter:
         self.work = work
         self.at_s = at_s
         self.load: float | None = None
-        """None: seen once, so nobody knows."""
+        """None after the first measurement: a rate needs two."""
 
 
 class Loads:
-    """Of one broker's partitions. Times are of one steady clock, in seconds."""
+    """Measure the loads of a broker's partitions. Times are from one steady clock, in seconds."""
 
     def __init__(self) -> None:
         self._meters: dict[PartitionName, _Meter] = {}
         self._busy: dict[PartitionName, float] = {}
 
     def measure(self, work: Iterable[tuple[PartitionName, Work]], now_s: float) -> None:
-        """These are served now, and so much they have done."""
+        """Take a measurement: all partitions served now, with the work they have done since
+        opening."""
         before, self._meters = self._meters, {}
         for name, done in work:
             meter = before.get(name)
             if meter is None or _is_less(done, meter.work):
-                meter = _Meter(done, now_s)  # opened anew: it counts from 0
+                meter = _Meter(done, now_s)  # reopened: its work counts from 0
             elif now_s > meter.at_s:
                 _note(meter, done, now_s)
             self._meters[name] = meter
@@ -96,11 +96,11 @@ class Loads:
         }
 
     def of(self, name: PartitionName) -> float:
-        """The partition's; 0 when it is not known yet."""
+        """Return the load of a partition; 0 while it is unknown."""
         return self._busy.get(name, 0.0)
 
     def total(self, is_served: Callable[[PartitionName], bool]) -> float:
-        """Of all that are served at this moment. Costs what is busy, not what is idle."""
+        """Return the sum over the partitions that `is_served`. Costs time for busy ones only."""
         return sum(load for name, load in self._busy.items() if is_served(name))
 
 
@@ -121,11 +121,11 @@ def _note(meter: _Meter, done: Work, now_s: float) -> None:
 
 
 def worth_telling(told: int | None, now: float, floor: float, since_s: float = 0.0) -> int:
-    """Return the load to tell: what was told `since_s` ago, unless that is wrong by a step.
+    """Return the load to tell: the load told `since_s` ago, unless it is wrong by a step.
 
-    A step is a tenth of the floor at least: no broker gives anything away for less. A smaller
-    change is told as well, for people who look, but no more often than each `TOLD_WITHIN_S`; that
-    nothing is left to do is told at once.
+    A step is at least a tenth of the floor, because no broker gives anything away for less. Smaller
+    changes are told at most once each `TOLD_WITHIN_S`, for people who look. A load of zero is told
+    immediately.
     """
     whole = round(now)
     if told is None or not whole:
@@ -140,10 +140,10 @@ def worth_telling(told: int | None, now: float, floor: float, since_s: float = 0
 def choose(
     own: str, loads: Mapping[str, float], movable: Mapping[PartitionName, float], rules: LoadRules
 ) -> Giving | None:
-    """What broker `own` is to give to whom; None: nothing.
+    """Return the partition that broker `own` should give away, and to which broker; None: none.
 
-    `loads`: of all brokers that may be given something, `own` among them. `movable`: of its
-    partitions that may go.
+    `loads`: the loads of all brokers that may be given partitions, including `own`. `movable`: the
+    loads of the partitions of `own` that may move.
     """
     if len(loads) < 2 or own not in loads:
         return None
@@ -165,16 +165,16 @@ def choose(
 
 
 class LoadTurns:
-    """When a broker may give something away. Times are of one steady clock, in seconds."""
+    """Decide when a broker may give a partition away. Times are from a steady clock, in seconds."""
 
     def __init__(self, rules: LoadRules) -> None:
         self._rules = rules
         self._moved_s = -math.inf
 
     def may_move(self, now_s: float, changed_s: float) -> bool:
-        """`changed_s`: when brokers came, went or were drained last."""
+        """Whether the pause is over. `changed_s`: when a broker last came, went or was drained."""
         return now_s - max(self._moved_s, changed_s) >= self._rules.pause_s
 
     def tried(self, now_s: float) -> None:
-        """It gives something away now, or has tried to."""
+        """Note that this broker gives a partition away now, or has tried to."""
         self._moved_s = now_s

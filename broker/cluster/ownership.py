@@ -68,36 +68,36 @@ from octavo.protocol.codes import OctavoError
 _log = structlog.get_logger()
 _LOOKUPS_AT_ONCE = 64
 _OPENINGS_AT_ONCE = 32
-"""A survivor of a large broker opens thousands of partitions: not all at the same time."""
+"""Limit of openings at once: the survivor of a large broker opens thousands of partitions."""
 _ASKED_EVERY_S = 0.25
 _GIVEN_LOOKS = 100
 _GIVEN_PAUSE_S = 0.005
-"""Between tries to claim what its owner is releasing, which takes it one write."""
+"""Pause between tries to claim a record whose owner is releasing it, which takes one write."""
 _ASKED_WITHIN_S = 1.0
-"""So long what a living broker has released is left to whom it has asked."""
+"""For this long, a partition that a living broker released is left to the heir it has asked."""
 _ENDED_WITHIN_S = 10.0
-"""A broker that came up so shortly before a partition was taken over had served it in a former
-life."""
+"""If a broker came up at most this long before we took its partition over, it served the partition
+in its previous run."""
 _NOWHERE = PartitionName("", "", -1)
 _SERVING = (PartitionState.OPEN, PartitionState.REOPENING)
 
 
 class Held(NamedTuple):
-    """A partition that is open here."""
+    """Describe a partition that is open here."""
 
     partitions: int
-    """Of its topic."""
+    """How many partitions its topic has."""
     placed: bool
     since_s: float
-    """By the loop's clock."""
+    """When it was opened, by the loop's clock."""
     is_moving: bool
-    """It is on its way to another broker."""
+    """Whether it is being handed on to another broker."""
     came: str
-    """How it came here, in words; empty where no broker served it before."""
+    """How it came here, in words; empty when no broker served it before."""
 
 
 class _Claimed(Exception):
-    """Another broker's claim stands."""
+    """Raised when another broker's claim stands."""
 
     def __init__(self, owner: bytes) -> None:
         super().__init__()
@@ -105,36 +105,38 @@ class _Claimed(Exception):
 
 
 class Lookup:
-    """Who owns a partition, as last read."""
+    """The owner of a partition, as last read."""
 
     __slots__ = ("changed", "changes", "owner", "released_by", "released_s", "watch")
 
     def __init__(self, owner: WatchedRecord[BrokerInfo | None]) -> None:
         self.owner = owner
         self.released_by: BrokerInfo | None = None
-        """Who owned it when it was last found to have no owner, and when that was."""
+        """The last owner before the partition was found without one; `released_s` says when."""
         self.released_s = 0.0
         self.changes = 0
         self.changed = asyncio.Event()
-        """Set at the next change, and then replaced."""
+        """Set at the next change, then replaced by a new event."""
         self.watch: Watch | None = None
 
     def found_free(self, now_s: float) -> None:
-        """It has no owner; who had it last, as far as is known?"""
+        """Note that the partition has no owner, and remember its last owner if it is known."""
         if (before := self.owner.last) is not None:
             self.released_by, self.released_s = before, now_s
 
     def alarm(self) -> None:
-        """Whoever waits for another owner looks again."""
+        """Mark the owner as possibly changed, and wake callers that wait for another owner."""
         self.owner.alarm()
         self.changes += 1
         self.changed.set()
         self.changed = asyncio.Event()
 
     async def until_owned(self, ask: Callable[[], Awaitable[None]]) -> BrokerInfo:
-        """Who owns it, once somebody does; `ask`, now and then, has somebody claim it.
+        """Wait until a broker owns the partition, and return it; call `ask` repeatedly to get it
+        claimed.
 
-        No watch has to tell: it may be late by any time. Raises what reading records does.
+        Reads the record every `_ASKED_EVERY_S`, because the watch may be late. Raises what reading
+        records raises.
         """
         while (owner := await self.owner.newest()) is None:
             changed = self.changed
@@ -149,9 +151,10 @@ class Lookup:
 
 
 class Lookups:
-    """Who owns which partition, as last read: in memory, each under a watch (watched_record.py).
+    """The owners of partitions as last read, in memory, each under a watch (watched_record.py).
 
-    All that this broker was asked for or serves. `on_change(name)`: its owner may be another.
+    Covers all partitions that this broker serves or was asked for. `on_change(name)` is called when
+    an owner may have changed.
     """
 
     def __init__(
@@ -169,7 +172,8 @@ class Lookups:
         return len(self._lookups)
 
     def of(self, name: PartitionName) -> Lookup:
-        """The partition's, made at the first question."""
+        """Return the lookup of the partition; the first call makes it and begins to watch the
+        record."""
         lookup = self._lookups.get(name)
         if lookup is None:
             path = owner_path(*name)
@@ -191,44 +195,46 @@ class Lookups:
         return None if lookup is None else lookup.released_by
 
     def at_hand(self, name: PartitionName) -> BrokerInfo | None:
-        """Who owns it, if somebody asked before and no alarm came since."""
+        """Return the owner if it is known and no alarm came since it was read."""
         lookup = self._lookups.get(name)
         return None if lookup is None else lookup.owner.fresh
 
     def released_by(self, name: PartitionName, now_s: float) -> BrokerInfo | None:
-        """Who has released it a moment ago, if it was found without an owner since."""
+        """Return the broker that released the partition within the last `_ASKED_WITHIN_S`, if
+        known."""
         lookup = self._lookups.get(name)
         if lookup is None or now_s - lookup.released_s > _ASKED_WITHIN_S:
             return None
         return lookup.released_by
 
     async def until_owned(self, name: PartitionName, is_left: Callable[[], bool]) -> None:
-        """Return once somebody owns it, or at an alarm when it `is_left` to nobody any more."""
+        """Return when a broker owns the partition, or at an alarm when `is_left` is false."""
         lookup = self._lookups.get(name)
         while lookup is not None and await lookup.owner.newest() is None and is_left():
             await lookup.changed.wait()
 
     def alarm(self, names: Iterable[PartitionName]) -> None:
-        """Whoever waits for news of these looks again."""
+        """Make callers that wait for these partitions read the owner again."""
         for name in names:
             if (lookup := self._lookups.get(name)) is not None:
                 lookup.alarm()
 
     def note(self, name: PartitionName, owner: BrokerInfo | None) -> None:
-        """What was learned of an owner by other means."""
+        """Note an owner that was learned without reading the record."""
         lookup = self._lookups.get(name)
         if lookup is not None:
             lookup.owner.note(owner)
 
     def released(self, name: PartitionName) -> None:
-        """Not ours even before the watch tells: what is remembered of it must not claim it."""
+        """Note that we released the partition, before the watch tells: a stale entry must not claim
+        it."""
         lookup = self._lookups.get(name)
         if lookup is not None:
             lookup.owner.note(None)
             lookup.alarm()
 
     def changes(self, name: PartitionName) -> int:
-        """How often the partition's owner has changed, as far as this broker has heard."""
+        """Return how often this broker heard of a change of the partition's owner."""
         lookup = self._lookups.get(name)
         return 0 if lookup is None else lookup.changes
 
@@ -243,7 +249,7 @@ class Lookups:
                     await lookup.changed.wait()
 
     def forget(self, topic: TopicName | None = None) -> None:
-        """Watch the partitions of a topic no more, or none at all."""
+        """Stop watching the partitions of a topic; of all topics if it is None."""
         for name in list(self._lookups):
             if topic is None or name.topic_name == topic:
                 lookup = self._lookups.pop(name)
@@ -268,19 +274,19 @@ class Tenure:
         self.name = name
         self.opening = opening
         self.end: PartitionEnd | None = None
-        """How its last owner says that it left it, for the first attempt to open it."""
+        """How the last owner says it left the partition; used by the first attempt to open it."""
         self.placed = False
-        """It was given to this broker on purpose, whatever the preference says."""
+        """Given to this broker on purpose, whatever the preference says."""
         self.came = ""
-        """Which broker handed it on, and why; empty: it was claimed."""
+        """Which broker handed it on, and why; empty when this broker claimed it by itself."""
         self.former: BrokerInfo | None = None
-        """The owner before, of what was claimed."""
+        """The owner before this tenure, when the partition was claimed."""
         self.partition: Partition | None = None
-        """Once it is open."""
+        """Set once it is open."""
         self.since_s = 0.0
         """When it was opened."""
         self.opened = asyncio.Event()
-        """Set when it is open, or when `error` says why it is not (yet)."""
+        """Set when the partition is open, or when `error` says why it is not."""
         self.left = asyncio.Event()
         """Set when this tenure is over."""
         self.error: OctavoError | None = None
@@ -288,29 +294,29 @@ class Tenure:
 
 
 class _Holding:
-    """What this broker has of a partition that is not away: its state, and what belongs to it."""
+    """The state of a partition at this broker, unless it is away, and the objects of that state."""
 
     __slots__ = ("expiry", "prepared", "release", "state", "successor", "tenure")
 
     def __init__(self) -> None:
         self.state = State.AWAY
         self.tenure: Tenure | None = None
-        """In the states of `HERE`."""
+        """Set in the states of `HERE`."""
         self.prepared: PartitionOpening | None = None
-        """In `PREPARED`; it expires then."""
+        """Set in `PREPARED`; `expiry` then limits how long."""
         self.expiry: asyncio.TimerHandle | None = None
         self.successor: BrokerInfo | None = None
-        """In `HANDED` and `FREED`, if it knows how the partition ends."""
+        """Set in `HANDED` and `FREED`, if the heir knows how the partition ends."""
         self.release: asyncio.Task[None] | None = None
-        """The last one of its record."""
+        """The last release of its record."""
 
 
 _AWAY = _Holding()
-"""Of all partitions of which this broker has nothing."""
+"""Stands for every partition that is away."""
 
 
 class OwnershipManager:
-    """The partitions of one broker, and what it knows of the others' ones."""
+    """Claim, open, hand on and release the partitions of this broker, and look up other owners."""
 
     def __init__(
         self,
@@ -331,13 +337,14 @@ class OwnershipManager:
         self._spawn = spawn
         self._value = b""
         self._holdings: dict[PartitionName, _Holding] = {}
-        """All that are not away."""
+        """All partitions that are not away."""
         self._names: dict[str, PartitionName] = {}
-        """Of those with a tenure, by the path of the ownership record."""
+        """Partitions with a tenure, by the path of the ownership record."""
         self._awaited: dict[PartitionName, int] = {}
-        """Released by others a moment ago, and left to the brokers that they have asked."""
+        """Partitions released by other brokers a moment ago, left to the heirs those have asked."""
         self._outstanding: dict[PartitionName, None] = {}
-        """Claimed here at some time, of topics that may stand still."""
+        """Partitions claimed here whose record may still stand; checked when their topic is
+        deleted."""
         self._lookups = Lookups(ownership, spawn, self._owner_changed)
         self._openings = Openings(_OPENINGS_AT_ONCE)
         self._leaving = False
@@ -354,11 +361,11 @@ class OwnershipManager:
         return under_way | {"awaited": len(self._awaited)}
 
     def start(self, value: bytes) -> None:
-        """`value` is what our claims say."""
+        """Set the value that our claims write."""
         self._value = value
 
     def open_partitions(self) -> list[Partition]:
-        """All that are served here."""
+        """Return the partitions that are served here."""
         return [
             one.partition
             for one in self.tenures()
@@ -366,11 +373,11 @@ class OwnershipManager:
         ]
 
     def tenures(self) -> list[Tenure]:
-        """All partitions that are open here or about to be."""
+        """Return the tenures of all partitions that are open here or being opened."""
         return [one.tenure for one in self._holdings.values() if one.tenure is not None]
 
     def count_on_their_way(self) -> int:
-        """How many partitions go from here to other brokers."""
+        """Return how many partitions are being handed on to other brokers."""
         return sum(one.state in ON_ITS_WAY for one in self._holdings.values())
 
     def _of(self, name: PartitionName) -> _Holding:
@@ -380,7 +387,8 @@ class OwnershipManager:
         return self._of(name).tenure
 
     def _on(self, name: PartitionName, event: Event) -> _Holding:
-        """Have an event happen to a partition (claims.py). Its release begins where it is due."""
+        """Apply an event to a partition (claims.py), and begin the release of its record if it is
+        due."""
         holding = self._holdings.get(name) or _Holding()
         before, holding.state = holding.state, after(holding.state, event)
         self._holdings[name] = holding
@@ -392,7 +400,7 @@ class OwnershipManager:
             self._spawn(holding.prepared.close())
             holding.prepared = None
         if begins_release(before, holding.state):
-            # Before the task runs at all, the state keeps claims away.
+            # The state already forbids claims before the release task first runs.
             holding.release = self._spawn(self._release(name, is_leftover=event is Event.RELEASE))
         if holding.state is State.AWAY:
             del self._holdings[name]
@@ -401,9 +409,11 @@ class OwnershipManager:
     def served_since(
         self, upto_s: float, *, placed: bool = True, after_s: float = -math.inf
     ) -> list[tuple[PartitionName, int]]:
-        """What is open here since `upto_s` or longer; with how many partitions its topic has.
+        """Return the partitions opened here until `upto_s`, each with its topic's number of
+        partitions.
 
-        `placed`: also what was placed here on purpose. `after_s`: but not what is longer than that.
+        `placed`: include partitions that were placed here on purpose. `after_s`: leave out those
+        opened at or before that time.
         """
         return [
             (one.name, one.opening.settings().partitions)
@@ -415,11 +425,11 @@ class OwnershipManager:
         ]
 
     def may_be_handed_on(self, name: PartitionName) -> bool:
-        """Whether it is open here, and not on its way already."""
+        """Whether the partition is open here and not yet being handed on."""
         return self._of(name).state is State.SERVING
 
     def held_here(self, name: PartitionName) -> Held:
-        """How a partition came to be here. Raises `NotOwner`."""
+        """Describe how a partition came to be here. Raises `NotOwner`."""
         tenure = self._tenure_of(name)
         if tenure is None or tenure.partition is None:
             raise NotOwner(f"{name} is not served by this broker")
@@ -446,11 +456,11 @@ class OwnershipManager:
         return self._leaving
 
     def held(self) -> int:
-        """How many partitions are served here, or being opened."""
+        """Return how many partitions are served or being opened here."""
         return len(self._names)
 
     def partitions_of(self, name: PartitionName) -> int | None:
-        """How many partitions its topic has, if this one is open here."""
+        """Return how many partitions the topic has, if this partition is open here; else None."""
         tenure = self._tenure_of(name)
         if tenure is None or tenure.partition is None:
             return None
@@ -459,13 +469,14 @@ class OwnershipManager:
     async def owner_of(
         self, name: PartitionName, *, forwarded: bool = False, incarnation: str | None = None
     ) -> Owner:
-        """Who serves the partition; claims and opens it when nobody does and it should be us.
+        """Return the owner of the partition; claim and open it here if it is free and we are
+        preferred.
 
-        `forwarded`: another broker sent the request here, believing that we should serve: claim
-        an unowned partition whatever the preference (claims.py). `local` is true only when
-        `partition` will succeed at once. `incarnation`: of which topic the partition must be.
-        Raises `PartitionMoving`, `TopicNotFound`, `PartitionNotFound`, `PartitionUnavailable`,
-        `TopicChanged`.
+        `forwarded`: another broker sent the request here because it takes us for the owner; claim a
+        free partition whatever the preference (claims.py). `incarnation`: which incarnation of the
+        topic the caller means. In the answer, `local` is true only when `partition` will succeed at
+        once. Raises `PartitionMoving`, `TopicNotFound`, `PartitionNotFound`,
+        `PartitionUnavailable`, `TopicChanged`.
         """
         info = await self._check_exists(name, incarnation)
         holding = self._of(name)
@@ -499,9 +510,9 @@ class OwnershipManager:
         return Owner(owner.broker_id, owner.url, False, info.incarnation)
 
     async def _here(self, name: PartitionName, info: TopicInfo) -> Owner:
-        """This broker as the owner, once the partition is open here; claims it unless it is."""
+        """Return this broker as the owner once the partition is open here; claim it if needed."""
         tenure = self._claim(name, info.incarnation, info.settings)
-        if tenure.opening.incarnation != info.incarnation:  # also a claim that another call began
+        if tenure.opening.incarnation != info.incarnation:  # perhaps another call began it
             info = await self._topics.newest(name.topic_name)
             if tenure.opening.incarnation != info.incarnation:
                 self._abandon(tenure, "its topic was deleted")
@@ -509,7 +520,7 @@ class OwnershipManager:
         return await self._wait_until_open(tenure)
 
     def owner_changes(self, name: PartitionName) -> int:
-        """How often the partition's owner has changed, as far as this broker has heard."""
+        """Return how often this broker heard of a change of the partition's owner."""
         return self._lookups.changes(name)
 
     async def until_owner_changes(self, name: PartitionName, seen: int, timeout_s: float) -> None:
@@ -517,32 +528,33 @@ class OwnershipManager:
         await self._lookups.until_changed(name, seen, timeout_s)
 
     def doubt_owner(self, name: PartitionName) -> None:
-        """Who was taken for the owner says no: look in the store before the next answer."""
+        """Read the owner from the store before the next answer: the supposed owner refused."""
         self._lookups.of(name).owner.alarm()
 
     async def partition(self, name: PartitionName) -> Partition:
-        """The local, open one. Raises `NotOwner`."""
+        """Return the partition that is open here. Raises `NotOwner`."""
         tenure = self._tenure_of(name)
         if tenure is None or tenure.partition is None:
             raise NotOwner(f"{name} is not served by this broker")
         return tenure.partition
 
     def at_hand(self, name: PartitionName, incarnation: str) -> Partition | None:
-        """The partition of this incarnation of its topic, if it is local and open, and no wait."""
+        """Return the partition of this incarnation if it is open here; never waits."""
         tenure = self._tenure_of(name)
         if tenure is None or tenure.error is not None or tenure.opening.incarnation != incarnation:
             return None
         return tenure.partition
 
     def other_at_hand(self, name: PartitionName, incarnation: str) -> Owner | None:
-        """The live broker that serves the partition, if that is another one and is known."""
+        """Return the owner if it is known and is another live broker."""
         owner = self._lookups.at_hand(name)
         if owner is None or self._of(name).state in HERE or not self._registry.is_other(owner):
             return None
         return Owner(owner.broker_id, owner.url, False, incarnation)
 
     def reconcile(self) -> None:
-        """Brokers went or came: take what nobody owns and we are preferred for, watch the rest."""
+        """Claim free partitions we are preferred for, and watch the rest; called when brokers
+        change."""
         self._lookups.alarm(tuple(self._awaited))
         self._take_free_soon()
 
@@ -553,14 +565,15 @@ class OwnershipManager:
             self._spawn(self._reconcile())
 
     def topic_deleted(self, topic: TopicName) -> None:
-        """Its partitions are served no more, nor looked up."""
+        """Stop serving the partitions of a topic, and forget their owners."""
         for tenure in self.tenures():
             if tenure.name.topic_name == topic:
                 self._abandon(tenure, "its topic was deleted")
         self._lookups.forget(topic)
 
     async def let_go(self, topic: TopicName, incarnation: str) -> list[int]:
-        """Serve this incarnation no more; the partitions that were served here until now."""
+        """Stop serving this incarnation of the topic; return the partitions that were served until
+        now."""
         held = [
             one
             for one in self.tenures()
@@ -570,7 +583,7 @@ class OwnershipManager:
         served = [one.name.partition for one in open_here if one.state in _SERVING]
         for one in held:
             self._abandon(one, "its topic was deleted")
-        # A release that failed, or a claim for which no call waited, has left a record of ours.
+        # A failed release, or a claim whose caller did not wait, may have left a record of ours.
         for name in [name for name in self._outstanding if name.topic_name == topic]:
             if self._of(name).state is State.PREPARED:
                 self._on(name, Event.EXPIRE)
@@ -579,14 +592,14 @@ class OwnershipManager:
         return served
 
     def take_no_more(self) -> None:
-        """Refuse what other brokers would hand to us: this one is about to stop."""
+        """Refuse partitions that other brokers would hand to us: this broker is about to stop."""
         self._leaving = True
 
     async def hand_over(self) -> None:
-        """Close every partition and release it; the broker that is preferred claims it at once.
+        """Close every partition and release it, so that the preferred broker can claim it at once.
 
-        Without a session they are let go of as they are: nothing can be written down of them, and
-        the broker that takes one over recovers it.
+        Without a session, partitions are dropped as they are: this broker cannot write how they
+        end, and the next owner recovers them.
         """
         self._leaving = self._stopping = True
         for name, holding in list(self._holdings.items()):
@@ -613,11 +626,12 @@ class OwnershipManager:
         ask: Callable[[str, PartitionEnd | None], Coroutine[Any, Any, None]],
         timeout_s: float,
     ) -> BrokerInfo | None:
-        """Hand a partition to an heir, and return the owner that it has then; None: this broker.
+        """Hand a partition to an heir; return the owner afterwards, or None if this broker keeps
+        it.
 
-        `foretell` has the heir make ready; false: it will not take it, and nothing is done.
-        `ask(incarnation, end)` has it take what was released. If no broker has it within
-        `timeout_s`, this one takes it back.
+        `foretell` lets the heir prepare; if it returns false, the heir refuses and nothing is done.
+        `ask(incarnation, end)` tells the heir to claim the released partition. If no broker owns it
+        within `timeout_s`, this broker takes it back.
         """
         tenure = self._tenure_of(name)
         if self._stopping or self._of(name).state is not State.SERVING:
@@ -642,7 +656,7 @@ class OwnershipManager:
         def drained(left: PartitionEnd | None) -> None:
             nonlocal end, taking
             holding = self._leave(tenure, Event.CLOSED, "was handed over")
-            if (end := left) is not None:  # the ledgers are being closed beside it
+            if (end := left) is not None:  # the ledgers are being closed meanwhile
                 holding.successor = heir
                 taking = self._spawn(ask(incarnation, end))
 
@@ -668,7 +682,7 @@ class OwnershipManager:
         return holding.tenure is tenure and holding.state is State.OFFERED
 
     def _end_hand_over(self, tenure: Tenure, *, take_back: bool) -> None:
-        """The successor serves the partition; or it does not, and this broker takes it back."""
+        """End the hand-over: the successor serves the partition, or this broker takes it back."""
         name, opening = tenure.name, tenure.opening
         self._of(name).successor = None
         if take_back and self._of(name).state is State.FREED:
@@ -677,10 +691,10 @@ class OwnershipManager:
             self._on(name, Event.TAKE_BACK if take_back else Event.SETTLED)
 
     async def prepare(self, name: PartitionName, foretold: Foretold) -> None:
-        """Make ready to be given a partition, soon. Raises what making ledgers raises.
+        """Prepare for a partition that its owner is about to hand to this broker.
 
-        And `PartitionMoving` when this broker stops or serves it already, `TopicNotFound`,
-        `TopicChanged`.
+        Raises `PartitionMoving` when this broker stops or already serves it, `TopicNotFound`,
+        `TopicChanged`, and what creating ledgers raises.
         """
         info = await self._known(name, foretold.incarnation)
         self._check_may_be_given(name)
@@ -691,28 +705,29 @@ class OwnershipManager:
         except PartitionMoving:
             await opening.close()
             raise
-        holding = self._on(name, Event.PREPARE)  # what was made for an earlier promise is closed
+        holding = self._on(name, Event.PREPARE)  # closes what was prepared for an earlier promise
         holding.prepared = opening
         holding.expiry = asyncio.get_running_loop().call_later(
             self._config.handover_timeout_ms / 1000, self._on, name, Event.EXPIRE
         )
-        self._lookups.of(name)  # under its watch from now on
+        self._lookups.of(name)  # watched from now on
 
     def _check_may_be_given(self, name: PartitionName) -> None:
         if self._leaving or not may(self._of(name).state, Event.PREPARE):
             raise PartitionMoving(f"{name} cannot be given to this broker now")
 
     async def take(self, name: PartitionName, handed: Handed) -> None:
-        """Claim what its owner has released for us, and return when it is open.
+        """Claim a partition that its owner has released for us; return when it is open.
 
-        Raises `PartitionMoving` when another broker has it, and as `owner_of` does.
+        Raises `PartitionMoving` when another broker has it, and what `owner_of` raises.
         """
         info = await self._known(name, handed.incarnation)
         state = self._of(name).state
         is_expected = state is State.PREPARED or state in HERE
         if self._stopping or (self._leaving and not is_expected):
             raise PartitionMoving(f"{name} cannot be given to this broker: it stops")
-        # No look at the record's owner: the claim tells, and no watch can be late for that.
+        # The record's owner is not read first: the claim itself tells, and does not depend on a
+        # watch.
         if state not in HERE and not may(state, Event.CLAIM):
             raise PartitionMoving(f"{name} is on its way from this broker; ask again")
         tenure = self._claim(name, info.incarnation, info.settings)
@@ -724,7 +739,7 @@ class OwnershipManager:
             tenure.came = f"{handed.by} handed it on: {handed.why}"
 
     async def _known(self, name: PartitionName, incarnation: str) -> TopicInfo:
-        """The topic of that incarnation, also when we had not heard that it was made anew."""
+        """Return the topic of that incarnation, even if this broker knew only an earlier one."""
         try:
             return await self._check_exists(name, incarnation)
         except TopicChanged as error:
@@ -734,7 +749,8 @@ class OwnershipManager:
             return await self._check_exists(name, incarnation)
 
     async def open_anew(self, name: PartitionName, *, placed: bool) -> None:
-        """Close a partition in good order, and open it here again."""
+        """Close a partition gracefully, and open it here again. Raises `NotOwner`,
+        `PartitionMoving`."""
         tenure = self._tenure_of(name)
         if tenure is None or self._stopping or self._of(name).state is not State.SERVING:
             raise NotOwner(f"{name} is not served by this broker")
@@ -755,7 +771,7 @@ class OwnershipManager:
         settings: TopicSettings,
         event: Event = Event.CLAIM,
     ) -> Tenure:
-        """Begin to claim and open; idempotent while that is under way."""
+        """Begin to claim and open the partition; if that is under way, return its tenure."""
         holding = self._of(name)
         if holding.tenure is not None:
             return holding.tenure
@@ -780,7 +796,7 @@ class OwnershipManager:
         return PartitionOpening(name, incarnation, self._context, newest, self._partition_lost)
 
     async def _run(self, tenure: Tenure) -> None:
-        """Claim, then open, again and again until it is open or turns out to be another's."""
+        """Claim, then open; repeat until the partition is open or another broker has it."""
         pauses = self._context.reopen_pauses()
         name, path = tenure.name, owner_path(*tenure.name)
         while self._tenure_of(name) is tenure:
@@ -808,7 +824,7 @@ class OwnershipManager:
                 if self._tenure_of(name) is tenure:
                     self._leave(tenure, Event.LOST, f"cannot be opened: {error}")
                 return
-            except Exception as error:  # a bug must not leave everybody waiting in silence
+            except Exception as error:  # waiting callers must get an error for a bug, too
                 reason = str(error) if isinstance(error, OctavoError) else repr(error)
                 tenure.error = unavailable(f"{name} cannot be opened: {reason}", error)
                 tenure.opened.set()
@@ -819,13 +835,16 @@ class OwnershipManager:
             await asyncio.sleep(pauses.next_s())
 
     async def _claim_record(self, path: str) -> None:
-        """Raises `_Claimed`, and what claiming does."""
+        """Claim the record. Raises `_Claimed`, and what claiming raises."""
         claim = await self._ownership.claim(path, self._value)
         if not claim.held:
             raise _Claimed(claim.owner)
 
     async def _claim_given(self, path: str) -> None:
-        """The same, of what its owner is releasing for us at this moment."""
+        """Claim a record that its owner is releasing for us now; retry for half a second.
+
+        Raises `_Claimed` when a third broker has it, or when the owner does not release it in time.
+        """
         giver: bytes | None = None
         for _ in range(_GIVEN_LOOKS):
             try:
@@ -853,7 +872,7 @@ class OwnershipManager:
 
     async def _wait_until_open(self, tenure: Tenure) -> Owner:
         name = tenure.name
-        if not tenure.opened.is_set():  # else each call of a served partition would set a timer
+        if not tenure.opened.is_set():  # a served partition needs no timer
             self._openings.hurry(tenure)
             try:
                 async with asyncio.timeout(self._config.claim_wait_ms / 1000):
@@ -868,7 +887,7 @@ class OwnershipManager:
         return Owner(own.broker_id, own.url, True, tenure.opening.incarnation)
 
     def _leave(self, tenure: Tenure, event: Event, why: str) -> _Holding:
-        """End a tenure that lasts: by an event after which the partition is not here any more."""
+        """End a tenure by an event after which the partition is no longer here."""
         name = tenure.name
         holding = self._holdings[name]
         assert holding.tenure is tenure
@@ -884,13 +903,13 @@ class OwnershipManager:
         return holding
 
     def _claim_lost(self, path: str) -> None:
-        """Our session is over: others may own the partition any moment. Stop acking now."""
+        """Stop acknowledging now: our session is over, and another broker may own the partition."""
         tenure = self._tenure_of(self._names.get(path, _NOWHERE))
         if tenure is not None:
             self._abandon(tenure, "this broker's session has ended")
 
     def _abandon(self, tenure: Tenure, why: str) -> None:
-        """Serve it no more, or cease opening it: it may be another broker's any moment."""
+        """Stop serving or opening the partition: another broker may own it at any moment."""
         if tenure.partition is not None:
             tenure.partition.abandon(why)  # which calls `_partition_lost`, unless it is closing
         else:
@@ -908,9 +927,9 @@ class OwnershipManager:
             tenure.task.cancel()
 
     async def _release(self, name: PartitionName, *, is_leftover: bool) -> None:
-        """Release the record; whatever comes of it, a claim is possible afterwards.
+        """Release the record; afterwards a claim is possible, whether or not the release succeeded.
 
-        `is_leftover`: a record of ours may stand that is not known to be ours.
+        `is_leftover`: a record of ours may stand although this process does not know of it.
         """
         path = owner_path(*name)
         try:
@@ -931,7 +950,7 @@ class OwnershipManager:
         partition: Partition,
         on_drained: Callable[[PartitionEnd | None], None],
     ) -> None:
-        """Close it for an heir, and release it meanwhile: what was under way is stored by then."""
+        """Close the partition for an heir; release its record as soon as pending work is stored."""
         holding = self._holdings[tenure.name]
         try:
             await partition.hand_off(on_drained)
@@ -942,7 +961,7 @@ class OwnershipManager:
         await asyncio.wait((holding.release,))
 
     async def _close(self, tenure: Tenure) -> None:
-        """Close it in good order, and release its record."""
+        """Close the partition gracefully, and release its record."""
         name = tenure.name
         if self._tenure_of(name) is not tenure:
             return
@@ -976,15 +995,15 @@ class OwnershipManager:
             )
         return info
 
-    # What nobody owns
+    # Free partitions
 
     def _owner_changed(self, name: PartitionName) -> None:
         if not self._stopping:
             self._spawn(self._take_released(name))
 
     async def _take_released(self, name: PartitionName) -> None:
-        # Who released it lives, so it has asked somebody to take this, perhaps not us. If that
-        # fails it takes it back; if it dies meanwhile, that is news of its own.
+        # The broker that released this partition lives, so it has asked some heir, perhaps not us.
+        # If that fails, it takes the partition back. If it dies meanwhile, `reconcile` is called.
         self._awaited[name] = self._awaited.get(name, 0) + 1
         try:
             with contextlib.suppress(TimeoutError, OctavoError):
@@ -997,14 +1016,15 @@ class OwnershipManager:
         await self._take_if_free(name, used=True)
 
     def _is_left(self, name: PartitionName) -> bool:
-        """Whether a living broker has just released it, for whom it has asked to take it."""
-        if self._of(name).state is State.PREPARED:  # this broker will be asked
+        """Whether a living broker has just released the partition for an heir that it has asked."""
+        if self._of(name).state is State.PREPARED:  # this broker is the heir
             return True
         before = self._lookups.released_by(name, asyncio.get_running_loop().time())
         return before is not None and self._registry.is_other(before)
 
     async def _take_if_free(self, name: PartitionName, *, used: bool) -> None:
-        """Claim an unowned partition that we are preferred for, if it is in use."""
+        """Claim a free partition that we are preferred for; if not `used`, only if it was ever
+        opened."""
         try:
             state = self._of(name).state
             if state in HERE or self._stopping:
@@ -1023,15 +1043,15 @@ class OwnershipManager:
             ):
                 self._claim(name, info.incarnation, info.settings)
         except (TopicNotFound, PartitionNotFound, RecordNotFound):
-            return  # deleted meanwhile, or never opened by anybody
+            return  # deleted meanwhile, or never opened
         except OctavoError as error:
             _log.warning("owner_not_read", partition=str(name), reason=str(error))
-            # Not `reconcile`: when a session ends so it is with thousands at once, and each would
-            # have all the others look again.
+            # Not `reconcile`: the end of a session changes thousands of records at once, and each
+            # change would make all the others read again.
             self._take_free_soon()
 
     async def _verify_own(self, name: PartitionName) -> None:
-        """Somebody touched the record of a partition that is served here: is it still ours?"""
+        """Abandon a partition served here if its record, which has changed, is no longer ours."""
         tenure = self._tenure_of(name)
         if tenure is None or tenure.partition is None:
             return
@@ -1046,7 +1066,7 @@ class OwnershipManager:
                 self._reconcile_again = False
                 try:
                     await self._take_all_free()
-                except Exception as error:  # a bug must not end the trying in silence
+                except Exception as error:  # retry after a bug, too, and log it
                     bug = None if isinstance(error, OctavoError) else error
                     _log.warning("topics_not_read", reason=str(error), exc_info=bug)
                     self._reconcile_again = True

@@ -1,11 +1,11 @@
-"""The live brokers: our own registration, the others as a watch shows them, who is preferred.
+"""The live brokers: our own registration, the other brokers under a watch, and preferences.
 
-A broker is alive as long as its ephemeral record stands. Which of the live brokers should own a
-partition says `preference.py`: all brokers come to the same answer. It is a preference, no more.
-Whoever claims a partition that nobody owns goes by all live brokers; a partition that is served is
-handed on only to a broker that has settled: up for a while, as is this one, without a break in
-our own session. So brokers that come and go make nothing move to and fro. One that is drained
-(standing.py) is preferred for nothing, as long as there is another.
+A broker is alive as long as its ephemeral record stands. `preference.py` computes which live broker
+should own a partition; all brokers compute the same answer. It is only a preference. A free
+partition is claimed by preference among all live brokers. A served partition is handed on only to a
+broker that has settled: both it and this broker have been up for a while, and our own session had
+no break. So short-lived brokers do not move partitions back and forth. A drained broker
+(standing.py) is preferred for nothing as long as another live broker is not drained.
 """
 
 from __future__ import annotations
@@ -35,29 +35,35 @@ from octavo.protocol.tally import Tally
 _log = structlog.get_logger()
 _RETRY_S = 0.2
 _TOPICS_REMEMBERED = 32_768
-"""What was computed for others is computed again when it is wanted: each second, for all that is
-served here, so this is more than a broker is to serve."""
+"""Size of the cache of preferences. They are computed each second for every topic served here, so
+it is larger than the number of topics that a broker is meant to serve."""
 _TAKEN_SESSIONS_MAX = 2
-"""A record that stands for longer than so many session timeouts is no leftover of our past."""
+"""After this many session timeouts, a record that still stands is not left over from our last run.
+"""
 
 
 def encode_broker(info: BrokerInfo, run: str) -> bytes:
-    """The value of a broker's and of an owner's record; `run` differs at every start."""
+    """Encode a broker's registration, also used as the value of owner records.
+
+    `run` differs at every start of a broker.
+    """
     fields = {"v": 1, "id": info.broker_id, "url": info.url, "run": run, "leases": True}
     packed: bytes = msgpack.packb(fields)
     return packed
 
 
 def reads_leases(value: bytes) -> bool:
-    """Whether the broker of this record reads leases in state ledgers. Brokers of 0.1 do not, and
-    could not open a partition whose state ledger holds leases."""
+    """Whether the broker of this record reads leases in state ledgers.
+
+    Brokers of version 0.1 do not, and cannot open a partition whose state ledger holds leases.
+    """
     with contextlib.suppress(ValueError, KeyError, TypeError, msgpack.UnpackException):
         return bool(msgpack.unpackb(value)["leases"])
     return False
 
 
 def decode_broker(value: bytes) -> BrokerInfo | None:
-    """Who wrote the record; None when it is not ours to understand."""
+    """Return the broker that wrote the record; None when the record cannot be decoded."""
     with contextlib.suppress(ValueError, KeyError, TypeError, msgpack.UnpackException):
         fields = msgpack.unpackb(value)
         return BrokerInfo(str(fields["id"]), str(fields["url"]))
@@ -85,9 +91,9 @@ class BrokerRegistry:
         self._spawn = spawn
         self._value = b""
         self._values: dict[str, bytes] = {}
-        """The records as last read; they differ from one start of a broker to the next."""
+        """The records as last read; a broker's record differs from one start to the next."""
         self._up_since_s: dict[str, float] = {}
-        """When each record was first seen here."""
+        """When this broker first saw each record."""
         self._undisturbed_since_s = self._changed_s = 0.0
         self._watch: Watch | None = None
         self._registered = False
@@ -95,17 +101,17 @@ class BrokerRegistry:
         self._namesake_seen_s = 0.0
         self._namesake_for_s = 0.0
         self._strangers = Tally()
-        """Owners that are no live broker."""
+        """Counts owners that are not live brokers."""
         self._alarm = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
         self.standings = Standings(store, on_gone, spawn)
-        """How we and the others stand."""
+        """The standing of this broker and of the others."""
         self.own = BrokerInfo("", "")
         self.live: dict[str, BrokerInfo] = {}
         self._gone = GoneBrokers()
 
     async def start(self, own: BrokerInfo, value: bytes) -> None:
-        """Register and learn who else is there."""
+        """Register this broker and read which others are live."""
         self.own, self._value = own, value
         self.standings.start(own.broker_id, value)
         self._registered = True
@@ -117,12 +123,12 @@ class BrokerRegistry:
         self._following = asyncio.create_task(self._follow(), name="broker registry")
 
     async def leave(self) -> None:
-        """From now on the others prefer each other."""
+        """Withdraw the registration: from now on other brokers are preferred."""
         self._registered = False
         await self._ownership.release(broker_path(self.own.broker_id))
 
     async def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self.standings.close()
         if self._watch is not None:
             self._watch.cancel()
@@ -131,22 +137,22 @@ class BrokerRegistry:
             await asyncio.gather(self._following, return_exceptions=True)
 
     def brokers(self) -> list[BrokerInfo]:
-        """The live brokers as last seen, this one included, sorted by id."""
+        """Return the live brokers as last seen, sorted by id; this broker is included."""
         return [info for _, info in sorted(self.live.items())]
 
     def gone(self) -> list[GoneBroker]:
-        """Brokers that were live within the last hour and are no more, sorted by id."""
+        """Return the brokers that were live within the last hour and are gone, sorted by id."""
         return self._gone.at(asyncio.get_running_loop().time())
 
     def preferred(self, topic: TopicName, partitions: int) -> tuple[BrokerInfo, ...]:
-        """Who should own each partition of a topic that has so many, were it free now."""
+        """Return the broker that should own each partition of a topic, if it were free now."""
         live = self.live or {self.own.broker_id: self.own}
         able = self.undrained() or tuple(sorted(live))
         return tuple(live[one] for one in self._preferred(topic, partitions, able))
 
     @property
     def changed_s(self) -> float:
-        """When brokers came, went or were drained last, or this one lost its session."""
+        """When a broker last came, went or was drained, or our session ended."""
         changed_s = (self._changed_s, self._undisturbed_since_s, self.standings.changed_s)
         return max(*changed_s, *self._up_since_s.values())
 
@@ -171,7 +177,7 @@ class BrokerRegistry:
         return self.standings.own.draining
 
     def undrained(self) -> tuple[str, ...]:
-        """The live brokers that may be given something, as last seen; sorted."""
+        """Return the live brokers that are not drained, as last seen; sorted."""
         drained = self.standings.drained
         own = self.own.broker_id
         return tuple(
@@ -183,21 +189,21 @@ class BrokerRegistry:
         )
 
     def is_up_since(self, broker_id: str, since_s: float) -> bool:
-        """Whether a broker lives, and was not started anew after `since_s` (the loop's clock)."""
+        """Whether a broker is live and has not restarted after `since_s` (the loop's clock)."""
         return broker_id in self.live and self._up_since_s.get(broker_id, math.inf) <= since_s
 
     def is_other(self, owner: BrokerInfo) -> bool:
-        """Whether this is another broker that is registered, as far as this one has heard."""
+        """Whether this is another broker that is registered, as far as we have heard."""
         return owner.broker_id != self.own.broker_id and self.live.get(owner.broker_id) == owner
 
     async def check_registered(self, owner: BrokerInfo) -> None:
-        """Calls go to registered brokers only, whatever an owner's record says.
+        """Check that an owner is a registered broker: calls go to no other address.
 
-        Raises `OwnerNotRegistered`, and what reading records does.
+        Raises `OwnerNotRegistered`, and what reading records raises.
         """
         if self.live.get(owner.broker_id) == owner:
             return
-        if is_safe_name(owner.broker_id):  # our watch may be late by any time
+        if is_safe_name(owner.broker_id):  # our watch may be late
             value = await self._read(owner.broker_id)
             if value is not None and decode_broker(value) == owner:
                 self._alarm.set()
@@ -216,16 +222,15 @@ class BrokerRegistry:
         )
 
     def no_such_broker(self, broker_id: str) -> BrokerNotFound:
-        """What is said to who names one that does not live."""
+        """Return the error for a broker id that no live broker has."""
         return BrokerNotFound(
             f"no live broker is called {broker_id[:200]}; there are: {', '.join(sorted(self.live))}"
         )
 
     def settled(self) -> tuple[str, ...]:
-        """The brokers that have been up for long enough to be given what is served; sorted.
+        """Return the brokers that have been up long enough to be given served partitions; sorted.
 
-        None of them while this broker itself has not settled, or is without its session. Nor those
-        that are drained.
+        Empty if this broker has not settled or has no session. Drained brokers are left out.
         """
         settled_since_s = asyncio.get_running_loop().time() - self._settle_s
         if not self.is_connected or self._undisturbed_since_s > settled_since_s:
@@ -235,10 +240,11 @@ class BrokerRegistry:
     def heirs(
         self, topic: TopicName, partitions: int, settled: tuple[str, ...]
     ) -> tuple[str | None, ...]:
-        """Who should be given each partition when it is served by somebody else; None: nobody yet.
+        """Return which settled broker should be given each served partition; None: none for now.
 
-        Those whom all would send to afterwards, and who would also have it if whatever has not
-        settled went away again.
+        An heir must be preferred among all live brokers, because calls are sent there after the
+        move, and also among the settled brokers alone, so that the partition stays if the unsettled
+        brokers leave.
         """
         if not settled:
             return (None,) * partitions
@@ -249,7 +255,7 @@ class BrokerRegistry:
         )
 
     def _session_changed(self, state: SessionState) -> None:
-        # A new session owns nothing: register again, then look who is there.
+        # A new session owns nothing: register again, then read which brokers are live.
         self._undisturbed_since_s = asyncio.get_running_loop().time()
         if state is SessionState.CONNECTED:
             self._alarm.set()
@@ -265,7 +271,7 @@ class BrokerRegistry:
                     await self.standings.tell_again()
                     await self._register()
                 await self._reload()
-            except Exception as error:  # a bug must not deafen this broker in silence
+            except Exception as error:  # continue after a bug, too, and log it
                 bug = None if isinstance(error, OctavoError) else error
                 _log.warning("brokers_not_read", reason=str(error), exc_info=bug)
                 await asyncio.sleep(_RETRY_S)
@@ -281,12 +287,13 @@ class BrokerRegistry:
         self._namesake = None
 
     def _is_taken(self, owner: bytes) -> None:
-        """Our former process, whose session has not ended yet, or a namesake that lives."""
+        """Handle a taken broker id: by our last run, whose session has not ended, or by another
+        broker."""
         now_s = asyncio.get_running_loop().time()
         if owner != self._namesake:
             self._namesake, self._namesake_for_s = owner, 0.0
             _log.warning("broker_id_taken", broker=self.own.broker_id)
-        else:  # only time in which the store answered: while it is away no session ends
+        else:  # count only time in which the store answered: while it is away, no session ends
             self._namesake_for_s += min(now_s - self._namesake_seen_s, 2 * _RETRY_S)
         self._namesake_seen_s = now_s
         if self._namesake_for_s > _TAKEN_SESSIONS_MAX * self._store.session_timeout_ms / 1000:
@@ -313,7 +320,7 @@ class BrokerRegistry:
         else:
             values.pop(self.own.broker_id, None)
         found = {name: info for name, v in values.items() if (info := decode_broker(v or b""))}
-        # A broker that came back under its name has lost its partitions like one that is gone.
+        # A broker that restarted under its id has lost its partitions, like a broker that is gone.
         gone = sorted(n for n, value in self._values.items() if values.get(n) != value)
         self._values = {name: value for name, value in values.items() if value is not None}
         await self.standings.follow(

@@ -1,11 +1,11 @@
-"""Subjects and their schemas: registered by compare-and-set, in memory where messages are checked.
+"""Register schemas by compare-and-set, and keep them in memory to check messages.
 
-A subject is used by whoever owns a partition of a topic that checks its messages: its record is
-then kept under a watch (watched_record.py), and its schemas are compiled once. So publishing goes
-on while the metadata store is away. A version never changes, and none goes but with its subject.
+The owner of a partition whose topic checks messages keeps the subject's record under a watch
+(watched_record.py), and compiles its schemas once. So publishing continues while the metadata store
+is away. A version never changes, and is removed only with its whole subject.
 
-Reading, comparing and checking is work of libraries that no bound holds, so an `Engine` does it,
-elsewhere; messages whose check is known to take few steps are checked here.
+The libraries that parse, compare and check schemas have no bound on their time, so an `Engine` runs
+them elsewhere. Messages whose check is known to take few steps are checked on the loop.
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ from octavo.metadata.store import RecordExists, RecordNotFound, VersionConflict,
 from octavo.protocol.records import Record
 
 SCHEMA_HEADER = "octavo-schema"
-"""Of a message: the id, or the number, of the version that it is of. Without it: the newest."""
+"""Message header that names the version of its schema, by id or number. Without it: the newest."""
 VERSIONS_MAX = 1_000
 RECORD_CHARS_MAX = 400_000
-"""Texts of all versions: the metadata store takes records of 1 MB."""
+"""Limit of all versions' texts together: the metadata store takes records of 1 MB."""
 SUBJECTS_KEPT = 10_000
-"""In memory; further ones are read each time."""
+"""Limit of subjects in memory; further subjects are read each time."""
 GIVEN_BYTES_MAX = 4 * SCHEMA_BYTES_MAX
-"""Of a schema before it is brought into one form: with spaces, escapes and line ends."""
+"""Limit of a schema as sent, with spaces, escapes and line ends."""
 QUICK_STEPS_MAX = 400_000
-"""Of messages checked on the loop in one turn of it: ten milliseconds at most, mostly far less."""
+"""Limit of steps in one turn of the loop: ten milliseconds at most, usually far less."""
 _CHANGES_TRIED_MAX = 8
 SubjectName = tuple[str, str]
 
 
 class Registered(NamedTuple):
-    """A version, and whether this call has made it."""
+    """A version, and whether this call made it."""
 
     version: SchemaVersion
     new: bool
 
 
 class _Subject:
-    """As known here, with what checks its messages quickly, made when it is needed."""
+    """A subject in memory, with its quick checks, made when first needed."""
 
     def __init__(self, record: SubjectRecord) -> None:
         self.record = record
@@ -78,7 +78,7 @@ class _Subject:
         self._quick: dict[int, Quick | None] = {}
 
     def version(self, name: SubjectName, which: str) -> SchemaVersion:
-        """By number or id, or the newest. Raises `SchemaNotFound`."""
+        """Return a version by number, id or `latest`. Raises `SchemaNotFound`."""
         if which == "latest" and self.record.versions:
             return self.record.versions[-1]
         if (found := self._versions.get(which)) is None:
@@ -86,17 +86,17 @@ class _Subject:
         return found
 
     def quick(self, version: SchemaVersion) -> Quick | None:
-        """None: only the engine may check messages of this version."""
+        """Return the quick check of a version; None: only the engine may check its messages."""
         if version.number not in self._quick:
             self._quick[version.number] = quick(version.type, version.text)
         return self._quick[version.number]
 
 
 class MessageCheck:
-    """Checks the messages of a topic by its subject as it is now.
+    """Check the messages of a topic by its subject as it is now.
 
-    Most are checked here, where a bound on the steps is known and small; all others go to the
-    engine together.
+    Most messages are checked here, because their number of steps is known and small. All others go
+    to the engine together.
     """
 
     def __init__(self, name: SubjectName, subject: _Subject, engine: Engine, turns: Turns) -> None:
@@ -106,7 +106,7 @@ class MessageCheck:
         self._turns = turns
 
     async def misfit(self, messages: Sequence[Record]) -> tuple[int, str] | None:
-        """The first message that does not fit, and why; None when all do.
+        """Return the first message that does not fit, and why; None when all fit.
 
         Raises `SchemaCheckUnavailable`.
         """
@@ -116,7 +116,7 @@ class MessageCheck:
         quickly = 0
         for index, message in enumerate(messages):
             if message.value is None:
-                continue  # a tombstone takes its key away, and is of no schema
+                continue  # a tombstone deletes its key, and has no schema
             which = next((v for n, v in message.headers or () if n == SCHEMA_HEADER), None)
             try:
                 text = "latest" if which is None else which.decode()
@@ -135,7 +135,7 @@ class MessageCheck:
             versions[version.number] = version
             elsewhere.setdefault(version.number, []).append((index, bytes(message.value)))
             if check is not None and steps <= QUICK_STEPS_MAX:
-                break  # it does not fit; the engine says why
+                break  # it does not fit, and the engine tells why
         await self._turns.take(1 + quickly * open_batches.RECORDS_A_TURN // QUICK_STEPS_MAX)
         for number, values in elsewhere.items():
             said = await self._ask_engine(versions[number], values)
@@ -162,7 +162,7 @@ class MessageCheck:
 
 
 class SchemaRegistry:
-    """All subjects of the cluster."""
+    """Register, list and delete the schema subjects of the cluster."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class SchemaRegistry:
         engine: Engine | None = None,
         turns: Turns | None = None,
     ) -> None:
-        """`engine`: what works with the libraries; on the loop when None. `turns`: of the loop."""
+        """`engine`: runs the libraries; None: on the loop. `turns`: turns of the loop."""
         self._records = records
         self._clock = clock
         self._spawn = spawn
@@ -181,32 +181,33 @@ class SchemaRegistry:
         self._known: dict[SubjectName, tuple[WatchedRecord[_Subject], Watch]] = {}
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         for _, watch in tuple(self._known.values()):
             watch.cancel()
         self._known.clear()
 
     async def subjects(self, namespace: str) -> list[str]:
-        """Of a namespace, sorted."""
+        """List the subjects of a namespace, sorted."""
         return await self._records.subjects(namespace)
 
     async def subject(self, name: SubjectName) -> SubjectRecord:
-        """As it stands in the store. Raises `SchemaNotFound`."""
+        """Read a subject from the store. Raises `SchemaNotFound`."""
         record, version = await self._records.read(*name)
         if version == ABSENT:
             raise _no_subject(name)
         return record
 
     async def version(self, name: SubjectName, which: str) -> SchemaVersion:
-        """By its number, its id, or `latest`. Raises `SchemaNotFound`."""
+        """Read a version by its number, its id, or `latest`. Raises `SchemaNotFound`."""
         return _find(name, await self.subject(name), which)
 
     async def check(
         self, name: SubjectName, kind: str, given: Any, caller: Hashable = None
     ) -> tuple[str, list[str]]:
-        """The subject's compatibility, and why this schema may not be its next version.
+        """Return the subject's compatibility, and why this schema may not be its next version.
 
-        `caller`: callers take turns. Raises `InvalidSchema`, `SchemaCheckUnavailable`.
+        `caller`: requests of different callers take turns. Raises `InvalidSchema`,
+        `SchemaCheckUnavailable`.
         """
         record, _ = await self._records.read(*name)
         text = await self._text(kind, given, caller)
@@ -215,10 +216,10 @@ class SchemaRegistry:
     async def register(
         self, name: SubjectName, kind: str, given: Any, caller: Hashable = None
     ) -> Registered:
-        """Make it the next version, unless it is there already.
+        """Make this schema the subject's next version, unless it is registered already.
 
-        `caller`: callers take turns. Raises `InvalidSchema`, `IncompatibleSchema`,
-        `SettingsConflict`, `SchemaCheckUnavailable`.
+        `caller`: requests of different callers take turns. Raises `InvalidSchema`,
+        `IncompatibleSchema`, `SettingsConflict`, `SchemaCheckUnavailable`.
         """
         text = await self._text(kind, given, caller)
         made_of = id_of(kind, text)
@@ -250,8 +251,10 @@ class SchemaRegistry:
         raise SettingsConflict(f"subject {'/'.join(name)} is being changed by others; try again")
 
     async def set_compatibility(self, name: SubjectName, mode: str) -> SubjectRecord:
-        """From now on; made, without versions, if it is not there. Raises `InvalidSchema`,
-        `SettingsConflict`."""
+        """Set the compatibility of a subject; make the subject, without versions, if it is new.
+
+        Raises `InvalidSchema`, `SettingsConflict`.
+        """
         if mode not in MODES:
             raise InvalidSchema(
                 f"compatibility is {mode[:40]!r}; it must be one of {', '.join(MODES)}"
@@ -265,7 +268,7 @@ class SchemaRegistry:
         raise SettingsConflict(f"subject {'/'.join(name)} is being changed by others; try again")
 
     async def delete(self, name: SubjectName) -> None:
-        """With all its versions. Raises `SchemaNotFound`, `SettingsConflict`."""
+        """Delete a subject with all its versions. Raises `SchemaNotFound`, `SettingsConflict`."""
         _, version = await self._records.read(*name)
         if version == ABSENT:
             raise _no_subject(name)
@@ -281,10 +284,10 @@ class SchemaRegistry:
     # ---- messages
 
     async def checker(self, name: SubjectName) -> MessageCheck:
-        """What checks the messages of a topic by this subject.
+        """Return the check for messages of a topic with this subject.
 
-        Raises `SchemaMismatch` when the subject has no version that anything could fit, and
-        `MetadataUnavailable` when it was never read.
+        Raises `SchemaMismatch` when the subject has no version, so that no message can fit, and
+        `MetadataUnavailable` when its record was never read.
         """
         known = self._known.get(name)
         if known is None:
@@ -310,7 +313,7 @@ class SchemaRegistry:
     # ---- schemas
 
     async def _text(self, kind: str, given: Any, caller: Hashable) -> str:
-        """A schema's text in one form. Raises `InvalidSchema`."""
+        """Return the schema's text in canonical form. Raises `InvalidSchema`."""
         if kind not in TYPES:
             raise InvalidSchema(f"type is {kind[:40]!r}; it must be {' or '.join(TYPES)}")
         try:
@@ -332,7 +335,7 @@ class SchemaRegistry:
     async def _problems(
         self, record: SubjectRecord, kind: str, text: str, caller: Hashable
     ) -> list[str]:
-        """Why this schema may not be the next version; empty when it may."""
+        """Return why this schema may not be the next version; empty when it may."""
         if record.compatibility == "NONE" or not record.versions:
             return []
         others = sorted({one.type for one in record.versions if one.type != kind})

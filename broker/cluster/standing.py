@@ -1,11 +1,11 @@
-"""How each broker stands: whether it is being emptied, what it serves, how much it has to do.
+"""The standing of each broker: whether it is drained, its partitions, and its load.
 
-A broker says it in an ephemeral record beside its registration; the others read it under a watch.
-What it says is advice, as preference is: who is drained is preferred for nothing by those who have
-heard of it, and who is late with that news is wrong about a preference, never about an owner.
+A broker writes this into an ephemeral record next to its registration; the others read it under a
+watch. It is advice, like a preference: brokers that have read it prefer a drained broker for
+nothing. A broker that reads it late may prefer the wrong broker, but is never wrong about an owner.
 
-A record counts for the run of the broker that wrote it, which its registration names: a broker
-that is started anew is not drained, even while the record of its former session stands.
+A record counts only for the run of the broker that wrote it, as named by its registration: a broker
+that restarts is not drained, even while the record of its former session stands.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ from octavo.protocol.codes import OctavoError
 _log = structlog.get_logger()
 _TRIES = 4
 _RETRY_S = 0.2
-"""Pause before a record is read again after a failure: its watch may never sound again."""
+"""Pause before a record is read again after a failure, since its watch may not fire again."""
 
 
 class Standing(NamedTuple):
-    """What a broker says of itself."""
+    """The record that a broker writes about itself."""
 
     draining: bool = False
-    """It gives away what it serves, and is to be given nothing."""
+    """Whether it gives its partitions away and gets no new partitions."""
     partitions: int = 0
-    """That it serves."""
+    """How many partitions it serves."""
     load: int | None = None
-    """What they give it to do (load.py), about; None: it has not told."""
+    """Their load (load.py), rounded; None: the broker has not told it."""
 
 
 def encode_standing(standing: Standing, registered: bytes) -> bytes:
-    """The record of the broker whose registration is `registered`."""
+    """Encode the standing of the broker whose registration is `registered`."""
     fields = {"v": 1, "of": registered, **standing._asdict()}
     packed: bytes = msgpack.packb(fields)
     return packed
 
 
 def decode_standing(value: bytes, registered: bytes) -> Standing:
-    """What stands there, if it is of that registration and can be understood; else the default."""
+    """Decode a standing; the default if it is for another registration or cannot be decoded."""
     with contextlib.suppress(ValueError, KeyError, TypeError, msgpack.UnpackException):
         fields = msgpack.unpackb(value)
         if fields["of"] == registered:
@@ -70,7 +70,7 @@ def decode_standing(value: bytes, registered: bytes) -> Standing:
 
 
 class _Other:
-    """Another live broker."""
+    """The standing of another live broker, and the watch on it."""
 
     __slots__ = ("read", "read_s", "registered", "trying", "watch")
 
@@ -85,7 +85,10 @@ class _Other:
 
 
 class Standings:
-    """Our own standing, told to the others, and theirs. `on_change`: who is drained changed."""
+    """Tell our own standing to the other brokers, and read theirs.
+
+    `on_change` is called when the set of drained brokers changed.
+    """
 
     def __init__(
         self,
@@ -99,62 +102,62 @@ class Standings:
         self._registered = b""
         self._path = ""
         self._told: Standing | None = Standing()
-        """What the others can read; None: nobody knows."""
+        """The standing that others can read; None: unknown, because a write may have failed."""
         self._is_there = False
-        """A record of this session stands."""
+        """Whether a record of this session stands."""
         self._sessions = 0
-        """That have ended: each took its record with it."""
+        """How many sessions have ended; each took its record with it."""
         self._turn = asyncio.Lock()
         self._others: dict[str, _Other] = {}
         self._drained: frozenset[str] = frozenset()
         self.own = Standing()
         self.changed_s = 0.0
-        """When another was drained last, or no more."""
+        """When another broker was last drained or undrained."""
 
     def start(self, broker_id: str, registered: bytes) -> None:
-        """Who we are, as our registration says it."""
+        """Set the path of our record and the registration it names, and follow the session."""
         self._path, self._registered = standing_path(broker_id), registered
         self._store.on_session(self._session_changed)
 
     @property
     def drained(self) -> frozenset[str]:
-        """The other brokers that are to be given nothing, as far as this one has heard."""
+        """The other brokers that are drained, as far as this broker has heard."""
         return self._drained
 
     def of(self, broker_id: str) -> Standing:
-        """How another broker stands, as last read."""
+        """Return the standing of another broker, as last read."""
         other = self._others.get(broker_id)
         if other is None or other.read.last is None:
             return Standing()
         return decode_standing(other.read.last, other.registered)
 
     def age_s(self, broker_id: str) -> float | None:
-        """How long ago the standing of another broker was heard; None: it was not yet."""
+        """Return how many seconds ago another broker's standing was read; None: never."""
         other = self._others.get(broker_id)
         if other is None or other.read_s is None:
             return None
         return asyncio.get_running_loop().time() - other.read_s
 
     async def tell(self, standing: Standing) -> None:
-        """Have the others know; it counts here at once. Raises `MetadataUnavailable`."""
+        """Tell a standing to the others; it counts here at once. Raises `MetadataUnavailable`."""
         self.own = standing
         await self.tell_again()
 
     async def tell_again(self) -> None:
-        """Tell what was told before, when the store may not have it: after the end of a session.
+        """Write our standing again if the store may not have it, as after the end of a session.
 
         Raises `MetadataUnavailable`.
         """
         async with self._turn:
             while self._told != self.own:
-                self._told, told = None, self.own  # it may be there, whatever the answer is
+                self._told, told = None, self.own  # even if the write fails, it may be stored
                 sessions = self._sessions
                 await self._write(told)
                 if sessions == self._sessions:
                     self._told = told
 
     async def follow(self, registered: Mapping[str, bytes]) -> None:
-        """These are the other live brokers, with their registrations."""
+        """Follow these other live brokers, given with their registrations."""
         for name in [name for name in self._others if name not in registered]:
             self._forget(name)
         for name, value in registered.items():
@@ -165,7 +168,7 @@ class Standings:
         await asyncio.gather(*(self._look(name) for name in registered))
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         for name in list(self._others):
             self._forget(name)
 
@@ -222,10 +225,10 @@ class Standings:
             other.watch.cancel()
 
     async def _write(self, standing: Standing) -> None:
-        """Raises `MetadataUnavailable`, also where other records keep coming in between."""
+        """Write our record. Raises `MetadataUnavailable`, also if it changes during each try."""
         value = encode_standing(standing, self._registered)
         for _ in range(_TRIES):
-            if not self._is_there:  # whatever stands there is not of this session
+            if not self._is_there:  # a record there is from an earlier session
                 with contextlib.suppress(RecordNotFound, RecordExists):
                     with contextlib.suppress(RecordNotFound):
                         await self._store.delete(self._path)

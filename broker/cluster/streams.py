@@ -1,9 +1,9 @@
-"""Durable streams whose time is over, or that were deleted while they had forks: they go here.
+"""Delete durable streams that have expired, or that were deleted while they had forks.
 
-A fork shares ledgers and needs nothing else of its source (forks.py), so a source that is deleted
-could go at once. The protocol wants its name to be kept while there are forks: such a stream is
-marked (state/stream.py), and goes when the last of them has gone. Whether there are some, the
-ledgers say that it shares: a fork at the very beginning shares none, and does not count.
+A fork shares ledgers and needs nothing else of its source (forks.py), so a deleted source could go
+at once. But the protocol keeps its name while it has forks: such a stream is marked
+(state/stream.py), and its topic is deleted after its last fork is gone. The ledgers that are shared
+tell whether there are forks; a fork at the very beginning shares none, and does not count.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
 _GENERATIONS_MAX = 100
-"""Forks of forks that are looked through."""
+"""Limit of generations of forks that are followed."""
 
 
 class Streams:
-    """Of one broker: for the streams that it serves."""
+    """Delete streams that have to go, for the partitions that this broker serves."""
 
     def __init__(
         self,
@@ -44,9 +44,9 @@ class Streams:
         return state is not None and (state.is_gone or partition.stream.is_over)
 
     async def look(self, partition: Partition) -> bool:
-        """Delete the topic of this stream, if it has to go: whether that is so.
+        """Delete the topic of this stream if it has to go; return whether it had to.
 
-        Raises what the metadata store does, `TopicDeleting`.
+        Raises what the metadata store raises, `TopicDeleting`.
         """
         state = partition.stream.state
         if state is None:
@@ -59,18 +59,18 @@ class Streams:
         return True
 
     async def delete(self, name: TopicName, incarnation: str) -> None:
-        """Delete this topic and no other of its name; nothing when that was done before."""
+        """Delete this incarnation of the topic; do nothing if it is already gone."""
         try:
             await self._topics.delete(name, incarnation)
         except (TopicChanged, TopicNotFound):
             return
 
     def begin(self, partition: Partition) -> None:
-        """The same as `look`, in the background. When it fails, somebody comes again."""
+        """Run `look` in the background. If it fails, a later chore or call tries again."""
         self._spawn(self._look_quietly(partition))
 
     async def work(self, partition: Partition) -> None:
-        """The same as `look`, as a chore."""
+        """Run `look` as a chore."""
         await self.look(partition)
 
     async def _look_quietly(self, partition: Partition) -> None:
@@ -82,7 +82,7 @@ class Streams:
             )
 
     async def has_forks(self, partition: Partition) -> bool:
-        """Whether any topic that stands is a fork of this one, or of a fork of it."""
+        """Whether an existing topic was forked from this topic, directly or through other forks."""
         name, incarnation = partition.name.topic_name, partition.incarnation
         seen: dict[TopicName, bool] = {name: False}
         for ledger_id in partition.ledger_ids:

@@ -1,9 +1,9 @@
-"""Namespaces, topics and subscriptions as this broker knows them: records, cached, kept by watches.
+"""Namespaces, topics and subscriptions: their records, cached in memory and kept fresh by watches.
 
-The topic's record is the truth; the records of its partitions are made by their first owner. A
+The topic's record is authoritative; the first owner of a partition makes that partition's record. A
 lookup costs nothing once the record is in memory; a watch tells when it changes
-(watched_record.py). Every change is a compare-and-set: of two brokers that change a topic at once
-one is told to look.
+(watched_record.py). Every change is a compare-and-set: if two brokers change a topic at once, one
+of them reads again.
 """
 
 from __future__ import annotations
@@ -59,11 +59,12 @@ _log = structlog.get_logger()
 _CHANGES_TRIED_MAX = 8
 _CHANGE_WAIT_S = 10.0
 _STALE_SUBSCRIPTIONS_MAX = 1_000
-"""Of a topic with more in memory, those that nobody asked for since the last alarm are dropped."""
+"""With more subscriptions in memory than this, an alarm drops all that were not read since the
+last."""
 _PARTITIONS_KEY = "partitions"
-"""In a subscription's record: how many partitions the topic had when it was made."""
+"""Field of a subscription's record: how many partitions the topic had when it was made."""
 _LETTERS_KEY = "letters"
-"""In that of one that was made for another's dead letters or retries."""
+"""Field of the record of a subscription made for another subscription's dead letters or retries."""
 _SILENT = Policies()
 _SETTINGS = tuple(field.name for field in fields(TopicSettings))
 
@@ -76,12 +77,14 @@ class _Known:
     def __init__(self, info: WatchedRecord[TopicInfo]) -> None:
         self.info = info
         self.holds: tuple[TopicSettings, Policies, TopicSettings] | None = None
-        """Its own word, its namespace's, and what that comes to: asked for with every publish."""
+        """The topic's settings, its namespace's policies, and the result; needed for every publish.
+        """
         self.subscriptions: dict[str, WatchedRecord[SubscriptionInfo]] = {}
         self.watches: list[Watch] = []
 
     def subscriptions_changed(self) -> None:
-        """One was made, deleted, or something may have been missed."""
+        """Mark all subscriptions as stale: one was made or deleted, or an alarm may have been
+        missed."""
         if len(self.subscriptions) > _STALE_SUBSCRIPTIONS_MAX:
             kept = {name: one for name, one in self.subscriptions.items() if not one.stale}
             self.subscriptions = kept
@@ -100,13 +103,13 @@ class _KnownNamespace:
 
     @property
     def policies(self) -> Policies:
-        """As last read."""
+        """The policies as last read."""
         last = self.record.last
         return _SILENT if last is None else last.policies
 
 
 class Topics:
-    """The calls on namespaces, topics and subscriptions."""
+    """Create, read, change and delete namespaces, topics and subscriptions."""
 
     def __init__(
         self,
@@ -129,11 +132,11 @@ class Topics:
         self._namespaces: dict[str, _KnownNamespace] = {}
 
     def start(self, run: str) -> None:
-        """`run` is unique to this start of this broker."""
+        """Set `run`, which is unique to this start of this broker."""
         self._run = run
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         for known in self._known.values():
             for watch in known.watches:
                 watch.cancel()
@@ -145,9 +148,10 @@ class Topics:
     # Namespaces
 
     async def create_namespace(self, name: str, encrypted: bool | None = None) -> bool:
-        """True if it is new, False if it was there. Raises `InvalidName`, `SettingsConflict`.
+        """Make a namespace; return false if it existed. Raises `InvalidName`, `SettingsConflict`.
 
-        `encrypted`: whether the ledgers that its topics begin from now on are; None: as it was.
+        `encrypted`: whether ledgers that its topics begin from now on are encrypted; None: no
+        change.
         """
         checked_name("namespace", name)
         try:
@@ -177,17 +181,17 @@ class Topics:
                     await self.update(name, replace(info.settings, encrypted=encrypted))
 
     async def is_encrypted(self, namespace: str) -> bool:
-        """Whether topics made in it are. Raises `NamespaceNotFound`."""
+        """Whether topics made in the namespace are encrypted. Raises `NamespaceNotFound`."""
         return (await self._namespace(namespace)).encrypted
 
     async def namespace(self, name: str) -> NamespaceRecord:
-        """As it stands. Raises `NamespaceNotFound`."""
+        """Read a namespace from the store. Raises `NamespaceNotFound`."""
         return await self._namespace(name)
 
     async def set_policies(
         self, namespace: str, change: Callable[[NamespaceRecord], NamespaceRecord]
     ) -> NamespaceRecord:
-        """Set the namespace to `change` of what it is; its topics' owners hear of it.
+        """Apply `change` to the namespace's record; the owners of its topics hear of it by a watch.
 
         Raises `NamespaceNotFound`, `SettingsConflict`, and what `change` raises.
         """
@@ -205,7 +209,7 @@ class Topics:
         raise SettingsConflict(f"namespace {namespace} is being changed by others; try again")
 
     async def delete_namespace(self, name: str) -> None:
-        """Raises `NamespaceNotFound`, `NamespaceNotEmpty`."""
+        """Delete an empty namespace. Raises `NamespaceNotFound`, `NamespaceNotEmpty`."""
         await self._namespace(name)
         if name == DEFAULT_NAMESPACE:
             raise NamespaceNotEmpty(f"namespace {name!r} is always there")
@@ -217,7 +221,7 @@ class Topics:
             ) from error
 
     async def list_namespaces(self) -> list[str]:
-        """All names, sorted; `public` is always there."""
+        """List all namespaces, sorted; `public` always exists."""
         return await self._records.list_namespaces()
 
     async def _namespace(self, name: str) -> NamespaceRecord:
@@ -238,10 +242,10 @@ class Topics:
         own: bool = False,
         for_stream: bool = False,
     ) -> tuple[TopicInfo, bool]:
-        """The topic, and whether it is new. `own`: a broker makes it for itself. `for_stream`: it
-        is to become a durable stream.
+        """Make a topic, or find it with equal settings; return it, and whether it is new.
 
-        Raises `SettingsConflict`, `NamespaceNotFound`, `AuditTopicClosed`.
+        `own`: a broker makes it for itself. `for_stream`: it is to become a durable stream. Raises
+        `SettingsConflict`, `NamespaceNotFound`, `AuditTopicClosed`.
         """
         if not own:
             check_not_internal(name)
@@ -258,7 +262,8 @@ class Topics:
             except RecordExists:
                 if (found := await self._standing(name)) is None:
                     continue
-                # Of a topic made before its namespace said so the word may not have come yet.
+                # A topic made before its namespace was encrypted may not be marked as encrypted
+                # yet.
                 if replace(found.settings, encrypted=settings.encrypted) != settings:
                     raise SettingsConflict(
                         f"topic {name} exists with other settings", found.settings, settings
@@ -269,12 +274,12 @@ class Topics:
             return info._replace(for_stream=for_stream), True
 
     def new_incarnation(self) -> str:
-        """Of a topic that is about to be made; no other one ever had it."""
+        """Return a new incarnation, which no other topic ever had."""
         self._made += 1
         return f"{self._run}-{self._made}"
 
     async def _standing(self, name: TopicName) -> TopicInfo | None:
-        """The topic; None when it is gone, after waiting for a deletion. Raises `TopicDeleting`."""
+        """Read the topic; wait if it is being deleted, then return None. Raises `TopicDeleting`."""
         try:
             record, _ = await self._records.read_topic(*name)
         except RecordNotFound:
@@ -288,15 +293,15 @@ class Topics:
         return _info_of(name, record)
 
     async def get(self, name: TopicName, incarnation: str | None = None) -> TopicInfo:
-        """Cheap: kept in memory under a watch. Raises `TopicNotFound`.
+        """Return the topic, from memory where possible. Raises `TopicNotFound`.
 
-        With an `incarnation` no other topic of that name will do: raises `TopicChanged`.
+        With an `incarnation`, raises `TopicChanged` if the topic of that name is another one.
         """
         info = self.fresh(name)
         if info is None:
             info = await self._found(name, newest=False)
         if incarnation and info.incarnation != incarnation:
-            info = await self.newest(name)  # we or the caller may be behind
+            info = await self.newest(name)  # this broker or the caller may be out of date
             if info.incarnation != incarnation:
                 raise TopicChanged(
                     f"topic {name} was deleted, and another one was made in its place",
@@ -305,7 +310,7 @@ class Topics:
         return info
 
     def fresh(self, name: TopicName) -> TopicInfo | None:
-        """What `get` gives, if nothing has to be read or awaited for it."""
+        """Return what `get` returns, if it is in memory and current; else None."""
         known = self._known.get(name)
         return None if known is None else known.info.fresh
 
@@ -313,8 +318,8 @@ class Topics:
         try:
             return await self._known_or_read(name, newest=newest)
         except TopicNotFound:
-            # A reading that others share may have begun before this call, and a server of the store
-            # may be behind: what was made before the call must not be told as absent.
+            # A shared reading may have begun before this call, and a server of the store may be
+            # behind. A topic that was made before the call must not be reported as absent.
             await self._records.sync()
             found = await self._read(name)
             await self.policies_of(name.namespace)
@@ -331,12 +336,12 @@ class Topics:
             raise
 
     async def newest(self, name: TopicName) -> TopicInfo:
-        """The topic as it stands in the store. Raises `TopicNotFound`, `MetadataUnavailable`."""
+        """Read the topic from the store. Raises `TopicNotFound`, `MetadataUnavailable`."""
         self._watch(name).info.alarm()
         return await self._found(name, newest=True)
 
     def settings_of(self, name: TopicName, fallback: TopicSettings) -> TopicSettings:
-        """The newest settings in memory, with what the namespace says where the topic does not."""
+        """Return the newest settings in memory; the namespace's policies fill the gaps."""
         known = self._known.get(name)
         last = None if known is None else known.info.last
         settings = fallback if last is None else last.settings
@@ -349,7 +354,7 @@ class Topics:
         return known.holds[2]
 
     async def policies_of(self, namespace: str) -> Policies:
-        """What a namespace says for its topics, from memory if possible; nothing if it is gone."""
+        """Return a namespace's policies, from memory if possible; empty if it is gone."""
         known = self._namespaces.get(namespace)
         if known is None:
             new = WatchedRecord(lambda: self._read_namespace(namespace), self._spawn)
@@ -360,7 +365,7 @@ class Topics:
         try:
             await known.record.value()
         except OctavoError as error:
-            # A topic must open all the same: without its namespace's word more is kept, not less.
+            # The topic must open all the same: without the policies more is kept, never less.
             _log.warning("namespace_not_read", namespace=namespace, reason=str(error))
         return known.policies
 
@@ -376,11 +381,12 @@ class Topics:
             self._spawn(self._reread_namespace(namespace))
 
     async def _reread_namespace(self, namespace: str) -> None:
-        """What it says now reaches the partitions that are open here."""
+        """Read a changed namespace, so that its policies reach partitions that are open here."""
         await self.policies_of(namespace)
 
     async def update(self, name: TopicName, settings: TopicSettings) -> TopicInfo:
-        """New settings; partitions may only grow. Raises `TopicNotFound`, `InvalidSettings`."""
+        """Change a topic's settings; partitions may only grow. Raises `TopicNotFound`,
+        `InvalidSettings`."""
         try:
             async with asyncio.timeout(_CHANGE_WAIT_S), self._deletions.alone(name) as check:
                 await self._update(name, settings, check)
@@ -418,10 +424,12 @@ class Topics:
         raise SettingsConflict(f"topic {name} is being changed by others; try again")
 
     async def delete(self, name: TopicName, incarnation: str | None = None) -> None:
-        """Delete the topic, its ledgers and cursors; nobody serves it any more when this returns.
+        """Delete the topic, its ledgers and cursors; when this returns, no broker serves it any
+        more.
 
-        With an `incarnation` no other topic of that name: raises `TopicChanged`. Raises
-        `TopicNotFound`, and `TopicDeleting` when it takes long: it goes on by itself.
+        With an `incarnation`, raises `TopicChanged` if the topic of that name is another one.
+        Raises `TopicNotFound`, and `TopicDeleting` when it takes long: the deletion then continues
+        by itself.
         """
         await self._records.sync()
         try:
@@ -434,12 +442,12 @@ class Topics:
         self.forget(name)
 
     async def names_in(self, namespace: str) -> list[str]:
-        """The topics of a namespace, sorted. Raises `NamespaceNotFound`."""
+        """List the topics of a namespace, sorted. Raises `NamespaceNotFound`."""
         await self._namespace(namespace)
         return await self._records.list_topics(namespace)
 
     async def all_topics(self) -> list[TopicInfo]:
-        """Every topic of every namespace, read where it is not in memory."""
+        """Return every topic of every namespace, and read topics that are not in memory."""
         found: list[TopicInfo] = []
         for namespace in await self._records.list_namespaces():
             for topic in await self._records.list_topics(namespace):
@@ -457,12 +465,12 @@ class Topics:
         *,
         for_letters: bool = False,
     ) -> tuple[SubscriptionInfo, bool]:
-        """The subscription, and whether it is new; then call `Partition.subscribe` at every owner.
+        """Make a subscription, or find it with equal settings; return it, and whether it is new.
 
-        A partition that is missed makes its cursor when it is first used. The dead-letter topic and
-        the retry topic, each with its subscription, are there before this one is. Raises
-        `SettingsConflict`, `TopicNotFound`, `NamespaceNotFound`, `InvalidName`, `InvalidSettings`,
-        `TooManySubscriptions`.
+        Then call `Partition.subscribe` at every owner; a partition that is missed makes its cursor
+        when it is first used. The dead-letter topic and the retry topic, each with its
+        subscription, are made before this subscription. Raises `SettingsConflict`, `TopicNotFound`,
+        `NamespaceNotFound`, `InvalidName`, `InvalidSettings`, `TooManySubscriptions`.
         """
         checked_name("subscription", name)
         settings = with_dead_letters(topic, name, settings)
@@ -509,15 +517,19 @@ class Topics:
     async def _make_letter_topics(
         self, origin: TopicInfo, name: str, settings: SubscriptionSettings
     ) -> None:
-        """What a new subscription sends dead letters and retries to: copies on as many bookies as
-        its own topic has, in a subscription, without which retention would take them."""
+        """Make the topics for a new subscription's dead letters and retries, each with a
+        subscription.
+
+        Copies are stored on as many bookies as messages of the subscription's own topic. Without a
+        subscription, retention would delete them.
+        """
         if not settings.dead_letter_topic and not settings.retry_topic:
             return
         is_new = True
         with contextlib.suppress(SubscriptionNotFound):
             found = await self._read_subscription(origin.name, name)
             if found.settings != settings:
-                return  # which is refused next
+                return  # the settings differ: the caller refuses it next
             is_new = False
         targets = (
             (settings.dead_letter_topic, settings.dead_letter_subscription),
@@ -553,17 +565,20 @@ class Topics:
                 write_quorum=own.write_quorum,
                 ack_quorum=own.ack_quorum,
             )
-            with contextlib.suppress(SettingsConflict):  # somebody made it meanwhile
+            with contextlib.suppress(SettingsConflict):  # another call made it meanwhile
                 await self.create(target, quorums)
         await self.mark_letters(target)
-        with contextlib.suppress(SettingsConflict):  # whatever it is like, it keeps them
+        with contextlib.suppress(SettingsConflict):  # an existing one keeps copies, too
             await self.create_subscription(target, subscription, settings, for_letters=True)
 
     async def letters_beside(
         self, origin: TopicName, topic: TopicName, info: SubscriptionInfo
     ) -> TopicName:
-        """The topic that gets the copies of subscription `info` of `origin` that `topic` does not
-        take; made with its subscription where it is not there. Raises as `create_subscription`."""
+        """Return the topic for copies of `info`'s messages that `topic` does not take.
+
+        `info` is a subscription of `origin`. The topic and its subscription are made if they do not
+        exist. Raises what `create_subscription` raises.
+        """
         settings = info.settings
         retries = bool(settings.retry_topic)
         other = TopicName(topic.namespace, beside(topic.topic, retries=retries))
@@ -580,7 +595,7 @@ class Topics:
     async def mark_letters(self, name: TopicName) -> TopicInfo:
         """Note in the topic's record that it gets dead letters or retries; return the topic.
 
-        Costs nothing where that is noted already. Raises `TopicNotFound`, `SettingsConflict`.
+        Costs nothing if the record says so already. Raises `TopicNotFound`, `SettingsConflict`.
         """
         info = await self.get(name)
         for _ in range(_CHANGES_TRIED_MAX):
@@ -594,9 +609,9 @@ class Topics:
         raise SettingsConflict(f"topic {name} is being changed by others; try again")
 
     async def _check_letters(self, origin: TopicInfo, target: TopicName, subscription: str) -> None:
-        """Raises `InvalidSettings` where copies would lie in clear text, or not be kept.
+        """Raise `InvalidSettings` if copies would be stored in clear text, or would not be kept.
 
-        A subscription that stands there already, and was not made for letters, is under the
+        A subscription that exists already, and was not made for letters, loses messages by the
         topic's policies.
         """
         try:
@@ -634,14 +649,15 @@ class Topics:
                 )
 
     async def _remove_leftover(self, topic: TopicName, name: str, incarnation: str) -> None:
-        """One that came too late for the deletion of an earlier topic."""
+        """Remove a subscription's record that was made after an earlier topic's deletion."""
         with contextlib.suppress(RecordNotFound, VersionConflict):
             record, version = await self._records.read_subscription(*topic, name)
             if record.incarnation not in ("", incarnation):
                 await self._records.delete_subscription(*topic, name, version)
 
     async def subscription(self, topic: TopicName, name: str) -> SubscriptionInfo:
-        """From memory if possible. Raises `SubscriptionNotFound`, `TopicNotFound`."""
+        """Return a subscription, from memory if possible. Raises `SubscriptionNotFound`,
+        `TopicNotFound`."""
         known = self._known.get(topic)
         found = None if known is None else known.subscriptions.get(name)
         if known is None or found is None:
@@ -657,8 +673,10 @@ class Topics:
             raise
 
     async def _check_room_for(self, topic: TopicName, name: str) -> None:
-        """Raises `TooManySubscriptions`. Of those made at the same moment by several brokers more
-        may come to be."""
+        """Raise `TooManySubscriptions` if the topic is full.
+
+        Several brokers that make subscriptions at the same moment may exceed the limit.
+        """
         names = await self._records.list_subscriptions(*topic)
         if len(names) >= self._subscriptions_max and name not in names:
             raise TooManySubscriptions(
@@ -667,7 +685,7 @@ class Topics:
             )
 
     async def list_subscriptions(self, topic: TopicName) -> list[SubscriptionInfo]:
-        """Sorted by name. Raises `TopicNotFound`."""
+        """List a topic's subscriptions, sorted by name. Raises `TopicNotFound`."""
         await self.get(topic)
         found = []
         for name in await self._records.list_subscriptions(*topic):
@@ -678,9 +696,9 @@ class Topics:
     async def delete_subscription(
         self, topic: TopicName, name: str, created_ms: int | None = None
     ) -> None:
-        """Its cursors vanish with it. Raises `SubscriptionNotFound`, `TopicNotFound`.
+        """Delete a subscription and its cursors. Raises `SubscriptionNotFound`, `TopicNotFound`.
 
-        With `created_ms` no other one of that name will do.
+        With `created_ms`, only the subscription that was made at that time is deleted.
         """
         await self.get(topic)
         checked_name("subscription", name)
@@ -728,7 +746,10 @@ class Topics:
     async def _check_incarnation(
         self, topic: TopicName, name: str, record: SubscriptionRecord
     ) -> None:
-        """Older versions of the software say none. Raises `SubscriptionNotFound`."""
+        """Check that the record is of this incarnation of the topic. Raises `SubscriptionNotFound`.
+
+        Records of older versions name no incarnation, and are accepted.
+        """
         if not record.incarnation or record.incarnation == (await self.get(topic)).incarnation:
             return
         if record.incarnation != (await self.newest(topic)).incarnation:
@@ -751,7 +772,7 @@ class Topics:
         return _info_of(name, record)
 
     def _reading_of(self, name: TopicName) -> Callable[[], Coroutine[Any, Any, TopicInfo]]:
-        """Reads the topic and notices a namesake."""
+        """Return a function that reads the topic and notices when a namesake replaced it."""
         before: TopicInfo | None = None
 
         async def read() -> TopicInfo:
@@ -759,7 +780,8 @@ class Topics:
             info = await self._read(name)
             known, before = before, info
             if known is not None and known.incarnation != info.incarnation:
-                # Deleted and made again between two looks: what is known here was the old one's.
+                # Deleted and made again between two readings: the subscriptions in memory are the
+                # old topic's.
                 if (held := self._known.get(name)) is not None:
                     held.subscriptions.clear()
                 self._on_deleted(name)
@@ -784,7 +806,7 @@ class Topics:
             self._spawn(self._reread(name))
 
     async def _reread(self, name: TopicName) -> None:
-        """Settings that changed reach the partitions that are open here; so does a deletion."""
+        """Read a changed topic, so that partitions open here hear of new settings or a deletion."""
         try:
             await self._found(name, newest=True)
         except TopicNotFound:
@@ -793,7 +815,7 @@ class Topics:
             _log.warning("topic_not_read", topic=str(name), reason=str(error))
 
     def forget(self, name: TopicName) -> None:
-        """Whoever asks next is told what stands in the store."""
+        """Drop the topic from memory: the next call reads it from the store."""
         known = self._known.pop(name, None)
         if known is not None:
             for watch in known.watches:
@@ -819,12 +841,12 @@ def _no_subscription(topic: TopicName, name: str) -> SubscriptionNotFound:
 
 
 def stored_settings(settings: TopicSettings) -> StoredSettings:
-    """As the record has them."""
+    """Convert settings to the form that the record stores."""
     return StoredSettings(**{name: getattr(settings, name) for name in _SETTINGS})
 
 
 def _info_of(name: TopicName, record: TopicRecord) -> TopicInfo:
-    """What the record says of the topic."""
+    """Return the topic that the record describes."""
     settings = _settings_of(record.settings)
     return TopicInfo(
         name, settings, record.created_ms, record.identity, record.fork, bool(record.stream),

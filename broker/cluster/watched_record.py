@@ -1,11 +1,11 @@
-"""A metadata record in memory, read again after an alarm of its watch, and used without the store.
+"""Keep a metadata record in memory, and read it again after an alarm of its watch.
 
-Every reconnect sounds the alarm of every watch, and what follows may be an outage: whatever needs
-no change has to go on with what was known. So an alarm forgets nothing. Who asks waits for the new
-reading, though no longer than `FRESH_WITHIN_S` after the alarm; from then on the last known value
-serves until a reading succeeds. That is as safe as the time before the alarm, when the same value
-served: what must not be decided by a broker that is cut off is decided by compare-and-set and by
-fencing, never by what stands here.
+Every reconnect raises the alarm of every watch, and an outage of the store may follow. Work that
+needs no change must then continue with the known value, so an alarm forgets nothing. A caller of
+`value` waits for the new reading, but at most until `FRESH_WITHIN_S` after the alarm. From then on
+the last known value is returned until a reading succeeds. That is as safe as before the alarm, when
+the same value was returned: decisions that a cut-off broker must not make are protected by
+compare-and-set and by fencing, never by this value.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from octavo.metadata.store import MetadataUnavailable, SessionExpired
 
 Value = TypeVar("Value")
 FRESH_WITHIN_S = 0.3
-"""A store that is well answers within milliseconds; one that is not shall cost no more."""
+"""A healthy store answers within milliseconds; an unhealthy store costs a call no more than this.
+"""
 
 
 class WatchedRecord(Generic[Value]):
-    """`read` reads the record; `spawn` runs a reading that all who ask meanwhile share."""
+    """Keep the record that `read` returns; `spawn` runs readings, which callers share."""
 
     def __init__(
         self,
@@ -40,40 +41,41 @@ class WatchedRecord(Generic[Value]):
 
     @property
     def stale(self) -> bool:
-        """Whether it changed, or may have, since it was read."""
+        """Whether the record has changed, or may have changed, since it was read."""
         return self._stale
 
     @property
     def last(self) -> Value | None:
-        """As last known; None when it was never read."""
+        """The last known value; None if the record was never read."""
         return None if self._last is None else self._last[0]
 
     @property
     def fresh(self) -> Value | None:
-        """As known, if no alarm has come since it was read."""
+        """The known value if no alarm has come since it was read; else None."""
         return None if self._stale or self._last is None else self._last[0]
 
     def alarm(self) -> None:
-        """The record may have changed."""
+        """Note that the record may have changed."""
         self._alarms += 1
         if not self._stale:
             self._stale = True
             self._fresh_until = self._loop.time() + FRESH_WITHIN_S
 
     def note(self, value: Value) -> None:
-        """What somebody learned by other means; an alarm before it still counts."""
+        """Set the value, learned without a reading. It does not cancel an earlier alarm."""
         self._last = (value,)
 
     async def newest(self) -> Value:
-        """As it stands after the last alarm. Raises what reading raises."""
+        """Read the record if an alarm came since the last reading. Raises what reading raises."""
         while self._stale or self._last is None:
             await asyncio.shield(self._begin())
         return self._last[0]
 
     async def value(self) -> Value:
-        """The newest, or the last known while the store does not answer.
+        """Return the newest value, or the last known value while the store does not answer.
 
-        Raises what reading raises when nothing is known, or when the answer is another error.
+        Raises what reading raises if no value is known, or if the failure is not that the store is
+        away.
         """
         if self._last is None:
             return await self.newest()
@@ -89,7 +91,7 @@ class WatchedRecord(Generic[Value]):
         return self._last[0]
 
     def _begin(self) -> asyncio.Future[None]:
-        """The reading under way, or a new one."""
+        """Return the reading under way, or begin a new reading."""
         if self._reading is None:
             done = self._reading = self._loop.create_future()
             self._spawn(self._read_once(done)).add_done_callback(lambda _: self._end(done))
@@ -108,7 +110,7 @@ class WatchedRecord(Generic[Value]):
         except Exception as error:
             self._reading = None
             done.set_exception(error)
-            done.exception()  # nobody may be waiting any more
+            done.exception()  # marks the error as seen: there may be no waiter
         else:
             self._last = (value,)
             self._stale = alarms != self._alarms
