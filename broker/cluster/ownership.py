@@ -512,7 +512,7 @@ class OwnershipManager:
     async def _here(self, name: PartitionName, info: TopicInfo) -> Owner:
         """Return this broker as the owner once the partition is open here; claim it if needed."""
         tenure = self._claim(name, info.incarnation, info.settings)
-        if tenure.opening.incarnation != info.incarnation:  # perhaps another call began it
+        if tenure.opening.incarnation != info.incarnation:  # also a claim that another call began
             info = await self._topics.newest(name.topic_name)
             if tenure.opening.incarnation != info.incarnation:
                 self._abandon(tenure, "its topic was deleted")
