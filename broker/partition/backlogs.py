@@ -1,16 +1,16 @@
-"""What an owned partition does about what its subscriptions have not acked: time to live, quotas.
+"""Enforce time to live and backlog quotas on the unacked messages of subscriptions.
 
-    quota kept ──▶ beyond: publishes are held, or refused, or the oldest is passed over
+    quota kept ──▶ exceeded: publishes are held, or refused, or the oldest messages are skipped
          ▲            │
-         └── acked, passed over, deleted, or allowed more ──┘
+         └── acked, skipped, deleted, or a higher quota ──┘
 
 Promises: a message counts as acked for a subscription only when it has been stored for longer than
-the topic's `ttl`, by the time that deletions go by, and never because a producer, or one machine's
-clock, says so; the change is durable before it is counted. Neither a time to live nor a quota
-applies to a subscription that was made for dead letters or retries. Relies on the deletion clock,
-and on `policies/ages.py` for what is known of ages: that is in the state ledger, so a new owner
-knows it, too. What a crash takes back is passed over again. A quota passes over a subscription's
-own backlog and nobody else's, and deletes nothing. What is held keeps its order.
+the topic's `ttl`, by the deletion clock; a producer or a single machine's clock cannot cause that.
+The change is durable before it is counted. Neither a time to live nor a quota applies to a
+subscription that was made for dead letters or retries. Relies on the deletion clock, and on
+`policies/ages.py` for the known ages, which are in the state ledger, so that a new owner has them.
+After a crash, skips that were not durable are made again. A quota skips only messages of the
+subscription that exceeds it, and deletes nothing. Held publishes keep their order.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
 _MARKS_A_SPAN = 16
-"""So many marks in a time to live: a message is known to be old a sixteenth of that late."""
+"""Marks per time to live: a message is found to be old at most a sixteenth of that time late."""
 _PASSED_AT_ONCE = 100_000
-"""Offsets that count as acked in one operation: others get their turn in between."""
+"""Offsets skipped in one operation, so that other work gets its turn in between."""
 _JUDGED_A_QUOTA = 16
-"""While a quota fills backlogs are looked at so often: it may be exceeded by a sixteenth."""
+"""How often backlogs are checked while a quota fills: it may be exceeded by a sixteenth."""
 
 _NO_QUOTA = Quota(None, None)
 
 
 class Backlogs:
-    """Of one partition."""
+    """Enforce the limits for a partition."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Backlogs:
         stored: Callable[[], list[Stored]],
         ages: Ages,
     ) -> None:
-        """`stored`: the ledgers of what is confirmed, ascending."""
+        """`stored`: returns the confirmed extent of each ledger, in order."""
         self._name = name
         self._context = context
         self._settings = settings
@@ -63,12 +63,12 @@ class Backlogs:
         self._stored = stored
         self.ages = ages
         self._over: tuple[Quota, Backlog] | None = None
-        """The quota, and the slowest subscription, while that is beyond it."""
+        """The quota and the slowest subscription, while that subscription exceeds it."""
         self._room = asyncio.Event()
         self._room.set()
         self._turns = asyncio.Lock()
         self._held = 0
-        """Publishes that wait for room."""
+        """How many publishes wait for room."""
         self._unjudged_bytes = 0
         self._evicting: asyncio.Task[None] | None = None
 
@@ -84,7 +84,7 @@ class Backlogs:
     # Publishing
 
     async def admit(self) -> None:
-        """Return when something may be published; calls in the order in which they were made.
+        """Return when a publish may proceed, in the order of the calls.
 
         Raises `BacklogQuotaExceeded`: nothing was stored.
         """
@@ -109,7 +109,7 @@ class Backlogs:
 
     @property
     def over(self) -> tuple[str, str] | None:
-        """Whose backlog is over its quota, and what that means, if one is."""
+        """The subscription that exceeds its quota, and the effect; None if there is no such one."""
         if self._over is None:
             return None
         quota, slowest = self._over
@@ -131,19 +131,19 @@ class Backlogs:
         )
 
     def confirmed(self, payload_bytes: int) -> None:
-        """More is stored: now and then backlogs are held against the quota."""
+        """Count stored bytes; check the quota after each sixteenth of it."""
         self._unjudged_bytes += payload_bytes
         bytes_max = self._settings().policies.backlog_bytes
         if bytes_max is not None and self._unjudged_bytes * _JUDGED_A_QUOTA >= bytes_max:
             self.judge()
 
     def acked(self) -> None:
-        """Something was acked: who waits for that may go on."""
+        """Check the quota again after an ack: held publishes may proceed."""
         if self._over is not None:
             self.judge()
 
     def judge(self) -> None:
-        """Hold every subscription's backlog against the quota."""
+        """Compare every subscription's backlog with the quota, and hold or release publishes."""
         self._unjudged_bytes = 0
         quota = self._quota()
         slowest = quota.slowest(self._backlogs()) if quota != _NO_QUOTA else None
@@ -157,7 +157,8 @@ class Backlogs:
             self._evicting = asyncio.create_task(self._evict_now(), name=f"evict {self._name}")
 
     def close(self) -> None:
-        """The partition is not served here any more; who waits is told so by it."""
+        """Release held publishes, which then get the partition's error: it is not served here any
+        more."""
         self._over = None
         self._room.set()
         if self._evicting is not None:
@@ -184,9 +185,9 @@ class Backlogs:
     # Now and then
 
     async def keep(self) -> None:
-        """Note how old messages are, and pass over what is too old; called now and then.
+        """Note the age of messages, skip messages that are too old, and check quotas; periodically.
 
-        Raises what the metadata store and the state ledger do: begin again later.
+        Raises what the metadata store and the state ledger raise: try again later.
         """
         policies = self._settings().policies
         spans = [span for span in (policies.ttl_ms, policies.backlog_age_ms) if span is not None]
@@ -202,7 +203,7 @@ class Backlogs:
             self.judge()
 
     async def _mark(self, span_ms: int) -> None:
-        """What is stored by now is stored: when it is due, that becomes durable."""
+        """Note durably, when due, that all messages up to the present end are stored by now."""
         time, stored = self._context.deletion_time(), self._stored()
         end = stored[-1].end if stored else 0
         unacked = min(self._subscriptions.committed().values(), default=end)
@@ -231,7 +232,7 @@ class Backlogs:
         passed = 0
         try:
             passed = await self._evict()
-        except Exception as error:  # the next round looks again
+        except Exception as error:  # the next round tries again
             bug = None if isinstance(error, OctavoError) else error
             _log.warning(
                 "backlog_not_evicted", partition=str(self._name), reason=str(error), exc_info=bug
@@ -242,7 +243,7 @@ class Backlogs:
             self.judge()
 
     async def _evict(self) -> int:
-        """Of each subscription beyond the quota as much as it takes; how many messages that is."""
+        """Skip as many messages as each exceeding subscription must; return how many."""
         await self._subscriptions.know_letters()
         quota, time = self._quota(), self._context.deletion_time()
         total = 0

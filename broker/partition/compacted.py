@@ -1,11 +1,12 @@
-"""A partition read through its compacted view: below the horizon the view, from there on the log.
+"""Read a partition through its compacted view: the view below the horizon, then the log.
 
-Jobs publish views beside the owner (metadata/compactions.py), so its copy of the record may be
-behind: it looks when a read begins and once a second at most while others go on. A view that was
-replaced stays for a grace; when its ledgers are gone after all, reading goes on in the view that
-took its place, at the same offset: what a newer view leaves out has a newer message behind it, or
-was a tombstone. A ledger that is gone while the record still names it is an error and never an
-absence of messages. Memory: a few open readers and some hints for each partition that is read so.
+Jobs publish views without the owner (metadata/compactions.py), so the owner's copy of the record
+may be out of date. It reads the record when a read begins, and at most once a second while reads
+continue. A replaced view is kept for a grace period. If its ledgers are gone after all, the read
+continues in the new view at the same offset: a message that the newer view leaves out has a newer
+message behind it, or was a tombstone. If a ledger is gone while the record still names it, that is
+an error, and not an absence of messages. Memory: a few open readers and some hints for each
+partition that is read in this way.
 """
 
 from __future__ import annotations
@@ -37,17 +38,18 @@ T = TypeVar("T")
 _READERS_MAX = 8
 _ENTRIES_MAX = 1_000
 _LEDGERS_IN_PAGE_MAX = 8
-"""A view may be made of many small ledgers; opening each costs a call."""
+"""Limit of ledgers read for a page: a view may have many small ledgers, and each costs a call to
+open."""
 _TRIES_MAX = 4
 _LOOK_EVERY_S = 1.0
 _LOOK_S_MAX = 2.0
 
 
 class CompactedPage(NamedTuple):
-    """Batches in the order of offsets: of the view (`CompactedBatch`), then of the log.
+    """Batches in the order of offsets: first of the view (`CompactedBatch`), then of the log.
 
-    `start`: messages before it are none of the answer. `following`: where to go on when all of the
-    batches were used.
+    Messages before `start` do not belong to the answer. `following` is the offset to read from
+    next.
     """
 
     batches: list[StoredBatch]
@@ -56,7 +58,7 @@ class CompactedPage(NamedTuple):
 
 
 class CompactedLog:
-    """What can be read of an owned partition, without what newer messages have made superfluous."""
+    """Read an owned partition, without messages that newer messages have superseded."""
 
     def __init__(
         self,
@@ -71,11 +73,11 @@ class CompactedLog:
 
     @property
     def view(self) -> CompactedReader:
-        """What lies below the horizon."""
+        """The reader of the part below the horizon."""
         return self._view
 
     async def close(self, error: NotOwner) -> None:
-        """Nothing is read here any more."""
+        """Stop reading; later reads raise `error`."""
         await self._view.close(error)
 
     async def resolve(
@@ -100,16 +102,16 @@ class CompactedLog:
             found, horizon = await self._view.offset_at(time_ms)
             if found is None:
                 found = await self._log.offset_at(time_ms, horizon)
-            # Retention may have passed the horizon meanwhile: what is gone, a newer view may have.
+            # Retention may have passed the horizon meanwhile; a newer view may have what is gone.
             if self._view.now.horizon == horizon or self._log.earliest_offset <= horizon:
                 return found
 
     async def read(
         self, offset: int, *, bytes_max: int, count_max: int, wait_s: float = 0.0
     ) -> CompactedPage:
-        """At least one message from `offset` on, unless it is at the end: then it waits.
+        """Read at least one message from `offset` on; at the end, wait for one.
 
-        Raises what `Partition.read` raises; `OffsetTrimmed` only from the horizon on.
+        Raises what `Partition.read` raises, but `OffsetTrimmed` only from the horizon on; and
         `CompactedViewUnreadable`.
         """
         start = offset
@@ -128,7 +130,7 @@ class CompactedLog:
         return CompactedPage(behind, start, following)
 
     async def _behind(self, horizon: int, room: Room) -> list[StoredBatch]:
-        """What fills the page up. Whatever is the matter there: who goes on there hears of it."""
+        """Fill up the page from the log. Errors are left to the read that begins there."""
         with contextlib.suppress(OctavoError):
             found = await self._log.read(horizon, room.bytes, room.messages, 0)
             if found and len(found[0].data) <= room.bytes:
@@ -137,7 +139,7 @@ class CompactedLog:
 
 
 class CompactedReader:
-    """Reads the view that the partition's record names."""
+    """Read the view that the partition's record names."""
 
     def __init__(
         self,
@@ -156,7 +158,7 @@ class CompactedReader:
         self._readers = OpenReaders[LedgerReader](_READERS_MAX)
         self._hints = Hints()
         self._times: dict[int, Contents] = {}
-        """Of ledgers of the view: first, last and disorder of their timestamps."""
+        """First, last and disorder of the timestamps, for ledgers of the view."""
         self._looked_s = float("-inf")
         self._turn = asyncio.Lock()
         self._closed: NotOwner | None = None
@@ -173,10 +175,10 @@ class CompactedReader:
         return self._view
 
     async def learn(self, *, at_once: bool) -> None:
-        """Look for a newer view: now, or when that was not done lately.
+        """Look for a newer view: now if `at_once`, else if the last look was a while ago.
 
-        Where the metadata store does not answer, the view that is known will do: the owner trims
-        by compare-and-set of the record, so it knows every view that was published before.
+        If the metadata store does not answer, the known view is used. That is safe: the owner trims
+        by compare-and-set of the record, so it knows every view that was published before a trim.
         """
         asked_s = self._loop.time()
         lately = asked_s < self._looked_s + _LOOK_EVERY_S
@@ -184,25 +186,25 @@ class CompactedReader:
             return
         async with self._turn:
             if self._looked_s > asked_s:
-                return  # a look that began after we asked will do for us, too
+                return  # a look that began after this call is enough
             self._looked_s = self._loop.time()
             with contextlib.suppress(MetadataUnavailable, SessionExpired, TimeoutError):
                 async with asyncio.timeout(_LOOK_S_MAX):
-                    # Where a read begins is judged by it: of what retention has removed, the view
-                    # alone may have the newest message, and a server may be behind.
+                    # Where a read begins depends on it: for removed messages, the view alone may
+                    # have the newest message of a key, and a metadata server may be behind.
                     await self._record.look(newest=at_once)
 
     async def close(self, error: NotOwner) -> None:
-        """Let go of the readers."""
+        """Close the readers; later reads raise `error`."""
         self._closed = error
         self._hints.clear()
         await self._readers.close()
 
     async def read(self, offset: int, room: Room) -> tuple[list[CompactedBatch], int, int]:
-        """Batches with messages from `offset` on, where to go on, and the view's horizon.
+        """Return batches with messages from `offset` on, where to continue, and the view's horizon.
 
-        Going on at the horizon means: the view has no more. No batches: it has none at all. Raises
-        `CompactedViewUnreadable`, `NotOwner`.
+        If the place to continue is the horizon, the view has no more. No batches: it has none from
+        there on. Raises `CompactedViewUnreadable`, `NotOwner`.
         """
         return await self._in_view(lambda view: self._read(view, offset, room))
 
@@ -217,7 +219,7 @@ class CompactedReader:
             except (LedgerNotFound, NoSuchEntry):
                 if not found:
                     raise
-                break  # the next page finds out
+                break  # the next page raises the error
             for batch in taken:
                 room = room.without(batch)
             found += taken
@@ -229,7 +231,7 @@ class CompactedReader:
         return found, following, view.horizon
 
     async def position(self, message_id: MessageId) -> int | None:
-        """The offset of a message of the view; None when its ledger is none of the view's.
+        """Return the offset of a message of the view; None if its ledger is not part of the view.
 
         Raises `MessageNotFound`.
         """
@@ -248,10 +250,10 @@ class CompactedReader:
         return await self._in_view(find)
 
     async def offset_at(self, time_ms: int) -> tuple[int | None, int]:
-        """The first offset in the view with a message as new as `time_ms`, and its horizon.
+        """Return the first offset in the view with a message as new as `time_ms`, and the horizon.
 
-        None: all are older. The first time it reads a ledger of the view whole; what it learned is
-        kept.
+        None: all messages are older. The first call reads each ledger of the view completely, and
+        keeps what it learns.
         """
 
         async def find(view: View) -> tuple[int | None, int]:
@@ -294,7 +296,7 @@ class CompactedReader:
     # Views
 
     async def _in_view(self, work: Callable[[View], Awaitable[T]]) -> T:
-        """What `work` gives for the view of now: again, when that was replaced and deleted."""
+        """Run `work` on the current view; repeat if that was replaced and deleted meanwhile."""
         for _ in range(_TRIES_MAX):
             view = self.now
             try:
@@ -316,7 +318,8 @@ class CompactedReader:
     async def _of_ledger(
         self, ledger: CompactedLedger, offset: int, room: Room, *, must: bool
     ) -> list[CompactedBatch]:
-        """Its batches from `offset` on, as far as there is room; `must`: at least one."""
+        """Return the ledger's batches from `offset` on, as far as there is room; `must`: at least
+        one."""
         reader = await self._reader(ledger)
         last = reader.last_add_confirmed
         first = await self._entry_at(ledger, offset, last)
@@ -346,7 +349,8 @@ class CompactedReader:
         )
 
     async def _entry_at(self, ledger: CompactedLedger, offset: int, last: int) -> int:
-        """The first entry with a message at `offset` or behind it; there is one."""
+        """Return the first entry with a message at `offset` or later; the caller knows there is
+        one."""
         if offset <= ledger.first_offset:
             return 0
         hint = self._hints.entry_of(ledger.ledger_id, offset)
@@ -379,7 +383,7 @@ class CompactedReader:
 
 
 async def _first(low: int, high: int, holds: Callable[[int], Awaitable[bool]]) -> int:
-    """The first number from `low` for which it holds; `high` when it holds for none below."""
+    """Return the first number from `low` on for which it holds; `high` if there is none below."""
     while low < high:
         middle = (low + high) // 2
         if await holds(middle):

@@ -1,16 +1,16 @@
-"""The driver of a broker's own compaction of one partition: two passes, one new view.
+"""Compact a partition, as a broker's own run: two passes, one new view.
 
     1. the partition's record: begun (run)       so of all runs, jobs' too, only one can publish
-    2. both passes (log/compaction.py)           messages of the new view into ledgers of its own
+    2. both passes (log/compaction.py)           messages of the new view into new ledgers
     3. the partition's record: published         horizon and ledgers, in one compare-and-set
     4. after a grace, ledgers of earlier views   out of the record, then deleted
 
-A run reads closed ledgers alone, which never change, and the view that its own `begun` has found:
-while it may publish, nobody else may. So it does not matter for safety who owns the partition; the
-owner does it, for it knows when. A crash leaves the view before, and ledgers that no record names
-and none ever will, for a run is in the record no more once the next one begins (log/leftover.py).
-Memory: the newest offsets of some keys, a byte for each message, one batch that is read, one that
-is written. How fast it goes, and how much of the loop it may have: pace.py.
+A run reads only closed ledgers, which never change, and the view that its own `begun` has found.
+While this run may publish, no other run can. So safety does not depend on who owns the partition;
+the owner does it because it knows when a run is due. A crash leaves the previous view, and ledgers
+that no record names or ever will name, because the next run replaces this run in the record
+(log/leftover.py). Memory: the newest offsets of some keys, a byte per message, a batch that is
+read, and a batch that is written. pace.py bounds its speed and its share of the loop.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ _log = structlog.get_logger()
 _READ_BYTES = 1024 * 1024
 _READ_COUNT = 1_000_000
 _BATCH_BYTES = 128 * 1024
-"""Of messages in one entry of a view: packed in a millisecond."""
+"""Size of the messages in one entry of a view: compressed in about a millisecond."""
 _DELTA_MAX = 2**31 - 1
 _Window = list[tuple[int, Record]]
 """Offsets and messages, in order."""
 
 
 class Compactor:
-    """Compacts one partition while it is owned."""
+    """Compact a partition while it is owned here."""
 
     def __init__(
         self,
@@ -102,7 +102,8 @@ class Compactor:
 
     @property
     def uncompacted(self) -> tuple[int, bool] | None:
-        """Bytes that a run would add to the view, and whether one is due; None: not asked for."""
+        """The bytes that a run would add to the view, and whether it is due; None: no compaction is
+        set."""
         view, policy = self._record.value.compaction, self._policy()
         if policy is None:
             return None
@@ -121,12 +122,13 @@ class Compactor:
         return uncompacted is not None and bool(self._retired(record))
 
     async def work(self) -> None:
-        """One run, if it is due, and what is left of earlier views; one partition at a time.
+        """Compact if it is due, and remove old views' ledgers; one partition of this broker at a
+        time.
 
-        Raises what ledgers and the metadata store raise: begin again later.
+        Raises what ledgers and the metadata store raise: try again later.
         """
         async with self._context.compacting:
-            await self._record.look(newest=True)  # somebody's job may have begun, or have published
+            await self._record.look(newest=True)  # a job may have begun, or published
             record, policy = self._record.value, self._policy()
             dirt = dirt_of(self._record.ledgers, record.compaction)
             if policy is not None and is_due(dirt, record.compaction, policy, self._now()):
@@ -188,7 +190,7 @@ class Compactor:
                 lambda record: published(record, run, horizon, made, self._context.clock())
             )
         except CompactionLost:
-            target.discard()  # any other error leaves unknown whether the record names them
+            target.discard()  # after any other error, the record may name them
             raise
         await self._record.look(newest=True)
         _log.info(
@@ -200,7 +202,7 @@ class Compactor:
         )  # fmt: skip
 
     async def _first_pass(self, dirt: Dirt, newest: NewestOffsets, pace: Pace) -> int:
-        """Note each key's newest offset; where the run ends: before a batch, when it is full."""
+        """Note each key's newest offset; return where the run ends: early if the table is full."""
         end = dirt.end
         async with aclosing(self._batches(dirt.start, dirt.end, pace)) as batches:
             async for batch in batches:
@@ -218,7 +220,7 @@ class Compactor:
     async def _kept_before(
         self, before: CompactionRecord, choice: Choice, pace: Pace
     ) -> AsyncGenerator[_Window]:
-        """What stays of the view before."""
+        """Yield the messages to keep from the previous view."""
         at = 0
         while before.ledgers and at < before.horizon:
             batches, following, horizon = await self._view.read(at, Room(_READ_BYTES, _READ_COUNT))
@@ -243,7 +245,7 @@ class Compactor:
     async def _kept_of_new(
         self, start: int, end: int, newest: NewestOffsets, pace: Pace
     ) -> AsyncGenerator[_Window]:
-        """What stays of the log from `start` to `end`. What goes as a whole is not opened."""
+        """Yield the messages to keep from the log; open only batches that have some."""
         async with aclosing(self._batches(start, end, pace)) as batches:
             async for batch in batches:
                 base, count = batch.base_offset, batch.header.record_count
@@ -258,17 +260,17 @@ class Compactor:
                             await pace.step()
 
     def _opening(self, batch: StoredBatch) -> AbstractAsyncContextManager[BatchWindows]:
-        # A batch is built anew for the view: its records have the times that they are shown with.
+        # A batch is rebuilt for the view, so its records carry the times that readers see.
         return self._context.open_batches.opening(readable(batch.header, batch.data))
 
     async def _batches(self, start: int, end: int, pace: Pace) -> AsyncGenerator[StoredBatch]:
-        """The batches of the log from the one with offset `start` on."""
-        # Pieces of large messages are in no view; their ledgers stay beside it.
+        """Yield the batches of the log, from the batch with offset `start` on."""
+        # Pieces of large messages are not in views; their ledgers stay next to it.
         at = self._record.ledgers.shown_from(start)
         while at < end:
             read = await self._log.read(at, end, _READ_BYTES, _READ_COUNT)
             policy = self._policy()
-            if policy is not None:  # it may have been taken back meanwhile
+            if policy is not None:  # compaction may have been turned off
                 dirt = dirt_of(self._record.ledgers, self._record.value.compaction)
                 pace.urgency = urgency(dirt, policy)
             pace.resume()
@@ -295,11 +297,12 @@ class Compactor:
                 encrypted_for=self._name.namespace if settings.encrypted else None,
             )
 
-        # By a task of the client's: this one may be broken off while it waits.
+        # The ledger client holds the task, because this task may be cancelled while it waits.
         return lambda: self._context.ledgers.spawn(make())
 
     async def _change(self, make: Callable[[PartitionRecord], PartitionRecord]) -> PartitionRecord:
-        """Beside the owner, as jobs do. Raises `CompactionLost`: it is of another topic by now."""
+        """Change the record by compare-and-set, as jobs do. Raises `CompactionLost` if the topic is
+        gone."""
 
         def checked(record: PartitionRecord) -> PartitionRecord:
             if record.deleted or record.incarnation != self._incarnation:
@@ -312,7 +315,7 @@ class Compactor:
             timeout_s=self._context.config.open_timeout_ms / 1000,
         )  # fmt: skip
 
-    # What is left of earlier views
+    # Ledgers of earlier views
 
     def _retired(self, record: PartitionRecord) -> list[int]:
         now_ms = self._now()
@@ -333,14 +336,14 @@ class Compactor:
 def begun_by_broker(
     record: PartitionRecord, run: str, now_ms: int, yield_ms: int
 ) -> PartitionRecord:
-    """`begun`, unless a person's job is at work. Raises `CompactionLost`."""
+    """Return `begun`, unless a person's job is compacting. Raises `CompactionLost`."""
     if not is_ours_to_begin(record.compaction, now_ms, yield_ms):
         raise CompactionLost("somebody's job compacts this partition now")
     return begun(record, run, now_ms)
 
 
 def _windows(windows: BatchWindows, base: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Of each window before offset `end`: its number, its first offset, how many messages."""
+    """Yield the number, first offset and count of each window before offset `end`."""
     for number in range(windows.windows):
         numbers = windows.numbers(number)
         count = min(len(numbers), end - base - numbers.start)
@@ -349,7 +352,7 @@ def _windows(windows: BatchWindows, base: int, end: int) -> Iterator[tuple[int, 
 
 
 class _Target:
-    """The ledgers of a view while they are written, one after the other."""
+    """Write the ledgers of a new view, one after the other."""
 
     def __init__(
         self,
@@ -373,7 +376,7 @@ class _Target:
         self._error: OctavoError | None = None
 
     async def add(self, messages: _Window) -> None:
-        """The next ones, of higher offsets than any before."""
+        """Add messages, at higher offsets than all before."""
         for offset, record in messages:
             await self._add(offset, record)
 
@@ -399,7 +402,7 @@ class _Target:
             self._tombstones += 1
 
     async def close(self) -> list[CompactedLedger]:
-        """All of it durable."""
+        """Flush and close the last ledger; return all ledgers, durable."""
         if self._rows:
             await self._flush()
         if self._count:
@@ -407,7 +410,7 @@ class _Target:
         return self._made
 
     def discard(self) -> None:
-        """Nothing of it will ever be named. What cannot be deleted now is found by a sweep."""
+        """Delete all ledgers made so far; a sweep finds ledgers that cannot be deleted now."""
         ledgers = self._context.ledgers
         if self._making is not None:
             ledgers.spawn(_discarded(self._context, self._making))
@@ -422,7 +425,7 @@ class _Target:
         base = self._rows_from - self._first
         batch = build_gapped_batch(self._rows, base, compression=Compression.ZSTD)
         if len(batch) > self._context.config.batch_bytes_max:
-            batch = build_gapped_batch(self._rows, base)  # one message that cannot be packed
+            batch = build_gapped_batch(self._rows, base)  # incompressible
         await self._pace.step()
         await self._writer.drain()
         self._pace.resume()
@@ -459,5 +462,5 @@ class _Target:
 
 
 async def _discarded(context: PartitionContext, making: asyncio.Future[LedgerWriter]) -> None:
-    with contextlib.suppress(OctavoError):  # it was not made
+    with contextlib.suppress(OctavoError):  # if it was not made
         await context.ledgers.discard(await making)

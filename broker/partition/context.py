@@ -1,4 +1,4 @@
-"""What the partitions of one broker share: ledgers, records, caches, clock, settings."""
+"""The parts that all partitions of a broker share: ledgers, records, caches, clock, settings."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class SchemaCheck(Protocol):
     """Checks messages by a schema subject."""
 
     async def misfit(self, messages: Sequence[Record]) -> tuple[int, str] | None:
-        """The first that does not fit, and why. Raises `SchemaCheckUnavailable`."""
+        """Return the first message that does not fit, and why. Raises `SchemaCheckUnavailable`."""
 
 
 @dataclass(slots=True)
 class PassedOver:
-    """Messages that count as acked though nobody acked them, since the start of this broker."""
+    """Messages that count as acked although no client acked them, since this broker's start."""
 
     expired: int = 0
     """Older than their topic's time to live."""
@@ -42,7 +42,7 @@ class PassedOver:
 
 @dataclass(frozen=True, slots=True)
 class PartitionContext:
-    """What the partitions of one broker share."""
+    """The parts that all partitions of a broker share."""
 
     config: BrokerConfig
     ledgers: LedgerClient
@@ -51,10 +51,10 @@ class PartitionContext:
     read_ahead: ReadAheadBudget
     open_batches: OpenBatches
     clock: Callable[[], int]
-    """Of this machine: nothing may be deleted by it."""
+    """The clock of this machine; nothing may be deleted by it."""
     rng: random.Random
     deletion_time: Callable[[], DeletionTime | None]
-    """None: nothing may be deleted by age now."""
+    """Returns None while nothing may be deleted by age."""
     subscription_info: Callable[[PartitionName, str], Awaitable[SubscriptionInfo]]
     """Raises `SubscriptionNotFound`."""
     broker_id: Callable[[], str]
@@ -62,18 +62,18 @@ class PartitionContext:
     """Runs in the background; the broker holds the task."""
     bulk_loads: BulkLoadStore
     shared: SharedLedgers
-    """Lets go of ledgers that leave a partition."""
+    """Releases ledgers that leave a partition."""
     schema_checker: Callable[[tuple[str, str]], Awaitable[SchemaCheck]]
-    """Of a subject; raises `SchemaMismatch` when nothing could fit it."""
+    """Returns the check for a subject; raises `SchemaMismatch` when no message can fit it."""
     passed_over: PassedOver = field(default_factory=PassedOver)
     leases_are_read: Callable[[], bool] = lambda: True
-    """Whether every broker that may be the successor knows what leases look like when written."""
+    """Whether every broker that may be the successor can read leases in a state ledger."""
     letters: LetterOffice | None = None
-    """Brings dead letters into their topic."""
+    """Sends dead letters to their topic."""
     compacting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
-    """One partition after the other is compacted: so memory and pace are the broker's."""
+    """Partitions are compacted one after the other, so memory and pace are limited per broker."""
 
     def reopen_pauses(self) -> Backoff:
-        """Between attempts to open a partition."""
+        """Return the pauses between attempts to open a partition."""
         config = self.config
         return Backoff(config.reopen_delay_ms / 1000, config.reopen_delay_ms_max / 1000, self.rng)

@@ -1,11 +1,11 @@
-"""The end of a partition here, as its heir is told it in a planned hand-over. Pure.
+"""The end of a partition, as its owner describes it to the heir in a planned hand-over. Pure.
 
 An owner that has drained a partition and closed its ledgers knows all that a recovery would find
-out: how far the newest ledger goes and what it holds, who produced into it, where the cursors are.
-It tells the heir, who need not read that from bookies. What the heir can see for itself in the
-metadata it holds against it: the record's epoch, the ledgers that it names, the closed ledger's
-last entry and length. Whatever does not fit is thrown away, and the partition is recovered as after
-a crash: then fencing is what it rests on, as ever.
+out: the end and contents of the newest ledger, its producers, and the cursors. It sends this to the
+heir, which then need not read it from bookies. The heir compares it with the metadata: the record's
+epoch, the ledgers that the record names, and the closed ledger's last entry and length. If anything
+differs, the heir discards the description and recovers the partition as after a crash, with
+fencing.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from octavo.metadata.ledgers import LedgerMetadata, LedgerState
 from octavo.metadata.topics import PartitionRecord
 
 STATE_BYTES_MAX = 1024 * 1024
-"""A longer state is left in its ledger, for the heir to replay."""
+"""A longer state is not sent: the heir replays the state ledger."""
 
 
 class Foretold(NamedTuple):
-    """What an heir is told before the owner lets go: enough to have its ledgers made."""
+    """Sent to an heir before the owner lets go, so that the heir can make its ledgers."""
 
     incarnation: str
     epoch: int
@@ -31,21 +31,21 @@ class Foretold(NamedTuple):
 
 
 class PartitionEnd(NamedTuple):
-    """How the owner left it."""
+    """Describes how the owner left the partition."""
 
     epoch: int
     ledger_id: int
     """The newest data ledger, closed."""
     last_entry: int
     contents: Contents
-    """Of that ledger."""
+    """The totals of that ledger."""
     state_ledger: int | None
-    """Closed; nothing was added since `state` was taken."""
+    """The state ledger, closed; nothing was added since `state` was taken."""
     state: tuple[bytes, ...]
     """Entries of a snapshot (state/format.py): cursors, and producers up to the end."""
 
     def fits(self, record: PartitionRecord) -> bool:
-        """Whether nobody has opened the partition since, and the ledgers are those."""
+        """Whether no broker has opened the partition since, and the record names these ledgers."""
         return (
             is_written(record.ledgers)
             and record.epoch == self.epoch
@@ -54,7 +54,7 @@ class PartitionEnd(NamedTuple):
         )
 
     def is_told_by(self, closed: LedgerMetadata) -> bool:
-        """Whether the newest ledger is closed for good, where this says, with as many bytes."""
+        """Whether the newest ledger is closed, at this last entry and with as many bytes."""
         return (
             closed.ledger_id == self.ledger_id
             and closed.state is LedgerState.CLOSED

@@ -1,13 +1,14 @@
-"""Messages that came one by one share batches: those that arrive while adds are under way.
+"""Put single messages that arrive while adds are under way into shared batches.
 
-A batch is an entry, and an entry costs its bookies the same whether it holds one message or fifty.
-While fewer than `UNDER_WAY_MAX` batches of single messages are under way, a message goes at once in
-a batch of its own; else it joins the open one, which goes as soon as one of them is stored, or is
-full. So nobody waits for company, and the more there is to do the more goes together.
+A batch is an entry, and an entry costs its bookies the same for a single message or for fifty.
+While fewer than `UNDER_WAY_MAX` batches of single messages are under way, a message is sent at once
+in its own batch. Otherwise it joins the open batch, which is sent as soon as a batch under way is
+stored, or when it is full. So a message never waits for others to join, and the higher the load,
+the larger the batches.
 
-Promises: a message is answered when its batch is durable, with its own offset and number; messages
-are stored in the order of the calls, all of a batch or none. Not for producers that number their
-messages: their batches must not depend on time.
+Promises: a message is answered when its batch is durable, with its own offset and number. Messages
+are stored in the order of the calls; a batch is stored as a whole or not at all. Not for producers
+that number their messages: their batches must not depend on timing.
 """
 
 from __future__ import annotations
@@ -20,35 +21,35 @@ from octavo.broker.types import Published
 from octavo.protocol.records import RECORD_OVERHEAD_BYTES, Record, build_batch, record_bytes
 
 UNDER_WAY_MAX = 4
-"""Measured with 1, 2, 4 and 8: of 7,000 messages a second 5,600, 5,300, 6,900 and 5,800 are held,
-and 1,000 take no longer with 4 than without sharing."""
+"""Measured with 1, 2, 4 and 8 at 7,000 messages a second: 5,600, 5,300, 6,900 and 5,800 were
+stored. At 1,000 a second, messages take as long with 4 as they do unshared."""
 SHARED_BYTES = 64 * 1024
-"""A batch that holds so much, or a message that does not fit, goes whatever is under way."""
+"""A batch is sent at once when it has this size, or when the next message does not fit in."""
 SHARED_MESSAGES = 1000
 
 
 class Placed(NamedTuple):
-    """One message's place, and what its batch took."""
+    """The place of a message, and the size of its batch."""
 
     published: Published
     number: int
-    """Which message of its batch it is."""
+    """The number of the message in its batch."""
     batch_bytes: int
 
 
 Stored = asyncio.Future[tuple[Published, int]]
-"""Where a shared batch is, and its bytes."""
+"""The place of a shared batch, and its bytes."""
 
 
 class Joined(NamedTuple):
     """A message in a batch that is not stored yet."""
 
     stored: Stored
-    """Of the whole batch: who waits for it must not cancel it."""
+    """For the whole batch: a caller that waits for it must not cancel it."""
     number: int
 
     def placed(self) -> Placed:
-        """Where it is, once `stored` is done. Raises what storing raised."""
+        """Return its place, once `stored` is done. Raises what storing raised."""
         published, batch_bytes = self.stored.result()
         offset = published.first_offset + self.number
         one = published._replace(first_offset=offset, last_offset=offset, count=1)
@@ -56,7 +57,7 @@ class Joined(NamedTuple):
 
 
 class _Shared:
-    """A batch that takes messages, and then is under way."""
+    """A batch that takes messages until it is sent."""
 
     __slots__ = ("bytes", "done", "records")
 
@@ -68,12 +69,12 @@ class _Shared:
 
     @property
     def is_full(self) -> bool:
-        """It takes no more."""
+        """Whether the batch takes no more messages."""
         return self.bytes >= SHARED_BYTES or len(self.records) >= SHARED_MESSAGES
 
 
 class Gathering:
-    """Of one owned partition. `publish` stores a checked batch."""
+    """Gather the single messages of a partition. `publish` stores a checked batch."""
 
     def __init__(self, publish: Callable[[bytes], Awaitable[Published]]) -> None:
         self._publish = publish
@@ -96,17 +97,17 @@ class Gathering:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody waits for it."""
+        """Whether no batch is under way."""
         return not self._under_way
 
     async def publish(self, record: Record) -> Placed:
         """Store one message. Raises what storing its batch raises."""
         joined = self.join(record)
-        await asyncio.shield(joined.stored)  # who goes away takes nothing from the others
+        await asyncio.shield(joined.stored)  # a cancelled caller must not cancel the others
         return joined.placed()
 
     def join(self, record: Record) -> Joined:
-        """Put a message into a batch, which goes now or as soon as another one is stored."""
+        """Put a message into a batch, which is sent now or when another batch is stored."""
         size = record_bytes(record[0], record[1], record[2]) + RECORD_OVERHEAD_BYTES
         shared = self._open
         if shared is not None and shared.bytes + size > SHARED_BYTES:
@@ -147,6 +148,6 @@ class Gathering:
 
 
 def _look(done: Stored) -> None:
-    """All who waited may have gone."""
+    """Mark an error as seen: all callers may have gone away."""
     if not done.cancelled():
         done.exception()

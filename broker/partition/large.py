@@ -1,18 +1,18 @@
-"""Large messages: taken in piece by piece, and given out so.
+"""Store large messages piece by piece, and read them in the same way.
 
-    1. checks      the topic takes such messages, whoever publishes may do so
-    2. a ledger    of the partition's own, labelled like any that its owner makes, is filled with
+    1. checks      the topic takes such messages, and the producer may publish
+    2. a ledger    of this partition, labelled like each ledger that its owner makes, is filled with
                    the pieces, and at last with the message (protocol/large.py), and closed
-    3. insertion   behind the open ledger, by one compare-and-set of the partition's record, which
-                   says that all but the last of its records are pieces (rollover.py)
+    3. insertion   behind the open ledger, by a single compare-and-set of the partition's record,
+                   which says that all records but the last are pieces (rollover.py)
 
-Promises: before step 3 nothing of it is visible, and after it all is, durable, at one offset: that
-of its last record. Memory: one piece, and what the ledger's writer has on its way, which waits for
-the slowest bookie. An upload that is broken off has its ledger thrown away; when the owner dies
-before step 3, the sweep of leftovers finds it (log/leftover.py): no record names it, and offsets
-were not used. What was inserted and not answered is found by the name that its publisher gave the
-upload, as long as the message is kept. A copy in another topic, a dead letter or one that is
-retried, is an upload as well: of what is read of the original meanwhile.
+Promises: before step 3 nothing of the message is visible. After it, all of it is visible and
+durable, at a single offset, which its last record has. Memory: a piece, and the entries that the
+ledger's writer is sending; it waits for the slowest bookie. If an upload breaks off, its ledger is
+deleted. If the owner dies before step 3, a sweep finds the ledger (log/leftover.py): no record
+names it, and no offsets were used. A message that was inserted but not answered is found by the
+name that its publisher gave the upload, as long as the message is kept. A copy in another topic, as
+a dead letter or a retry, is an upload as well, filled while the original is read.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ from octavo.protocol.large import (
 from octavo.protocol.records import Record, build_batch, read_records
 
 PIECES_UNDER_WAY_MAX = 4
-"""Of one upload, not acked yet: its socket is read no further meanwhile."""
+"""Limit of unacked pieces of an upload; at the limit, its socket is not read."""
 _NAME_BYTES = 8
 _REFUSALS = (ExclusiveProducer, StaleProducerAccess, TopicIsStream)
-"""What an insertion is refused for when it would get its offsets: nothing of it is stored."""
+"""Errors that refuse an insertion just before it gets its offsets: nothing is stored."""
 
 
 def placed(segment: PartitionLedger, *, duplicate: bool) -> Published:
-    """Where the large message of this ledger is."""
+    """Return the place of the large message in this ledger."""
     assert segment.count is not None
     offset = segment.base_offset + segment.count - 1
     return Published(offset, offset, segment.ledger_id, segment.count - 1, 1, duplicate)
 
 
 class LargeUpload:
-    """One large message on its way in. Ends by `finish`, or by `discard`."""
+    """A large message that is being received. Ends by `finish` or by `discard`."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class LargeUpload:
         rollover: Rollover,
         check: Callable[[], None],
     ) -> None:
-        """`check`: raises why its publisher may not publish any more."""
+        """`check` raises an error if the publisher may not publish any more."""
         self.name = name
         self.upload = upload or secrets.token_hex(_NAME_BYTES)
         self._known_as = upload or None
@@ -100,7 +100,7 @@ class LargeUpload:
         self._answered = asyncio.Event()
 
     async def add(self, data: bytes) -> None:
-        """One more piece; waits while too much is on its way to the bookies.
+        """Add a piece; wait while too many are on their way to the bookies.
 
         Raises `PartitionUnavailable`: the upload has failed, and nothing of it is stored.
         """
@@ -108,10 +108,10 @@ class LargeUpload:
         await self._add(record)
 
     async def finish(self, message: Record, body: LargeBody) -> Published:
-        """The message, whose pieces are all there, becomes visible; returns when it is.
+        """Store the message after all its pieces, and return its place once it is visible.
 
-        Raises as `add` does, `ExclusiveProducer`, `StaleProducerAccess`, `TopicIsStream` (nothing
-        is stored), and `PublishOutcomeUnknown`.
+        Raises what `add` raises; `ExclusiveProducer`, `StaleProducerAccess`, `TopicIsStream`
+        (nothing is stored); and `PublishOutcomeUnknown`.
         """
         assert body.pieces == self._contents.messages
         headers = [*message.headers, body.header()]
@@ -136,11 +136,11 @@ class LargeUpload:
 
         async def plan() -> Insertion | None:
             if self._known_as and self._record.ledgers.uploaded(self._known_as):
-                return None  # another copy of the call was quicker
+                return None  # a repeated call was quicker
             return Insertion((ledger,), upload=self._known_as, check=self._check)
 
-        # From now on the record may name it, also when whoever waits here is cut off, which
-        # does not end an insertion: it is not for us to delete it, unless it was left out.
+        # From now on the record may name the ledger, even if this call is cancelled, because that
+        # does not end an insertion. So `discard` must not delete it, unless it was not inserted.
         self._writer = None
         try:
             await self._rollover.insert(plan)
@@ -162,7 +162,7 @@ class LargeUpload:
         return placed(found, duplicate=True)
 
     def discard(self) -> None:
-        """Throw away what is not part of the partition; nothing if all of it is."""
+        """Delete the ledger if it is not part of the partition."""
         writer, self._writer = self._writer, None
         if writer is not None:
             self._spawn(self._ledgers.discard(writer))
@@ -199,9 +199,10 @@ class LargeUpload:
 
 
 async def take_copy(begun: LargeUpload, copy: Record, parts: AsyncIterable[bytes]) -> Published:
-    """Store a copy whose body comes in parts. `copy` says, as the original does, what has to come.
+    """Store a copy whose body comes in parts; `copy` has the original's header with its size.
 
-    Raises `BrokenBody` when it is something else (nothing is stored), and as `begun` does.
+    Raises `BrokenBody` if the parts do not fit that header (nothing is stored), and what `begun`
+    raises.
     """
     large = large_body_of(copy.headers)
     if large is None:
@@ -223,7 +224,7 @@ async def take_copy(begun: LargeUpload, copy: Record, parts: AsyncIterable[bytes
 
 
 class BodyReader:
-    """The body of one message. `large` says what there is to come; None: it is no large one."""
+    """The body of a message. `large` describes a large body; None: the message is not large."""
 
     def __init__(
         self, log: PartitionLog, segment: PartitionLedger, offset: int, record: Record
@@ -236,11 +237,11 @@ class BodyReader:
 
     @property
     def size(self) -> int:
-        """Of the whole, in bytes."""
+        """The size of the whole body in bytes."""
         return len(self.record.value or b"") if self.large is None else self.large.size
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """The body, a piece at a time, none before it is proved to belong there.
+        """Yield the body in pieces; each is checked before it is given out.
 
         Raises `BrokenBody`, and what reading raises.
         """
@@ -285,5 +286,5 @@ async def open_body(
 
 
 def id_of(published: Published) -> MessageId:
-    """Of a large message."""
+    """Return the message id of a large message."""
     return MessageId(published.ledger_id, published.entry_id, 0)

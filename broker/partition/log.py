@@ -1,7 +1,7 @@
-"""The reading side of one owned partition: by offset, time, message id, and following its end.
+"""Read an owned partition: by offset, time or message id, and at its end.
 
-What was confirmed lately comes from the tail cache, everything older from the ledgers
-(log/reader.py). Nothing unconfirmed is ever read. Readers at the end wait for it to move.
+Recently confirmed batches come from the tail cache, older batches from the ledgers (log/reader.py).
+Unconfirmed batches are never read. Readers at the end wait for new messages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from octavo.metadata.topics import PartitionLedger
 
 
 class PartitionLog:
-    """What can be read of an open partition. `publisher` says where the end is."""
+    """Read the confirmed batches of an open partition. `publisher` says where the end is."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class PartitionLog:
         reader: LogReader,
         publisher: Publisher,
     ) -> None:
-        """`tail` is of `cache`, and what `publisher` fills."""
+        """`tail` belongs to `cache`; `publisher` fills it."""
         self._name = name
         self._record = record
         self._cache = cache
@@ -47,7 +47,7 @@ class PartitionLog:
         self.times = LedgerTimes(reader)
         self._publisher = publisher
         self._sealing: Sealing | None = None
-        """Of the newest encrypted ledger that the tail may hold batches of."""
+        """For the newest encrypted ledger that the tail may hold batches of."""
         self._growth: dict[asyncio.Future[None], None] = {}
         self._closed: NotOwner | None = None
         self._leaving = 0
@@ -55,7 +55,7 @@ class PartitionLog:
 
     @property
     def work(self) -> Work:
-        """What was stored and read since the newest ledger was opened."""
+        """The messages and bytes stored and read since the newest ledger was opened."""
         messages, size = self._publisher.stored_messages, self._publisher.stored_bytes
         return Work(messages + self._read_messages, size + self._read_bytes)
 
@@ -66,11 +66,11 @@ class PartitionLog:
 
     @property
     def kept_from(self) -> int:
-        """The first offset that retention will have left once a trim under way has taken effect."""
+        """The first offset once a trim under way has taken effect."""
         return max(self._leaving, self.earliest_offset)
 
     def leave(self, offset: int) -> None:
-        """A trim has begun to write that the partition starts there: nobody may go back beyond."""
+        """Note that a trim is being written: no reader may seek back before `offset` any more."""
         self._leaving = offset
 
     @property
@@ -79,18 +79,18 @@ class PartitionLog:
         return self._publisher.confirmed_offset
 
     def renew_tail(self) -> PartitionTail:
-        """An empty tail: the ledger it followed has ended."""
+        """Replace the tail by an empty tail, because its ledger has ended."""
         self.tail.clear()
         self.tail = self._cache.partition()
         return self.tail
 
     def follow(self, publisher: Publisher) -> None:
-        """From now on the end is where this publisher says."""
+        """Take the end from this publisher from now on."""
         self._publisher = publisher
         self.grown()
 
     def grown(self) -> None:
-        """The end may have moved: whoever waits looks again."""
+        """Make readers that wait look again: the end may have moved."""
         writer = self._publisher.writer
         self._sealing = (writer and writer.sealing) or self._sealing
         waiters, self._growth = self._growth, {}
@@ -99,7 +99,7 @@ class PartitionLog:
                 waiter.set_result(None)
 
     async def close(self, error: NotOwner) -> None:
-        """Nothing is read here any more; readers that wait get `error`."""
+        """Stop reading; readers that wait get `error`."""
         self._closed = error
         self.grown()
         self.tail.clear()
@@ -118,8 +118,8 @@ class PartitionLog:
                 return []
             offset = self._record.ledgers.shown_from(offset)
         found = self.tail.read(offset, bytes_max, count_max)
-        # Without its key what is in memory is not given away; the ledger's reader says why, or
-        # finds that the key was wrapped anew.
+        # A cached batch is given away only if its key is readable. Otherwise the ledger's reader
+        # reports the reason, or finds that the key was wrapped again.
         if not found or (self._sealing is not None and not await self._sealing.is_readable()):
             found = await self.reader.read(offset, self.end_offset, bytes_max, count_max)
         for batch in found:
@@ -151,9 +151,9 @@ class PartitionLog:
         return ForkPoint(offset, Cut(segment.ledger_id, entry_id, about, header.first_timestamp))
 
     async def offset_at(self, time_ms: int, least: int = 0) -> int:
-        """See `Partition.offset_at`. `least`: messages before that offset do not count."""
+        """See `Partition.offset_at`. `least`: ignore messages before that offset."""
         passed, least = -1, max(least, self.earliest_offset)
-        # The list of each moment: what follows a ledger that was trimmed meanwhile may be newer.
+        # Read the list again for each ledger: the next ledger may be newer if one was trimmed.
         while (segment := self._after(passed)) is not None:
             passed = segment.base_offset
             end = self.end_offset
@@ -171,7 +171,7 @@ class PartitionLog:
                 passed, least = passed - 1, self.earliest_offset
                 continue
             if segment.count is None:
-                return end  # what came while it was searched was not looked at
+                return end  # messages that came during the search were not checked
         return self.end_offset
 
     def _after(self, base_offset: int) -> PartitionLedger | None:
@@ -181,7 +181,7 @@ class PartitionLog:
 
     async def _offset_in(self, segment: PartitionLedger, time_ms: int, least: int) -> int | None:
         if segment.count is not None:
-            # Of an object its footer knows.
+            # The footer of an offloaded object has these times.
             if not is_measured(segment) and not is_only_copy(segment.offload):
                 segment = measured(segment, await self.times.of(segment))
         else:
@@ -192,7 +192,7 @@ class PartitionLog:
         return await self.reader.offset_at(time_ms, segment, least)
 
     def forget(self, ledger_id: int) -> None:
-        """The ledger left the partition."""
+        """Forget a ledger that has left the partition."""
         self.reader.forget(ledger_id)
         self.times.forget(ledger_id)
 
@@ -205,7 +205,7 @@ class PartitionLog:
             return (await self.reader.batch_of(message_id)).base_offset + message_id.index
         except MessageNotFound as error:
             if message_id.ledger_id in compacted_ledgers(self._record.value):
-                # Its offset may be one that retention has removed: a seek would go elsewhere.
+                # Retention may have removed its offset, so a seek to it would go elsewhere.
                 raise MessageNotFound(
                     f"{error}: that is in a compacted view, where only compacted=true looks; "
                     "go by the message's offset"
@@ -240,7 +240,7 @@ class PartitionLog:
                 raise self._closed
 
     def _last_entry(self, ledger_id: int) -> int:
-        """The last confirmed entry of the ledger that is being written."""
+        """Return the last confirmed entry of a ledger that is being written."""
         return self._publisher.last_entry_of(ledger_id)
 
 

@@ -1,4 +1,4 @@
-"""What an owned partition does now and then: checkpoint its producers, trim by retention."""
+"""Periodic work of an owned partition: checkpoint its producers, trim by retention."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
 _CHECKPOINT_ENTRIES = 5_000
-"""A take-over scans no more batch headers than about this many."""
+"""Limits the batch headers that a take-over scans to about this number."""
 
 
 class Maintenance:
-    """The chores of one partition."""
+    """Checkpoint the producers of a partition, and trim its ledgers."""
 
     def __init__(
         self,
@@ -55,13 +55,13 @@ class Maintenance:
         self._trimming = asyncio.Lock()
 
     def close(self) -> None:
-        """The partition is no longer served here."""
+        """Cancel pending work: the partition is no longer served here."""
         for task in (self._checkpoint, self._measuring):
             if task is not None:
                 task.cancel()
 
     def confirmed(self, publisher: Publisher, payload_bytes: int, entries: int) -> None:
-        """More was confirmed: from time to time the producers become durable."""
+        """Count confirmed entries; after enough of them, write a checkpoint of the producers."""
         self._unscanned_bytes += payload_bytes
         self._unscanned_entries += entries
         long = self._unscanned_bytes >= self._context.config.producer_checkpoint_bytes
@@ -72,11 +72,11 @@ class Maintenance:
             )
 
     async def _write_checkpoint(self, publisher: Publisher) -> None:
-        """After this a take-over scans only the batches from here on."""
+        """Write a checkpoint: from then on, a take-over scans only later batches."""
         try:
             await self._persist_producers(publisher)
         except Exception as error:
-            # What was taken is not lost: the next write begins with a snapshot of all producers.
+            # The producers are not lost: the next write begins with a snapshot of all of them.
             bug = None if isinstance(error, OctavoError) else error
             _log.warning(
                 "checkpoint_failed", partition=str(self._name), reason=str(error), exc_info=bug
@@ -85,12 +85,13 @@ class Maintenance:
             self._checkpoint = None
 
     async def note_producers(self, publisher: Publisher) -> None:
-        """Before the partition is closed, if there are any: the next owner need not scan."""
+        """Write the producers before a close, if there are any, so that the next owner need not
+        scan."""
         if len(publisher.stored_producers) or publisher.stored_stream is not None:
             await self._persist_producers(publisher)
 
     async def _persist_producers(self, publisher: Publisher) -> None:
-        """What a take-over would find out by the batches before the end of this moment."""
+        """Write what a take-over would learn from the batches confirmed so far."""
         upto = publisher.confirmed_offset
         told = [producers_op(upto, publisher.stored_producers.take_changed())]
         if publisher.stored_stream is not None:
@@ -98,20 +99,21 @@ class Maintenance:
         await asyncio.gather(*[self._persist(op) for op in told])
 
     async def trim(self, publisher: Publisher) -> None:
-        """Remove the ledgers that retention no longer covers and no subscription still needs.
+        """Remove ledgers that are beyond retention and that all subscriptions have acked.
 
-        Raises what the metadata store does: begin again later.
+        Raises what the metadata store raises: try again later.
         """
-        async with self._trimming:  # upkeep and a compaction ask for it
+        async with self._trimming:  # upkeep and a compaction may run at once
             try:
                 await self._trim(publisher)
             except OwnershipLost as error:
                 self._on_lost(error)
 
     async def truncate(self, publisher: Publisher, before: int) -> int:
-        """Have the partition begin at `before`, whoever still needs what is there; the beginning.
+        """Make the partition begin at `before`, even for subscriptions that need older messages.
 
-        Durable when it returns. Raises `OwnershipLost`, `MetadataUnavailable`: outcome unknown.
+        Returns the new beginning, durable. Raises `OwnershipLost`, and `MetadataUnavailable` when
+        the outcome is unknown.
         """
         if before <= self._log.earliest_offset:
             return self._log.earliest_offset
@@ -132,25 +134,25 @@ class Maintenance:
         except OwnershipLost as error:
             self._on_lost(error)
             raise
-        await self._subscriptions.pass_all_over(before)  # who has gone back meanwhile
+        await self._subscriptions.pass_all_over(before)  # a subscription may have gone back
         _log.info("partition_truncated", partition=str(self._name), before=before)
         await self._release(held)
         return self._log.earliest_offset
 
     async def follow_subscriptions(self) -> None:
-        """Have a cursor for each subscription of the topic, and none for those that are gone."""
+        """Make a cursor for each subscription of the topic, and drop the other cursors."""
         names = await self._context.topics.list_subscriptions(*self._name.topic_name)
         await self._subscriptions.follow(names)
 
     async def _date(self, now_ms: int) -> None:
-        """Have ledgers age whose messages do not say how old they are."""
+        """Date ledgers whose messages have no usable time, so that they can expire."""
         if self._record.ledgers.dating(now_ms) is not self._record.ledgers:
             await self._record.change(
                 lambda record: with_ledgers(record, self._record.ledgers.dating(now_ms))
             )
 
     async def _measure(self, segment: PartitionLedger) -> None:
-        """Have the record say how new a ledger's messages are; the next trim goes by that."""
+        """Write into the record how new a ledger's messages are; the next trim uses it."""
         try:
             contents = await self._log.times.of(segment)
             await self._record.change(
@@ -161,7 +163,7 @@ class Maintenance:
         except OwnershipLost as error:
             self._on_lost(error)
         except Exception as error:
-            # It stays until it can be read: what nobody knows the age of is kept.
+            # It is kept until it can be read: a ledger of unknown age is never trimmed by age.
             bug = None if isinstance(error, OctavoError) else error
             _log.warning(
                 "ledger_not_measured", ledger_id=segment.ledger_id, reason=str(error), exc_info=bug
@@ -170,10 +172,11 @@ class Maintenance:
             self._measuring = None
 
     def retention(self, time: DeletionTime | None) -> RetentionPolicy:
-        """What may be trimmed now. `time`: what deletions go by; None lets nothing go by age."""
+        """Return what may be trimmed now. `time`: the deletion clock; None: nothing goes by age."""
         settings = self._settings()
         age_ms = None if time is None else settings.retention_ms
-        # Its newest messages may be in no view yet; as the record that is changed has it, or older.
+        # The newest messages may be in no view yet. Taken from the record that a trim changes, or
+        # from an older one.
         compacted = settings.compaction_after_bytes is not None
         covered = covered_to(self._record.value) if compacted else None
         goes = compacted and settings.compaction_delete_raw
@@ -189,7 +192,7 @@ class Maintenance:
         before = self._record.ledgers
         unknown = before.to_measure(policy, now_ms, open_bytes)
         if unknown is not None and self._measuring is None:
-            # It takes as long as reading the ledger: others are not kept waiting for that.
+            # Measuring reads the whole ledger, so the trim does not wait for it.
             self._measuring = asyncio.create_task(
                 self._measure(unknown), name=f"measure ledger {unknown.ledger_id}"
             )
@@ -201,14 +204,14 @@ class Maintenance:
             return
         scanned_from: int | None = None
         if len(publisher.stored_producers) or publisher.stored_stream is not None:
-            # A take-over scans what was published since the producers became durable last: of what
-            # is gone it would know nothing, and store a repeated batch twice.
+            # A take-over scans the batches since the last checkpoint. It would learn nothing from
+            # trimmed batches, and could store a repeated batch twice.
             scanned_from = publisher.confirmed_offset
             await self._persist_producers(publisher)
 
         def trimmed(record: PartitionRecord) -> PartitionRecord:
-            # The limit of this moment: a subscription may have gone back while we waited. While
-            # the record is being written none may.
+            # Take the limit again now: a subscription may have gone back meanwhile. While the
+            # record is being written, none may.
             limits = [self._subscriptions.oldest_unacked(), scanned_from]
             limit = min((offset for offset in limits if offset is not None), default=None)
             ledger_list = self._record.ledgers.trimming(policy, now_ms, open_bytes, limit)
@@ -219,12 +222,12 @@ class Maintenance:
         await self._release(before)
 
     async def _release(self, before: LedgerList) -> None:
-        """Let go of ledgers that the record named before: only now that it does not may they go."""
+        """Release ledgers that the record has named before, and does not name any more."""
         for ledger_id in before.dropped_in(self._record.ledgers):
             _log.info("ledger_trimmed", partition=str(self._name), ledger=ledger_id)
             self._log.forget(ledger_id)
             segment = before.segment_of(ledger_id)
             if segment is not None and is_only_copy(segment.offload):
-                continue  # the next offload removes an object that no record names
+                continue  # the next offload removes objects that no record names
             mine = referrer_of(self._name, self._record.value.incarnation)
             await self._context.shared.release_quietly(ledger_id, mine)

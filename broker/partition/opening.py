@@ -1,18 +1,18 @@
-"""Taking over a partition: recover what its last owner left.
+"""Take over a partition: recover the state that its last owner left.
 
     1. read the partition's record
     2. recover its newest ledger (fences the old owner) and its state ledger, if they are open
     3. rebuild: how many messages, which producers, which cursors
     4. compare-and-set the record: newest ledger closed, epoch + 1
 
-Fencing comes before reading: after step 2 nothing can be added to what step 3 sees; after step 4
-the old owner can name no other ledger, so where none was open this alone keeps it out. New ledgers
-are made at the first need (rollover.py, state/log.py): hardly any of the partitions that a broker
-takes over is in use. Where one was being written publishers wait, so new ones are made beside the
-recovery; an heir of a planned hand-over had time to: step 4 names them as well. If somebody
-else changed the record meanwhile, step 4 fails and all begins anew (LedgerChaining: of two who
-take over at once, one wins). A crash anywhere leaves at most ledgers that no record names, and
-these are found (log/leftover.py).
+Fencing comes before reading: after step 2 nothing can be added to what step 3 sees. After step 4
+the old owner cannot name another ledger, so if no ledger was open, this alone keeps it out. New
+ledgers are made when first needed (rollover.py, state/log.py), because few of the partitions that a
+broker takes over are in use. But if a ledger was being written, publishers wait, so new ledgers are
+made during the recovery; the heir of a planned hand-over has made them before. Step 4 then names
+them as well. If another broker changed the record meanwhile, step 4 fails and all steps are
+repeated (LedgerChaining: of two brokers that take over at once, one wins). A crash at any point
+leaves at most ledgers that no record names, and sweeps find these (log/leftover.py).
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ R = TypeVar("R")
 _ATTEMPTS_MAX = 5
 _CLOSED_LOOKS = 100
 _CLOSED_PAUSE_S = 0.005
-"""Between looks whether the last owner has closed its ledger, which takes it one write."""
+"""Pause between looks whether the last owner has closed its ledger, which takes it one write."""
 _LONGER_MAX = 8
-"""So many times `open_timeout_ms` has an opening at most, after earlier ones took too long."""
+"""After timeouts, an opening may take at most this multiple of `open_timeout_ms`."""
 
 
 class Opened(NamedTuple):
-    """What a partition needs to serve. `recovered`: the ledger that was taken from its owner."""
+    """All that a partition needs to serve. `recovered`: the ledger taken from the last owner."""
 
     writer: LedgerWriter | None
     state: State
@@ -75,23 +75,23 @@ class Opened(NamedTuple):
     recovered: LedgerMetadata | None
 
     def let_go(self) -> None:
-        """Nobody serves it here after all: whoever claims it next recovers it."""
+        """Drop the writers: the partition is not served here, and its next owner recovers it."""
         for writer in (self.writer, self.state_writer):
             if writer is not None:
                 let_go(writer)
 
 
 class Prepared(NamedTuple):
-    """Ledgers that were made for an opening before it was its turn."""
+    """Ledgers made for an opening before its turn."""
 
     epoch: int
-    """Of the record; with any other one they are of no use (log/leftover.py)."""
+    """The epoch of the record; at another epoch these ledgers are useless (log/leftover.py)."""
     data: asyncio.Future[LedgerWriter]
     state: asyncio.Future[LedgerWriter] | None
 
 
 class PartitionOpener:
-    """Opens one partition, at take-over and again after its ledger has failed."""
+    """Open a partition, at a take-over and again after its ledger has failed."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class PartitionOpener:
         self._prepared: Prepared | None = None
 
     async def prepare(self, foretold: Foretold) -> None:
-        """Have the new ledgers made, before the present owner lets go. Raises as `take_over`."""
+        """Make new ledgers before the present owner lets go. Raises what `take_over` raises."""
         record = PartitionRecord(incarnation=foretold.incarnation, epoch=foretold.epoch)
         state = self._create("state", record) if foretold.has_state else None
         self._prepared = Prepared(foretold.epoch, self._create("data", record), state)
@@ -127,22 +127,24 @@ class PartitionOpener:
             raise
 
     def unprepare(self) -> None:
-        """What was prepared is not needed."""
+        """Discard the prepared ledgers."""
         prepared, self._prepared = self._prepared, None
         if prepared is not None:
             self._spawn(self._discard(prepared.data, prepared.state))
 
     async def take_over(self) -> Opened:
-        """All four steps. Raises what the ledger client and the metadata store raise.
+        """Do all four steps. Raises what the ledger client and the metadata store raise.
 
-        And `PartitionUnavailable` when it takes too long.
+        Raises `PartitionUnavailable` when it takes too long.
         """
         return await self._in_time(self._take_over())
 
     async def take_as_left(self, end: PartitionEnd) -> Opened | None:
-        """Steps 1 and 4 alone, if all is as the last owner says; else None, and nothing is done.
+        """Do steps 1 and 4 only, if all is as the last owner says; else return None and change
+        nothing.
 
-        May run beside the claim: of two who do this, or take over, one wins. Raises as `take_over`.
+        May run in parallel with the claim: if two brokers do this, or take over, one of them wins.
+        Raises what `take_over` raises.
         """
         prepared, self._prepared = self._prepared, None
         if prepared is None:
@@ -163,17 +165,18 @@ class PartitionOpener:
         confirmed_offset: int,
         stream: StreamState | None = None,
     ) -> Opened:
-        """The same for the owner itself, whose cursors in memory are the newest there are.
+        """Do the four steps again as the owner, whose cursors in memory are the newest.
 
-        `producers` and the `stream` are those before `confirmed_offset`. Raises `OwnershipLost` if
-        somebody else has taken over in the meantime.
+        `producers` and `stream` describe the batches before `confirmed_offset`. Raises
+        `OwnershipLost` if another broker has taken over meanwhile.
         """
         return await self._in_time(self._open(producers, confirmed_offset, stream))
 
     async def _in_time(self, opening: Coroutine[Any, Any, R]) -> R:
-        """Give it up when it takes too long; the next attempt may take twice as long.
+        """Stop an opening that takes too long; the next attempt may take twice as long.
 
-        It begins anew then: with the same time, what is slow and not stuck would never be done.
+        An attempt starts from the beginning, so with a fixed limit a slow partition would never
+        open.
         """
         allowed_ms = self._allowed_ms
         try:
@@ -218,7 +221,7 @@ class PartitionOpener:
         return Opened(writer, state, table, state_writer, closed)
 
     async def _closed(self, ledger_id: int) -> LedgerMetadata:
-        """The ledger, which its writer is closing at this moment."""
+        """Return the ledger's metadata, once its writer, which is closing it now, has closed it."""
         for _ in range(_CLOSED_LOOKS):
             if (found := await self._ledgers.metadata(ledger_id)).state is LedgerState.CLOSED:
                 break
@@ -274,9 +277,9 @@ class PartitionOpener:
             if state.stream is not None:
                 scanned |= await self._appends(state.stream, ledger_list)
             if has_none := not len(table) and state.stream is None:
-                scanned = False  # the record will say that there is nothing to be found
+                scanned = False  # the record will say that there is nothing to scan
             if state_ledger is not None and new_state is None and scanned:
-                new_state = self._create("state", record)  # else the next owner did it again
+                new_state = self._create("state", record)  # spares the next owner this scan
             state_writer = None if new_state is None else await new_state
             if state_writer is not None:
                 await self._write_state(state_writer, state, table, ledger_list.end_offset)
@@ -289,7 +292,7 @@ class PartitionOpener:
         return Opened(writer, state, table, state_writer, recovered)
 
     def _drop_ledgers(self, before: PartitionRecord, state_ledger: int | None) -> None:
-        """Those that `before` named, and the record names no more."""
+        """Delete ledgers that `before` named and the record no longer names."""
         ledger_list = LedgerList(before.ledgers, before.trimmed_offset)
         for ledger_id in ledger_list.dropped_in(self._record.ledgers):
             self._spawn(delete_quietly(self._ledgers, ledger_id))
@@ -297,7 +300,7 @@ class PartitionOpener:
             self._spawn(delete_quietly(self._ledgers, state_ledger))
 
     async def _close_last(self) -> LedgerMetadata | None:
-        """Step 2: after this nobody adds to the newest ledger any more."""
+        """Step 2: recover the newest ledger, so that no owner adds to it any more."""
         last = self._record.ledgers.last
         if last is None or last.count is not None:
             return None
@@ -307,7 +310,7 @@ class PartitionOpener:
         return State() if state_ledger is None else await replay(self._ledgers, state_ledger)
 
     async def _measure(self, recovered: LedgerMetadata | None) -> Contents | None:
-        """What the newest ledger was found to hold; None when it was closed before."""
+        """Return the contents of the recovered ledger; None if it was closed before."""
         if recovered is None:
             return None
         if recovered.last_entry < 0:
@@ -320,15 +323,15 @@ class PartitionOpener:
             plain_length(recovered),
             min(first.first_timestamp, last.first_timestamp),
             max(first.max_timestamp, last.max_timestamp),
-            # Of the batches between nothing is known but that append times do not go back, and
-            # reading them all would take too long now: who needs to know does so (`LedgerTimes`).
+            # Between these two batches, append times are known not to go back, and nothing else.
+            # Reading all batches would take too long now; `LedgerTimes` does so when it is needed.
             0 if recovered.last_entry == 0 or closed.appended is not None else -1,
         )
 
     def _closing(
         self, ledger_list: LedgerList, closed: LedgerMetadata | None, contents: Contents | None
     ) -> LedgerList:
-        """`ledger_list` with its newest ledger closed; as it is when that was closed before."""
+        """Return `ledger_list` with its newest ledger closed, if this opening has closed it."""
         if closed is None or contents is None:
             return ledger_list
         return ledger_list.closing_last(closed.ledger_id, contents, self._clock())
@@ -336,13 +339,14 @@ class PartitionOpener:
     async def _producers(
         self, known: ProducerTable | None, state: State, ledger_list: LedgerList, upto: int
     ) -> tuple[ProducerTable, bool]:
-        """Producers as of `upto`, and what the batches since then say; whether there are any."""
+        """Return the producers as of `upto`, updated from later batches; and whether there were
+        any."""
         scanned = False
         table = ProducerTable(self._config.producers_max)
         for producer in known.snapshot() if known is not None else state.producers.values():
             table.restore(producer)
         for segment in ledger_list.segments:
-            # What was bulk-loaded has no sequences, and may be long. A fork takes none over.
+            # Bulk-loaded ledgers have no sequences and may be long. A fork takes no sequences over.
             sequenced = not (segment.bulk_loaded or segment.shared)
             if sequenced and segment.base_offset + (segment.count or 0) > upto:
                 await self._scan(table, segment, max(upto, segment.base_offset))
@@ -364,10 +368,10 @@ class PartitionOpener:
                 )
 
     async def _appends(self, stream: StreamState, ledger_list: LedgerList) -> bool:
-        """What the appends since it was written say of a durable stream; whether there are any."""
+        """Update the stream's state from later appends; return whether any ledger was scanned."""
         scanned = False
         for segment in ledger_list.segments:
-            # Nobody appends what is bulk-loaded, and who wrote it before a fork is no matter of it.
+            # Bulk loads are not appends, and a fork does not inherit the source's producers.
             appended = not (segment.bulk_loaded or segment.shared)
             start = max(stream.upto, segment.base_offset)
             if appended and segment.base_offset + (segment.count or 0) > start:
@@ -396,8 +400,8 @@ class PartitionOpener:
     def _create(self, kind: str, record: PartitionRecord) -> asyncio.Future[LedgerWriter]:
         """Begin to make a ledger, while others are still being recovered.
 
-        A task of the client's: what becomes of it is looked at even when this broker stops before
-        anybody could wait for it.
+        The ledger client holds the task, and cleans up even if this broker stops before the task is
+        awaited.
         """
         return self._ledgers.spawn(
             create_ledger(self._ledgers, self._settings(), self._name, kind, record)
@@ -413,7 +417,7 @@ class PartitionOpener:
         own: bool,
         has_none: bool = False,
     ) -> None:
-        """Step 4. When it fails the new ledgers go, unless the record may name them."""
+        """Step 4. If it fails, discard the new ledgers, unless the record may name them."""
         try:
             await self._publish_record(
                 closed, contents, writer, state_writer, own=own, has_none=has_none
@@ -437,14 +441,14 @@ class PartitionOpener:
         own: bool,
         has_none: bool,
     ) -> None:
-        """`has_none`: nothing that is there tells of a producer."""
+        """Compare-and-set the record. `has_none`: no message or state names a producer."""
         before = self._record.value
 
         def make(record: PartitionRecord) -> PartitionRecord:
             assert record is before or own, "nobody else uses the record before it is open"
             state_ledger = record.state_ledger if state_writer is None else state_writer.ledger_id
             changed = replace(record, epoch=record.epoch + 1, state_ledger=state_ledger)
-            # As it is now: the owner may have trimmed it while its ledger was reopened.
+            # The current record: the owner may have trimmed it while its ledger was reopened.
             ledger_list = LedgerList(record.ledgers, record.trimmed_offset)
             ledger_list = self._closing(ledger_list, closed, contents)
             if has_none:
@@ -459,7 +463,7 @@ class PartitionOpener:
         await self._record.change(make)
 
     async def _discard(self, *made: asyncio.Future[LedgerWriter] | None) -> None:
-        """The opening failed before any record named what it made."""
+        """Discard the ledgers of an opening that failed before any record named them."""
         begun = [one for one in made if one is not None]
         for writer in await asyncio.gather(*begun, return_exceptions=True):
             if not isinstance(writer, BaseException):

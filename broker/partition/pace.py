@@ -1,10 +1,10 @@
-"""How fast a compaction goes on: no faster than is needed, and with a share of the loop at most.
+"""Limit the speed of a compaction, and its share of the event loop.
 
-    reads       so many bytes a second, times how urgent it is: the more there is to do, the faster
-    works       for a share of the loop's time at most, in turns of a millisecond
+    reads       at most a set number of bytes a second, times the urgency: the more work, the faster
+    works       for at most a share of the loop's time, in turns of a millisecond
 
-The share is what bounds it where messages come faster than they can be compacted. Without it a
-compaction would take every other turn of the loop from those who publish.
+The share is the limit when messages come faster than they can be compacted. Without it, a
+compaction would take every other turn of the loop from publishers.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import asyncio
 
 _TURN_S = 0.001
 _LATE_S_MAX = 0.05
-"""A loop that is busy gives a turn late; so much is made up for."""
+"""A busy loop gives turns late; at most this delay is made up for."""
 _TURN_STEPS = 50
-"""After so much work others get their turn, and after so many steps, should the clock stand."""
+"""End a turn after `_TURN_S` of work, or this many steps in case the clock stands still."""
 
 
 class Pace:
-    """Of one run. `resume` after waiting for anything, `step` after working without waiting.
+    """Pace a run: call `resume` after each wait, and `step` after each piece of work.
 
-    `share` is of the loop's time: more than 0, at most 1.
+    `share` is the share of the loop's time: more than 0, at most 1.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, bytes_per_s: float, share: float) -> None:
@@ -31,14 +31,14 @@ class Pace:
         self._read_free_s = self._work_free_s = self._resumed_s = loop.time()
         self._read = self._steps = 0
         self.urgency = 1.0
-        """So many times faster than `bytes_per_s`."""
+        """Multiplies `bytes_per_s`."""
 
     def resume(self) -> None:
-        """What was waited for is there: work begins now."""
+        """Begin to count working time now, after a wait."""
         self._resumed_s = self._loop.time()
 
     async def step(self, read: int = 0) -> None:
-        """Something was done, with so many bytes that were read; others get their turn in time."""
+        """Count a step of work and the bytes it read; pause when a turn is over."""
         self._read += read
         self._steps += 1
         began_s, now_s = self._resumed_s, self._loop.time()

@@ -1,8 +1,8 @@
-"""One partition's part in committed bulk loads: what is to be taken in, decided at its turn.
+"""Insert a partition's part of a committed bulk load.
 
-The rule and its reasons are in bulkload/rules.py; how the ledgers get in is rollover.py's. On a
-crash nothing is lost: the bulk load's record says what is still to be done, the partition's what
-was.
+The rule and its reasons are in bulkload/rules.py; rollover.py inserts the ledgers. After a crash
+nothing is lost: the bulk load's record says what is still to be inserted, and the partition's
+record what was inserted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log = structlog.get_logger()
 
 
 class PartLoader:
-    """Takes parts into one partition that is owned here."""
+    """Insert parts of bulk loads into a partition that is owned here."""
 
     def __init__(
         self, name: PartitionName, context: PartitionContext, record: PartitionRecordKeeper
@@ -40,7 +40,7 @@ class PartLoader:
         return await self._first_offset(bulk_load, batch)
 
     async def _plan(self, bulk_load: str, batch: int) -> Insertion | None:
-        """What is to be done, now that this partition takes in no other part."""
+        """Decide what to insert, now that no other insertion is under way."""
         record = await self._committed(bulk_load, batch)
         part, mark = rules.part_of(record, batch, *self._name), rules.mark_of(bulk_load, record)
         if part is None or rules.is_loaded(self._record.value.bulk_loads, mark, batch):
@@ -73,7 +73,7 @@ class PartLoader:
         return record
 
     async def _is_void(self, part: BulkLoadPart) -> bool:
-        """The topic that it was meant for is deleted; this is a namesake."""
+        """Whether the part was made for a topic that is deleted; this topic has the same name."""
         try:
             topic, _ = await self._context.topics.read_topic(*self._name.topic_name)
         except RecordNotFound:
@@ -81,7 +81,7 @@ class PartLoader:
         return not topic.stands or not part.is_of(topic)
 
     async def _finished(self) -> set[str]:
-        """The marks here that may go, when there are many."""
+        """Return the marks that may be removed from the record, once there are many."""
         marks = self._record.value.bulk_loads
         found: set[str] = set()
         if len(marks) >= rules.MARKS_MAX:

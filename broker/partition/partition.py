@@ -1,16 +1,16 @@
-"""The driver of one owned partition: publish, read, subscriptions.
+"""Serve one owned partition: publish, read, subscriptions.
 
-Promises: a publish that returned is durable on an ack quorum and has its offset for ever; offsets
-have no gaps; a repeated producer sequence is stored once. Relies on fencing: after a take-over the
-old owner's ledger takes no more adds. On a crash the next owner recovers the last ledger and
-replays the state ledger; nothing here is needed.
+Promises: a publish that returned is durable on an ack quorum and keeps its offset for ever; offsets
+have no gaps; a repeated producer sequence is stored once. This relies on fencing: after a take-over
+the old owner's ledger takes no more adds. After a crash the next owner recovers the last ledger and
+replays the state ledger; it needs nothing from this process.
 
-`PartitionOpening.open` makes it; there is none that is not open yet.
+`PartitionOpening.open` makes a `Partition`, which is open from the start.
 
     state       means                                            leaves by
     OPEN        it is served                                     its ledger failed, lost, close
-    REOPENING   its ledger failed (too few bookies): another     opened anew, lost, close
-                one is being begun
+    REOPENING   its ledger failed (too few bookies); another     reopened, lost, close
+                ledger is being begun
     CLOSED      lost, or handed over                             never
 """
 
@@ -123,9 +123,9 @@ NEXT_STATES: Mapping[PartitionState, frozenset[PartitionState]] = {
 
 
 class PartitionOpening:
-    """A partition that this broker is about to serve: attempts to open it, until one succeeds.
+    """Open a partition that this broker is about to serve, with retries until one attempt succeeds.
 
-    One that took too long gives the next more time.
+    After an attempt that timed out, the next attempt may take longer.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class PartitionOpening:
     ) -> None:
         self.name = name
         self.incarnation = incarnation
-        """Of the topic: all that is served here is of that one and no other of its name."""
+        """The topic's incarnation; a later topic of the same name is not served by this object."""
         self.context = context
         self.settings = settings
         self.on_lost = on_lost
@@ -163,9 +163,10 @@ class PartitionOpening:
     async def open_as_left(
         self, end: PartitionEnd, claim: Callable[[], Awaitable[None]]
     ) -> Partition | None:
-        """Take it over as its last owner says that it was left, while `claim` claims it.
+        """Take the partition over as `end` describes it, while `claim` claims it.
 
-        None: it is not so, and the claim stands. Raises what `claim` does, and as `open`.
+        Returns None if `end` does not fit; the claim then stands. Raises what `claim` and `open`
+        raise.
         """
         started_s = asyncio.get_running_loop().time()
         taking = asyncio.ensure_future(self.opener.take_as_left(end))
@@ -174,7 +175,7 @@ class PartitionOpening:
             opened = await taking
             if opened is None:
                 return None
-            await self.record.check_topic()  # a deletion that sees no claim waits for none
+            await self.record.check_topic()  # a deletion may not have seen our claim
             return self._opened("partition_taken_as_left", opened, started_s)
         except BaseException:
             taking.cancel()
@@ -189,7 +190,7 @@ class PartitionOpening:
         return partition
 
     async def close(self) -> None:
-        """Nobody opens it here any more."""
+        """Discard what was prepared for the opening, and close its readers."""
         self.opener.unprepare()
         await self.reader.close()
 
@@ -199,13 +200,13 @@ def _none_is_written(ledger_id: int) -> int:
 
 
 class Partition:
-    """One partition that this broker owns and has open."""
+    """A partition that this broker owns and has open."""
 
     def __init__(self, opening: PartitionOpening, opened: Opened) -> None:
         name, context = opening.name, opening.context
         self.name = name
         self.incarnation = opening.incarnation
-        """Of the topic: all that is served here is of that one and no other of its name."""
+        """The topic's incarnation; a later topic of the same name is not served by this object."""
         self.state = PartitionState.OPEN
         self._context = context
         self._config = context.config
@@ -218,9 +219,9 @@ class Partition:
         self._reopening: asyncio.Task[None] | None = None
         self._gone: NotOwner | None = None
         self._used_s = self._loop.time()
-        """When somebody asked for anything last; since it was opened at the longest."""
+        """When a client last asked for anything; at first, when it was opened here."""
         self._kept_up_s = -math.inf
-        """When `maintain` was due last."""
+        """When `maintain` was last due."""
         self._retired_until_s = 0.0
         self._access = Access(opened.state.access)
         self._access_changed = asyncio.Event()
@@ -230,7 +231,7 @@ class Partition:
             name, lambda: self._publisher, self._store_append, self.persist, self.prove,
             context.deletion_time, context.config.producers_max,
         )  # fmt: skip
-        """The same partition, as a durable stream."""
+        """The partition seen as a durable stream."""
         self._log = PartitionLog(
             name, self._record, context.tail_cache, tail, opening.reader, self._publisher
         )
@@ -267,11 +268,11 @@ class Partition:
         self._rollover = self._new_rollover()
         self._gathering = Gathering(partial(self.publish, checked=True, fits=True))
         self._left: list[Op] = []
-        """The leases, once it is closed for a successor that can read them."""
+        """The leases to write, once it is closed for a successor that can read them."""
         self._check_turns = asyncio.Lock()
-        """Batches are checked in the order in which they came, and stored in it."""
+        """Keeps the order: batches are checked, then stored, in the order in which they came."""
         self._checking = 0
-        """Batches whose messages are being looked at, or wait for that."""
+        """How many batches are being checked, or wait for their check."""
 
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
@@ -281,12 +282,12 @@ class Partition:
 
     @property
     def epoch(self) -> int:
-        """How often the partition was opened by anybody."""
+        """How many times the partition was opened, by any broker."""
         return self._record.value.epoch
 
     @property
     def lease_epoch(self) -> int:
-        """The epoch as ack ids have it: theirs are good for one incarnation of the topic only."""
+        """The epoch as ack ids contain it; it differs between incarnations of the topic."""
         return (zlib.crc32(self.incarnation.encode()) << 32) + self.epoch
 
     @property
@@ -296,7 +297,7 @@ class Partition:
 
     @property
     def kept_from(self) -> int:
-        """The same, once a trim under way has taken effect."""
+        """The earliest offset once a trim under way has taken effect."""
         return self._log.kept_from
 
     @property
@@ -311,16 +312,16 @@ class Partition:
 
     @property
     def settings(self) -> TopicSettings:
-        """What holds for its topic now."""
+        """The topic's settings as they are now."""
         return self._settings()
 
     @property
     def work(self) -> Work:
-        """What was published and read here since it was opened, or opened again."""
+        """The messages and bytes published and read here since the newest ledger was opened."""
         return self._log.work
 
     def publishing(self) -> Publishing:
-        """What holds publishers back, if anything does; costs nothing."""
+        """Describe what holds publishers back; costs nothing."""
         publisher, most = self._publisher, self._config.inflight_bytes_max
         why = []
         if publisher.waiting_bytes:
@@ -338,7 +339,7 @@ class Partition:
         )
 
     def stats(self) -> PartitionStats:
-        """Live figures; costs nothing."""
+        """Return the live figures; costs nothing."""
         publisher, segment = self._publisher, self._publisher.segment
         return PartitionStats(
             name=self.name,
@@ -382,20 +383,20 @@ class Partition:
         access: int | None = None,
         own: bool = False,
     ) -> Published:
-        """Store one RecordBatch v2 as it is and return its place once it is durable.
+        """Store one RecordBatch v2 unchanged; return its place once it is durable.
 
         Producer id, epoch and base sequence are read from its header (-1: not idempotent).
-        `expected_offset`: store only at this offset. `checked`: the caller has passed the batch
-        through `octavo.protocol.batch.check_batch` already; `fits`: and its messages through the
-        topic's schema, and none is due after its expiry. `access`: the epoch of exclusive access
-        that it is published with. `own`: it is the brokers' own, for an internal topic, or a copy:
-        no schema, backlog or exclusive access keeps it out.
+        `expected_offset`: store only at this offset. `checked`: the batch has passed
+        `octavo.protocol.batch.check_batch`. `fits`: its messages have also passed the topic's
+        schema, and none of them is due after its expiry. `access`: the epoch of exclusive access
+        that the publisher has. `own`: a broker's own batch for an internal topic, or a copy;
+        schema, backlog and exclusive access do not refuse it.
+
         Calls take effect in the order in which they were made. Raises `AuditTopicClosed`,
         `ExclusiveProducer`, `StaleProducerAccess`, `SchemaMismatch`, `DueAfterExpiry`,
-        `InvalidBatch`, `BatchTooLong`,
-        `StaleProducerEpoch`, `SequenceGap`,
-        `OffsetMismatch`, `Overloaded`, `BacklogQuotaExceeded`; `NotOwner` and
-        `PartitionUnavailable` (nothing was stored); `PublishOutcomeUnknown` (it may have been).
+        `InvalidBatch`, `BatchTooLong`, `StaleProducerEpoch`, `SequenceGap`, `OffsetMismatch`,
+        `Overloaded`, `BacklogQuotaExceeded`; `NotOwner` and `PartitionUnavailable` (nothing was
+        stored); `PublishOutcomeUnknown` (it may have been stored).
         """
         published = await self._publish(
             batch, expected_offset=expected_offset, checked=checked, fits=fits, access=access,
@@ -404,17 +405,20 @@ class Partition:
         return await self._proved(published)
 
     async def store_copy(self, batch: bytes) -> None:
-        """Store a dead letter or a retry, as brokers do; a copy that is here is not stored again.
+        """Store a dead letter or a retry, as brokers do; skip a copy that is already stored.
 
-        Schema, quotas, exclusive access and `batch_bytes_max` may refuse a publisher, and never a
-        copy: it was let in as a message, a refusal cannot change it, and its original waits. Raises
-        as `publish` does in all other cases.
+        Schema, quotas, exclusive access and `batch_bytes_max` may refuse a publisher, but never a
+        copy: it was admitted as a message, a refusal cannot change it, and its original waits. In
+        all other cases raises what `publish` raises.
         """
         check_not_internal(self.name.topic_name)
         await self._proved(await self._publish(batch, own=True))
 
     async def _proved(self, published: Published) -> Published:
-        """With its place, when it was stored before. Raises `PublishOutcomeUnknown`."""
+        """Complete a duplicate's answer: prove ownership, and add its place if it is still kept.
+
+        Raises `PublishOutcomeUnknown`.
+        """
         if published.duplicate:
             try:
                 await self.prove()
@@ -459,8 +463,8 @@ class Partition:
         if header.attributes & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL):
             raise InvalidBatch("transactional and control batches are not supported")
         self._check_open()
-        # A batch that was stored is not refused when its producer repeats it, because it has not
-        # heard the answer: the refusal would say that nothing was stored.
+        # A producer that has not heard the answer may repeat a stored batch. It must not be
+        # refused, because a refusal says that nothing was stored.
         if not own and not self._publisher.has(header, append):
             if not fits:
                 await self._check_messages(batch, header)
@@ -469,20 +473,21 @@ class Partition:
         try:
             return await self._publisher.publish(batch, header, expected_offset, access, append)
         except (SequenceGap, OffsetMismatch, ExclusiveProducer, StaleProducerAccess):
-            await self.prove()  # our successor, if there is one, may have what is missing
+            await self.prove()  # our successor, if any, may have what is missing
             raise
 
     async def _store_append(self, batch: bytes, append: Append, expected: int | None) -> int | None:
-        """Of a durable stream: where it ends; None when it was stored before."""
+        """Publish an append to a durable stream; return the stream's end after it, or None for a
+        repeat."""
         published = await self._publish(
             batch, expected_offset=expected, checked=True, append=append
         )
         return None if published.duplicate else published.last_offset + 1
 
     async def publish_single(self, record: Record) -> Placed:
-        """Store one message of nobody who numbers them, perhaps in a batch with others.
+        """Store one message without a sequence number, perhaps in a batch with others.
 
-        Raises as `publish` does.
+        Raises what `publish` raises.
         """
         check_not_internal(self.name.topic_name)
         self.check_due(record)
@@ -498,17 +503,17 @@ class Partition:
         return await self._context.schema_checker((self.name.namespace, subject))
 
     def check_due(self, record: Record) -> None:
-        """Raises `DueAfterExpiry` for a message that the topic's ttl acks before it is due."""
+        """Raise `DueAfterExpiry` for a message that the topic's ttl expires before it is due."""
         due_ms = due_of(record.headers)
         why = why_never_due(due_ms, self._context.clock(), self._settings().policies)
         if why is not None:
             raise DueAfterExpiry(f"{self.name}: the message was not stored: {why}")
 
     async def _check_messages(self, batch: bytes, header: BatchHeader) -> None:
-        """Raises `SchemaMismatch` or `DueAfterExpiry` for the first message that may not be here.
+        """Raise `SchemaMismatch` or `DueAfterExpiry` for the first message that may not be stored.
 
-        A batch that need not be looked at waits all the same while others are: its producer's next
-        batch would overtake it.
+        While other batches are being checked, a batch that needs no check waits as well: otherwise
+        a producer's next batch would overtake its previous one.
         """
         settings = self._settings()
         is_delayed = header.attributes & ATTRIBUTE_DELAYED
@@ -542,25 +547,28 @@ class Partition:
             await asyncio.sleep(0)
 
     def join_single(self, record: Record) -> Joined:
-        """What `publish_single` does, for a caller without a task that could wait. The
-        message has no due time, and the topic does not check a schema."""
+        """Do what `publish_single` does, without waiting.
+
+        The caller has checked that the message has no due time, and that the topic checks no
+        schema.
+        """
         check_not_internal(self.name.topic_name)
         return self._gathering.join(record)
 
     @property
     def access(self) -> AccessState:
-        """Who alone may publish here, if somebody does."""
+        """The exclusive access of a producer, if one has it."""
         return self._access.state
 
     async def acquire_access(
         self, producer: str, *, session_ms: int, fencing: bool, wait_s: float = 0.0
     ) -> tuple[AccessState, int]:
-        """`producer` alone may publish from now on, with the epoch that is returned.
+        """Give `producer` exclusive access; return its state with the new epoch, and the next
+        offset.
 
-        Beside it the next offset: all that others have published lies before it, and is durable.
-        Waits up to `wait_s` for a holder to go. Raises `TopicIsStream`, `ProducerBusy`;
-        `AckOutcomeUnknown` and `PublishOutcomeUnknown` (call again: it gets another epoch),
-        `NotOwner`.
+        All that others have published lies before that offset, and is durable. Waits up to `wait_s`
+        until the present holder goes. Raises `TopicIsStream`, `ProducerBusy`; `AckOutcomeUnknown`
+        and `PublishOutcomeUnknown` (call again: it gets another epoch), `NotOwner`.
         """
         check_not_internal(self.name.topic_name)
         self._check_is_no_stream()
@@ -589,8 +597,10 @@ class Partition:
         return state, upto
 
     async def release_access(self, epoch: int) -> None:
-        """Anybody may publish again. Raises `StaleProducerAccess`, `AckOutcomeUnknown`,
-        `NotOwner`."""
+        """End exclusive access, so that any producer may publish again.
+
+        Raises `StaleProducerAccess`, `AckOutcomeUnknown`, `NotOwner`.
+        """
         self._check_open()
         try:
             state = self._access.release(epoch)
@@ -601,11 +611,12 @@ class Partition:
         self._access_changed.set()
 
     async def begin_large(self, upload: str, access: int | None = None) -> LargeUpload | Published:
-        """A large message is about to come in pieces (large.py); or where it is already.
+        """Begin to take a large message in pieces (large.py); if it is stored already, return its
+        place.
 
-        `upload`: what its publisher calls it, and calls it again when it repeats it; or empty.
-        `access`: as in `publish`, and of a copy as in `store_copy`. Raises `LargeNotTaken`,
-        `TooManyLedgers`, and as `publish` does.
+        `upload` is the publisher's name for it, the same in each repetition, or empty. `access` is
+        as in `publish`; for a copy, as in `store_copy`. Raises `LargeNotTaken`, `TooManyLedgers`,
+        and what `publish` raises.
         """
         check_not_internal(self.name.topic_name)
         self._check_open()
@@ -629,9 +640,10 @@ class Partition:
         )  # fmt: skip
 
     async def copy_large(self, upload: str, copy: Record, parts: AsyncIterable[bytes]) -> Published:
-        """Store a copy of a large message, unless one of this `upload` is here; where it is.
+        """Store a copy of a large message, unless a copy with this `upload` is here; return its
+        place.
 
-        Raises as `begin_large` and `take_copy` do.
+        Raises what `begin_large` and `take_copy` raise.
         """
         begun = await self.begin_large(upload, BROKERS)
         if isinstance(begun, Published):
@@ -652,34 +664,35 @@ class Partition:
         self._access.check(access, int(self._loop.time() * 1000))
 
     async def body(self, offset: int) -> BodyReader:
-        """What the message at this offset has as its body, in pieces if it is a large one.
+        """Open the body of the message at this offset; a large body comes in pieces.
 
-        Raises `MessageNotFound` where there is none, and as `read` does.
+        Raises `MessageNotFound` if there is no message, and what `read` raises.
         """
         self._check_open()
         return await open_body(self._log, self._record, self.readable, offset)
 
     async def large_body(self, offset: int) -> BodyReader | None:
-        """Of the large message at this offset; None: it is none, or a copy without its body.
+        """Open the body of the large message at this offset; None if no large body is stored there.
 
-        Raises as `body` does.
+        Raises what `body` raises.
         """
         return await self.body(offset) if self._record.ledgers.find(offset).pieces else None
 
     async def prove(self) -> None:
         """Return when it is certain that the partition was ours when this was called.
 
-        An add finds out that we were fenced; what adds nothing, a repeat or a refusal for what is
-        not here, must not be answered by an owner that has a successor. Raises `NotOwner`,
-        `PartitionUnavailable` (it cannot be told now), `Overloaded`.
+        An add finds out if we were fenced. But a repeat, or a refusal because something is missing,
+        adds nothing, and must not be answered by an owner that has a successor. Raises `NotOwner`,
+        `PartitionUnavailable` (ownership cannot be proved now), `Overloaded`.
         """
         await self._state_log.prove()
 
     async def load_part(self, bulk_load: str, batch: int) -> int | None:
-        """Take in this partition's part of a committed bulk load, if that was not done before.
+        """Insert this partition's part of a committed bulk load, unless that was done before.
 
-        Its first offset; None when there is no such part (any more). Raises `BulkLoadNotFound`
-        when the batch is not committed, and `PartitionUnavailable`: then ask again.
+        Returns the part's first offset; None if there is no such part (any more). Raises
+        `BulkLoadNotFound` if the batch is not committed, and `PartitionUnavailable`: then ask
+        again.
         """
         self._check_open()
         return await self._part_loader.load(self._rollover, bulk_load, batch)
@@ -687,32 +700,35 @@ class Partition:
     async def read(
         self, offset: int, *, bytes_max: int, count_max: int, wait_s: float = 0.0
     ) -> list[StoredBatch]:
-        """Whole batches from the one that contains `offset`; the caller skips its first records.
+        """Read whole batches, from the batch that contains `offset`; the caller skips earlier
+        records.
 
-        At least one batch if there is any, then no more than `bytes_max` bytes and `count_max`
-        messages. At the end: waits up to `wait_s` for something new, then returns []. Raises
-        `OffsetTrimmed`, `OffsetBeyondEnd`, `NotOwner`.
+        Returns at least one batch if there is any, and otherwise at most `bytes_max` bytes and
+        `count_max` messages. At the end, waits up to `wait_s` for something new, then returns [].
+        Raises `OffsetTrimmed`, `OffsetBeyondEnd`, `NotOwner`.
         """
         self._check_open()
         return await self._log.read(offset, bytes_max, count_max, wait_s)
 
     async def offset_at(self, time_ms: int) -> int:
-        """The first offset whose message has this timestamp or a newer one; the end if none has.
+        """Return the first offset whose message is at least as new as `time_ms`; the end if there
+        is none.
 
-        Kafka's rule; timestamps need not ascend. Which batches are opened, their headers decide.
+        This is Kafka's rule; timestamps need not ascend. Batch headers tell which batches must be
+        opened.
         """
         self._check_open()
         return await self._log.offset_at(time_ms)
 
     async def position(self, message_id: MessageId) -> int:
-        """The offset of a message id. Raises `MessageNotFound`."""
+        """Return the offset of a message id. Raises `MessageNotFound`."""
         self._check_open()
         return await self._log.position(message_id)
 
     async def resolve(
         self, *, at: MessageId | int | str | None = None, time_ms: int | None = None
     ) -> int:
-        """The offset meant by `earliest`, `latest`, an offset, a message id, or a time (one of)."""
+        """Return the offset meant by `earliest`, `latest`, an offset, a message id, or a time."""
         if time_ms is not None:
             return await self.offset_at(time_ms)
         if isinstance(at, MessageId):
@@ -724,10 +740,12 @@ class Partition:
         return self.earliest_offset if at == "earliest" else self.next_offset
 
     async def truncate(self, before: int) -> int:
-        """Remove what lies before offset `before`, for good: the first offset that is left.
+        """Remove all messages before offset `before`, for good; return the first offset that is
+        left.
 
-        Never goes back: with an earlier one nothing happens. Subscriptions skip what goes. Raises
-        `OffsetBeyondEnd`, `NotOwner`, and `PartitionUnavailable`: nobody knows, call again.
+        The beginning never moves back: an earlier `before` changes nothing. Subscriptions skip
+        removed messages. Raises `OffsetBeyondEnd`, `NotOwner`, and `PartitionUnavailable` when the
+        outcome is unknown: call again.
         """
         self._check_open()
         if before > self.next_offset:
@@ -742,9 +760,10 @@ class Partition:
             raise NotOwner(f"{self.name} is served by another broker now: {error}") from error
 
     async def fork_point(self, offset: int) -> ForkPoint:
-        """How a fork of what lies before `offset` has to be cut. Raises as `read` does.
+        """Return where the ledgers must be cut for a fork before `offset`. Raises what `read`
+        raises.
 
-        Good for the `epoch` of now: with the partition's record at a later one, the end may lie
+        The answer is valid for the current `epoch` only: at a later epoch the end may lie
         elsewhere.
         """
         self._check_open()
@@ -752,30 +771,30 @@ class Partition:
 
     @property
     def compacted(self) -> CompactedLog:
-        """The same partition, read through its compacted view. Raises `NotOwner`."""
+        """The partition, read through its compacted view. Raises `NotOwner`."""
         self._check_open()
         return self._compacted
 
     # Subscriptions
 
     async def subscribe(self, info: SubscriptionInfo) -> Subscription:
-        """Make the cursor durable at the subscription's start, if it is not there yet."""
+        """Make the subscription's cursor durable at its start, if it does not exist yet."""
         self._check_open()
         found = await self._subscriptions.make(info)
         found.use()
         return found
 
     async def subscription(self, name: str) -> Subscription:
-        """The subscription's part in this partition. Raises `SubscriptionNotFound`."""
+        """Return the subscription's part in this partition. Raises `SubscriptionNotFound`."""
         self._check_open()
         return await self._subscriptions.get(name)
 
     def readable(self, batch: StoredBatch) -> AbstractAsyncContextManager[ReadableBatch]:
-        """The batch, opened, for as long as the block lasts. For subscriptions."""
+        """Open a batch for as long as the block lasts. For subscriptions."""
         return self._context.open_batches.readable(batch)
 
     def wall_ms(self) -> int:
-        """What time it is by this machine's clock. For subscriptions."""
+        """Return the time by this machine's clock. For subscriptions."""
         return self._context.clock()
 
     @property
@@ -784,7 +803,7 @@ class Partition:
         return self._record.ledgers.hidden
 
     async def persist(self, op: Op) -> None:
-        """Return when a change of cursors is durable. For subscriptions."""
+        """Make a change of cursors durable. For subscriptions."""
         self._check_open()
         await self._state_log.append(op)
         self._backlogs.acked()
@@ -792,12 +811,12 @@ class Partition:
     # Opening and closing
 
     def foretell(self) -> Foretold:
-        """What an heir needs to know to make ready."""
+        """Return what an heir needs to know in order to prepare."""
         record = self._record.value
         return Foretold(self.incarnation, record.epoch, record.state_ledger is not None)
 
     async def close(self, *, graceful: bool) -> None:
-        """Stop serving. `graceful`: finish what is under way and close the ledgers."""
+        """Stop serving. `graceful`: finish pending work and close the ledgers."""
         if self.state is PartitionState.CLOSED:
             return
         self._stop_serving(NotOwner(f"{self.name} is being handed over; ask again"))
@@ -817,13 +836,14 @@ class Partition:
             await self._release()
 
     async def _say_closed(self, closed: LedgerMetadata) -> None:
-        """Have the record say how the newest ledger ends: whoever comes next need not find out."""
+        """Write into the record how the newest ledger ends, so that the next owner need not recover
+        it."""
         publisher, contents = self._publisher, self._publisher.segment.contents
         if closed.last_entry != publisher.segment.last_entry:
             return
         last = self._record.ledgers.last
         if last is None or last.ledger_id != closed.ledger_id:
-            return  # the record names another one as the newest, which does not end so
+            return  # the record names a later ledger as the newest
         has_none = not len(publisher.stored_producers) and publisher.stored_stream is None
 
         def closing(record: PartitionRecord) -> PartitionRecord:
@@ -839,11 +859,11 @@ class Partition:
             await delete_quietly(self._context.ledgers, closed.ledger_id)
 
     async def _close_log(self) -> LedgerMetadata | None:
-        """The newest ledger, if one was being written and is closed now."""
+        """Close the newest ledger; return its metadata, or None if it could not be closed."""
         publisher = self._publisher
         if publisher.failed is None:
             await self._rollover.close()
-        # A roll-over that failed meanwhile has left open which ledger the record names last.
+        # A roll-over that failed meanwhile leaves unknown which ledger the record names last.
         if publisher.failed is None:
             with contextlib.suppress(OctavoError):
                 await publisher.confirmed_up_to(publisher.next_offset)
@@ -854,8 +874,8 @@ class Partition:
     async def hand_off(self, on_drained: Callable[[PartitionEnd | None], None]) -> None:
         """Stop serving, and close the ledgers.
 
-        `on_drained(end)` is called when nothing is under way any more, before the ledgers are
-        closed; with None when the heir has to find out for itself how it was left.
+        `on_drained(end)` is called when all pending work is stored, before the ledgers are closed.
+        With None, the heir must find out for itself how the partition ends.
         """
         if self.state is PartitionState.CLOSED:
             on_drained(None)
@@ -870,14 +890,14 @@ class Partition:
             self._context.spawn(self._release())
 
     def _leave_leases(self) -> None:
-        """Write the leases behind all acks, so that the next owner continues with them."""
+        """Write the leases after all acks, so that the next owner continues with them."""
         if self._context.leases_are_read():
             self._left = self._subscriptions.leave(self.epoch)
             if self._left:
                 self._state_log.note(*self._left)
 
     async def _drained(self) -> PartitionEnd | None:
-        """How it is left once all that was under way is stored."""
+        """Wait until pending work is stored; return how the partition ends, or None if unknown."""
         publisher = self._publisher
         await asyncio.gather(self._rollover.close(), self._state_log.drain())
         if publisher.failed is None:
@@ -887,7 +907,7 @@ class Partition:
             return None
         record, segment = self._record.value, publisher.segment
         if segment.ledger_id is None:
-            return None  # nothing has to be read to find out
+            return None  # an heir finds that out without reading
         state: tuple[bytes, ...] = ()
         if record.state_ledger is not None or self._publisher.stored_producers:
             state = tuple(self._snapshot())
@@ -899,11 +919,11 @@ class Partition:
         )  # fmt: skip
 
     def abandon(self, why: str) -> None:
-        """Stop serving this instant: the partition is somebody else's, or may be any moment."""
+        """Stop serving immediately: another broker has the partition, or may have it soon."""
         self._lost(NotOwner(f"{self.name}: {why}"))
 
     def _new_publisher(self, opened: Opened, tail: PartitionTail) -> Publisher:
-        """What writes the newest ledger."""
+        """Make the publisher for the newest ledger."""
         ledgers, clock = self._record.ledgers, self._context.clock
         if opened.writer is None:
             begins, appended_ms = ledgers.end_offset, None
@@ -923,14 +943,15 @@ class Partition:
         return publisher
 
     def _new_rollover(self) -> Rollover:
-        """What replaces that ledger."""
+        """Make the roll-over that replaces the publisher's ledger."""
         return Rollover(
             self.name, self._publisher, self._record, self._context.ledgers, self._settings,
             self._context.clock, self._context.spawn, self._log.renew_tail,
         )  # fmt: skip
 
     def tell_opened(self, event: str, opened: Opened, started_s: float) -> None:
-        """Log that it was opened by an attempt that began then, by the loop's clock."""
+        """Log that the partition was opened; `started_s` is when the attempt began, by the loop's
+        clock."""
         recovered = opened.recovered
         _log.info(
             event, partition=str(self.name), broker=self._context.broker_id(), epoch=self.epoch,
@@ -952,10 +973,10 @@ class Partition:
             )
 
     def is_unused(self, for_ms: int, retire_s: float = 0.0) -> bool:
-        """Whether nobody has asked for anything for so long, or since it was opened here.
+        """Whether no client has asked for anything for `for_ms`, nor since it was opened here.
 
-        If so, nothing is served for `retire_s` from now on: the topic may be deleted in that time.
-        Who asks all the same is told to come back, and it is in use again.
+        If so, all calls are refused for the next `retire_s`, because the topic may be deleted in
+        that time. A refused client is asked to retry, and its call makes the partition used again.
         """
         now_s = self._loop.time()
         quiet = self._gone is None and not self._publisher.inflight_bytes
@@ -965,21 +986,23 @@ class Partition:
         return unused
 
     def is_subscription_unused(self, name: str, for_ms: int, retire_s: float = 0.0) -> bool:
-        """Whether nobody has used it here for so long; as `is_unused` is of the partition."""
+        """Whether the subscription was not used here for `for_ms`; like `is_unused` for the
+        partition."""
         return self._gone is None and self._subscriptions.is_unused(name, for_ms, retire_s)
 
     def unused_subscriptions(self, for_ms: int, durable: bool = True) -> list[str]:
-        """Those that nobody has used here for so long, durable or not."""
+        """Return the subscriptions, durable or not, that were not used here for `for_ms`."""
         gone = self._gone is not None
         return [] if gone else self._subscriptions.unused(for_ms, durable=durable)
 
     @property
     def knows_subscriptions(self) -> bool:
-        """Whether it has asked, since it is owned, which subscriptions there are."""
+        """Whether this owner has read which subscriptions exist."""
         return self._subscriptions.is_followed
 
     async def know_subscriptions(self) -> None:
-        """Ask which ones there are. Raises what the metadata store and the state ledger do."""
+        """Read which subscriptions exist. Raises what the metadata store and the state ledger
+        raise."""
         await self._maintenance.follow_subscriptions()
 
     # What happens to it
@@ -993,7 +1016,7 @@ class Partition:
         self._backlogs.confirmed(payload_bytes)
 
     def _stored(self) -> list[Stored]:
-        """The ledgers of what is confirmed."""
+        """Return the confirmed extent of each ledger."""
         publisher, found = self._publisher, list[Stored]()
         last = publisher.segment
         parts = [(one.ledger_id, one.base_offset, one) for one in self._record.ledgers.segments]
@@ -1004,7 +1027,7 @@ class Partition:
                 contents = publisher.contents_of(ledger_id)
                 found.append(Stored(base, base + contents.messages, contents.payload_bytes))
         is_named = bool(parts) and parts[-1][0] == last.ledger_id
-        if last.ledger_id is not None and not is_named:  # the record is about to name it
+        if last.ledger_id is not None and not is_named:  # a roll-over will name it
             contents = last.contents
             end = last.base_offset + contents.messages
             found.append(Stored(last.base_offset, end, contents.payload_bytes))
@@ -1035,7 +1058,7 @@ class Partition:
             self._reopening = asyncio.create_task(self._reopen(), name=f"reopen {self.name}")
 
     async def _reopen(self) -> None:
-        """Our ledger failed: close it by recovery and begin another as soon as bookies allow."""
+        """Recover the failed ledger, and begin another as soon as there are enough bookies."""
         failed, started_s = self._publisher, self._loop.time()
         await self._rollover.cancel()
         failed.let_go()
@@ -1048,7 +1071,7 @@ class Partition:
             except (OwnershipLost, TopicNotFound) as error:
                 self._lost(error)
                 return
-            except Exception as error:  # a bug must not end the trying in silence
+            except Exception as error:  # retry after a bug, too, and log it
                 failed.failed = PartitionUnavailable(str(error) or repr(error))
                 bug = None if isinstance(error, OctavoError) else error
                 _log.warning(
@@ -1068,7 +1091,7 @@ class Partition:
                 return
 
     def _lost(self, error: OctavoError) -> None:
-        """Somebody else serves the partition, or may from now on. Loud, at once, for good."""
+        """Stop serving for good, and log it: another broker serves it, or may do so now."""
         if self._gone is not None:
             return
         _log.warning("partition_lost", partition=str(self.name), reason=str(error))
@@ -1090,7 +1113,7 @@ class Partition:
         self.state = state
 
     async def _release(self) -> None:
-        """Let go of tasks, memory and ledgers."""
+        """Release tasks, memory and ledgers."""
         assert self._gone is not None
         self._publisher.fail(self._gone)
         self._maintenance.close()
@@ -1101,7 +1124,8 @@ class Partition:
         await self._publisher.abandon()
 
     def upkeep_is_due(self, quiet_s: float) -> bool:
-        """Whether it was used since the last time, or that was `quiet_s` ago. Counts as one."""
+        """Whether it was used since upkeep was last due, or that was `quiet_s` ago; then marks it
+        as due."""
         now_s = self._loop.time()
         if self._used_s < self._kept_up_s and now_s - self._kept_up_s < quiet_s:
             return False
@@ -1109,7 +1133,7 @@ class Partition:
         return True
 
     async def maintain(self) -> None:
-        """Roll over by age, pass over what is too old, trim by retention; called now and then."""
+        """Roll over by age, expire old messages, trim by retention; called periodically."""
         if self.state is PartitionState.OPEN:
             self._rollover.look()
             self._state_log.look()
@@ -1122,13 +1146,11 @@ class Partition:
 
     @property
     def compaction_is_due(self) -> bool:
-        """Whether `compact` has something to do; costs nothing."""
+        """Whether `compact` has work to do; costs nothing."""
         return self.state is PartitionState.OPEN and self._compactor.is_due
 
     async def compact(self) -> None:
-        """Make the compacted view that the topic's settings ask for, and remove earlier ones, and
-        what goes once a view has it: one run.
-        """
+        """Make the compacted view that the settings ask for; remove old views; then trim."""
         await self._compactor.work()
         if self.state is PartitionState.OPEN:
             await self._maintenance.trim(self._publisher)

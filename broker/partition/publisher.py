@@ -1,17 +1,17 @@
-"""The publish pipeline of one owned partition: sequence check, offset, ledger, confirmation.
+"""The publish pipeline of a partition: sequence check, offset, ledger, confirmation.
 
     publish → dedup → offset → LedgerWriter.add … acks … → confirmed: cache, readers, answer
 
-Promises: batches take effect in the order of the calls and are confirmed in that order; a batch is
-answered only when it, all before it, and the record that names its ledger are durable. A batch is
-one entry, never rebuilt; batches of one loop turn share a write, which the ledger writer does.
-With deferred syncs (the topic's durability) it is answered once an ack quorum has written it, and
-confirmed, so readable, once that is synced, which is asked for `deferred_sync_ms` later: what a
-reader has seen no power failure takes back.
+Promises: batches take effect in the order of the calls and are confirmed in that order. A batch is
+answered only when it, all batches before it, and the record that names its ledger are durable. A
+batch is one entry and is never rebuilt; the ledger writer sends the batches of a loop turn in one
+write. With deferred syncs (the topic's durability), a batch is answered once an ack quorum has
+written it. It is confirmed, and so readable, once it is synced, which is requested
+`deferred_sync_ms` later. So a power failure never takes back what a reader has seen.
 
-Rolling over (rollover.py) does not stop publishing: adds go to the new ledger at once, and their
-answers wait until the partition's record names it. After a failure a publisher is finished: what
-was pending has an unknown outcome, and the partition opens anew (partition.py).
+A roll-over (rollover.py) does not stop publishing: adds go to the new ledger at once, and their
+answers wait until the partition's record names it. After a failure a publisher is finished: the
+outcome of pending batches is unknown, and the partition reopens (partition.py).
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from octavo.protocol.codes import OctavoError
 from octavo.security.keys.errors import KeyMissing
 
 _WAITING_FACTOR = 4
-"""So many times the bytes in flight may wait for room; more publishers are refused."""
+"""Batches that wait for room have at most this multiple of `inflight_bytes_max`; else refuse."""
 _LAST_ANSWERS_S = 2.0
 
 
 class OpenSegment:
-    """The publisher's view of one ledger, or of where one will begin at the first publish."""
+    """The publisher's view of a ledger, or of where a ledger begins at the first publish."""
 
     __slots__ = (
         "added_bytes", "appended_ms", "base_offset", "contents", "created_ms", "entries",
@@ -73,51 +73,52 @@ class OpenSegment:
         appended_ms: int | None = None,
     ) -> None:
         self.writer = writer
-        """None: the ledger is made at the first need."""
+        """None: the ledger is made when it is first needed."""
         self.base_offset = base_offset
         self.created_ms = created_ms
         self.appended_ms = appended_ms
-        """What its batches' append times begin with, when they have some."""
+        """Base of its batches' append times; None: they have none."""
         self.released = released
-        """Whether the partition's record names it: before that nothing of it is answered."""
+        """Whether the partition's record names it; nothing in it is answered before."""
         self.entries = self.added_bytes = 0
         self.last_entry = -1
-        """The last confirmed and answered one."""
+        """The last entry that is confirmed and answered."""
         self.contents = Contents()
-        """Of what is confirmed."""
+        """Totals of the confirmed entries."""
 
     @property
     def ledger_id(self) -> int | None:
-        """None: there is no ledger yet."""
+        """The ledger's id; None: there is no ledger yet."""
         return None if self.writer is None else self.writer.ledger_id
 
     def roll_due(self, policy: RolloverPolicy, now_ms: int) -> bool:
-        """Whether it is long or old enough to be followed by another."""
+        """Whether the ledger is long or old enough to be replaced."""
         if self.appended_ms is not None and now_ms - self.appended_ms > ROLL_AFTER_MS:
             return True
         return policy.due(self.added_bytes, self.entries, now_ms - self.created_ms)
 
     def is_made_otherwise(self, settings: TopicSettings) -> bool:
-        """Whether a ledger that is made now has other copies, or other acks, and this is in use."""
+        """Whether the settings ask for other copies, acks, syncs or append times than this ledger
+        has."""
         assert self.writer is not None
         metadata = self.writer.metadata
         made = (metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
         wanted = (settings.ensemble_size, settings.write_quorum, settings.ack_quorum)
         deferred = is_deferred(settings.policies)
         if (self.appended_ms is not None) != has_append_times(settings.policies):
-            return True  # also when it is empty: what comes next is to have the other time
+            return True  # even an empty ledger: the next batch needs the other kind of time
         return self.entries > 0 and (made != wanted or self.writer.deferred != deferred)
 
 
 def _numbers_of(header: BatchHeader) -> tuple[int, int, int, int] | None:
-    """Producer, epoch, first sequence, count; None when it does not number its messages."""
+    """Return producer, epoch, first sequence and count; None if the batch is not numbered."""
     if header.producer_id == NO_PRODUCER or header.base_sequence < 0:
         return None
     return header.producer_id, header.producer_epoch, header.base_sequence, header.record_count
 
 
 class _Job:
-    """One call of publish, from its arrival to its answer."""
+    """One call of `publish`, from its arrival to its answer."""
 
     __slots__ = (
         "access", "append", "batch", "entry_id", "expected_offset", "first_offset", "future",
@@ -134,9 +135,9 @@ class _Job:
         future: asyncio.Future[Published],
     ) -> None:
         self.append = append
-        """What it says as part of a durable stream."""
+        """The append's effect on a durable stream."""
         self.access = access
-        """The epoch of exclusive access that it came with."""
+        """The epoch of exclusive access that the publisher sent."""
         self.batch = batch
         self.header = header
         self.expected_offset = expected_offset
@@ -145,17 +146,17 @@ class _Job:
         self.first_offset = self.entry_id = -1
         self.segment: OpenSegment | None = None
         self.stored = self.written = False
-        """Durable; on an ack quorum, perhaps not synced."""
+        """`stored`: durable. `written`: on an ack quorum, perhaps not synced."""
         self.sequence = _numbers_of(header)
 
     def fail(self, error: OctavoError) -> None:
-        """Answer with an error, if the caller still listens."""
+        """Answer with an error, unless the caller has left."""
         if not self.future.done():
             self.future.set_exception(error)
 
 
 class Publisher:
-    """One owner's pipeline into one partition, from its opening to its first failure."""
+    """One owner's pipeline into a partition, from its opening to its first failure."""
 
     def __init__(
         self,
@@ -174,12 +175,12 @@ class Publisher:
         self._name = name
         self._clock = clock
         self.appended_ms = -1 if segment.appended_ms is None else segment.appended_ms
-        """Nothing is appended earlier than that."""
+        """The newest append time; later batches get at least this time."""
         self.stored_stream = stream
-        """The durable stream that the log is, as of what is confirmed."""
+        """The state of the durable stream as confirmed; None: the topic is not a stream."""
         self._stream = None if stream is None else stream.copy()
         self.closing: Append | None = None
-        """What has let the stream end without a batch."""
+        """The append that ended the stream without a batch."""
         self._access = access
         self._config = config
         self._tail = tail
@@ -187,7 +188,7 @@ class Publisher:
         self._on_confirmed = on_confirmed
         self._on_failed = on_failed
         self.stored_producers = producers
-        """As of what is confirmed: what a snapshot may hold."""
+        """The producers as confirmed; a snapshot may contain them."""
         self._producers = ProducerTable(config.producers_max)
         for state in producers.snapshot():
             self._producers.restore(state)
@@ -201,14 +202,14 @@ class Publisher:
         self._until_confirmed: list[tuple[int, asyncio.Future[None]]] = []
         self._draining: asyncio.Task[None] | None = None
         self._deferred: deque[_Job] = deque()
-        """What is to be answered once it is written, in order."""
+        """Batches to answer once they are written, in order."""
         self._forcing: asyncio.Task[None] | None = None
         self._unanswered = 0
-        """Adds whose outcome the ledger writer has not told, also after a failure."""
+        """Adds whose outcome the ledger writer has not reported; counted after a failure, too."""
         self._all_answered: asyncio.Future[None] | None = None
         self.failed: OctavoError | None = None
         self.begin: Callable[[], Awaitable[None]] | None = None
-        """Has a first ledger made, and `switch_to` called; set by who makes them (rollover.py)."""
+        """Makes the first ledger and calls `switch_to`; set by the roll-over (rollover.py)."""
         self._listen_to(segment)
 
     def describe(self) -> dict[str, int]:
@@ -237,9 +238,10 @@ class Publisher:
         access: int | None = None,
         append: Append | None = None,
     ) -> Published:
-        """Store one checked batch. See `Partition.publish`, and of an `append` partition/stream.py.
+        """Store one checked batch. See `Partition.publish`; for an `append`, see
+        partition/stream.py.
 
-        A repeated append is told without its place.
+        The answer to a repeated append does not contain its place.
         """
         if self.failed is not None:
             raise self._not_stored(self.failed)
@@ -262,7 +264,7 @@ class Publisher:
             raise
 
     def has(self, header: BatchHeader, append: Append | None = None) -> bool:
-        """Whether its producer repeats a batch that was let in before."""
+        """Whether the producer repeats a batch that was admitted before."""
         try:
             if append is not None:
                 return (
@@ -276,7 +278,8 @@ class Publisher:
             return False
 
     async def confirmed_up_to(self, offset: int) -> None:
-        """Return when all before `offset` is durable. Raises what ends the pipeline before that."""
+        """Return when all messages before `offset` are durable. Raises the error that ends the
+        pipeline."""
         if offset <= self.confirmed_offset:
             return
         if self.failed is not None:
@@ -286,14 +289,14 @@ class Publisher:
         await done
 
     def begin_stream(self, stream: StreamState) -> None:
-        """From now on the log is this durable stream, and takes nothing but appends."""
+        """Turn the log into this durable stream, which takes only appends from now on."""
         self.stored_stream, self._stream = stream, stream.copy()
 
     def let_close(self, append: Append) -> int | None:
-        """End the stream behind all that was let in by now, without a batch.
+        """End the stream after all batches admitted so far, without a batch.
 
-        None when it is new; of a repeat, before which offset it was stored. Raises as
-        `StreamState.check`, and what has ended this pipeline.
+        Returns None if this is new; for a repeat, the offset before which it was stored. Raises
+        what `StreamState.check` raises, and the error that has ended this pipeline.
         """
         if self.failed is not None:
             raise self._not_stored(self.failed)
@@ -307,9 +310,9 @@ class Publisher:
         return end
 
     def switch_to(self, segment: OpenSegment) -> None:
-        """From now on batches go to another ledger.
+        """Send batches to another ledger from now on.
 
-        It starts at `next_offset`, or after what is inserted in between.
+        It starts at `next_offset`, or after the ledgers that are inserted in between.
         """
         assert segment.base_offset >= self.next_offset
         assert self.segment.released, "one roll-over at a time"
@@ -322,23 +325,24 @@ class Publisher:
 
     @property
     def writer(self) -> LedgerWriter | None:
-        """The ledger that takes adds now, if there is one yet."""
+        """The writer of the ledger that takes adds now; None if there is no ledger yet."""
         return self.segment.writer
 
     def last_entry_of(self, ledger_id: int) -> int:
-        """The last confirmed entry of a ledger that is being written here; -1 when none is."""
+        """Return the last confirmed entry of a ledger that is being written here; -1 if none."""
         segment = self._segment_of(ledger_id)
         return -1 if segment is None else segment.last_entry
 
     def contents_of(self, ledger_id: int) -> Contents:
-        """What is confirmed of a ledger that is being written here."""
+        """Return the confirmed totals of a ledger that is being written here."""
         segment = self._segment_of(ledger_id)
         return Contents() if segment is None else segment.contents
 
     def _listen_to(self, segment: OpenSegment) -> None:
-        """A writer may end while nothing is added: what bookies do not confirm yet they never will.
+        """Follow the writer's events, because it may end while nothing is added.
 
-        Readers wait for that, so the ledger is to be closed and another begun without an add.
+        Its unconfirmed entries then stay unconfirmed, and readers wait for them. So the ledger must
+        be closed and another begun without waiting for an add.
         """
         if segment.writer is not None:
             segment.writer.on_event.append(partial(self._writer_told, segment))
@@ -356,10 +360,10 @@ class Publisher:
         return None
 
     async def abandon(self) -> None:
-        """Let go of the ledger without closing it: that is its recovery's business now.
+        """Drop the ledger without closing it: the next owner recovers it.
 
-        Waits a moment for what the bookies say to the adds under way. It changes nothing any more,
-        but an owner that lost its partition unawares then reads in its log that it was fenced.
+        Waits up to two seconds for the bookies' answers to pending adds. They change nothing, but
+        an owner that lost its partition unawares then reads in its log that it was fenced.
         """
         writer = self.writer
         if self._unanswered and writer is not None and writer.error is None:
@@ -368,15 +372,16 @@ class Publisher:
         self.let_go()
 
     def let_go(self) -> None:
-        """Of both ledgers, when this pipeline has failed amid a roll-over."""
+        """Drop both ledgers, when this pipeline has failed during a roll-over."""
         for segment in (self._previous, self.segment):
             if segment.writer is not None:
                 let_go(segment.writer)
 
     def release(self, segment: OpenSegment, tail: PartitionTail | None = None) -> None:
-        """The partition's record names this ledger: what it has confirmed may be answered.
+        """Answer what this ledger has confirmed: the partition's record names it now.
 
-        `tail`, empty, when ledgers were inserted before it: the old one cannot go on after them.
+        `tail` is a new, empty tail if ledgers were inserted before it: the old tail cannot continue
+        after them.
         """
         segment.released = True
         if tail is not None:
@@ -388,7 +393,8 @@ class Publisher:
         self._settle()
 
     def fail(self, error: OctavoError) -> None:
-        """The end of this pipeline: no more is confirmed, what is pending is unknown."""
+        """End this pipeline: nothing more is confirmed, and the outcome of pending batches is
+        unknown."""
         if self.failed is not None:
             return
         if isinstance(error, OutcomeUnknown):
@@ -422,7 +428,8 @@ class Publisher:
         self._waiting_bytes = 0
 
     def _not_stored(self, error: OctavoError) -> BrokerError:
-        """Nothing of the call took effect: it may be made again, at the new owner if any."""
+        """Return the error that tells the caller to try again, at the new owner if any: nothing was
+        stored."""
         why = f"{self._name}: not stored: {error.name}: {error}"
         if isinstance(error, NotOwner | LedgerFenced | OwnershipLost):
             return NotOwner(why)
@@ -435,7 +442,7 @@ class Publisher:
         return Overloaded(f"{self._name}: no room within {waited_ms} ms; not stored")
 
     def _give_up(self, job: _Job) -> bool:
-        """Take a job out of the line, if it is there: those behind it may fit where it did not."""
+        """Remove a job that waits for room; jobs behind it may fit now. False: it does not wait."""
         if job not in self._waiting:
             return False
         self._waiting.remove(job)
@@ -445,7 +452,7 @@ class Publisher:
 
     @property
     def waiting_bytes(self) -> int:
-        """Of batches that wait for room."""
+        """The bytes of batches that wait for room."""
         return self._waiting_bytes
 
     def _has_room(self, job: _Job) -> bool:
@@ -475,7 +482,7 @@ class Publisher:
                     Published(known.first_offset, known.last_offset, -1, -1, count, True)
                 )
                 return
-            # A repeat of what this very call has stored is no mismatch, so this comes second.
+            # Checked after repeats, because a repeat of a stored batch is not a mismatch.
             if job.expected_offset not in (None, self.next_offset):
                 raise OffsetMismatch(
                     f"{self._name}: expected next offset {job.expected_offset}, "
@@ -501,7 +508,7 @@ class Publisher:
             self.fail(error)
 
     def _is_repeat(self, job: _Job, stream: StreamState) -> bool:
-        """Whether an append was stored before: then it is answered. Raises `BrokerError`."""
+        """Answer an append that was stored before; return whether it was. Raises `BrokerError`."""
         if job.append is None:
             raise TopicIsStream(
                 f"{self._name} is a durable stream: append to it as one, at /v1/durable-streams"
@@ -536,15 +543,15 @@ class Publisher:
             self._deferred.append(job)
 
     def _timed(self, header: BatchHeader, segment: OpenSegment) -> BatchHeader:
-        """The header as it is shown, of a batch that is appended now.
+        """Return the header with the append time of now, as readers see it.
 
-        Append times never go back: an owner whose clock is behind goes on with the last one.
+        Append times never go back: an owner whose clock is behind uses the last time again.
         """
         if segment.appended_ms is None:
             return header._replace(partition_leader_epoch=0)
         time_ms = max(self._clock(), self.appended_ms)
         if time_ms - segment.appended_ms >= SPAN_MS:
-            # Nobody rolled over for weeks, or the clock has jumped: the partition opens anew.
+            # The ledger was not replaced for weeks, or the clock has jumped: the partition reopens.
             error = PartitionUnavailable(
                 f"{self._name}: not stored: ledger {segment.ledger_id} is too old for "
                 "append times of now; another one is made"
@@ -575,13 +582,13 @@ class Publisher:
             self._forcing = asyncio.create_task(self._force(segment), name=f"force {self._name}")
 
     async def _force(self, segment: OpenSegment) -> None:
-        """Have what is written by then synced, and what was written meanwhile a moment later."""
+        """Sync what is written after a short wait; repeat while more was written meanwhile."""
         try:
             await asyncio.sleep(self._config.deferred_sync_ms / 1000)
             assert segment.writer is not None, "something was added"
             await segment.writer.force()
         except OctavoError:
-            return  # the writer has ended, and has told so
+            return  # the writer has ended, and has reported it
         finally:
             self._forcing = None
         for job in self._pending:
@@ -590,7 +597,7 @@ class Publisher:
                 return
 
     def _synced(self, segment: OpenSegment, last_entry: int) -> None:
-        """All of this ledger up to `last_entry` is durable."""
+        """Mark all batches of this ledger up to `last_entry` as durable."""
         for job in self._pending:
             if job.segment is segment:
                 if job.entry_id > last_entry:
@@ -599,7 +606,7 @@ class Publisher:
         self._settle()
 
     def _settle(self) -> None:
-        """Answer what is durable, in order, as far as the partition's record vouches for it."""
+        """Answer durable batches in order, as long as the partition's record names their ledger."""
         deferred = self._deferred
         while deferred and deferred[0].written:
             segment = deferred[0].segment
@@ -672,12 +679,12 @@ class Publisher:
                 self._admit(job)
 
     def _drain(self) -> None:
-        """The ledger writer holds all it may for a slow bookie, or is not there yet: wait."""
+        """Wait until the ledger writer takes more, or until there is a ledger."""
         if self._draining is None:
             self._draining = asyncio.create_task(self._drained(), name=f"drain {self._name}")
 
     async def _begun(self, begin: Callable[[], Awaitable[None]]) -> None:
-        """Have a ledger made. Where none can be had who waits is told so; who reads needs none."""
+        """Make a ledger. If that fails, refuse the publishers that wait; readers need no ledger."""
         try:
             await begin()
         except OctavoError as error:
@@ -692,7 +699,7 @@ class Publisher:
                 await self._begun(self.begin)
         except OctavoError as error:
             self.fail(error)
-        except Exception as error:  # a bug must not keep publishers waiting in silence
+        except Exception as error:  # publishers must get an error for a bug, too
             self.fail(
                 PartitionUnavailable(f"{self._name}: nothing can be added to its ledger: {error!r}")
             )

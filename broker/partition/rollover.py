@@ -1,22 +1,23 @@
-"""From one ledger of a partition to the next, without stopping those who publish.
+"""Replace a partition's ledger by the next, without stopping publishers.
 
-    1. make a new ledger                    publishes go to the old one meanwhile
-    2. switch                               publishes go to the new one; their answers wait
-    3. all of the old one is confirmed      so there can be no gap before the new one
-    4. close the old one
-    5. the partition's record names both    from here a successor would find the new one
-    6. answers of the new one may go out
+    1. make a new ledger                    publishes go to the old ledger meanwhile
+    2. switch                               publishes go to the new ledger; their answers wait
+    3. wait until the old ledger's entries  so there can be no gap before the new ledger
+       are confirmed
+    4. close the old ledger
+    5. the partition's record names both    from here a successor would find the new ledger
+    6. send the answers of the new ledger
 
-An insertion is the same with closed ledgers between the old one and the new, which step 5 names as
-well: the part of a bulk load (bulkload/rules.py), or a large message (large.py). The old one may
-then be empty, and leaves the list.
+An insertion is the same, with closed ledgers between the old and the new ledger; step 5 names them
+as well. These are the part of a bulk load (bulkload/rules.py), or a large message (large.py). If
+the old ledger is empty, it leaves the list.
 
-A partition that was opened has no ledger to write until something is published: then one is begun
-in the same way, with no old one.
+A partition that has just been opened has no ledger until the first publish, which begins a ledger
+in the same way, without an old one.
 
-A crash after 2 leaves a ledger that no record names (log/leftover.py): nothing in it was answered.
-If 1 fails the old ledger simply grows longer. If 3, 4 or 5 fail or are broken off, the pipeline has
-failed, and the new ledger is discarded unless a record may name it.
+A crash after step 2 leaves a ledger that no record names (log/leftover.py); none of its entries was
+answered. If step 1 fails, the old ledger grows longer. If steps 3 to 5 fail or are cancelled, the
+publisher has failed, and the new ledger is discarded unless the record may name it.
 """
 
 from __future__ import annotations
@@ -53,21 +54,21 @@ _RETRY_S = 5.0
 
 
 class Insertion(NamedTuple):
-    """What comes between the old ledger and the new one, and what the record says of it then."""
+    """Ledgers to insert between the old and the new ledger, and what the record says of them."""
 
     ledgers: tuple[PrivateLedger, ...]
     marks: Callable[[Mapping[str, int]], Mapping[str, int]] = dict
     upload: str | None = None
-    """Of a large message, whose one ledger it is: what its publisher calls it."""
+    """For a large message: the name that its publisher gave the upload."""
     check: Callable[[], None] = lambda: None
-    """Called in the turn of the loop in which it gets its offsets. Raises why it may not."""
+    """Called in the turn of the loop that assigns the offsets. Raises to refuse the insertion."""
 
 
 _NOTHING = Insertion(())
 
 
 class Rollover:
-    """Watches one publisher's ledger and replaces it when it is due. One at a time."""
+    """Watch a publisher's ledger, and replace it when it is due. One roll-over at a time."""
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class Rollover:
         publisher.begin = self.begin
 
     def look(self) -> None:
-        """Begin if it is time; called after each publish and now and then."""
+        """Begin a roll-over if one is due; called after each publish and periodically."""
         if self._task is not None or self._closed or self._publisher.failed is not None:
             return
         settings = self._settings()
@@ -108,7 +109,7 @@ class Rollover:
         due = (
             segment.roll_due(policy, self._clock())
             or segment.is_made_otherwise(settings)
-            # A bookie whose disk was replaced is whole again once this ledger is closed.
+            # A bookie whose disk was replaced is trusted again once this ledger is closed.
             or self._ledgers.has_unsure_bookie(segment.writer.metadata)
         )
         if due and now_s >= self._not_before_s:
@@ -126,10 +127,10 @@ class Rollover:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None  # one that had not begun yet has not said so itself
+            self._task = None  # a task cancelled before its start does not clear this itself
 
     async def begin(self) -> None:
-        """Have a ledger that takes what is published. Raises as `insert` does."""
+        """Begin a ledger for publishes, unless there is one. Raises what `insert` raises."""
 
         async def plan() -> Insertion | None:
             return _NOTHING if self._publisher.segment.writer is None else None
@@ -137,11 +138,11 @@ class Rollover:
         await self.insert(plan)
 
     async def insert(self, plan: Callable[[], Awaitable[Insertion | None]]) -> None:
-        """Roll over with ledgers in between that were written beforehand; one CAS for all.
+        """Roll over with prepared ledgers in between, in a single compare-and-set.
 
-        `plan` says which, once it is our turn; None: nothing is to be done any more. Raises what
-        it raises, and `NotOwner` or `PartitionUnavailable` when the publisher ended: the outcome
-        is unknown then, and asking again finds out.
+        `plan` is called when it is our turn, and returns the insertion, or None if there is nothing
+        to do any more. Raises what `plan` raises, and `NotOwner` or `PartitionUnavailable` if the
+        publisher has ended. The outcome is then unknown, and the caller can ask again to find out.
         """
         while self._task is not None:
             await asyncio.wait((self._task,))
@@ -152,7 +153,7 @@ class Rollover:
         work = asyncio.create_task(self._insert(plan), name=f"insert into {self._name}")
         work.add_done_callback(_look_at_error)
         self._task = work
-        # Who asked may go away; an insertion under way is finished all the same.
+        # If the caller is cancelled, the insertion continues to its end.
         await asyncio.wait((work,))
         if work.cancelled():
             raise PartitionUnavailable(f"{self._name}: an insertion was broken off; ask again")
@@ -210,7 +211,7 @@ class Rollover:
         )
 
     async def _replace(self, new: LedgerWriter, insertion: Insertion) -> None:
-        """Steps 2 to 6. What goes wrong is the end of the publisher, who tells."""
+        """Do steps 2 to 6. An error ends the publisher, which reports it."""
         publisher, old = self._publisher, self._publisher.segment
         old_end = publisher.next_offset
         base = old_end + sum(one.count for one in insertion.ledgers)
@@ -229,10 +230,10 @@ class Rollover:
             if not may_be_named or was_refused(error):
                 self._spawn(self._ledgers.discard(new))
             if not isinstance(error, Exception):
-                raise  # broken off, by whoever has the publisher let go
+                raise  # cancelled, and the caller makes the publisher let go
             if isinstance(error, OctavoError):
                 publisher.fail(error)
-            else:  # a bug must not keep the answers back for ever
+            else:  # after a bug, too, publishers must get an answer
                 _log.exception("rollover_failed", partition=str(self._name))
                 why = f"{self._name}: its roll-over failed: {error!r}"
                 publisher.fail(PartitionUnavailable(why))
@@ -246,7 +247,7 @@ class Rollover:
         publisher.release(segment, self._renew_tail() if insertion.ledgers else None)
 
     def _appended_ms(self) -> int | None:
-        """What append times begin with in the next ledger, and what those before it get whole."""
+        """Return the base of the next ledger's append times, which inserted ledgers also get."""
         if not has_append_times(self._settings().policies):
             return None
         return max(
@@ -270,6 +271,6 @@ class Rollover:
 
 
 def _look_at_error(task: asyncio.Task[None]) -> None:
-    """Whoever asked has it, or went away; asking again finds out."""
+    """Mark the error as seen: the caller has it, or has gone away."""
     if not task.cancelled():
         task.exception()

@@ -1,11 +1,11 @@
-"""A partition as a durable stream: made, appended to, ended, waited for.
+"""Use a partition as a durable stream: make it, append, close it, wait for more.
 
-Promises: what returned is durable, and an append and what it says of its producer, of `Stream-Seq`
-and of the stream's end are there together or not at all (state/stream.py says how); a repeat is
-stored once, also through take-overs. Readers are told of the end only when it is durable. Whoever
-waits for more wakes when there is some, when the stream ends, and when the partition is somebody
-else's. How long a stream has been idle each owner counts for itself: after a take-over it is
-anew, so one that goes when idle lives longer, never shorter.
+Promises: what a call has returned is durable. An append is stored together with its effects on its
+producer, on `Stream-Seq` and on the stream's end, or not at all (state/stream.py says how). A
+repeat is stored once, also across take-overs. Readers hear of the end only when it is durable.
+Waiting readers wake when there is a new message, when the stream ends, and when the partition moves
+to another owner. Each owner counts for itself how long a stream has been idle. A take-over begins
+that time again, so a stream that expires when idle may live longer, but never shorter.
 """
 
 from __future__ import annotations
@@ -33,24 +33,25 @@ from octavo.broker.types import PartitionName
 from octavo.protocol.records import Record, build_batch
 
 Store = Callable[[bytes, Append, int | None], Awaitable[int | None]]
-"""Publish a batch as an append, at this offset if one is given: where it ends; None: a repeat."""
+"""Publishes a batch as an append, at this offset if one is given. Returns where it ends; None: a
+repeat."""
 _REFUSALS = (EpochBegun, StaleStreamEpoch, StreamClosed, StreamSequence, StreamSequenceGap)
 
 
 class Appended(NamedTuple):
-    """What became of an append."""
+    """The result of an append."""
 
     end: int
-    """Of the stream."""
+    """The end of the stream."""
     closed: bool
     repeated: bool = False
     epoch: int = 0
-    """Of its producer, with the newest sequence that is stored."""
+    """Epoch of the append's producer; `sequence` is the newest stored."""
     sequence: int = 0
 
 
 class PartitionStream:
-    """Of one open partition; there is one also when it is no stream."""
+    """The stream of an open partition; made for every partition, also if it is not a stream."""
 
     def __init__(
         self,
@@ -71,9 +72,9 @@ class PartitionStream:
         self._producers_max = producers_max
         self._loop = asyncio.get_running_loop()
         self._changing = asyncio.Lock()
-        """One who makes, closes or deletes it at a time."""
+        """Held while a call makes, closes or deletes the stream."""
         self._pending = 0
-        """Changes without a batch that may not be durable yet: they are not shown."""
+        """Changes without a batch that may not be durable yet; readers do not see them."""
         self._is_being_made = False
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._used_s = self._loop.time()
@@ -82,11 +83,11 @@ class PartitionStream:
         """Count what is in use now; at rest all of it is 0."""
         return {"pending": self._pending, "waiting": len(self._waiting)}
 
-    # What it is
+    # State
 
     @property
     def state(self) -> StreamState | None:
-        """What is stored of it; None where the topic is no stream, or not yet."""
+        """The stored state; None if the topic is not a stream, or not yet."""
         return self._publisher().stored_stream
 
     @property
@@ -96,13 +97,13 @@ class PartitionStream:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing will follow, for good."""
+        """Whether the stream has ended for good, durably."""
         state = self.state
         return state is not None and state.closed and not self._pending
 
     @property
     def is_over(self) -> bool:
-        """Whether its time is over: nobody has used it for its ttl, or `expires_at` has come."""
+        """Whether it has expired: unused for its ttl, or past `expires_at`."""
         state = self.state
         if state is None:
             return False
@@ -115,7 +116,10 @@ class PartitionStream:
         return due_ms is not None and time is not None and not time.doubt and due_ms <= time.now_ms
 
     def standing(self, *, used: bool = True) -> StreamState:
-        """The stream, which is `used` by the caller. Raises `StreamNotFound`, `StreamGone`."""
+        """Return the state for a caller, which counts as use unless `used` is false.
+
+        Raises `TopicIsNoStream`, `StreamGone`, and `StreamNotFound` if it has expired.
+        """
         state = self.state
         if state is None or not self.is_made:
             raise TopicIsNoStream(
@@ -131,21 +135,20 @@ class PartitionStream:
 
     @property
     def is_made(self) -> bool:
-        """Whether it is there, with all that it was made with."""
+        """Whether the stream exists, with all messages that it was made with."""
         state = self.state
         return state is not None and self.end >= state.whole_at and not self._is_being_made
 
-    # What is done to it
+    # Changes
 
     async def make(
         self, config: StreamConfig, records: Sequence[Record], *, closed: bool, base: int = 0
     ) -> bool:
-        """Have the log be this stream, with these messages. False when it was.
+        """Turn the log into this stream, with these messages. False: it was this stream already.
 
-        `base`: where what is there before ends, of the stream that it is a fork of.
-
-        Done again after it was broken off it goes on. Raises `StreamConflict` when it is there and
-        differs, `StreamGone`, what appending raises.
+        `base`: for a fork, the end of the messages that it inherits. A call that was broken off can
+        be repeated, and continues. Raises `StreamConflict` if a different stream exists,
+        `StreamGone`, and what appending raises.
         """
         async with self._changing:
             publisher = self._publisher()
@@ -154,7 +157,7 @@ class PartitionStream:
                 self._compare(self.standing(), config, closed=closed)
                 return False
             begins = publisher.next_offset if state is None else state.base
-            if publisher.next_offset > begins:  # by a call before this one, which broke off
+            if publisher.next_offset > begins:  # an earlier call, which broke off, stored them
                 records = []
             if state is None and config.is_json and begins != base:
                 raise StreamConflict(
@@ -203,7 +206,7 @@ class PartitionStream:
             )
 
     async def append(self, records: Sequence[Record], append: Append) -> Appended:
-        """Store these messages. Raises as `Partition.publish` does, and as `StreamState.check`."""
+        """Store these messages. Raises what `Partition.publish` and `StreamState.check` raise."""
         self.standing()
         marker = marker_of(append)
         if marker is not None:
@@ -212,14 +215,15 @@ class PartitionStream:
         try:
             end = await self._store(build_batch(records), append, None)
         except _REFUSALS:
-            await self._prove()  # our successor, if there is one, may have what is missing
+            await self._prove()  # our successor, if any, may have what is missing
             raise
         if end is None:
             await self._prove()
         return self._appended(append, end)
 
     async def close(self, append: Append) -> Appended:
-        """End it, without another message. Repeated it does no harm. Raises as `append` does."""
+        """End the stream without another message; a repeat is harmless. Raises what `append`
+        raises."""
         self.standing()
         async with self._changing:
             publisher = self._publisher()
@@ -237,7 +241,7 @@ class PartitionStream:
                 state.accept(publisher.closing, upto)
                 await self._told(state)
                 self.wake()
-            elif self._pending:  # somebody was told before that nobody knows
+            elif self._pending:  # an earlier call ended with an unknown outcome
                 await self._told(state)
                 self.wake()
             else:
@@ -245,7 +249,7 @@ class PartitionStream:
             return self._appended(append, upto if end is None else None)
 
     async def delete(self) -> None:
-        """It is gone for everybody, and kept for its forks. Durable when it returns."""
+        """Mark the stream as deleted for clients; it is kept for its forks. Durable on return."""
         async with self._changing:
             state = self.standing()
             state.revision += 1
@@ -254,9 +258,10 @@ class PartitionStream:
             self.wake()
 
     async def settle(self) -> None:
-        """Have what may not be durable yet be so: now and then, for nobody may come again.
+        """Write again a change that may not be durable; called periodically.
 
-        Raises as what has failed then.
+        A client whose call had an unknown outcome may not return. Raises what the earlier call
+        raised.
         """
         if not self._pending or self._is_being_made:
             return
@@ -267,30 +272,30 @@ class PartitionStream:
                 self.wake()
 
     async def _told(self, state: StreamState) -> None:
-        """Have a change without a batch be durable; it is in the state already.
+        """Make a change without a batch durable; the caller has already applied it to the state.
 
-        When nobody knows whether it is, it stays unseen until it was told again.
+        If the outcome is unknown, readers do not see the change until a later call has written it.
         """
         self._pending += 1
         await self._persist(state.change(self.end))
         self._pending = 0
 
     def _appended(self, append: Append, end: int | None) -> Appended:
-        """`end`: of the append; None when it is a repeat."""
+        """Return the result of an append; `end` is None for a repeat."""
         state = self.state
         assert state is not None
         written = None if append.producer is None else state.producers.get(append.producer)
         epoch, sequence = append.epoch, append.sequence
         if written is not None and written[:2] > (epoch, sequence):
             epoch, sequence, _ = written
-        # Of a topic that syncs later than it answers the append may not be readable yet.
+        # With deferred syncs, the append may not be readable yet.
         closed = self.is_closed or (append.closes and end is not None)
         return Appended(max(self.end, end or 0), closed, end is None, epoch, sequence)
 
     # Waiting
 
     async def wait(self, offset: int, wait_s: float) -> None:
-        """Return when there is something at `offset`, or nothing will come, or after `wait_s`."""
+        """Return when a message is at `offset`, or the stream has ended, or after `wait_s`."""
         until_s = self._loop.time() + wait_s
         while self.end <= offset and not self.is_closed and self._loop.time() < until_s:
             self.standing(used=False)
@@ -305,7 +310,7 @@ class PartitionStream:
                 self._used_s = self._loop.time()
 
     def wake(self) -> None:
-        """Whoever waits looks again."""
+        """Make all waiting readers look again."""
         waiting, self._waiting = self._waiting, {}
         for waiter in waiting:
             _wake(waiter)
