@@ -1,18 +1,18 @@
 """The HTTP API: from a socket to a call, and back as an answer or a problem.
 
-`server` listens and ends in order, `routes` is the one table of calls, `router` finds one, `call`
-is one request with its bounds, `forwarding` brings it to its owner, `problems` makes errors of it.
-`stream` is an answer without end. `schemas` and `openapi` describe it all, `overview` and
-`status_page` show the cluster. The handlers are in `api`. A single message whose head came before
-goes past most of this (`request_edges`, `short_way`).
+`server` listens and ends in order, `routes` is the table of calls, `router` finds a call's route,
+`call` is a request with its limits, `forwarding` takes it to its owner, `problems` turns errors
+into answers. `stream` is an answer without end. `schemas` and `openapi` describe all calls,
+`overview` and `status_page` show the cluster. The handlers are in `api`. A single message whose
+head came before bypasses most of this (`request_edges`, `short_way`).
 
-What would hurt is refused, each at its place: one connection too many (`connections`), another
-site's page (`browsers`), a call between brokers that is none (`broker_calls`), a body that grows
-(`inflating`), stalls, or has no room (`held_bytes`), a packed batch that is not what it says
-(`batch_proofs`). Who wants single messages takes turns on the loop (`Turns`).
+Harmful requests are refused, each at its place: a connection beyond the limit (`connections`),
+another site's page (`browsers`), a forged call between brokers (`broker_calls`), a body that grows
+(`inflating`), stalls, or has no room (`held_bytes`), a compressed batch that does not fit its
+header (`batch_proofs`). Requests for single messages take turns on the loop (`Turns`).
 
 Promises: any broker answers alike; each error is a problem with a name and a status; a body is
 bounded before it is read. Relies on the broker. A crash cuts the connection, and the client cannot
-know what came of its call: it repeats it, with its sequence. Others use `BrokerServer`,
+know the outcome of its call: it repeats the call, with its sequence. Others use `BrokerServer`,
 `HttpConfig` and `Problem`.
 """

@@ -1,13 +1,13 @@
-"""Prove the claims of a batch before it is stored.
+"""Check the header of a batch against its records before the batch is stored.
 
-Its records are unpacked, within a bound, and each is taken apart: they are as many as the header
-says, numbered one after the other, and nothing else is there. So a batch that was accepted can be
-read as single messages, and sixty bytes cannot stand for a million. Kafka's brokers do the same.
-The rule is the same for a batch that is not packed, which is only spared the unpacking.
+Its records are decompressed, within a limit, and each is parsed: their number must be as the header
+says, they must be numbered in order, and nothing else may be there. So every accepted batch can be
+read as single messages, and sixty bytes cannot pass for a million messages. Kafka's brokers do the
+same. An uncompressed batch is checked by the same rule.
 
-Small batches are proved at once, others in steps. A large packed batch is unpacked in a thread and
-counted as a body of its sender; the next one waits until it is done. Peers (addresses) take turns:
-a peer with a hundred batches waiting keeps no other from its turn.
+Small batches are checked at once, others in steps. A large compressed batch is decompressed in a
+thread and counted as a body of its sender; the next waits until it is done. Peers (addresses) take
+turns, so that a peer with a hundred waiting batches does not delay the others.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from octavo.protocol.records import record_bytes
 from octavo.protocol.windows import STEP_RECORDS, BatchWindows
 
 TURN_WAIT_S = 10.0
-"""How long a large batch waits for those before it until its sender is told to come back."""
+"""How long a large batch waits for its turn before its sender is asked to come back."""
 WAITING_MAX = 256
-"""Large batches of one peer that may wait."""
+"""Limit of waiting large batches per peer."""
 
 
 class _Line:
-    """Who proves a large batch, and those of each peer that wait to be next."""
+    """The turn to check a large batch, and the batches of each peer that wait for it."""
 
     def __init__(self) -> None:
         self._taken = False
@@ -43,7 +43,7 @@ class _Line:
         return {"turns": int(self._taken), "waiting": len(self._waiting)}
 
     async def enter(self, peer: str) -> None:
-        """Return when it is one's turn, until `leave`. Raises `Overloaded`."""
+        """Wait for the turn, which lasts until `leave`. Raises `Overloaded`."""
         if not self._taken:
             self._taken = True
             return
@@ -60,11 +60,11 @@ class _Line:
             if turn.cancelled():
                 list(self._waiting.take(peer, lambda one: one is turn))
             else:
-                self.leave()  # it had come at this very moment
+                self.leave()  # the turn came at this moment
             raise
 
     def leave(self) -> None:
-        """Whose turn is next may begin."""
+        """End the turn, and give it to the next that waits."""
         while self._waiting:
             _, turn = self._waiting.pop()
             if not turn.done():
@@ -74,7 +74,7 @@ class _Line:
 
 
 class BatchProofs:
-    """The proofs of one broker."""
+    """Check the batches that reach this broker."""
 
     def __init__(self) -> None:
         self._line = _Line()
@@ -87,10 +87,10 @@ class BatchProofs:
         hold: Callable[[int], Awaitable[None]],
         message_bytes_max: int | None = None,
     ) -> None:
-        """Return when this batch, which `check_batch` has passed, holds what its header says.
+        """Return if the batch, which has passed `check_batch`, holds what its header says.
 
-        `peer`: who sent it. `hold`: called with the bytes that are in memory beside the batch, at
-        last with 0. `message_bytes_max`: of each of its messages. Raises `InvalidBatch`,
+        `peer`: its sender. `hold`: called with the bytes in memory besides the batch, at last with
+        0. `message_bytes_max`: limit of each message. Raises `InvalidBatch`,
         `UnsupportedCompression`, `Overloaded`, a 413 `Problem`.
         """
         kind = compression_of(header.attributes & ATTRIBUTE_COMPRESSION)
@@ -146,7 +146,7 @@ async def _prove(windows: BatchWindows) -> None:
 
 
 async def _in_steps(proofs: Iterator[int]) -> None:
-    """All of them, each of which says how many records it proved, with turns for others."""
+    """Run all proofs, which return their numbers of records, and pause for other work."""
     proved = 0
     for count in proofs:
         proved += count
@@ -156,7 +156,7 @@ async def _in_steps(proofs: Iterator[int]) -> None:
 
 
 async def _measure(windows: BatchWindows, bytes_max: int | None) -> None:
-    """No message is longer than that. Raises a 413 `Problem`."""
+    """Check that no message exceeds `bytes_max`. Raises a 413 `Problem`."""
     if bytes_max is None or windows.records_bytes <= bytes_max:
         return
     for first, records in windows.following(0):
@@ -168,7 +168,7 @@ async def _measure(windows: BatchWindows, bytes_max: int | None) -> None:
 
 
 def message_too_long(size: int, bytes_max: int, what: str = "this one") -> Problem:
-    """The 413."""
+    """Return the 413 for a message."""
     return Problem(
         413,
         "message-too-long",

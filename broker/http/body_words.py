@@ -1,6 +1,7 @@
 """Say in plain words why a JSON body does not fit: `retention must be an object, not text`. Pure.
 
-The decoder names Python's types and a path of its own; a person at the command line knows neither.
+The decoder's errors name Python's types and a JSON path; a person at the command line knows
+neither.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _KINDS = {
 
 
 def in_words(error: str) -> str:
-    """The decoder's sentence for a person; as it is where it is another one."""
+    """Return the decoder's error in plain words; unchanged if its form is unknown."""
     if found := _EXPECTED.fullmatch(error):
         wanted = " or ".join(_kind(one) for one in found["wanted"].split(" | "))
         bound = found["bound"].strip().replace("of length", "of a length")
@@ -43,6 +44,6 @@ def _kind(name: str) -> str:
 
 
 def _place(path: str | None) -> str:
-    """`$.retention.time` as `retention.time`; the whole body where there is none."""
+    """Return `retention.time` for `$.retention.time`; `the body` without a path."""
     inner = (path or "").removeprefix("$").removeprefix(".")
     return inner or "the body"

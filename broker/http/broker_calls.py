@@ -1,24 +1,24 @@
-"""A call from one broker to another: its headers, byte for byte, and the proof of it. Pure.
+"""The headers of a call between brokers, byte for byte, and their proof. Pure.
 
-    Octavo-Forwarded-By         who calls
-    Octavo-Forwarded-To         whom it means to call
-    Octavo-Forwarded-Identity   for whom: name, groups, what proved them, until when; as JSON
+    Octavo-Forwarded-By         the calling broker
+    Octavo-Forwarded-To         the broker that it means to call
+    Octavo-Forwarded-Identity   the original caller: name, groups, kind of proof, expiry; as JSON
     Octavo-Forwarded-Nonce      the caller's run, and a number that is higher for each of its calls
     Octavo-Forwarded-Escaped    which headers are percent-encoded
     Octavo-Forwarded-Seal       HMAC-SHA256 over all of these, method, path with query, and the
                                 incarnation of the topic that is meant
 
-The key is made of the cluster's secret, which only those have who may read its metadata. There is
-no time in it, so no clock can break a cluster. Who reads the traffic between brokers learns no
-proof that is good a second time: what has come once is refused (replays.py), but by a broker that
-was started since. The body is not covered: that is for TLS.
+The key is derived from the cluster's secret, which only readers of its metadata have. The proof
+contains no time, so a wrong clock cannot break a cluster. An eavesdropper cannot use a proof again:
+a repeat is refused (replays.py), except by a broker that has restarted since. The proof does not
+cover the body; TLS protects that.
 
-Brokers of 0.1 know `Octavo-Forwarded-Proof`, which covers neither identity nor nonce. It is sent,
-and taken, as long as the cluster is not secured, so that brokers can be upgraded one by one.
+Brokers of 0.1 know `Octavo-Forwarded-Proof`, which covers neither identity nor nonce. It is sent
+and accepted while the cluster is not secured, so that brokers can be upgraded one by one.
 
-A header value may hold any bytes (a producer's name, a key in Latin-1). aiohttp gives those that
-are not UTF-8 as lone surrogates, and leaves them out when it writes them. So such values travel
-percent-encoded, in their places.
+A header value may hold any bytes (a producer's name, a key in Latin-1). aiohttp reads bytes that
+are not UTF-8 as lone surrogates, and drops them when it writes. So such values are sent
+percent-encoded.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from octavo.broker.types import PartitionName
 from octavo.security.principal import ANONYMOUS, Identity
 
 FORWARDED_HEADER = "Octavo-Forwarded-By"
-"""Set by the broker that passes a call on: the one that gets it never passes it on again."""
+"""Set by the broker that forwards a call; the receiving broker never forwards it again."""
 TARGET_HEADER = "Octavo-Forwarded-To"
 PROOF_HEADER = "Octavo-Forwarded-Proof"
 INCARNATION_HEADER = "Octavo-Incarnation"
-"""Which topic of that name: in answers, and in calls that shall be about no other one."""
+"""The incarnation of the topic: in answers, and in calls that mean only that incarnation."""
 ESCAPED_HEADER = "Octavo-Forwarded-Escaped"
 """Names the headers whose values are percent-encoded."""
 IDENTITY_HEADER = "Octavo-Forwarded-Identity"
 NONCE_HEADER = "Octavo-Forwarded-Nonce"
 SEAL_HEADER = "Octavo-Forwarded-Seal"
 KEY_USE = "calls between brokers"
-"""What the cluster's secret makes the key for."""
+"""The purpose for which the key is derived from the cluster's secret."""
 INNER_HEADERS = frozenset(
     name.lower()
     for name in (
@@ -62,7 +62,7 @@ INNER_HEADERS = frozenset(
         SEAL_HEADER,
     )
 )
-"""Of no meaning from anybody but a broker."""
+"""Ignored unless a broker sends them."""
 
 _COVERED = (FORWARDED_HEADER, TARGET_HEADER, INCARNATION_HEADER, ESCAPED_HEADER)
 _SEALED = (*_COVERED, IDENTITY_HEADER, NONCE_HEADER)
@@ -70,22 +70,22 @@ _NONCE = re.compile(r"([0-9a-f]{1,32})-(0|[1-9][0-9]{0,17})")
 
 
 class Passed(NamedTuple):
-    """What another broker says of a call that it has made."""
+    """The statement of another broker about a call that it has made."""
 
     target: str
-    """The broker that it meant."""
+    """The broker that it meant to call."""
     identity: Identity
-    """For whom it calls."""
+    """The caller for whom it calls."""
     run: str = ""
     number: int = 0
-    """Its how-manieth call of that run; no run: of a broker that counts none."""
+    """The number of the call in that run; an empty run: that broker does not number its calls."""
 
 
 class BrokerProof:
-    """Makes and checks proofs with one key."""
+    """Make and check proofs with one key."""
 
     def __init__(self, key: bytes, run: str, secured: Callable[[], bool] = lambda: False) -> None:
-        """`run`: hexadecimal digits that no other run of any broker has."""
+        """`run`: hexadecimal digits that are unique to this run of this broker."""
         assert _NONCE.fullmatch(f"{run}-0"), run
         self._key = key
         self.run = run
@@ -93,11 +93,11 @@ class BrokerProof:
         self._secured = secured
 
     def producer_id(self, principal: str, given: int) -> int:
-        """The 63-bit id under which `given` of this principal is stored: another one for each."""
+        """Return the 63-bit id that stands for `given` of this principal in stored batches."""
         return int.from_bytes(self._of_principal(principal, str(given))[:8], "big") >> 1
 
     def producer_name(self, principal: str, given: str) -> str:
-        """The same for a producer of a durable stream, which has a name."""
+        """Return the name that stands for a stream producer's name of this principal."""
         return self._of_principal(principal, given)[:16].hex()
 
     def _of_principal(self, principal: str, given: str) -> bytes:
@@ -113,10 +113,9 @@ class BrokerProof:
         path: str,
         identity: Identity,
     ) -> None:
-        """Prove that `caller` calls `target` for `identity`; nothing of `headers` that counts
-        changes after it.
+        """Add headers that prove that `caller` calls `target` for `identity`.
 
-        `path` as it is sent, with its query.
+        The covered headers must not change afterwards. `path`: as sent, with its query.
         """
         headers[FORWARDED_HEADER], headers[TARGET_HEADER] = caller, target
         headers[IDENTITY_HEADER] = _written(identity)
@@ -126,8 +125,7 @@ class BrokerProof:
             headers[PROOF_HEADER] = self._proof(_COVERED, headers, method, path)
 
     def look(self, headers: Mapping[str, str], method: str, path: str) -> Passed | None:
-        """What the broker says that made this call, for whomever it meant it; None when it was
-        none, or there is no telling."""
+        """Return the calling broker's statement; None if the call has no valid proof."""
         if FORWARDED_HEADER not in headers:
             return None
         target = headers.get(TARGET_HEADER, "")
@@ -152,15 +150,15 @@ class BrokerProof:
     def _proof(
         self, covered: tuple[str, ...], headers: Mapping[str, str], method: str, path: str
     ) -> str:
-        # No field can hold a zero byte, so nothing of one can pass for a part of another; and the
-        # two kinds of proof have another number of fields.
+        # A field cannot contain a zero byte, so that parts of different fields cannot be confused;
+        # and the two kinds of proof have different numbers of fields.
         fields = (method, path, *(headers.get(name, "") for name in covered))
         text = "\0".join(fields).encode("utf-8", "surrogateescape")
         return hmac.digest(self._key, text, hashlib.sha256).hex()
 
 
 def _written(identity: Identity) -> str:
-    name, groups, source, expires_at_s = identity[:4]  # nothing is given out for the rest
+    name, groups, source, expires_at_s = identity[:4]  # the rest is not sent
     return json.dumps([name, sorted(groups), source, expires_at_s])  # ASCII, as a header must be
 
 
@@ -169,17 +167,17 @@ def _read(text: str) -> Identity | None:
         name, groups, source, expires_at_s = json.loads(text)
         end = None if expires_at_s is None else float(expires_at_s)
         return Identity(str(name), frozenset(map(str, groups)), str(source), end)
-    except (ValueError, TypeError):  # of a version that says it otherwise
+    except (ValueError, TypeError):  # from a version with another form
         return None
 
 
 def partition_path(name: PartitionName) -> str:
-    """Where a partition is called; what is asked of it stands behind that."""
+    """Return the path of a partition's calls, to which a suffix is added."""
     return f"/v1/topics/{name.namespace}/{name.topic}/partitions/{name.partition}"
 
 
 def escaped(headers: CIMultiDict[str]) -> CIMultiDict[str]:
-    """`headers` in a form that survives being sent, in the same order."""
+    """Return headers in the same order, with values encoded so that they can be sent."""
     names = {name.lower() for name, value in headers.items() if not _is_sendable(value)}
     if not names:
         return headers
@@ -192,7 +190,7 @@ def escaped(headers: CIMultiDict[str]) -> CIMultiDict[str]:
 
 
 def restored(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """What the first broker was given, from what it sent."""
+    """Return the headers that the first broker received."""
     names = set(headers.get(ESCAPED_HEADER, "").lower().split(","))
     if names == {""}:
         return headers

@@ -1,14 +1,15 @@
-"""Which requests a browser may make here, so that a foreign page cannot work through its reader.
+"""Decide which requests browsers may make, so that a foreign page cannot use its reader's access.
 
-A browser sends along who asks (`Origin`, `Sec-Fetch-Site`), and a page cannot change that. A call
-that changes something is refused when it comes from another site; programs send neither header and
-are not concerned. And since a foreign name may be made to point at this address (DNS rebinding),
-`Host` must be a name that no foreign page can have. Pure; after Go's `CrossOriginProtection`.
+A browser sends the origin of a request (`Origin`, `Sec-Fetch-Site`), and a page cannot change that.
+A call that changes something is refused when it comes from another site; programs send neither
+header and are not affected. A foreign name can be made to point to this address (DNS rebinding), so
+`Host` must be a name that a foreign page cannot have. Pure; modelled on Go's
+`CrossOriginProtection`.
 
-A page of another site may see no answer, unless its site is named (`allowed_origins`): then it may
-make any call, by CORS, with what it shows itself (`Authorization`). What the browser would add of
-its own accord (a certificate, a password that was typed once) is never asked for: no answer has
-`Access-Control-Allow-Credentials`. Nothing here sets a cookie.
+A page of another site sees no answers, unless that site is listed in `allowed_origins`. Then it may
+make every call, by CORS, with credentials that it sends itself (`Authorization`). Credentials that
+a browser adds by itself (a certificate, a remembered password) are never requested: no answer has
+`Access-Control-Allow-Credentials`. No cookie is set.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from octavo.protocol.host_names import is_address, is_own, name_of
 
 SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 _BROWSERS = "mozilla/"
-"""How the `User-Agent` of every browser begins; a page cannot change it without asking first."""
+"""How the `User-Agent` of every browser begins; a page cannot change it without a preflight."""
 _LEASED_TYPES = frozenset(
     ("*/*", "application/*", "application/json", "application/x-ndjson", "text/event-stream")
 )
@@ -33,9 +34,9 @@ _OWN_SITES = frozenset(("same-origin", "none"))
 """`none`: a person typed the address."""
 
 HSTS_S = 30 * 24 * 3600
-"""So long a browser that has seen the page by TLS goes to no port of that name without it."""
+"""For this long, a browser that has seen the page over TLS uses only TLS for that name."""
 PREFLIGHT_S = 600
-"""So long a browser need not ask again whether a page of a named site may call."""
+"""For this long, a browser need not repeat the preflight for a listed site."""
 
 PAGE_HEADERS: Mapping[str, str] = {
     "X-Frame-Options": "DENY",
@@ -48,11 +49,11 @@ PAGE_HEADERS: Mapping[str, str] = {
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
 }
-"""For what a browser may show: its own style sheet, and nothing that runs or is fetched."""
+"""For pages that a browser may show: only their own style sheet, no scripts, nothing fetched."""
 
 
 SANDBOX = "sandbox; default-src 'none'; frame-ancestors 'none'"
-"""For everything else: a page of no site, without scripts, in nobody's frame."""
+"""For all other answers: no origin, no scripts, no frames."""
 PASSIVE_TYPES = frozenset(
     (
         "application/json",
@@ -69,21 +70,21 @@ PASSIVE_TYPES = frozenset(
         "image/webp",
     )
 )
-"""What a browser shows without running anything; all else it is to save, not to show."""
+"""Types that a browser shows without running anything; other types are downloaded."""
 _PASSIVE_KINDS = ("audio/", "video/", "font/")
 
 
 class Asked(Protocol):
-    """What is looked at of a request."""
+    """The parts of a request that `protect` needs."""
 
     @property
     def method(self) -> str:
-        """As it was sent."""
+        """The request's method."""
         ...
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Of the request."""
+        """The request's headers."""
         ...
 
     @property
@@ -95,10 +96,10 @@ class Asked(Protocol):
 def check_browser(
     method: str, headers: Mapping[str, str], hosts: Collection[str], origins: Collection[str]
 ) -> None:
-    """Raises a 421 for a foreign `Host`, and a 403 for a change that a foreign page asks for.
+    """Raise a 421 for a foreign `Host`, and a 403 for a change that a foreign page requests.
 
-    `hosts` are names beyond those that are always allowed, `origins` sites such as
-    `https://console.example.com` whose pages may call.
+    `hosts`: further names of this broker. `origins`: sites such as `https://console.example.com`
+    whose pages may call.
     """
     host = headers.get("Host")
     if host is not None and not is_own(host, hosts):
@@ -113,7 +114,7 @@ def check_browser(
 
 
 def check_origin(headers: Mapping[str, str], origins: Collection[str]) -> None:
-    """Raises a 403 when a page of another site asks for what is not its to ask."""
+    """Raise a 403 for a request from a page of another site that is not listed."""
     host = headers.get("Host")
     origin = headers.get("Origin")
     if origin is not None and origin in origins:
@@ -134,11 +135,11 @@ def check_origin(headers: Mapping[str, str], origins: Collection[str]) -> None:
 
 
 def check_lease(headers: Mapping[str, str], origins: Collection[str]) -> None:
-    """Raises a 403 when a browser makes a GET that leases messages, and no page of ours asks.
+    """Raise a 403 when a browser makes a GET that leases messages, unless it is from our own page.
 
-    Where a page is not loaded by TLS, a picture's or a script's request to another site says
-    neither `Origin` nor `Sec-Fetch-Site`. So a browser has to say that it is one of our own pages,
-    or show something that such a request cannot have (`Authorization`).
+    If a page was loaded without TLS, requests for its pictures and scripts carry neither `Origin`
+    nor `Sec-Fetch-Site`. So a browser must show that its page is ours, or send a header that such
+    requests cannot have (`Authorization`).
     """
     check_origin(headers, origins)
     if "Origin" in headers or "Sec-Fetch-Site" in headers or "Authorization" in headers:
@@ -166,8 +167,10 @@ def check_lease(headers: Mapping[str, str], origins: Collection[str]) -> None:
 def preflight(
     method: str, headers: Mapping[str, str], origins: Collection[str]
 ) -> Mapping[str, str] | None:
-    """The answer to a browser that asks whether a page of a named site may make a call: it may, any
-    call that there is. None when that is not what is asked, or the site is not named."""
+    """Answer a CORS preflight for a listed site: it may make every call.
+
+    Returns None when the request is not a preflight, or the site is not listed.
+    """
     origin = headers.get("Origin")
     if (
         method != "OPTIONS"
@@ -179,7 +182,7 @@ def preflight(
     return {
         "Access-Control-Allow-Origin": origin,
         "Access-Control-Allow-Methods": "GET, HEAD, POST, PUT, PATCH, DELETE",
-        "Access-Control-Allow-Headers": "Authorization, *",  # `*` is all but that one
+        "Access-Control-Allow-Headers": "Authorization, *",  # `*` covers the others
         "Access-Control-Max-Age": str(PREFLIGHT_S),
         "Vary": "Origin",
         "Server": "octavo",
@@ -191,11 +194,11 @@ def protect(
     request: Asked,
     origins: Collection[str],
 ) -> None:
-    """Put into the head of an answer what a browser is to obey."""
+    """Set the headers of an answer that a browser obeys."""
     headers = request.headers
     answer["X-Content-Type-Options"] = "nosniff"
     is_safe = request.method in SAFE_METHODS
-    if is_safe:  # the answer to any other one is kept by nobody, unless it says so
+    if is_safe:  # answers to other methods are cached only if they say so
         answer.setdefault("Cache-Control", "no-store")
     if (
         request.secure
@@ -214,7 +217,7 @@ def protect(
 
 
 def _disarm(answer: MutableMapping[str, str]) -> None:
-    """What users have stored is no page of this site: nothing in it runs, whatever its type."""
+    """Keep a browser from running stored content as a page of this site, whatever its type."""
     if "Content-Security-Policy" in answer:  # the status page
         return
     answer["Content-Security-Policy"] = SANDBOX
@@ -227,11 +230,13 @@ def _site_of(origin: str) -> str:
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:
-        return ""  # of nowhere that we could be
+        return ""  # never our own site
 
 
 def _is_of_dns(host: str) -> bool:
-    """Whether TLS alone may be demanded of that name: neither an address nor one of this machine,
-    on which other servers have other ports."""
+    """Whether TLS may be required for a host: not for addresses, nor for names of this machine.
+
+    Other servers have other ports there.
+    """
     name = name_of(host)
     return "." in name.strip(".") and not name.endswith(".localhost") and not is_address(name)

@@ -1,7 +1,7 @@
-"""One HTTP request in hand: its names, its parameters, its body, the bounds on all of them.
+"""A single HTTP request: its names, its parameters, its body, and the limits of all of them.
 
-What a handler needs to know of a request it asks here, and a wrong answer never comes back:
-whatever is malformed, too long, too slow or unknown raises a `Problem` that says so.
+A handler reads a request through this class only. If the request is malformed, too long, too slow
+or unknown, a `Problem` that says so is raised, so that a handler never sees a wrong value.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ JSON = "application/json"
 NDJSON = "application/x-ndjson"
 RECORD_BATCH = "application/vnd.kafka.recordbatch.v2"
 CURL_DATA = "application/x-www-form-urlencoded"
-"""What `curl -d` says when it is told nothing: taken as JSON where only JSON is possible."""
+"""The content type that `curl -d` sends by default; taken as JSON where only JSON is possible."""
 OWNER_HEADER = "Octavo-Owner"
 NEXT_OFFSET_HEADER = "Next-Offset"
 JSON_BYTES_MAX = 64 * 1024
-"""A body of JSON, where a call does not say that it needs more."""
+"""Limit of a JSON body, unless a call allows more."""
 
 _DURATION = re.compile(rf"({AMOUNT})(ms|s|m|h|d)?")
 _UNKNOWN_FIELD = re.compile(
     r"Object contains unknown field `.*?`(?: - at `\$(?P<path>.*)`)?", re.DOTALL
 )
 _STEP = re.compile(r"\.(\w+)|\[[^]]*\]")
-"""One of the way to it: a field, or an element of a list."""
+"""A step of the path to a field: a field's name, or an element of a list."""
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _TIME = re.compile(
     r"(?P<day>\d{4}-\d\d-\d\d)[Tt ](?P<minute>\d\d:\d\d)"
@@ -62,17 +62,17 @@ _UNIT_MS = {"ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "d": 8.64e7, None: 1e3}
 OFFSET_MAX = 2**63 - 1
 PARTITION_HIGHEST = 10**9 - 1
 PRESSED_STALL_S = 2.0
-"""A body that stands still for so long while memory for bodies is scarce loses its place …"""
+"""A body that stands still for this long, while memory for bodies is scarce, loses its place …"""
 PACED_FROM_BYTES = 32 * 1024
-"""A body that holds less may come as slowly as it likes: a stream with a line now and then."""
+"""Smaller bodies may come as slowly as they like, as a stream with a line now and then does."""
 PACE_OVER_S = 4.0
-"""… and one that came too slowly for so long, counted while it was waited for."""
+"""… and so does a body that came too slowly, measured over this much waiting time."""
 
 Body = TypeVar("Body")
 
 
 class Call:
-    """A request that a route has been found for. Made once per request, used by one handler."""
+    """A request whose route is known. Made once per request, for a single handler."""
 
     __slots__ = (
         "_body",
@@ -109,38 +109,39 @@ class Call:
     ) -> None:
         self.request = request
         self.passed = _passed(request, services)
-        """What the broker says that has passed this call on to us; None when none has."""
+        """The forwarding broker's statement about this call; None if it was not forwarded."""
         self.forwarded = self.passed is not None
         self.grant: Grant | None = None
-        """Whose call it is, and that it was let in."""
+        """The caller's identity and admission, once the gate has let the call in."""
         self.ends_with: Problem | None = None
-        """Why an answer without end is ended from here."""
+        """Why this broker ends an answer without end."""
         self.headers = restored(request.headers) if self.forwarded else request.headers
-        """As the caller sent them, also when another broker has passed the call on."""
+        """The headers as the caller sent them, even if another broker has forwarded the call."""
         self.route = route
         self.variables = variables
         self.services = services
         self.owner_url = services.url
         self.incarnation = request.headers.get(INCARNATION_HEADER)
-        """Of the topic that the call must be about; no matter which when None."""
+        """The incarnation of the topic that the call is meant for; None: any."""
         self.served_incarnation = ""
-        """Of the topic that the answer is about."""
+        """The incarnation of the topic that the answer is about."""
         self.query = _parse_query(query_text, route) if query_text else {}
         self.body_is_spent = False
-        """Part of the body was taken as a stream: the call cannot be made again from here."""
+        """Whether part of the body was read as a stream: then the call cannot be made again."""
         self.is_streaming = False
-        """The head of an answer without end is out: no other answer can be given any more."""
+        """Whether the head of an answer without end was sent: no other answer is possible then."""
         self.unpaid = False
-        """The body is charged as it comes: how long it is was not announced, or does not matter."""
+        """Whether the body is charged as it arrives, because its announced length is missing or
+        unused."""
         self.messages = 0
-        """That were stored, or are in the answer, as far as it is known."""
+        """How many messages were stored or are in the answer, as far as known."""
         self._body: bytes | None = None
         self._held_bytes = 0
         self._held_as = ""
-        """The principal in whose share they count."""
+        """The principal whose share of the memory they count in."""
         self._came_bytes = 0
         self._waited_s = 0.0
-        """For these bytes; both begin anew every `PACE_OVER_S`."""
+        """Waiting time for these bytes; both counts restart every `PACE_OVER_S`."""
 
     # ---- names
 
@@ -174,31 +175,34 @@ class Call:
 
     @property
     def names_incarnation(self) -> bool:
-        """Whether the caller, not a broker, says which topic of that name is meant."""
+        """Whether the caller itself, and no broker, says which incarnation is meant."""
         return INCARNATION_HEADER in self.request.headers and not self.forwarded
 
     # ---- who
 
     @property
     def identity(self) -> Identity:
-        """Who asks."""
+        """The identity of the caller."""
         assert self.grant is not None, "the gate has let it in"
         return self.grant.identity
 
     def check(self, operation: Operation, resource: Resource) -> None:
-        """Raises `Forbidden`, `Unauthenticated` if the caller may not, for what the body names."""
+        """Check a right on a resource of the body. Raises `Forbidden`, `Unauthenticated`."""
         self.services.gate.check(self.identity, operation, resource, self.peer)
 
     def may_see(self, kind: Kind, *names: str) -> bool:
-        """Whether the caller may know that this is there."""
+        """Whether the caller may know that this resource exists."""
         gate = self.services.gate
         if not gate.secured:
             return True
         return gate.may(self.identity, Operation.DESCRIBE, Resource(kind, "/".join(names)))
 
     def told(self, error: BaseException) -> Problem:
-        """The problem as the caller may hear it, whichever broker found it: where a message does
-        not fit a schema that the caller may not see, it names nothing that stands there."""
+        """Return the problem as this caller may see it.
+
+        If a message does not fit a schema that the caller may not see, the problem does not quote
+        the schema.
+        """
         problem = problem_of(error)
         if problem.code != SchemaMismatch.name or not self.services.gate.secured:
             return problem
@@ -211,12 +215,12 @@ class Call:
         return problem
 
     def may_see_some(self, kind: Kind, *names: str) -> bool:
-        """Whether the caller may know of something in this, if it is there."""
+        """Whether the caller may know of some resource in this, if it exists."""
         gate = self.services.gate
         return gate.may_some(self.identity, Resource(kind, "/".join([*names, ""])))
 
     async def ask_again(self) -> None:
-        """Raises the `Problem` why, if the call would not be let in any more."""
+        """Check that the call would still be admitted. Raises a `Problem` if not."""
         gate = self.services.gate
         assert self.grant is not None
         if gate.holds(self.grant):
@@ -225,7 +229,7 @@ class Call:
             self.grant = await gate.admit(self.request, self.route, self.variables, self.passed)
         except Exception as error:
             problem = problem_of(error)
-            if problem.status == 429:  # nobody has looked at what was shown: ask again later
+            if problem.status == 429:  # the proof was not checked: ask again later
                 return
             if problem is error:
                 raise
@@ -234,11 +238,11 @@ class Call:
     # ---- parameters
 
     def text(self, name: str, default: str = "") -> str:
-        """A query parameter as it stands."""
+        """Return a query parameter as it stands."""
         return self.query.get(name, default)
 
     def integer(self, name: str, default: int, least: int, most: int) -> int:
-        """A whole number from the query."""
+        """Return a whole number from the query. Raises a 400."""
         text = self.query.get(name)
         if text is None:
             return default
@@ -248,7 +252,7 @@ class Call:
         return found
 
     def duration_ms(self, name: str, default_ms: int, most_ms: int) -> int:
-        """A span of time from the query: seconds, or with a unit as in `500ms`, `30s`, `2m`."""
+        """Return a time span in ms from the query: seconds, or with a unit as in `500ms`, `2m`."""
         text = self.query.get(name)
         if text is None:
             return default_ms
@@ -260,7 +264,7 @@ class Call:
         return found
 
     def choice(self, name: str, default: str, *options: str) -> str:
-        """One of a few words from the query."""
+        """Return a query parameter that must be one of the `options`. Raises a 400."""
         text = self.query.get(name, default)
         if text not in options:
             raise bad_parameter(name, text, "one of " + ", ".join(options))
@@ -270,18 +274,18 @@ class Call:
 
     @property
     def content_type(self) -> str:
-        """The media type of the body without its parameters, lower case; empty when not given."""
+        """The media type of the body without parameters, in lower case; empty when not given."""
         return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
     @property
     def body_was_read(self) -> bool:
-        """Whether the whole body is in memory: the call can then be made again."""
+        """Whether the whole body is in memory, so that the call can be repeated."""
         return self._body is not None
 
     async def read_body(self, bytes_max: int | None = None) -> bytes:
-        """The whole body, read once. Raises a 413 above the bound, a 408 when it does not come.
+        """Read the whole body, once. Raises a 413 above the limit, a 408 when it is too slow.
 
-        `bytes_max`: for a kind that may have less than other bodies.
+        `bytes_max`: a lower limit, for calls that take less than others.
         """
         if self._body is not None:
             return self._body
@@ -291,7 +295,7 @@ class Call:
         if announced is not None and announced > bound:
             raise too_long(announced, bound)
         content = self.request.content
-        if content.is_eof() and not self._encoding:  # it came with the head: the usual case
+        if content.is_eof() and not self._encoding:  # it came with the head, as usual
             body = content.read_nowait()
             if len(body) > bound:
                 raise too_long(len(body), bound)
@@ -305,18 +309,18 @@ class Call:
         return body
 
     def take_body(self, body: bytes) -> None:
-        """Go on with this body in place of the one that came, which was read."""
+        """Replace the body that was read."""
         assert self._body is not None
         self._body = body
 
     @property
     def is_packed(self) -> bool:
-        """Whether the body has another length than was announced. Raises a 415."""
+        """Whether the body is compressed. Raises a 415 for an unknown encoding."""
         return bool(self._encoding)
 
     @property
     def _encoding(self) -> str:
-        """How the body is packed; empty when it is not. Raises a 415 for what is not known."""
+        """The encoding of the body; empty when it has none. Raises a 415 if it is unknown."""
         found = self.headers.get("Content-Encoding", "").strip().lower()
         if found in ("", "identity"):
             return ""
@@ -359,7 +363,7 @@ class Call:
         return parts
 
     async def hold(self, size: int) -> None:
-        """Say that `size` bytes of this body are in memory now. Raises `Overloaded`."""
+        """Count `size` bytes of this body as held in memory now. Raises `Overloaded`."""
         more = size - self._held_bytes
         if not self._held_bytes and self.grant is not None:
             self._held_as = share_of(self.grant.identity)
@@ -370,7 +374,7 @@ class Call:
         self._held_bytes = size
 
     def release(self) -> None:
-        """The request is over: its body no longer counts."""
+        """Stop counting the body, because the request is over."""
         if self._held_bytes:
             self.services.held.give_back(self.peer, self._held_bytes, self._held_as)
             self._held_bytes = 0
@@ -381,10 +385,10 @@ class Call:
         return self.request.remote or "unknown"
 
     async def _arrived(self, patience_ms: int) -> bytes:
-        """What has come of the body since the last look; empty at its end.
+        """Return the bytes of the body that have arrived since the last call; empty at its end.
 
-        Raises `TimeoutError` when nothing comes for `patience_ms`, or for a moment, or too slowly,
-        while memory for bodies is scarce and this one takes some.
+        Raises `TimeoutError` when nothing arrives for `patience_ms`. While memory for bodies is
+        scarce and this body holds some, also when it pauses briefly or is too slow.
         """
         content = self.request.content
         waited_s, patience_s = 0.0, patience_ms / 1000
@@ -406,7 +410,7 @@ class Call:
                 return came
 
     def _check_pace(self, came_bytes: int, waited_s: float) -> None:
-        """Raises `TimeoutError` for a body that came too slowly to keep its place in memory."""
+        """Raise `TimeoutError` if the body is too slow to keep its place in memory."""
         self._came_bytes += came_bytes
         self._waited_s += waited_s
         if self._waited_s < PACE_OVER_S:
@@ -417,11 +421,11 @@ class Call:
             raise TimeoutError
 
     async def stream_body(self, *, idle_ms: int | None = None) -> AsyncIterator[bytes]:
-        """The body in pieces as they come. Raises a 408 when it stalls.
+        """Yield the body in pieces as they arrive. Raises a 408 when it stalls.
 
-        With `idle_ms`: an empty piece, once, when nothing more has come for so long.
+        With `idle_ms`: yields an empty piece, once, when nothing more has come for that time.
         """
-        if self._body is not None:  # read whole for an owner that could not be reached
+        if self._body is not None:  # it was read for an unreachable owner
             yield self._body
             return
         self.body_is_spent = True
@@ -456,18 +460,19 @@ class Call:
             await self.services.quotas.came(self, len(chunk))
 
     async def continue_if_asked(self) -> None:
-        """Tell a client that waits for `100 Continue` (curl, for larger bodies) to go on."""
+        """Send `100 Continue` to a client that waits for it (curl, for larger bodies)."""
         if self.headers.get("Expect", "").lower() == "100-continue":
             writer = self.request.writer
             await writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            writer.output_size = 0  # it is no part of the answer
+            writer.output_size = 0  # not part of the answer
 
     async def read_json(
         self, kind: type[Body], *, required: bool = True, bytes_max: int = JSON_BYTES_MAX
     ) -> Body:
-        """The body as a JSON object of the given shape. Raises 400, 413, 415, 422.
+        """Decode the body as a JSON object of the given type. Raises 400, 413, 415, 422.
 
-        `bytes_max`: of a call that needs more than the others. It is read in one turn of the loop.
+        `bytes_max`: for calls that need a longer body than others. Decoding takes one turn of the
+        loop.
         """
         body = await self.read_body(bytes_max)
         if not body.strip():
@@ -487,14 +492,14 @@ class Call:
 
     @property
     def client_is_gone(self) -> bool:
-        """Whether nobody is there any more to read the answer."""
+        """Whether the client has disconnected."""
         transport = self.request.transport
         return transport is None or transport.is_closing()
 
     def reply(
         self, value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> web.Response:
-        """A JSON answer."""
+        """Make a JSON answer."""
         return web.Response(
             status=status,
             body=msgspec.json.encode(value) + b"\n",
@@ -504,7 +509,10 @@ class Call:
 
 
 def _passed(request: web.BaseRequest, services: Services) -> Passed | None:
-    """Raises `NotOwner` for a call that another broker was meant by, and one that came before."""
+    """Return the forwarding broker's statement, or None if no broker forwarded the call.
+
+    Raises `NotOwner` if the call was meant for another broker, and a 503 if it is a repeat.
+    """
     found = services.proof.look(request.headers, request.method, request.raw_path)
     if found is None:
         return None
@@ -522,7 +530,7 @@ def _passed(request: web.BaseRequest, services: Services) -> Passed | None:
 
 
 def decode_json(body: bytes, kind: type[Body]) -> Body:
-    """`body` as `kind`. 400 when it is not JSON, 422 when it is JSON of another shape."""
+    """Decode `body` as `kind`. Raises a 400 if it is not JSON, a 422 if it has another shape."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
@@ -535,7 +543,7 @@ def decode_json(body: bytes, kind: type[Body]) -> Body:
 
 
 def _known_fields(kind: type, error: str) -> str:
-    """Of a field that nobody knows: those that may stand where it stood."""
+    """For an unknown field, list the fields that are allowed in its place; else empty."""
     found = _UNKNOWN_FIELD.fullmatch(error)
     if found is None:
         return ""
@@ -558,16 +566,16 @@ def _known_fields(kind: type, error: str) -> str:
 
 
 def parse_duration_ms(text: str) -> int | None:
-    """`10`, `10s`, `500ms`, `2m`, `1.5h`, `7d` in milliseconds; `None` when it is none of these."""
+    """Convert `10`, `10s`, `500ms`, `2m`, `1.5h`, `7d` to milliseconds; `None` for other texts."""
     found = _DURATION.fullmatch(text)
     return int(float(found[1]) * _UNIT_MS[found[2]]) if found else None
 
 
 def parse_time_ms(text: str) -> int | None:
-    """An RFC 3339 time in milliseconds since the epoch; `None` when it is none.
+    """Convert an RFC 3339 time to milliseconds since the epoch; `None` when it is malformed.
 
-    With or without a fraction of a second, of which what is below a millisecond is cut off. A leap
-    second is the one after it. A `+` that a query string has turned into a space is taken as meant.
+    Fractions below a millisecond are cut off. A leap second becomes the following second. A space
+    in place of the zone's `+` is accepted, because a query string turns `+` into a space.
     """
     found = _TIME.fullmatch(text)
     if found is None or found["zone"] is None:
@@ -588,7 +596,7 @@ def parse_time_ms(text: str) -> int | None:
 
 
 def time_hint(text: str) -> str:
-    """What to add to an error about a text that is no time, when it almost is one; or nothing."""
+    """Return a hint for an error about a text that is almost a time; else empty."""
     found = _TIME.fullmatch(text)
     if found is not None and found["zone"] is None:
         return " (a time needs a zone: add Z, or +hh:mm)"
@@ -600,12 +608,12 @@ def time_hint(text: str) -> str:
 
 
 def whole_hint(least: int, most: int) -> str:
-    """What a whole number must be, for errors."""
+    """Describe the allowed whole numbers, for errors."""
     return f"a whole number from {least} to {most}, in plain digits without a zero in front"
 
 
 def bad_parameter(name: str, text: str, expected: str) -> Problem:
-    """The 400 for a query parameter."""
+    """Return the 400 for a query parameter."""
     return Problem(400, "invalid-parameter", f"{name}={text[:60]!r}: it must be {expected}")
 
 
@@ -614,7 +622,7 @@ def too_long(
     bound: int,
     helps: str = f"split it, stream messages as {NDJSON}, or send one long message to …/large",
 ) -> Problem:
-    """The 413 for a body, with the bound and what would help."""
+    """Return the 413 for a body, with the limit and how to stay below it."""
     has = "is longer than that" if size is None else f"has {size}"
     return Problem(
         413,

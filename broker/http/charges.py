@@ -1,14 +1,14 @@
-"""What each call costs the quota of its caller, by the name of its route. Pure.
+"""Which quota each call is charged to, by the name of its route. Pure.
 
     PUBLISHES   brings messages: its body is charged before it is read, as its head announces it
-    UPLOADS     brings one that may be longer than any other: charged as it comes
-    TAKES       is answered with messages, or with what reads them: charged by its answer
+    UPLOADS     brings a message that may be longer than others: charged as it arrives
+    TAKES       is answered with messages, or with a token to read them: charged by its answer
     STREAMS     gives messages without end: each piece is charged when it is sent
-    CALLS       neither: it is one of the caller's requests
-    FREE        no caller's: between brokers, and what a node is watched by (tag `health`)
+    CALLS       neither: it counts as one of the caller's requests
+    FREE        not charged: calls between brokers, and calls that watch a node (tag `health`)
 
-What was stored in or taken from a partition is charged to its namespace by its owner besides. Every
-route stands here; `tests/unit/broker_http/test_charges.py` fails for one that does not.
+In addition, a partition's owner charges its namespace with what is stored and read there. Every
+route is listed here; `tests/unit/broker_http/test_charges.py` fails for a missing route.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 
 class Charge(enum.Enum):
-    """What a call is charged for."""
+    """How a call is charged."""
 
     PUBLISHES = "publishes"
     UPLOADS = "uploads"
@@ -59,5 +59,5 @@ CHARGES: Mapping[str, Charge] = {
 
 
 def charge_of(route: str) -> Charge:
-    """Of the route of this name; a call on one partition costs what the same on the topic does."""
+    """Return the charge of a route; a call on one partition costs the same as on its topic."""
     return CHARGES[route.removesuffix("_of_partition")]

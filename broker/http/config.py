@@ -1,4 +1,4 @@
-"""Every bound of the HTTP side of a broker, with its unit and its reason. A frozen value."""
+"""Every limit of a broker's HTTP server, with its unit and its reason. A frozen value."""
 
 from __future__ import annotations
 
@@ -9,91 +9,93 @@ from octavo.broker.config import KIB, MIB, BrokerConfigError
 from octavo.protocol.limits import MESSAGE_BYTES_MAX
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?")
-"""As a browser sends it (RFC 6454); `null` is every page in a sandbox."""
+"""An origin as a browser sends it (RFC 6454); `null` stands for every sandboxed page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpConfig:
-    """What one broker's HTTP server allows. The defaults suit a small machine."""
+    """The limits of a broker's HTTP server. The defaults suit a small machine."""
 
     body_bytes_max: int = 8 * MIB
-    """A body that is held in memory whole: raw, JSON, record batches, settings."""
+    """A body that is held in memory as a whole: raw, JSON, record batches, settings."""
     bodies_bytes_max: int = 256 * MIB
-    """All such bodies of all connections together; above it callers are told to come back."""
+    """All such bodies of all connections together; beyond that, callers are asked to come back."""
     line_bytes_max: int = MESSAGE_BYTES_MAX
-    """One message, in whatever form: it must fit an entry with its batch around it."""
+    """A message in any form: it must fit into an entry together with its batch."""
     large_message_bytes_max: int = 128 * MIB
-    """One large message: its pieces are stored as they come, and it is in memory nowhere. A topic's
-    `message_bytes_max`, where it has one, bounds it too."""
+    """A large message: its pieces are stored as they arrive, and it is never in memory as a whole.
+    A topic's `message_bytes_max`, if set, limits it as well."""
     header_bytes_max: int = 16 * KIB
     """One header field, and the request line."""
     headers_max: int = 128
     """Header fields per request."""
 
     batch_messages_max: int = 1000
-    """Messages that came singly are built into batches of at most this many …"""
+    """Single messages are built into batches of at most this many …"""
     batch_target_bytes: int = 64 * KIB
     """… and about this many bytes of keys and values."""
     inflight_bytes_max: int = 4 * MIB
-    """What one request may have on its way to the partitions: bounds the memory of a stream."""
+    """Bytes of a request on their way to the partitions: limits the memory of a stream."""
     inflight_batches_max: int = 8
     """Batches of one request in flight to one partition of this broker."""
     results_max: int = 100_000
-    """`results=all` keeps a result per message, so such requests have this many at most."""
+    """Messages in a request with `results=all`, which keeps a result for each."""
 
     read_bytes: int = 1 * MIB
-    """A read's answer when `max_bytes` is not given …"""
+    """Size of a read's answer when `max_bytes` is not given …"""
     read_bytes_max: int = 8 * MIB
-    """… and the most that may be asked for."""
+    """… and the largest `max_bytes`."""
     read_messages: int = 1000
-    """A read's or a receive's answer when no limit is given, for messages one by one."""
+    """Messages in a read's or a receive's answer when no limit is given."""
     read_messages_max: int = 10_000
     """The most messages that may be asked for at once."""
     wait_ms_max: int = 60_000
     """The longest long-poll."""
     stream_poll_ms: int = 20_000
-    """A long-poll of a durable stream is answered after so long, also with nothing …"""
+    """A long-poll of a durable stream is answered after this time, even if nothing has come …"""
     stream_events_ms: int = 60_000
-    """… and its events end after so long, and are asked for again: so caches on the way can have
-    many readers share one connection."""
+    """… and its event stream ends after this time, and the client reconnects: so caches can let
+    many readers share a connection."""
     streams_max: int = 2_000
-    """Streams of partitions or subscriptions, each with a page of its own at the worst."""
+    """Streams of partitions or subscriptions; at worst each needs its own page in memory."""
 
     body_timeout_ms: int = 60_000
     """A body that is held in memory must have come within this time."""
     stream_idle_ms: int = 50
-    """A stream of messages that pauses for so long is published as far as it came."""
+    """When a stream of messages pauses for this long, the messages so far are published."""
     stall_timeout_ms: int = 30_000
-    """A stream that brings, or an answer that loses, not one byte for so long is cut off."""
+    """A stream or an answer that moves no byte for this long is cut off."""
     keepalive_timeout_ms: int = 75_000
-    """An idle connection is closed after this; also one that never sends a whole request."""
+    """An idle connection is closed after this, as is a connection that sends no whole request."""
     moving_wait_ms: int = 8_000
-    """How long a request waits for a partition that has no reachable owner before it is a 503."""
+    """How long a request waits for a partition without a reachable owner before it gets a 503."""
     peer_connect_timeout_ms: int = 2_000
     """How long another broker may take to accept a connection."""
     peer_answer_timeout_ms: int = 40_000
-    """How long another broker may take to begin its answer, beyond the wait that was asked for."""
+    """How long another broker may take to begin its answer, in addition to the requested wait."""
     connections_max: int = 10_000
-    """Open connections; one more is told to come back and closed …"""
+    """Open connections; further connections are asked to come back, and closed …"""
     connections_reserved: int = 128
-    """… but for so many beyond, which serve health checks and other brokers only."""
+    """… except this many reserved connections, for health checks and other brokers only."""
     peer_connections_max: int = 512
     """Connections to all other brokers together."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names by which this broker is called besides IP addresses, names without a dot (localhost)
-    and the one it advertises. A browser may be led here under any other."""
+    """Names of this broker, besides IP addresses, names without a dot (localhost) and its
+    advertised name. A `Host` header with any other name is refused, since a browser may have been
+    misled."""
     allowed_origins: tuple[str, ...] = ()
     """Sites whose pages may make every call and see its answer, such as
-    https://console.example.com; any other's may neither change anything nor see what there is."""
+    https://console.example.com. Pages of other sites may neither change anything nor see answers.
+    """
     groups_max: int = 1_000
-    """Consumer groups that one broker keeps the members of …"""
+    """Consumer groups whose members this broker keeps …"""
     group_members_max: int = 256
     """… members of each …"""
     group_partitions_max: int = 4_096
-    """… and partitions of all its topics: who has what is worked out anew when one comes or goes,
-    within half a second."""
+    """… and partitions of all its topics. When a member comes or goes, their assignment is computed
+    again, within half a second."""
     stop_timeout_ms: int = 10_000
-    """A graceful stop waits no longer than this for requests that are being answered."""
+    """A graceful stop waits at most this long for requests that are being answered."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

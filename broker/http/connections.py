@@ -1,13 +1,14 @@
-"""The connections of one broker's HTTP server: how many there may be, and who gets the last ones.
+"""Limit the connections of a broker's HTTP server, and reserve some for brokers and health checks.
 
-    0 … connections_max                       anybody, for any call
+    0 … connections_max                       every caller, for every call
     … + connections_reserved                  for health checks and for calls of other brokers
-    beyond                                    the reserved one that has waited longest is closed
+    beyond                                    closes the oldest idle reserved connection, or the
+                                              oldest of all if none is idle
 
-What a connection is for is known only when its first request is there. So each one above
-`connections_max` is accepted on trial: a call that may not use a reserved place is answered 503 and
-ends it, and one that says nothing makes room for the next. A flood of connections thus never shuts
-out those who ask whether this broker lives, nor the brokers that pass calls on to it.
+The purpose of a connection is known only when its first request has come. So each connection above
+`connections_max` is accepted on trial. If its call may not use a reserved place, it is answered 503
+and closed. If no call comes, the connection is closed when the next needs its place. So a flood of
+connections cannot shut out health checks, nor brokers that forward calls.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from octavo.broker.http.request_edges import RequestEdges
 from octavo.protocol.tally import Tally
 
 _TLS_BEGINS = "\\x16\\x03"
-"""The first bytes of a handshake, as aiohttp shows bytes that are no request."""
+"""The first bytes of a TLS handshake, as aiohttp shows bytes that are not a request."""
 _QUOTED = re.compile(r"[\s:]*b?['\"\n].*", re.DOTALL)
-"""What aiohttp quotes of the bytes that it could not read: a token may stand in them."""
+"""The part of aiohttp's message that quotes unreadable bytes, which may contain a token."""
 _TLS_HERE = (
     "this is TLS, and this port speaks none: use http://, or give the broker certificates "
     "(tls.certificate)"
@@ -38,8 +39,10 @@ log = structlog.get_logger()
 
 
 class _MaskedFrames:
-    """Let masked frames through to aiohttp's reader, some in each turn of the loop, and end it at
-    an unmasked frame. While frames are held nothing is read from the socket."""
+    """Pass masked frames to aiohttp's reader, some in each turn of the loop.
+
+    An unmasked frame ends the connection. While frames are held, the socket is not read.
+    """
 
     def __init__(self, parser: Any, connection: Connection) -> None:
         self._parser = parser
@@ -49,11 +52,11 @@ class _MaskedFrames:
 
     @property
     def holds(self) -> bool:
-        """Whether frames are here that the reader has not got yet."""
+        """Whether some frames have not been passed to the reader yet."""
         return bool(self._masks.held)
 
     def go_on(self) -> None:
-        """Have the next frames read in the next turn of the loop."""
+        """Pass the next frames in the next turn of the loop."""
         if self._soon is None:
             self._soon = asyncio.get_running_loop().call_soon(self._step)
 
@@ -66,7 +69,7 @@ class _MaskedFrames:
         """See aiohttp's `WebSocketReader`."""
         found = self._masks.feed(bytes(data))
         self._connection.hold_frames(self if self.holds else None)
-        if self._masks.failed:  # the reader ends the connection: 1002, a protocol error
+        if self._masks.failed:  # the reader then ends the connection: 1002, a protocol error
             found += REFUSED_HEAD
         result: tuple[bool, bytes] = self._parser.feed_data(found)
         return result
@@ -77,14 +80,14 @@ class _MaskedFrames:
 
 
 TakeShortWay = Callable[[bytes, bytes, "Connection"], bool]
-"""Whether a request, of a head and a body, will be answered without aiohttp (short_way.py)."""
+"""Whether a request, with a head and a body, is answered without aiohttp (short_way.py)."""
 
 
 class Connection(web.RequestHandler):
-    """aiohttp's connection; bytes that are not HTTP get a problem and one quiet line in the log.
+    """aiohttp's connection; bytes that are not HTTP get a problem and one log line.
 
-    A whole request that comes while none is being answered is shown to the short way first. What
-    that does not take, aiohttp gets, and then nothing else has happened.
+    A whole request that arrives while the connection is idle is offered to the short way first. If
+    the short way does not take it, aiohttp gets it, with no other effect.
     """
 
     __slots__ = (
@@ -95,39 +98,39 @@ class Connection(web.RequestHandler):
     def __init__(self, manager: web.Server, short_way: TakeShortWay, **options: Any) -> None:
         super().__init__(manager, **options)
         self.reserved = False
-        """It came when all ordinary places were taken."""
+        """Whether it came when all ordinary places were taken."""
         self.counted_as = ""
-        """The principal whose connections it is counted among; empty before its first call."""
+        """The principal that its place is counted for; empty before its first call."""
         self.peer = "unknown"
-        """The address that it came from."""
+        """The client's address."""
         self.head = b""
-        """Of the request that aiohttp has now, if that is plain."""
+        """The head of the request that aiohttp has now, if it is plain."""
         self.verdict: BaseException | None = None
-        """What has become of that request already."""
+        """The result of that request, if the short way has found it already."""
         self._frames: _MaskedFrames | None = None
-        """Those of a WebSocket that wait for their turn, and keep more from being read."""
+        """Frames of a WebSocket that wait for their turn, and keep the socket from being read."""
         self._lost: Callable[[], None] | None = None
         self._end: asyncio.Future[None] | None = None
         self._certificate: bytes | None = None
         self._short_way = short_way
         self._edges = RequestEdges()
         self._taken = b""
-        """The request that is on the short way."""
+        """The request that the short way is answering."""
         self._later: list[bytes] = []
-        """What has come since."""
+        """Bytes that have arrived since."""
 
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
-        """From now on it is a WebSocket, whose frames `parser` takes."""
+        """Turn the connection into a WebSocket, whose frames `parser` takes."""
         in_front: Any = _MaskedFrames(parser, self)
         super().set_parser(in_front, data_received_cb)
 
     @property
     def waits_for_reader(self) -> bool:
-        """Whether aiohttp's reader has more messages than it may hold."""
+        """Whether aiohttp's reader is full."""
         return self._reading_paused
 
     def hold_frames(self, frames: _MaskedFrames | None) -> None:
-        """Read nothing more from the socket until these frames are read; None: there are none."""
+        """Stop reading the socket until these frames are passed on; None: there are none left."""
         before, self._frames = self._frames, frames
         if frames is not None:
             self._pause_transport_reading()
@@ -140,37 +143,37 @@ class Connection(web.RequestHandler):
             super()._resume_transport_reading()
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        """The reader has room again."""
+        """Pass on more frames: the reader has room again."""
         super().resume_reading(resume_parser)
         if self._frames is not None:
             self._frames.go_on()
 
     @property
     def idle(self) -> bool:
-        """Whether no request of it is being answered."""
+        """Whether the connection is answering no request."""
         return self._current_request is None and not self._taken
 
     @property
     def certificate(self) -> bytes | None:
-        """Of the client, as the handshake has checked it (DER); None when it has shown none."""
+        """The client's certificate, checked in the handshake (DER); None if it has shown none."""
         if self._certificate is None and self.transport is not None:
             tls = self.transport.get_extra_info("ssl_object")
             self._certificate = (tls and tls.getpeercert(True)) or b""
         return self._certificate or None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody is there."""
+        """Note the client's address."""
         super().connection_made(transport)
         if peer := transport.get_extra_info("peername"):
             self.peer = str(peer[0])
 
     def when_lost(self, call: Callable[[], None]) -> None:
-        """Have this called when it ends."""
+        """Call this when the connection ends."""
         self._lost = call
 
     @property
     def end(self) -> asyncio.Future[None]:
-        """Done when it has ended."""
+        """A future that is done when the connection has ended."""
         if self._end is None:
             self._end = asyncio.get_running_loop().create_future()
             if self.transport is None:
@@ -178,7 +181,7 @@ class Connection(web.RequestHandler):
         return self._end
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Nobody is there any more."""
+        """Tell the waiting tasks that the connection has ended."""
         super().connection_lost(exc)
         if self._end is not None and not self._end.done():
             self._end.set_result(None)
@@ -187,8 +190,8 @@ class Connection(web.RequestHandler):
             self._lost = None
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of requests, in order; one request after another."""
-        if not data:  # aiohttp has its parser go on
+        """Take bytes of requests, in order; one request is answered after another."""
+        if not data:  # aiohttp continues its parser so
             super().data_received(data)
             return
         if self._taken:
@@ -205,7 +208,7 @@ class Connection(web.RequestHandler):
             super().data_received(data)
 
     def answer(self, answer: bytes) -> None:
-        """Send the whole answer to the request on the short way; the next one may come."""
+        """Send the short way's answer; the next request may follow."""
         self._taken = b""
         if self.transport is None or self.transport.is_closing():
             return
@@ -221,7 +224,7 @@ class Connection(web.RequestHandler):
         self._go_on()
 
     def take_long_way(self, verdict: BaseException | None) -> None:
-        """The short way ends here for this request: aiohttp gets it, from its first byte."""
+        """Give a request from the short way to aiohttp, from its first byte."""
         taken, self._taken = self._taken, b""
         if self.transport is not None:
             self.verdict = verdict
@@ -229,13 +232,13 @@ class Connection(web.RequestHandler):
             self._go_on()
 
     def take_verdict(self) -> BaseException:
-        """The verdict, which is of one request only."""
+        """Return the verdict, once; it applies to a single request."""
         verdict, self.verdict = self.verdict, None
         assert verdict is not None
         return verdict
 
     def cut(self) -> None:
-        """What came of the request on the short way cannot be said."""
+        """Close the connection: the outcome of the short way's request is unknown."""
         self._taken = b""
         self._later.clear()
         self.force_close()
@@ -249,7 +252,7 @@ class Connection(web.RequestHandler):
 
     def _process_keepalive(self) -> None:
         if self._taken:
-            self._keepalive_handle = None  # made again with the answer
+            self._keepalive_handle = None  # set again with the answer
         else:
             super()._process_keepalive()
 
@@ -260,7 +263,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """The answer to a request that could not even be parsed."""
+        """Answer a request that could not be parsed."""
         if status >= 500:
             return super().handle_error(request, status, exc, message)
         found = str(message or "")
@@ -272,7 +275,7 @@ class Connection(web.RequestHandler):
 
 
 class ConnectionServer(web.Server):
-    """aiohttp's low-level server: no application, no middleware, our own connection class."""
+    """aiohttp's low-level server with our connection class; no application, no middleware."""
 
     def __init__(
         self,
@@ -290,15 +293,15 @@ class ConnectionServer(web.Server):
         self._on_refused = on_refused
         self._short_way = short_way
         self._reserved: dict[Connection, None] = {}
-        """In the order in which they came."""
+        """Reserved connections in the order in which they came."""
         self._refusals = Tally()
 
     def __call__(self) -> web.RequestHandler:
-        """One connection."""
+        """Make a connection."""
         return Connection(self, self._short_way, loop=self._loop, **self._kwargs)
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """Keep count; above the bound it gets a reserved place, for as long as that lasts."""
+        """Count the connection; above the limit it gets a reserved place."""
         super().connection_made(handler, transport)
         if len(self._connections) - len(self._reserved) <= self._connections_max:
             return
@@ -311,13 +314,13 @@ class ConnectionServer(web.Server):
     def connection_lost(
         self, handler: web.RequestHandler, exc: BaseException | None = None
     ) -> None:
-        """A place is free."""
+        """Free the connection's place."""
         assert isinstance(handler, Connection)
         self._reserved.pop(handler, None)
         super().connection_lost(handler, exc)
 
     def refused(self) -> Problem:
-        """The answer to a call on a reserved place that is not for those; counts and tells it."""
+        """Return the answer to a call that may not use a reserved place; count and log it."""
         self._count_refused()
         return Problem(
             503,

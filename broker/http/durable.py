@@ -1,8 +1,8 @@
-"""The words of the Durable Streams protocol: offsets, times to live, cursors, events. Pure.
+"""The texts of the Durable Streams protocol: offsets, times to live, cursors, events. Pure.
 
-An offset of a stream is its partition's, sixteen digits behind a part that is always 0 and kept for
-later, so that texts sort as offsets do. What cannot be read is None here, and a 400 in the calls
-(api/durable_streams.py). The protocol: docs/durable_streams.md.
+An offset of a stream is its partition's offset, in sixteen digits, after a part that is always 0
+and reserved for later, so that texts sort like offsets. A text that cannot be read is None here,
+and a 400 in the calls (api/durable_streams.py). The protocol: docs/durable_streams.md.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ FORK_SUB_OFFSET_HEADER = "Stream-Fork-Sub-Offset"
 
 PATH = "/v1/durable-streams/"
 FIRST_UNSHOWN = 10**16
-"""Offsets from here on have no text of sixteen digits."""
+"""Offsets from here on do not fit into sixteen digits."""
 HIGHEST_NUMBER = 2**53 - 1
-"""The highest number that JavaScript counts up to."""
+"""The highest whole number that JavaScript represents exactly."""
 CURSOR_INTERVAL_S = 20
 CURSOR_EPOCH_S = 1_728_432_000
 """2024-10-09, as the protocol proposes."""
@@ -46,24 +46,24 @@ _LINE_ENDS = re.compile(rb"\r\n|\r|\n")
 
 
 def offset_text(offset: int) -> str:
-    """An offset as it is told."""
+    """Return the text of an offset."""
     assert 0 <= offset < FIRST_UNSHOWN
     return f"{0:016d}_{offset:016d}"
 
 
 def offset_of(text: str) -> int | None:
-    """What `offset_text` has made."""
+    """Read the text of an offset; None if it is malformed."""
     found = _OFFSET.fullmatch(text)
     return int(found[1]) if found else None
 
 
 def number_of(text: str) -> int | None:
-    """A whole number from 0 to 2⁵³−1, without a sign or a leading 0."""
+    """Read a whole number from 0 to 2⁵³−1, without a sign or a leading 0."""
     return whole(text, HIGHEST_NUMBER)
 
 
 def time_ms_of(text: str) -> int | None:
-    """An RFC 3339 time in milliseconds since 1970."""
+    """Read an RFC 3339 time, in milliseconds since 1970."""
     if _TIME.fullmatch(text) is None:
         return None
     try:
@@ -73,7 +73,7 @@ def time_ms_of(text: str) -> int | None:
 
 
 def source_of(path: str) -> tuple[str, str] | None:
-    """Namespace and topic of a stream's path."""
+    """Return the namespace and topic of a stream's path."""
     steps = path.removeprefix(PATH).split("/")
     if not path.startswith(PATH) or len(steps) != 2:
         return None
@@ -81,15 +81,15 @@ def source_of(path: str) -> tuple[str, str] | None:
 
 
 def says_true(value: str | None) -> bool:
-    """Whether a header says so: every other value is as if it were not there."""
+    """Whether a header is `true`; any other value counts as absent."""
     return value is not None and value.lower() == "true"
 
 
 def cursor(now_ms: int, given: str | None, jitter_s: int) -> str:
-    """The number of this interval of time; behind that of a client who has it already.
+    """Return the number of this interval of time, or a higher one if the client has it already.
 
-    So who asks again asks for another page of a cache. `jitter_s`: 1 to `CURSOR_JITTER_S`, by
-    chance.
+    So a client that asks again asks for another page of a cache. `jitter_s`: random, from 1 to
+    `CURSOR_JITTER_S`.
     """
     number = (now_ms // 1000 - CURSOR_EPOCH_S) // CURSOR_INTERVAL_S
     has = number_of(given) if given is not None else None
@@ -99,12 +99,12 @@ def cursor(now_ms: int, given: str | None, jitter_s: int) -> str:
 
 
 def etag(stream: str, start: int, end: int, *, closed: bool) -> str:
-    """Of what lies between, and whether that is all there will be."""
+    """Return the tag of the messages between two offsets, and of whether the stream ends there."""
     return f'"{stream}:{start}:{end}{":c" if closed else ""}"'
 
 
 def matches(if_none_match: str | None, tag: str) -> bool:
-    """Whether the client has just that."""
+    """Whether the client's tags include this tag."""
     if if_none_match is None:
         return False
     asked = [one.strip().removeprefix("W/") for one in if_none_match.split(",")]
@@ -112,15 +112,15 @@ def matches(if_none_match: str | None, tag: str) -> bool:
 
 
 ELEMENTS_MAX = 20_000
-"""Messages that one append to a stream of JSON brings: they are one batch, made in one turn."""
+"""Limit of messages in an append of JSON: they form one batch, made in a single turn."""
 
 
 class TooManyParts(ValueError):
-    """A body that is long to read as JSON. The message says what the most is."""
+    """The body would take too long to read as JSON. The message names the limit."""
 
 
 def json_values(body: bytes) -> list[bytes] | None:
-    """The messages of a body: the elements of an array, else itself; None when it is no JSON.
+    """Return the messages of a body: an array's elements, else the body; None if it is not JSON.
 
     Raises `TooManyParts`.
     """
@@ -144,7 +144,7 @@ def json_values(body: bytes) -> list[bytes] | None:
 
 
 def joined(values: Sequence[bytes], *, is_json: bool) -> bytes:
-    """Messages as the body of an answer."""
+    """Join messages to the body of an answer."""
     return b"[" + b",".join(values) + b"]" if is_json else b"".join(values)
 
 
@@ -161,24 +161,25 @@ def is_text(content_type: str) -> bool:
 
 
 LOOK_BACK_BYTES = 3
-"""An unfinished character of UTF-8 has no more bytes."""
+"""An unfinished character of UTF-8 has at most this many bytes."""
 
 
 class EventText:
-    """The text of a stream for its events, though appends cut it anywhere.
+    """Decode the text of a stream for its events, although appends may cut it anywhere.
 
-    A character whose bytes are in two appends goes with the second one; of `\r` and `\n` in two
-    appends only the first ends a line. What is no UTF-8 is U+FFFD, as a reader would have it.
+    A character whose bytes are in two appends is sent with the second. If `\r` and `\n` are in two
+    appends, only the first of them ends a line. Bytes that are not UTF-8 become U+FFFD, as a reader
+    would decode them.
     """
 
     def __init__(self, before: bytes = b"") -> None:
-        """`before`: the last bytes in front of the first one, `LOOK_BACK_BYTES` are enough."""
+        """`before`: bytes just before the text; `LOOK_BACK_BYTES` of them are enough."""
         self._decoder = getincrementaldecoder("utf-8")("replace")
         self._decoder.decode(before)
         self._ended_with_return = before[-1:] == b"\r"
 
     def feed(self, data: bytes, *, is_last: bool = False) -> bytes:
-        """What can be sent now, as UTF-8. `is_last`: nothing follows, ever."""
+        """Return the text that can be sent now, as UTF-8. `is_last`: nothing follows."""
         text = self._decoder.decode(data, is_last)
         if not text:
             return b""
@@ -188,8 +189,10 @@ class EventText:
 
 
 def data_event(data: bytes, content_type: str) -> bytes:
-    """An event with these bytes. Whatever ends a line begins another `data:`, so nothing in it can
-    pass for an event of its own."""
+    """Make an event with these bytes.
+
+    Each line of the data gets its own `data:`, so that data cannot look like another event.
+    """
     if not is_text(content_type):
         return b"event: data\ndata:" + b64encode(data) + b"\n\n"
     lines = _LINE_ENDS.split(data)
@@ -197,14 +200,14 @@ def data_event(data: bytes, content_type: str) -> bytes:
 
 
 def _line(text: bytes) -> bytes:
-    # Readers take one space behind the colon for none of the data.
+    # Readers drop one space after the colon.
     return (b"data: " if text[:1] == b" " else b"data:") + text + b"\n"
 
 
 def control_event(
     next_offset: int, *, cursor: str, up_to_date: bool = False, closed: bool = False
 ) -> bytes:
-    """What follows each event with data."""
+    """Make the control event that follows each data event."""
     members: dict[str, str | bool] = {"streamNextOffset": offset_text(next_offset)}
     if not closed:
         members["streamCursor"] = cursor

@@ -1,12 +1,12 @@
-"""What calls of 0.1 were named, understood until 0.3. Everything that knows these names is here.
+"""The former names of calls of 0.1, understood until 0.3. All code that knows them is here.
 
-What Spark's sink commits was called a transaction, and that an owner takes in its part a splice:
-words that mean other things to Kafka and Pulsar. It is a bulk load now. A call at a former path
-does the same, and is answered in the former words, with `Deprecation: true`; so is one that gives a
-former header, in today's words. Once a minute the log says how many there were
-(`former_name_used`).
+A bulk load, which Spark's sink commits, was called a transaction, and its insertion by an owner a
+splice: words with other meanings in Kafka and Pulsar. A call at a former path does the same as
+today's call; it is answered in the former words, with `Deprecation: true`. A call with a former
+header is also answered with `Deprecation: true`, but in today's words. Once a minute the log says
+how many such calls there were (`former_name_used`).
 
-None of it stands in /openapi.json. Nothing is kept: a crash ends nothing here.
+None of this is in /openapi.json. Nothing is stored, so a crash loses nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PATHS = {
 }
 HEADERS = {"Bulk-Load-Token": "Transaction-Token"}
 FIELDS = {"bulk_load": "transaction"}
-"""Of bodies and of answers, on the outermost level."""
+"""Renamed fields of bodies and of answers, on the outermost level."""
 CODES = {
     "invalid-bulk-load": "invalid-transaction",
     "bulk-load-not-found": "transaction-not-found",
@@ -47,13 +47,13 @@ log = structlog.get_logger()
 
 
 class FormerNames:
-    """Routes that understand them, for one server."""
+    """Make routes that understand former names, for one server."""
 
     def __init__(self) -> None:
         self._calls = Tally()
 
     def routes(self, routes: Iterable[Route]) -> tuple[Route, ...]:
-        """The same calls, and each that was renamed at its former path, too."""
+        """Return these routes, and for each renamed route a route at its former path."""
         found: list[Route] = []
         for route in routes:
             if any(one.name in HEADERS for one in route.parameters):
@@ -67,7 +67,7 @@ class FormerNames:
         return tuple(found)
 
     def _with_headers(self, handler: Handler) -> Handler:
-        """`handler`, which may be given a former header."""
+        """Wrap `handler` to accept former headers."""
 
         async def answer(call: Call) -> web.StreamResponse:
             if not _rename_headers(call):
@@ -78,7 +78,7 @@ class FormerNames:
         return answer
 
     def _in_words(self, handler: Handler) -> Handler:
-        """`handler` for a caller who knows the former words alone."""
+        """Wrap `handler` for callers that use the former words."""
 
         async def answer(call: Call) -> web.StreamResponse:
             self._tell(call)
@@ -102,7 +102,7 @@ class FormerNames:
 
 
 async def _marked(handler: Handler, call: Call, codes: Mapping[str, str]) -> web.StreamResponse:
-    """The answer, or the problem by its former code, which says that the call is old."""
+    """Run `handler`; mark its answer, or its problem under the former code, as deprecated."""
     try:
         response = await handler(call)
     except ConnectionError:
@@ -119,7 +119,7 @@ async def _marked(handler: Handler, call: Call, codes: Mapping[str, str]) -> web
 
 
 def _rename_headers(call: Call) -> bool:
-    """Whether there was one to rename. Who gives both means today's."""
+    """Rename former headers; return whether there were any. Today's name wins over a former one."""
     given = [(now, was) for now, was in HEADERS.items() if was in call.headers]
     if given:
         headers = CIMultiDict(call.headers)
@@ -130,7 +130,7 @@ def _rename_headers(call: Call) -> bool:
 
 
 def _renamed(body: bytes, names: Mapping[str, str]) -> bytes:
-    """A JSON object with other names. What is none, the handler has to judge."""
+    """Rename the fields of a JSON object; leave other bodies to the handler."""
     try:
         found = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,11 +1,10 @@
-"""Any broker answers any call: find a partition's owner, do the work there, pass the answer on.
+"""Answer any call at any broker: find the partition's owner, do the work there, return the answer.
 
-`with_owner` waits out a take-over (broker/operations/routing.py). Publishes and reads go to another
-owner as operations (broker/operations); every other call is passed on once at most, to a
-registered broker, with a proof (broker_calls.py): a broker that gets one and is not the owner, by
-what stands in the store and not only by what it has heard, says so, and the first broker looks
-again. What was sent and not answered is never sent a second time: that is a 504, outcome unknown,
-and the caller decides.
+`with_owner` waits during a take-over (broker/operations/routing.py). Publishes and reads go to
+another owner as operations (broker/operations). Every other call is forwarded at most once, to a
+registered broker, with a proof (broker_calls.py). If the receiving broker is not the owner, by the
+store and not only by its memory, it says so, and the first broker looks up the owner again. A call
+that was sent and not answered is not repeated: the client gets a 504, outcome unknown, and decides.
 """
 
 from __future__ import annotations
@@ -53,16 +52,16 @@ from octavo.tls.contexts import Certificates
 from octavo.tls.words import why
 
 HELD_ANSWER_BYTES_MAX = 1024 * 1024
-"""A longer answer is passed on piece by piece."""
+"""A longer answer is returned piece by piece."""
 HELD_BODY_BYTES_MAX = 1024 * 1024
-"""A longer body, or one of unknown length, is passed on as it comes, and then only once."""
+"""A longer body, or a body of unknown length, is forwarded as it arrives, and then only once."""
 ASKED_AT_ONCE = 64
-"""Partitions asked side by side for one call on a topic."""
+"""Limit of partitions that are asked at the same time for a call on a topic."""
 KEEPALIVE_S = 20
-"""Below the servers' own, so that a connection is rarely closed under a request."""
+"""Shorter than the servers' keep-alive, so that a connection is rarely closed during a request."""
 
 _CREDENTIALS = frozenset(("authorization", "cookie"))
-"""They prove the caller to the broker that was asked, which then says who it is."""
+"""Headers that prove the caller to the first broker, which then states the identity."""
 _HOP_BY_HOP = frozenset(
     (
         "connection",
@@ -79,18 +78,18 @@ _HOP_BY_HOP = frozenset(
         "upgrade",
     )
 )
-"""Not passed on: they are of one connection, or of bytes that aiohttp has already unpacked."""
+"""Not forwarded: they belong to one hop, or to a compression that aiohttp has undone."""
 _NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
-"""Refused, or not a word for `peer_connect_timeout_ms`: nothing was sent."""
+"""The connection was refused or timed out: nothing was sent."""
 _NOT_PASSED_ON = _HOP_BY_HOP | INNER_HEADERS | _CREDENTIALS
-"""What counts between brokers is what the broker says that passes the call on."""
+"""Never forwarded: the forwarding broker sets its own."""
 _NOT_COPIED_BACK = _HOP_BY_HOP | {"date", "server", MESSAGES_HEADER} - {"content-encoding"}
 
 Result = TypeVar("Result")
 
 
 class Reply(NamedTuple):
-    """Another broker's whole answer."""
+    """The complete answer of another broker."""
 
     status: int
     headers: Mapping[str, str]
@@ -105,9 +104,9 @@ async def with_owner(
     *,
     may_repeat: Callable[[], bool] = lambda: True,
 ) -> Result:
-    """What `here` gives when this broker serves the partition, else what `there` gives.
+    """Return what `here` returns if this broker owns the partition, else what `there` returns.
 
-    See `octavo.broker.operations.routing.with_owner`. Raises the `Problem` that the owner has.
+    See `octavo.broker.operations.routing.with_owner`. Raises the owner's `Problem`.
     """
     services = call.services
     try:
@@ -126,16 +125,16 @@ async def with_owner(
 
 
 async def topic_of(call: Call) -> TopicInfo:
-    """The topic in the path; the rest of the call is about this incarnation of it and no other.
+    """Return the topic in the path; the rest of the call is about this incarnation only.
 
-    Raises `TopicNotFound`, and `TopicReplaced` when the caller means an earlier one.
+    Raises `TopicNotFound`, and `TopicReplaced` when the caller means an earlier incarnation.
     """
     try:
         info = await call.services.broker.topics.get(call.topic, call.incarnation)
     except TopicChanged as error:
         raise TopicReplaced(str(error)) if call.names_incarnation else error from error
     call.served_incarnation = info.incarnation
-    if call.partition is None:  # what was made of the number of partitions must stay true
+    if call.partition is None:  # decisions by the number of partitions must stay valid
         call.incarnation = info.incarnation
     return info
 
@@ -149,7 +148,7 @@ async def at_owner(
 ) -> web.StreamResponse:
     """Answer the call at the partition's owner: by `here`, by another broker, or by a 307.
 
-    `ship` has it done by another broker, with operations; without it the request is passed on.
+    `ship` sends it to another owner as operations; without `ship` the request is forwarded.
     """
 
     async def there(owner: Owner) -> web.StreamResponse:
@@ -163,7 +162,7 @@ async def at_owner(
 
 
 async def redirected(call: Call, name: PartitionName) -> web.StreamResponse | None:
-    """The 307 to the partition's owner, if that is another broker and the caller wants it."""
+    """Return a 307 to the partition's owner, if that is another broker and the caller wants it."""
     if not prefers_redirect(call):
         return None
 
@@ -194,12 +193,11 @@ async def ask_partition(
     kind: Any = dict[str, Any],
     identity: Identity | None = None,
 ) -> Any:
-    """One partition's part of a call on a whole topic, as JSON.
+    """Return one partition's part of a call on a whole topic, as JSON.
 
-    `here` makes it from the open partition, as a `kind`; at another owner it is the answer of the
-    call `…/partitions/{n}{suffix}`, decoded as `kind`, made for the caller or else for `identity`.
-    Raises what `here` raises, or the other's
-    problem.
+    If this broker is the owner, `here` makes it from the open partition, as a `kind`. Another owner
+    is asked by the call `…/partitions/{n}{suffix}`, for the caller or else for `identity`, and its
+    answer is decoded as `kind`. Raises what `here` raises, or the other broker's problem.
     """
 
     async def there(owner: Owner) -> Any:
@@ -222,7 +220,7 @@ async def ask_partition(
     try:
         return await with_owner(call, name, here, there)
     finally:
-        call.owner_url = before  # the call as a whole has no single owner
+        call.owner_url = before  # a call on a topic has no single owner
 
 
 async def operate(
@@ -234,11 +232,11 @@ async def operate(
     identity: Identity | None = None,
     at_hand: Callable[[Partition], Awaitable[AnyAnswer]] | None = None,
 ) -> Result:
-    """The answer of the partition's owner, this broker or another one, which is a `kind`.
+    """Run an operation at the partition's owner, here or at another broker; return its answer.
 
     `wait_s`: how long the operation may wait. `identity`: for whom, if not for the caller.
-    `at_hand` does the same at this broker with what the call knows already. Raises what the
-    operation raises here, or the other's problem.
+    `at_hand` does the same at this broker with data that the call has already. Raises what the
+    operation raises here, or the other broker's problem.
     """
     services, caller = call.services, identity or call.identity
     shipped = operation
@@ -268,7 +266,7 @@ async def operate_part(
     identity: Identity | None = None,
     at_hand: Callable[[Partition], Awaitable[AnyAnswer]] | None = None,
 ) -> Result:
-    """The same for one of several partitions: the call as a whole has no single owner."""
+    """Run `operate` for one of several partitions: the call itself has no single owner."""
     before = call.owner_url
     try:
         return await operate(
@@ -289,14 +287,15 @@ class Operate(Protocol[Result]):
         *,
         at_hand: Callable[[Partition], Awaitable[AnyAnswer]] | None = None,
     ) -> Awaitable[Result]:
-        """The answer of the partition's owner."""
+        """Run the operation at the partition's owner, and return its answer."""
         ...
 
 
 async def ask_all(asked: Sequence[Coroutine[Any, Any, Result]]) -> list[Result | BaseException]:
-    """What many asks gave, in order; not all at once, for a topic may have many partitions.
+    """Await many calls, at most `ASKED_AT_ONCE` at a time; return their results in order.
 
-    One begins in a turn of the loop: what is asked here takes a millisecond, and does not wait.
+    At most one begins in each turn of the loop, because work at this broker takes about a
+    millisecond.
     """
     beginning = asyncio.Lock()
     left = iter(enumerate(asked))
@@ -323,7 +322,7 @@ async def ask_all(asked: Sequence[Coroutine[Any, Any, Result]]) -> list[Result |
 
 
 def all_or_raise(found: Sequence[Result | BaseException]) -> list[Result]:
-    """The results, or the first failure among them."""
+    """Return the results, or raise the first failure among them."""
     results: list[Result] = []
     for one in found:
         if isinstance(one, BaseException):
@@ -333,10 +332,11 @@ def all_or_raise(found: Sequence[Result | BaseException]) -> list[Result]:
 
 
 class Peers:
-    """Connections to the other brokers.
+    """Call the other brokers over pooled connections.
 
-    Calls that wait have a pool of their own, without a bound: each of them holds a connection of
-    its caller, and those are bounded. So however many wait, those that work find a connection.
+    Calls that may wait have a separate pool without a limit: each holds a connection of its own
+    client, and those are limited. So waiting calls never keep working calls from getting a
+    connection.
     """
 
     def __init__(
@@ -354,7 +354,7 @@ class Peers:
         self._waiting: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
-        """Make the pools; nothing is connected yet."""
+        """Make the pools; connections are opened later."""
         self._working = self._pool(self._config.peer_connections_max)
         self._waiting = self._pool(0)
 
@@ -391,9 +391,10 @@ class Peers:
         *,
         identity: Identity,
     ) -> Reply:
-        """Call another broker for `identity` and read its whole answer.
+        """Call another broker for `identity`, and read its whole answer.
 
-        Raises `NotOwner` and `OwnerUnreachable` (nothing was done), and the `Problem` it answers.
+        Raises `NotOwner` and `OwnerUnreachable` (nothing was done), and the `Problem` that it
+        answers.
         """
         url = _url(owner, path)
         sent = dict(headers or {})
@@ -414,9 +415,9 @@ class Peers:
     async def forward(
         self, call: Call, owner: Owner, path: str | None = None
     ) -> web.StreamResponse:
-        """Pass the request on and its answer back, both as streams when they are long.
+        """Forward the request, and return the answer; both are streamed when they are long.
 
-        `path`: where that of the request does not say which partition it is for.
+        `path`: needed if the request's path does not name the partition.
         """
         self._metrics.forwarded.inc()
         request = call.request
@@ -430,7 +431,7 @@ class Peers:
             body = self._passing_on(call, broken)
         headers = escaped(
             CIMultiDict(
-                (key.lower(), value)  # aiohttp drops the first of a name in two spellings
+                (key.lower(), value)  # aiohttp drops one of two spellings of a name
                 for key, value in request.headers.items()
                 if key.lower() not in _NOT_PASSED_ON
             )
@@ -461,7 +462,7 @@ class Peers:
             raise _unknown(owner, error) from error
 
     async def _passing_on(self, call: Call, broken: list[Problem]) -> AsyncIterator[bytes]:
-        """The body as it comes; what is wrong with it is kept, for aiohttp would hide it."""
+        """Yield the body as it arrives; keep its error, because aiohttp would hide it."""
         try:
             async for piece in call.stream_body():
                 yield piece
@@ -499,7 +500,7 @@ class Peers:
                 async with asyncio.timeout(self._config.stall_timeout_ms / 1000):
                     await answer.write(chunk)
         except (aiohttp.ClientError, TimeoutError) as error:
-            # The status is out already: a broken connection is the only honest end.
+            # The status was sent already, so only a broken connection can show the error.
             raise ConnectionResetError(f"answer of {owner.url} broke off") from error
         return answer
 
@@ -530,7 +531,7 @@ def _url(owner: Owner, path: str) -> URL:
 
 
 def prefers_redirect(call: Call) -> bool:
-    """Whether the caller would rather go to the owner itself."""
+    """Whether the caller prefers a redirect to the owner."""
     return any(
         wish.strip().lower() == "redirect"
         for value in call.request.headers.getall("Prefer", ())
@@ -561,7 +562,7 @@ def _unknown(owner: Owner, error: BaseException) -> Problem:
 
 
 def _problem_from(owner: Owner, status: int, content: bytes) -> Problem | NotOwner | TopicChanged:
-    """Another broker's problem as our own; `NotOwner`, `TopicChanged` when it did nothing."""
+    """Return another broker's problem as ours; `NotOwner` or `TopicChanged` when it did nothing."""
     try:
         members: dict[str, Any] = msgspec.json.decode(content, type=dict[str, Any])
     except msgspec.DecodeError:

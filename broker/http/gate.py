@@ -1,18 +1,18 @@
-"""The one place where a call is let in: who asks, and may they? Before a body is read or work done.
+"""Admit calls: identify the caller and check its rights, before a body is read or work is done.
 
-    nothing shown, or what proves nothing, and it matters      401, says how to prove it
-    somebody, and no rule allows it                            403, says who, what and to what
-    the policy does not say that the cluster is secured        anybody, for everything but calls
-                                                               between brokers
+    the proof is missing or wrong, and one is needed           401, says how to prove it
+    the caller is known, and no rule allows the call           403, says who, what and to what
+    the cluster is not secured                                 every caller may make every call,
+                                                               except calls between brokers
 
-What brokers write for themselves no client writes, whatever the rules say, and a cluster that is
-not secured is no exception (internal_topics.py).
+No client may write to the topics that brokers write for themselves, whatever the rules say, in an
+unsecured cluster as well (internal_topics.py).
 
-A denial is the same words whether what was asked for exists or not. What lasts is asked about
-again: a `Grant` holds for one generation of the policy, as long as the proof of the caller does,
-and whoever holds a call open looks at it (`holds`) and is woken for it (`Wakes`).
+A denial has the same words whether the resource exists or not. A call that lasts is checked again:
+a `Grant` is valid for one generation of the policy and as long as the caller's proof. A handler
+that keeps a call open checks the grant (`holds`) and is woken for that (`Wakes`).
 
-Keeps nothing but counters; a crash takes nothing with it.
+Keeps only counters; a crash loses nothing else.
 """
 
 from __future__ import annotations
@@ -49,33 +49,33 @@ if TYPE_CHECKING:
 
 
 OnDecision = Callable[[Decided], None]
-"""Told of each decision."""
+"""Called with each decision."""
 OnUnauthenticated = Callable[[str, str, str], None]
-"""Told of proofs that prove nothing: from which address, for which call, why."""
+"""Called for a wrong proof: from which address, for which call, why."""
 
 log = structlog.get_logger()
 
 
 class HasCertificate(Protocol):
-    """A connection."""
+    """A connection that may have a client certificate."""
 
     @property
     def certificate(self) -> bytes | None:
-        """Of its client, if it has shown one (DER)."""
+        """The client's certificate (DER), if it has shown one."""
 
 
 class Grant(NamedTuple):
-    """A call was let in."""
+    """Says that a call was admitted, and for whom."""
 
     identity: Identity
     generation: int
-    """Of the policy that says so."""
+    """The generation of the policy that allowed it."""
     shown: Shown | None = None
-    """What proved the identity, if this broker has seen it."""
+    """The proof of the identity, if the caller showed it to this broker."""
 
 
 class Wakes:
-    """Those who wait, and want to hear when something has changed for all of them."""
+    """Wake all waiting tasks when something has changed for all of them."""
 
     def __init__(self) -> None:
         self._sleepers: dict[asyncio.Future[None], None] = {}  # a dict keeps their order
@@ -86,7 +86,7 @@ class Wakes:
 
     @contextmanager
     def next(self) -> Iterator[asyncio.Future[None]]:
-        """Done at the next `wake`."""
+        """Yield a future that is done at the next `wake`."""
         sleeper = asyncio.get_running_loop().create_future()
         self._sleepers[sleeper] = None
         try:
@@ -95,14 +95,14 @@ class Wakes:
             del self._sleepers[sleeper]
 
     def wake(self) -> None:
-        """Something has changed."""
+        """Wake all tasks that wait."""
         for sleeper in self._sleepers:
             if not sleeper.done():
                 sleeper.set_result(None)
 
 
 class Gate:
-    """Of one broker."""
+    """Admit or refuse the calls that reach this broker."""
 
     def __init__(
         self,
@@ -113,8 +113,8 @@ class Gate:
         *,
         required: bool = False,
     ) -> None:
-        """Without `authority` nothing is asked. `clock`: milliseconds since 1970. `required`: a
-        cluster that is not secured is not served at all."""
+        """Without `authority` every call is allowed. `clock`: milliseconds since 1970. `required`:
+        refuse to serve a cluster that is not secured."""
         self.on_decision: OnDecision | None = None
         self.on_unauthenticated: OnUnauthenticated | None = None
         self.wakes = Wakes()
@@ -130,12 +130,12 @@ class Gate:
 
     @property
     def secured(self) -> bool:
-        """Whether anything is asked at all."""
+        """Whether the cluster is secured, so that rights are checked."""
         return self._authority is not None and self._authority.secured
 
     @property
     def generation(self) -> int:
-        """Another one after each change of the policy."""
+        """The generation of the policy; it changes with each change of the policy."""
         return 0 if self._authority is None else self._authority.generation
 
     async def admit(
@@ -145,10 +145,10 @@ class Gate:
         variables: Mapping[str, str],
         passed: Passed | None,
     ) -> Grant:
-        """Let a call in. `passed`: what the broker says that has passed it on.
+        """Admit a call. `passed`: the statement of the broker that forwarded it.
 
-        Raises `Unauthenticated`, `Forbidden`, `InvalidName`, and a 403 for a call between brokers
-        that is none.
+        Raises `Unauthenticated`, `Forbidden`, `InvalidName`, and a 403 if a call that only brokers
+        may make has no broker's proof.
         """
         needs = route.needs
         if needs.is_inner and passed is None:
@@ -179,13 +179,13 @@ class Gate:
             asked = Decided(identity, right.operation, found[right], True, peer, call=route.name)
             if not self._may(identity, right, found):
                 self._deny(asked, some=right.some)
-            if passed is None or identity.is_node:  # else who was asked first has told it
+            if passed is None or identity.is_node:  # else the first broker has reported it
                 self._tell(asked)
         self._check_internal(identity, route, variables, peer)
         return Grant(identity, generation, shown)
 
     def holds(self, grant: Grant) -> bool:
-        """Whether a call that was let in may go on without being asked anew."""
+        """Whether an admitted call may continue without a new check."""
         if grant.generation != self.generation or self._is_over(grant.identity):
             return False
         if grant.shown is None or self._authenticator is None:
@@ -193,7 +193,7 @@ class Gate:
         return self._authenticator.at_hand(grant.shown) == grant.identity
 
     def holds_for(self, grant: Grant, connection: HasCertificate) -> bool:
-        """Whether the same may be done again by a call that shows the same headers."""
+        """Whether a call with the same headers may be made under the same grant."""
         if self.secured:
             certificate = None if grant.shown is None else grant.shown.certificate
             if connection.certificate != certificate:
@@ -201,7 +201,7 @@ class Gate:
         return self.holds(grant)
 
     def may(self, identity: Identity, operation: Operation, resource: Resource) -> bool:
-        """Whether somebody may do that, for what is shown and what is left out."""
+        """Whether the caller may do that; decides what is shown and what is left out."""
         return (
             self._authority is None or self._authority.decide(identity, operation, resource).allowed
         )
@@ -209,8 +209,10 @@ class Gate:
     def check(
         self, identity: Identity, operation: Operation, resource: Resource, peer: str
     ) -> None:
-        """Raises `Forbidden` or `Unauthenticated` if they may not, `AuditTopicClosed` where no
-        client may. For what the body names."""
+        """Check a right on a resource that the body names.
+
+        Raises `Forbidden` or `Unauthenticated`, and `AuditTopicClosed` where no client may.
+        """
         asked = Decided(identity, operation, resource, True, peer)
         if self.secured:
             if not self.may(identity, operation, resource):
@@ -221,9 +223,9 @@ class Gate:
     def admit_passed_on(
         self, identity: Identity, operation: Operation, resource: Resource, peer: str, call: str
     ) -> None:
-        """Ask once more, at a partition's owner, for the caller of another broker.
+        """Check the right again, at a partition's owner, for the caller of another broker.
 
-        The broker that the caller asked has told of what is allowed. Raises as `check` does.
+        The first broker has reported the allowed decision. Raises what `check` raises.
         """
         asked = Decided(identity, operation, resource, True, peer, call=call)
         if self.secured:
@@ -236,7 +238,7 @@ class Gate:
         self._check_door(asked)
 
     def may_some(self, identity: Identity, begins: Resource) -> bool:
-        """Whether a rule shows somebody something whose name begins so, if it is there."""
+        """Whether a rule allows the caller to see some resource whose name begins like this."""
         return self._authority is None or self._authority.policy.may_some(
             identity, Operation.DESCRIBE, begins
         )
@@ -258,7 +260,7 @@ class Gate:
         return self._free
 
     def _shown(self, request: web.BaseRequest, peer: str) -> Shown | None:
-        """What the caller shows; None when that is nothing. Raises `Unauthenticated`."""
+        """Return the caller's proof; None if there is none. Raises `Unauthenticated`."""
         headers = request.headers.getall("Authorization", ())
         if len(headers) > 1:
             raise Unauthenticated("there are several Authorization headers; there may be one")
@@ -279,7 +281,7 @@ class Gate:
             return found
         try:
             return await self._authenticator.identify(shown)
-        except Unauthenticated as error:  # whoever found that has said so in the log
+        except Unauthenticated as error:  # the authenticator has logged it
             self._count_denied("unauthenticated")
             if self.on_unauthenticated is not None:
                 self.on_unauthenticated(shown.peer, route.name, str(error))
@@ -304,7 +306,10 @@ class Gate:
     def _check_internal(
         self, identity: Identity, route: Route, variables: Mapping[str, str], peer: str
     ) -> None:
-        """Raises `AuditTopicClosed` or `Forbidden` for a call that changes what brokers write."""
+        """Refuse calls that change the brokers' own topics.
+
+        Raises `AuditTopicClosed` or `Forbidden`.
+        """
         if route.needs.is_inner or variables.get("namespace") not in INTERNAL_NAMESPACES:
             return
         for right in route.needs.rights:
@@ -323,7 +328,7 @@ class Gate:
             self._deny(asked._replace(operation=Operation.ADMIN, resource=CLUSTER))
 
     def _deny(self, asked: Decided, *, some: bool = False) -> NoReturn:
-        """Refuse what was asked for. `some`: anything of that name's beginning would do."""
+        """Refuse a decision. `some`: a right on any resource with this beginning would do."""
         self._tell(asked._replace(allowed=False))
         identity, operation, resource, peer = (
             asked.identity, asked.operation, asked.resource, asked.peer,
@@ -351,7 +356,7 @@ class Gate:
     def again(
         self, identity: Identity, operation: Operation, resource: Resource, peer: str, call: str
     ) -> None:
-        """The same was done again, by a grant that holds."""
+        """Report a call that was made again under a grant that holds."""
         if self.secured:
             self._tell(Decided(identity, operation, resource, True, peer, call=call))
 

@@ -1,8 +1,9 @@
-"""The consumer groups that this broker keeps, in memory; and which broker keeps which.
+"""Keep consumer groups in memory, and decide which broker keeps which group.
 
-The live brokers agree on that without asking each other: the one of the highest weight for the
-group's name (rendezvous hashing). When two disagree for a while, both keep it, and the group's
-generations see to it that no partition is given out twice unseen (subscriptions/group.py).
+The live brokers agree on that without asking each other: the keeper is the broker with the highest
+weight for the group's name (rendezvous hashing). If two brokers disagree for a while, both keep the
+group, and its generations ensure that a partition is not given out twice unnoticed
+(subscriptions/group.py).
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from octavo.broker.types import BrokerInfo
 
 _SHARE_OF_A_PRINCIPAL = 4
 GroupName = tuple[str, str]
-"""Namespace, and the name of its subscriptions."""
+"""The namespace, and the name of the group's subscriptions."""
 
 
 def keeper_of(name: GroupName, brokers: Sequence[BrokerInfo]) -> BrokerInfo:
-    """Who of the live brokers keeps the group. Pure."""
+    """Return the live broker that keeps the group. Pure."""
     text = "/".join(name)
     return max(
         brokers,
@@ -32,31 +33,31 @@ def keeper_of(name: GroupName, brokers: Sequence[BrokerInfo]) -> BrokerInfo:
 
 
 class KeptGroup:
-    """A group, and those who wait for it to change."""
+    """A group, and the tasks that wait for it to change."""
 
     def __init__(self, members_max: int, founder: str) -> None:
-        """`founder`: the principal whose member was the first; empty where no one is known."""
+        """`founder`: the principal of its first member; empty if unknown."""
         self.group = Group(members_max)
         self.wakes = Wakes()
         self.founder = founder
 
 
 class Groups:
-    """All that this broker keeps."""
+    """The groups that this broker keeps."""
 
     def __init__(self, config: HttpConfig) -> None:
         self._config = config
         self._kept: dict[GroupName, KeptGroup] = {}
 
     def find(self, name: GroupName) -> KeptGroup | None:
-        """None when it has no members here."""
+        """Return the group; None when it has no members here."""
         return self._kept.get(name)
 
     def open(self, name: GroupName, founder: str = "") -> KeptGroup:
-        """The group, without members if it is new. Raises `GroupFull` for one group too many.
+        """Return the group; make it if it is new. Raises `GroupFull` if there are too many groups.
 
-        `founder`: the principal that would be its first member, empty if it is not known. A
-        principal may have founded a quarter of all groups, so that none takes all places.
+        `founder`: the principal that would be its first member; empty if unknown. A principal may
+        found a quarter of all groups, so that it cannot take all places.
         """
         found = self._kept.get(name)
         if found is None:
@@ -68,15 +69,15 @@ class Groups:
         return found
 
     def founded_by(self, principal: str) -> int:
-        """How many groups a principal's member was the first of."""
+        """Return how many groups a principal has founded."""
         return sum(one.founder == principal for one in self._kept.values())
 
     def of_namespace(self, namespace: str) -> int:
-        """How many groups of a namespace there are here."""
+        """Return how many groups of a namespace are kept here."""
         return sum(name[0] == namespace for name in self._kept)
 
     def _no_room(self, founder: str) -> str:
-        """Why there may be no further group; empty when there may."""
+        """Return why another group is refused; empty if it is allowed."""
         most = self._config.groups_max
         if len(self._kept) >= most:
             return (
@@ -101,5 +102,5 @@ class Groups:
 
 
 def now_ms() -> int:
-    """Of the clock that groups go by."""
+    """Return the time in ms, by the clock of the groups."""
     return int(asyncio.get_running_loop().time() * 1000)

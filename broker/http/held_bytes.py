@@ -1,15 +1,15 @@
-"""How many bytes of request bodies are in memory, and a bound on that, shared between peers.
+"""Count the request bodies in memory, and limit them, with shares for addresses and principals.
 
-What readers have not taken yet, long answers and what subscriptions' streams hold, counts as well,
-up to half.
+Bytes that readers have not taken yet count as well: long answers, and what subscriptions' streams
+hold. They may use up to half of the limit.
 
-Bytes count when they have arrived, never when they were announced. One address may hold three
-quarters of the bound, and a known principal half of it, also by calls that other brokers pass on.
-So there is always room for another one. A body that finds no room waits a moment, and its sender is
-then told to come back.
+Bytes count when they have arrived, not when they are announced. An address may hold three quarters
+of the limit, and a known principal half, including its calls that other brokers forward. So there
+is always room for other clients. A body that finds no room waits a moment, and then its sender is
+asked to come back.
 
-While more than half is taken, bodies that come slowly lose their places, the slowest first: the
-more is taken, the faster a body has to come to keep what it holds (`pace_least`).
+While more than half is taken, slow bodies lose their places, the slowest first: the more is taken,
+the faster a body must arrive to keep its place (`pace_least`).
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from octavo.broker.errors import Overloaded
 from octavo.security.principal import ANONYMOUS, Identity
 
 ROOM_WAIT_S = 2.0
-"""How long a body waits for room before its sender is told to come back."""
+"""How long a body waits for room before its sender is asked to come back."""
 PACE_FULL_BYTES_S = 64 * 1024
-"""So fast a body has to come when all room is taken; not at all when half of it is."""
+"""The speed that a body needs when all room is taken; when half is taken, none is needed."""
 
 
 def share_of(identity: Identity) -> str:
-    """The principal whose share a call's bytes count in; empty where nobody has proved it."""
+    """Return the principal whose share a call's bytes count in; empty for anonymous callers."""
     return "" if identity.name == ANONYMOUS.name else identity.name
 
 
 def pace_least(held: int, bytes_max: int) -> float:
-    """How many bytes a second a body has to bring to keep its place; 0: it may take its time."""
+    """Return the bytes per second that a body must bring to keep its place; 0: no minimum."""
     half = bytes_max // 2
     return 0.0 if held <= half else PACE_FULL_BYTES_S * (held - half) / (bytes_max - half)
 
 
 class HeldBytes:
-    """The count of one broker."""
+    """Count the bytes that this broker holds."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -50,7 +50,7 @@ class HeldBytes:
         self._by_peer: Counter[str] = Counter()
         self._by_principal: Counter[str] = Counter()
         self.quota_of: Callable[[str], int | None] = lambda _: None
-        """How many bytes a principal may have by its quota."""
+        """Returns how many bytes a principal's quota allows; None: no quota."""
         self._waiting: dict[asyncio.Future[None], None] = {}  # a dict keeps their order
 
     def describe(self) -> dict[str, int]:
@@ -64,52 +64,52 @@ class HeldBytes:
 
     @property
     def total(self) -> int:
-        """Bytes in memory now."""
+        """The bytes in memory now."""
         return self._held
 
     @property
     def pressed(self) -> bool:
-        """Whether who does not use its place should lose it."""
+        """Whether memory is scarce, so that idle bodies should lose their places."""
         return self._held > self._bytes_max // 2
 
     @property
     def pace_least(self) -> float:
-        """How many bytes a second a body has to bring now to keep its place."""
+        """The bytes per second that a body must bring now to keep its place."""
         return pace_least(self._held, self._bytes_max)
 
     async def take(self, peer: str, size: int, principal: str = "") -> None:
-        """Count `size` more bytes; waits a moment for room. Raises `Overloaded`.
+        """Count `size` more bytes; wait a moment for room. Raises `Overloaded`.
 
-        `principal`: whose they are; empty where no one has proved who they are.
+        `principal`: whose bytes they are; empty for anonymous callers.
         """
         if not self.try_take(peer, size, principal):
             await self._wait_for_room(peer, size, principal)
             self._count(peer, size, principal)
 
     def try_take(self, peer: str, size: int, principal: str = "") -> bool:
-        """The same without a wait: whether there was room."""
+        """Count the bytes if there is room, without waiting; return whether there was."""
         if not self._has_room(peer, size, principal):
             return False
         self._count(peer, size, principal)
         return True
 
     def part(self, size: int) -> int:
-        """No more than a part of the bound, so that there is room for it at all."""
+        """Return `size`, or the largest part that always finds room if that is less."""
         return min(size, self._bytes_max // 8)
 
     def has_room_to_send(self, size: int) -> bool:
-        """Whether so much more may go out: half of the bound is for bodies alone."""
+        """Whether these bytes may be sent: half of the limit is reserved for bodies."""
         return (
             self._going_out + size <= self._bytes_max // 2 and self._held + size <= self._bytes_max
         )
 
     async def room_to_send(self, size: int) -> None:
-        """Wait until they may."""
+        """Wait until these bytes may be sent."""
         while not self.has_room_to_send(size):
             await self._given_back()
 
     def count_going_out(self, peer: str, size: int) -> None:
-        """Count what is to be sent, also where there is no room; below 0: no more."""
+        """Count bytes that will be sent, even without room; a negative `size` counts fewer."""
         self._going_out += size
         if size > 0:
             self._count(peer, size)
@@ -117,8 +117,9 @@ class HeldBytes:
             self.give_back(peer, -size)
 
     def check_answer(self, peer: str, size: int) -> None:
-        """Whether an answer of `size` bytes may go out. It is there already, so nothing waits; one
-        is always possible. Raises `Overloaded`.
+        """Check that an answer of `size` bytes may be sent; never waits. Raises `Overloaded`.
+
+        The answer is in memory already. One answer at a time is always allowed.
         """
         peer_max = self._bytes_max // 2 - self._bytes_max // 8
         if self._going_out and not (
@@ -132,7 +133,7 @@ class HeldBytes:
             )
 
     def give_back(self, peer: str, size: int, principal: str = "") -> None:
-        """These bytes are free again."""
+        """Stop counting these bytes, and wake calls that wait for room."""
         self._held -= size
         assert self._held >= 0
         _less(self._by_peer, peer, size)

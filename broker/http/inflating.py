@@ -1,7 +1,7 @@
-"""Bodies with a Content-Encoding, unpacked in bounded steps and held to their end. Pure.
+"""Decompress bodies with a Content-Encoding, in bounded steps and to their end. Pure.
 
-A body that breaks off in the middle of its encoding is an error and never a shorter message. One
-that grows without measure is refused: what is cheap to send must not be dear to receive.
+A body that breaks off within its encoding is an error, not a shorter message. A body that grows too
+much is refused: a body that is cheap to send must not be expensive to receive.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from octavo.broker.http.problems import Problem
 
 ENCODINGS = frozenset(("gzip", "x-gzip", "deflate"))
 PIECE_BYTES = 256 * 1024
-"""What is unpacked in one step: a millisecond or less."""
+"""Bytes decompressed in one step: a millisecond or less."""
 GROWTH_MAX = 100
-"""Times its packed size; logs and JSON grow by 10 to 40. A few bytes may grow by 1,000 …"""
+"""How many times its size a body may grow; logs and JSON grow by 10 to 40. Short bodies may grow by
+1,000 …"""
 GROWTH_FREE_BYTES = 1024 * 1024
-"""… and up to this size anything may."""
+"""… and every body may grow to this size."""
 MEMBERS_FREE = 64
-"""Of gzip, one behind the other. Tools that pack in parallel make one of 64 kB or more …"""
+"""How many gzip members any body may have. Parallel tools make one per 64 kB or more …"""
 MEMBER_BYTES_MIN = 1024
-"""… so of a longer body each may have this many packed bytes, on average. A member of nothing has
-20: 4 MB of them took 11 s to go through."""
+"""… and a longer body may have one for each of this many compressed bytes. An empty member has 20
+bytes, and 4 MB of them took 11 s to decompress."""
 _GZIP_BITS = 31
 _ZLIB_BITS = 15
 _RAW_BITS = -15
@@ -30,7 +31,7 @@ _DEFLATE_METHOD = 8
 
 
 class Inflater:
-    """Unpacks one body: `feed` it as it comes, then `finish`. Both raise a `Problem`."""
+    """Decompress a body: `feed` it as it arrives, then `finish`. Both raise a `Problem`."""
 
     def __init__(self, encoding: str) -> None:
         assert encoding in ENCODINGS
@@ -41,7 +42,7 @@ class Inflater:
         self._members = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """What `data` unpacks to, in pieces of at most `PIECE_BYTES`."""
+        """Yield the decompressed data in pieces of at most `PIECE_BYTES`."""
         self._fed += len(data)
         while data:
             if self._unpacker is None or self._unpacker.eof:  # gzip: one member may follow another
@@ -71,14 +72,14 @@ class Inflater:
                 yield piece
 
     def finish(self) -> None:
-        """All of the body was fed. Raises a 400 when its encoding goes on."""
+        """Check that the encoding is complete after the last `feed`. Raises a 400."""
         if self._unpacker is not None and not self._unpacker.eof:
             raise self._broken(f"it breaks off after {self._fed} bytes")
 
     def _new_unpacker(self, first: int) -> zlib._Decompress:
         if self._encoding != "deflate":
             return zlib.decompressobj(_GZIP_BITS)
-        # HTTP's deflate is zlib's format; some send the bare one.
+        # HTTP's deflate is zlib's format, but some clients send the raw format.
         return zlib.decompressobj(_ZLIB_BITS if first & 15 == _DEFLATE_METHOD else _RAW_BITS)
 
     def _broken(self, why: str) -> Problem:

@@ -1,16 +1,16 @@
-"""How much work it is to read some JSON, before it is read: by its parts, not its bytes. Pure.
+"""Estimate the work of reading JSON before it is read: by its parts, not its bytes. Pure.
 
-A decoder takes a nanosecond for a character of text and a hundred for an empty list, and it holds
-the loop until it is done. So the marks that begin or divide parts are counted first, those inside
-of text as well: to leave them out would cost more than to read it all.
+A decoder needs a nanosecond for a character of text and a hundred for an empty list, and it blocks
+the loop until it is done. So the marks that begin or divide parts are counted first. Marks inside
+text count as well: leaving them out would cost more than reading it all.
 """
 
 from __future__ import annotations
 
 MESSAGE_PARTS_MAX = 500_000
-"""Parts in one message of JSON: reading them takes about 25 ms."""
+"""Limit of parts in a message of JSON: reading them takes about 25 ms."""
 BODY_PARTS_MAX = 300_000
-"""Parts in a body with several messages, which are only told apart at first."""
+"""Limit of parts in a body with several messages, which are first only separated."""
 _MARKS = (b",", b"[", b"{")
 
 

@@ -1,20 +1,20 @@
 """Follow a client's WebSocket frames from head to head: each must be masked (RFC 6455, 5.1). Pure.
 
-A page can choose the bytes of a frame. The mask keeps it from choosing what goes over the wire,
-which a proxy on the way might take for a request of its own. So a server fails a connection whose
-client does not mask, and aiohttp does not look.
+A page can choose the bytes of a frame. The mask keeps it from choosing the bytes on the wire, which
+a proxy on the way might take for a separate request. So a server must fail a connection whose
+client does not mask, and aiohttp does not check that.
 
-Nor does aiohttp bound how many frames it works on at once: a chunk of 256 KiB holds 40,000 pings.
-So frames go on in steps, and a message comes in a bounded number of fragments.
+aiohttp also handles any number of frames at once: a chunk of 256 KiB can hold 40,000 pings. So
+frames are passed on in steps, and a message may have a limited number of fragments.
 """
 
 from __future__ import annotations
 
 REFUSED_HEAD = b"\xf0\x80"
-"""A head that every reader refuses: its reserved bits are set."""
+"""A frame head that every reader refuses: its reserved bits are set."""
 FRAMES_A_STEP = 100
 FRAGMENTS_MAX = 1_000
-"""Fragments of a message, empty ones included. A message has at most 1 MiB."""
+"""Limit of a message's fragments; empty fragments count. A message has at most 1 MiB."""
 _MASK = 0x80
 _OP = 0x0F
 _DATA_OP_MAX = 2
@@ -22,23 +22,27 @@ _LENGTH_BYTES = {126: 2, 127: 8}
 
 
 class Masks:
-    """`feed` gives what may be read on; after `failed` nothing may. While `held` is not empty,
-    `feed` is called again, without more, in a later turn of the loop."""
+    """Check that a client's frames are masked. `feed` returns bytes to read; after `failed`, none.
+
+    While `held` is not empty, call `feed` again, without more data, in a later turn of the loop.
+    """
 
     def __init__(self) -> None:
         self.failed = False
         self.held = b""
-        """Bytes that came behind the frames of this step."""
+        """Bytes that follow the frames of this step."""
         self._fragments = 0
-        """Fragments of the current message that have come."""
+        """How many fragments of the current message have come."""
         self._head = b""
         """The part of the next frame's head that has come."""
         self._left = 0
-        """Bytes of the current payload that are still to come."""
+        """Bytes of the current payload that are still missing."""
 
     def feed(self, data: bytes) -> bytes:
-        """Return the bytes of a step's masked frames; hold back an unmasked one, or one fragment
-        too many, and all that follows."""
+        """Return the bytes of a step's masked frames.
+
+        An unmasked frame, a fragment beyond the limit, and all that follows are held back.
+        """
         if self.failed:
             return b""
         data, self._head, self.held = self._head + self.held + data, b"", b""
@@ -66,14 +70,14 @@ class Masks:
         return data
 
     def _counts(self, first: int) -> bool:
-        """Count the frame of a head's first byte; False for one fragment too many."""
+        """Count the frame with this first byte; False for a fragment beyond the limit."""
         if first & _OP <= _DATA_OP_MAX:
             self._fragments = self._fragments + 1 if not first & _OP else 1
         return self._fragments <= FRAGMENTS_MAX
 
 
 def _head_bytes(data: bytes, at: int) -> int:
-    """How long the head at `at` is, as far as that is known; −1 when it has no mask."""
+    """Return the length of the head at `at`, as far as known; −1 when it has no mask."""
     if len(data) - at < 2:
         return 2
     second = data[at + 1]

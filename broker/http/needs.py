@@ -1,17 +1,17 @@
-"""What a call needs of its caller: operations on resources that its path names. Pure.
+"""The rights that a call needs: operations on resources that its path names. Pure.
 
-Every route says it (`Route.needs`), and gate.py asks the policy before anything else is done:
+Every route states them (`Route.needs`), and gate.py checks them before any work is done:
 
-    PRODUCE_TO_TOPIC   produce on the topic of the path
-    OPEN               anybody, without a word of who they are: health, the API's description
+    of_topic(PRODUCE)  `produce` on the topic of the path
+    OPEN               no identity is needed: health, the API's description
     INNER              other brokers, by their proof
-    …and_in_body       the handler asks for more, of topics that only the body names
+    in_body            the handler checks more, for topics that only the body names
 
-To consume one needs `consume` on the subscription and on its topic, as Kafka asks for READ on group
-and topic: who may use a subscription's name gets no topic by it, and who may read a topic does not
-move other people's cursors. Making a subscription gives its messages away, so it needs `consume` on
-the topic besides `create`. What a ledger holds may be of any topic: entries are the cluster's
-administrator's.
+Consuming needs `consume` on the subscription and on its topic, as Kafka needs READ on group and
+topic: the right to a subscription's name does not give access to a topic, and a reader of a topic
+cannot move other clients' cursors. Creating a subscription gives access to messages, so it needs
+`consume` on the topic besides `create`. A ledger may hold entries of any topic, so its entries need
+the cluster's administrator.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from octavo.broker.types import checked_name
 from octavo.security.rules import Kind, Operation, Resource
 
 _WORDS = {"bulk_load": "bulk load"}
-"""What the variables of a path are called, where it is not their name."""
+"""Names of the path's variables in errors, where they differ."""
 
 
 class Right(NamedTuple):
@@ -34,17 +34,16 @@ class Right(NamedTuple):
     names: tuple[str, ...] = ()
     """Variables of the path, in their order in the resource's name."""
     some: bool = False
-    """It need not be all that the path names: something below it will do, of which lists show as
-    much as their reader may see."""
+    """A right on any resource below is enough; lists show only what the caller may see."""
     instead: Right | None = None
-    """One that is as good."""
+    """Another right that is enough instead."""
 
     def __str__(self) -> str:
         names = [f"{{{name}}}" for name in self.names] + (["…"] if self.some else [])
         return f"{self.operation} {Resource(self.kind, '/'.join(names))}"
 
     def resource(self, variables: Mapping[str, str]) -> Resource:
-        """The one that this path names; of `some`, how their names begin. Raises `InvalidName`."""
+        """Return the resource of the path, or its beginning for `some`. Raises `InvalidName`."""
         named = [checked_name(_WORDS.get(one, one), variables[one]) for one in self.names]
         if self.some:
             named.append("")
@@ -52,15 +51,15 @@ class Right(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """All that a call needs."""
+    """All rights that a call needs."""
 
     rights: tuple[Right, ...] = ()
     is_open: bool = False
-    """Nobody is asked who they are."""
+    """Whether no identity is needed."""
     is_inner: bool = False
-    """Of brokers only."""
+    """Whether only brokers may call."""
     in_body: bool = False
-    """The handler asks for the topics that the body names, before it does anything."""
+    """Whether the handler checks rights on topics that the body names, before it does any work."""
 
 
 OPEN = Needs(is_open=True)
@@ -73,27 +72,27 @@ _SOME_TOPIC = Right(Operation.DESCRIBE, Kind.TOPIC, ("namespace",), some=True)
 
 
 def of_topic(operation: Operation) -> Needs:
-    """That operation on the topic in the path."""
+    """Need that operation on the topic in the path."""
     return Needs((Right(operation, Kind.TOPIC, _TOPIC),))
 
 
 def of_namespace(operation: Operation) -> Needs:
-    """That operation on the namespace in the path."""
+    """Need that operation on the namespace in the path."""
     return Needs((Right(operation, Kind.NAMESPACE, ("namespace",)),))
 
 
 def of_cluster(operation: Operation) -> Needs:
-    """That operation on the cluster."""
+    """Need that operation on the cluster."""
     return Needs((Right(operation, Kind.CLUSTER),))
 
 
 def of_subscription(operation: Operation) -> Needs:
-    """That operation on the subscription in the path, and `consume` on its topic."""
+    """Need that operation on the subscription in the path, and `consume` on its topic."""
     return Needs((Right(operation, Kind.SUBSCRIPTION, _SUBSCRIPTION), _CONSUME_TOPIC))
 
 
 def of_bulk_load(operation: Operation, *, in_body: bool = False) -> Needs:
-    """That operation on the bulk load in the path; with `in_body` also on the body's topics."""
+    """Need that operation on the bulk load in the path; with `in_body`, `produce` on the topics."""
     return Needs((Right(operation, Kind.TRANSACTION, ("bulk_load",)),), in_body=in_body)
 
 
@@ -103,18 +102,18 @@ UNLOAD = Needs(
 
 
 def of_schemas(operation: Operation) -> Needs:
-    """That operation on the topic that has the name of the subject in the path."""
+    """Need that operation on the topic named like the subject in the path."""
     return Needs((Right(operation, Kind.TOPIC, ("namespace", "schema_subject")),))
 
 
 IN_GROUP = Needs(
     (Right(Operation.CONSUME, Kind.SUBSCRIPTION, ("namespace", "group")),), in_body=True
 )
-"""To be a member of a consumer group: `consume` on the group, which is a subscription of several
-topics, and on each topic that the body names, and its subscription; of a pattern's topics a member
-gets those that it may consume."""
+"""A member needs `consume` on the group, which is a subscription of several topics, and on each
+topic that the body names and its subscription. If the body has a pattern, the member gets only
+topics that it may consume."""
 FORK_TOPIC = Needs((_CONSUME_TOPIC,), in_body=True)
-"""Besides `create` of the topic that the body names, as for any topic that is made."""
+"""The topic that the body names also needs `create`, like any new topic."""
 SEE_SUBSCRIPTION = Needs((Right(Operation.DESCRIBE, Kind.SUBSCRIPTION, _SUBSCRIPTION),))
 CREATE_TOPIC = Needs(
     (

@@ -49,7 +49,7 @@ _REASONS = {
 
 
 _RECORDS = 200
-"""What sending 300 kB takes, in messages worked on: a hundred that ask at once take turns."""
+"""Cost of sending 300 kB, in messages of work, so that a hundred callers at once take turns."""
 
 
 async def openapi(call: Call) -> web.StreamResponse:
@@ -59,7 +59,7 @@ async def openapi(call: Call) -> web.StreamResponse:
 
 
 class _Kept:
-    """The document as it is sent: made once, and the same bytes for all who read it slowly."""
+    """The encoded document: made once, and shared by all requests that send it."""
 
     def __init__(self) -> None:
         self._routes: tuple[Route, ...] = ()
@@ -75,7 +75,7 @@ _kept = _Kept()
 
 
 def document(routes: Iterable[Route]) -> dict[str, Any]:
-    """The whole document."""
+    """Return the whole document."""
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
@@ -137,7 +137,7 @@ def _operation(route: Route) -> dict[str, Any]:
 
 
 def _needs(needs: Needs) -> list[str]:
-    """In the words of `octavo acl`: all of these."""
+    """Return all needed rights, in the words of `octavo acl`."""
     if needs.is_inner:
         return ["a broker of the cluster"]
     found = [

@@ -1,8 +1,8 @@
-"""Operations between brokers, on the HTTP side: the connection's beginning, and the rules.
+"""The HTTP side of operations between brokers: how a connection begins, and the rules.
 
-`Door` takes a connection over from HTTP after its upgrade (broker/operations/upgrade.py). The
-rules of rights, quotas and rates are still kept by HTTP: an operation of another broker's caller
-goes by the same ones as a request to this broker.
+`Door` takes a connection over from HTTP after its upgrade (broker/operations/upgrade.py). HTTP
+still keeps the rules of rights, quotas and rates: an operation of another broker's caller obeys the
+same rules as a request to this broker.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def new_remote(
     tls: Certificates | None,
     count: Callable[[], object],
 ) -> Remote:
-    """The connections of a broker to all others."""
+    """Make the connections of a broker to all others."""
 
     def enter(headers: MutableMapping[str, str], target: str) -> None:
         proof.enter(headers, broker_id, target, "GET", PATH, own)
@@ -137,13 +137,13 @@ class HttpRules:
 
 
 def _size_of(messages: list[Delivery]) -> int:
-    """Bytes of keys, values and headers."""
+    """Return the bytes of keys, values and headers."""
     records = (one.record for one in messages)
     return sum(record_bytes(one.key, one.value, one.headers) for one in records)
 
 
 class _Switched(web.StreamResponse):
-    """The answer to a request whose connection is no longer HTTP: all of it is out."""
+    """The answer to a request whose connection is no longer HTTP: it was sent already."""
 
     @property
     def prepared(self) -> bool:
@@ -158,18 +158,18 @@ class _Switched(web.StreamResponse):
 
 
 class _Accepted(AnsweringLink):
-    """The end that answers, on a connection that aiohttp has accepted."""
+    """The answering side, on a connection that aiohttp has accepted."""
 
     http: asyncio.Protocol
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection has ended: HTTP counts it no more."""
+        """Tell HTTP, too, that the connection has ended."""
         super().connection_lost(exc)
         self.http.connection_lost(exc)
 
 
 class Door:
-    """Where other brokers open their connections to this one."""
+    """Accept the connections that other brokers open to this broker."""
 
     def __init__(self, call_key: bytes, draw_nonce: Callable[[], str]) -> None:
         self._call_key = call_key
@@ -201,7 +201,7 @@ class Door:
         transport.write(answer_head(nonce))
         transport.set_protocol(link)
         link.connection_made(transport)
-        services.in_hand.leave()  # it is no request any more; its operations are counted one by one
+        services.in_hand.leave()  # the operations are counted one by one from here
         try:
             await link.closed
         finally:

@@ -1,8 +1,7 @@
 """The cluster as this broker last saw it: bookies and topics, kept in memory by watches.
 
-Whoever is woken at night asks for it first, and a metadata store that is dead must not keep the
-answer back. So it is given within `ANSWER_WITHIN_S`: what memory holds, and since when that may be
-out of date.
+An operator asks for this first in an emergency, so a dead metadata store must not delay the answer.
+It comes within `ANSWER_WITHIN_S`: the state in memory, and since when it may be out of date.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ from octavo.metadata.topics import NAMESPACES_ROOT, TOPICS_ROOT
 
 Value = TypeVar("Value")
 ANSWER_WITHIN_S = 0.08
-"""A store that is well answers within milliseconds; who asks for the overview waits for 100."""
+"""A healthy store answers within milliseconds; a caller of the overview waits at most 100 ms."""
 OUT_OF_REACH_WAIT_S = 0.5
-"""So long a call that needs the store waits for it once it is known to be out of reach."""
+"""A call that needs the store waits this long, once the store is known to be unreachable."""
 
 
 class Down(NamedTuple):
-    """A bookie of the cluster that is not registered: its cookie is there, or it was seen."""
+    """A bookie that is not registered, but has a cookie or was seen before."""
 
     bookie_id: str
     info: BookieInfo | None
     """Its last registration that this broker saw; None: it saw none."""
     since_ms: int
-    """Wall clock, when this broker first found it missing."""
+    """When this broker first found it missing, by the wall clock."""
 
 
 class _Bookies(NamedTuple):
@@ -49,22 +48,22 @@ class _Bookies(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What is known."""
+    """The known state of the cluster."""
 
     bookies: dict[str, BookieInfo] | None
-    """Those that are registered; None: not read since this broker started."""
+    """The registered bookies; None: not read since this broker started."""
     down: list[Down] | None
-    """The others, by id; None likewise."""
+    """The other bookies, by id; None: not read since this broker started."""
     topics: list[str] | None
     """`namespace/topic`, sorted."""
     stale: list[str]
     """Which of `bookies`, `brokers` and `topics` may be out of date."""
     stale_since_ms: int
-    """Wall clock; 0 when nothing is stale."""
+    """Since when it may be, by the wall clock; 0 when nothing is stale."""
 
 
 class Overview:
-    """Of one broker."""
+    """Keep the overview at this broker."""
 
     def __init__(
         self,
@@ -87,7 +86,7 @@ class Overview:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Watch, and begin to read: the store may be gone when somebody asks."""
+        """Begin to watch and to read at once, since the store may be gone when a caller asks."""
         self._bookies = WatchedRecord(self._read_bookies, self._spawn)
         self._topics = WatchedRecord(self._read_topics, self._spawn)
         self._store.on_session(lambda _: self._note_contact())
@@ -100,7 +99,7 @@ class Overview:
             self._spawn(self._soon(one))
 
     async def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         for watch in self._watches:
             watch.cancel()
         tasks = tuple(self._tasks)
@@ -110,12 +109,12 @@ class Overview:
 
     @property
     def out_of_reach_since_ms(self) -> int:
-        """Since when the metadata store is out of reach, by the wall clock; 0 when it is not."""
+        """Since when the metadata store is unreachable, by the wall clock; 0 if reachable."""
         self._note_contact()
         return self._lost_ms
 
     async def look(self) -> Seen:
-        """What is known, as new as it can be had in time."""
+        """Return the known state, as new as can be had in time."""
         await asyncio.gather(self._soon(self._bookies), self._soon(self._topics))
         since_ms = self.out_of_reach_since_ms
         if since_ms:
@@ -129,11 +128,11 @@ class Overview:
         return Seen(registered, down, self._topics.last, stale, since_ms)
 
     async def bookies_of_the_cluster(self) -> set[str]:
-        """The ids of all bookies, those that are down included. Asks the store."""
+        """Read the ids of all bookies from the store, with bookies that are down."""
         return await self._registry.known()
 
     async def prompt(self, asked: Awaitable[Value]) -> Value:
-        """The answer of the store. Raises `MetadataUnavailable` soon when it is out of reach."""
+        """Await the store's answer. Raises `MetadataUnavailable` soon when it is unreachable."""
         since_ms = self.out_of_reach_since_ms
         if not since_ms:
             return await asked

@@ -1,4 +1,4 @@
-"""Pages of messages for those who follow a partition: fetched once, written once for each kind."""
+"""Pages of messages for readers that follow a partition: fetched once, written once per format."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from octavo.security.principal import Identity
 
 EVENTS = "text/event-stream"
 Place = tuple[PartitionName, str, int, bool, Identity]
-"""Partition, incarnation of its topic, offset, whether batches are wanted as stored, and for whom:
-the owner may refuse one reader what it gives another."""
+"""Partition, incarnation of its topic, offset, whether batches are wanted as stored, and the
+reader: the owner may refuse one reader what it gives to another."""
 
 
 class Page:
-    """Messages that follow each other, or the batches in which they are stored.
+    """Consecutive messages, or the batches in which they are stored.
 
-    `next_offset` follows the last one; `owner_url` is who served the partition. `append_time`: what
-    the batches' append times are read by, "" when they have none. `entries`: ledger and entry of
-    each batch, none where a broker of before did not tell them.
+    `next_offset` follows the last message; `owner_url` is the broker that served them.
+    `append_time`: how to read the batches' append times, "" when they have none. `entries`: ledger
+    and entry of each batch; empty if an older broker did not send them.
     """
 
     __slots__ = (
@@ -50,12 +50,12 @@ class Page:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing came."""
+        """Whether the page has no messages."""
         return not self.messages and not self.batches
 
     @property
     def placed(self) -> bytes:
-        """The batches, each behind its ledger and its entry; made once for all readers."""
+        """The batches, each after its ledger and its entry; made once for all readers."""
         if not self._placed:
             parts: list[bytes] = []
             start = 0
@@ -67,7 +67,7 @@ class Page:
         return self._placed
 
     def written(self, kind: str) -> bytes:
-        """The bytes for a reader of this kind; made once for all of them."""
+        """Return the bytes in this format; made once for all readers."""
         if self.batches:
             return self.batches
         found = self._written.get(kind)
@@ -91,7 +91,7 @@ class Page:
 
 
 class Pages:
-    """The pages that are being fetched for all streams of a broker, each once."""
+    """Fetch pages for all streams of a broker, each page once at a time."""
 
     def __init__(self) -> None:
         self._fetching: dict[Place, asyncio.Task[Page]] = {}
@@ -101,7 +101,7 @@ class Pages:
         return {"fetching": len(self._fetching)}
 
     async def at(self, place: Place, fetch: Callable[[], Awaitable[Page]]) -> Page:
-        """The page at (partition, incarnation, offset): what `fetch` gives, or who came before."""
+        """Return the page at this place, by `fetch` or by a fetch that is under way."""
         task = self._fetching.get(place)
         if task is None:
             task = asyncio.ensure_future(fetch())
@@ -112,4 +112,4 @@ class Pages:
     def _over(self, place: Place, task: asyncio.Task[Page]) -> None:
         del self._fetching[place]
         if not task.cancelled():
-            task.exception()  # those who wait for it have it; perhaps all of them have left
+            task.exception()  # marks the error as seen: all readers may have left

@@ -1,10 +1,10 @@
-"""Errors as RFC 9457 `application/problem+json`: the one table from exception to status code.
+"""Answer errors as RFC 9457 `application/problem+json`, by a table of exceptions and statuses.
 
-Every answer outside 2xx and 3xx leaves through here. A problem has the standard members (`type`,
-`title`, `status`, `detail`, `instance`) and two of ours: `code`, a stable word for programs, and
-`retryable`, whether the very same call may succeed later. `detail` names the cause and what would
-help. An exception that no row knows is a mistake of ours: 500, its trace goes to the log and never
-to the caller.
+Every answer outside 2xx and 3xx is made here. A problem has the standard members (`type`, `title`,
+`status`, `detail`, `instance`) and two more: `code`, a stable word for programs, and `retryable`,
+whether the same call may succeed later. `detail` names the cause and what would help. An exception
+that is not in the table is a bug: the answer is a 500, and its trace goes to the log, not to the
+caller.
 """
 
 from __future__ import annotations
@@ -33,18 +33,15 @@ from octavo.security.rules import InvalidRule
 
 PROBLEM_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
-"""What a caller is asked to wait after a 429 or 503: take-overs end within about a second."""
+"""Seconds a caller should wait after a 429 or 503: take-overs end within about a second."""
 WAYS_TO_PROVE = 'Bearer realm="octavo", Basic realm="octavo", charset="UTF-8"'
-"""How a caller may say who they are, besides by a certificate."""
+"""Ways to prove an identity, besides a certificate."""
 
 log = structlog.get_logger()
 
 
 class Problem(OctavoError):
-    """An answer that is an error, thought out where it was found.
-
-    `extra` holds further members of the body (`earliest_offset`, `line`, `stored`, …).
-    """
+    """An error answer, raised where the error is found."""
 
     name = "problem"
 
@@ -82,7 +79,7 @@ class Problem(OctavoError):
         return members
 
     def response(self, instance: str | None = None) -> web.Response:
-        """The whole answer. 429 and 503 say when to come back."""
+        """Make the answer. A 429 or 503 says when to come back."""
         answer = web.Response(
             status=self.status,
             body=msgspec.json.encode(self.body(instance)) + b"\n",
@@ -95,12 +92,12 @@ class Problem(OctavoError):
 
 
 def _readable(text: str) -> str:
-    """`text` with bytes of the request that are no UTF-8 spelled out, so that JSON can hold it."""
+    """Return `text` with bytes that are not UTF-8 spelled out, so that JSON can hold it."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 STATUS_OF: dict[type[OctavoError], int] = {
-    # What the caller said
+    # The request is wrong
     broker_errors.InvalidName: 400,
     broker_errors.InvalidMessageId: 400,
     broker_errors.InvalidAckId: 400,
@@ -121,11 +118,11 @@ STATUS_OF: dict[type[OctavoError], int] = {
     ledger_errors.PayloadTooLong: 413,
     batch.InvalidBatch: 422,
     compression.UnsupportedCompression: 422,
-    # Who asks
+    # The caller is not allowed
     LoginsPaused: 429,
     callers.Unauthenticated: 401,
     callers.Forbidden: 403,
-    # What is not there
+    # The resource does not exist
     broker_errors.NamespaceNotFound: 404,
     broker_errors.TopicNotFound: 404,
     broker_errors.PartitionNotFound: 404,
@@ -142,7 +139,7 @@ STATUS_OF: dict[type[OctavoError], int] = {
     codes.NoSuchEntry: 404,
     ledger_errors.LedgerNotFound: 404,
     ledger_errors.BeyondLastConfirmed: 404,
-    # What stands against it
+    # The request conflicts with the present state
     broker_errors.NamespaceNotEmpty: 409,
     broker_errors.SettingsConflict: 409,
     broker_errors.TopicReplaced: 409,
@@ -185,7 +182,7 @@ STATUS_OF: dict[type[OctavoError], int] = {
     metadata_errors.RecordNotFound: 404,
     metadata_errors.RecordExists: 409,
     metadata_errors.VersionConflict: 409,
-    # What passes
+    # Temporary: the client can retry
     broker_errors.Overloaded: 429,
     broker_errors.TooManyDelayed: 429,
     broker_errors.BacklogQuotaExceeded: 429,
@@ -226,7 +223,7 @@ STATUS_OF: dict[type[OctavoError], int] = {
     ledger_errors.EntryTampered: 503,
     KeyMissing: 503,
     KeySourceUnavailable: 503,
-    # What nobody knows
+    # The outcome is unknown
     broker_errors.PublishOutcomeUnknown: 504,
     broker_errors.AckOutcomeUnknown: 504,
     kinds.OperationOutcomeUnknown: 504,
@@ -235,7 +232,7 @@ STATUS_OF: dict[type[OctavoError], int] = {
 
 
 def problem_of(error: BaseException) -> Problem:
-    """The problem that `error` is for a caller. Logs the trace of one that nobody foresaw."""
+    """Return the problem for an exception. Logs the trace of an unforeseen exception."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, kinds.Refused):
@@ -261,13 +258,13 @@ def problem_of(error: BaseException) -> Problem:
 
 
 def problem_from(refusal: kinds.Refusal) -> Problem:
-    """The problem that another broker's caller gets."""
+    """Convert a refusal back to a problem, for the caller of the first broker."""
     status, code, detail, retryable, headers, extra = msgspec.structs.astuple(refusal)
     return Problem(status, code, detail, retryable=retryable, headers=headers, extra=extra)
 
 
 def refusal_of(error: BaseException) -> kinds.Refusal:
-    """The same problem on its way to another broker."""
+    """Return the problem of an exception in the form that another broker understands."""
     problem = problem_of(error)
     extra = msgspec.to_builtins(problem.extra)
     return kinds.Refusal(

@@ -13,7 +13,7 @@ Value = TypeVar("Value")
 
 
 class Measured(Generic[Value]):
-    """Await it in place of `work`."""
+    """Measure an awaitable: await this in place of `work`."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Measured(Generic[Value]):
         self._spent = spent
 
     def __await__(self) -> Generator[Any, Any, Value]:
-        """As `work` does."""
+        """Run `work` step by step, and report the processor time of each step."""
         steps = self._work.__await__()
         given: Any = None
         thrown: BaseException | None = None
@@ -43,5 +43,5 @@ class Measured(Generic[Value]):
             given, thrown = None, None
             try:
                 given = yield waits
-            except BaseException as error:  # the work has to hear of it, a cancellation too
+            except BaseException as error:  # pass on errors, and cancellations too
                 thrown = error

@@ -1,10 +1,11 @@
-"""Make a producer id the id of its principal, on a secured cluster. Decision 64.
+"""Make a producer id specific to its principal, on a secured cluster. Decision 64.
 
-Readers of a topic see the producer ids of its batches. Were they stored as they are given, a
-principal that may publish could take the next sequence of another one's producer, whose message is
-then a "repeat" and is lost, or shut it out with a higher epoch. So the owner stores a batch under
-an id that it makes of the principal and the given id, with the brokers' key. Every owner makes the
-same one, so nothing has to be kept, and a take-over changes nothing.
+Readers of a topic see the producer ids of its batches. If they were stored as given, a principal
+that may publish could use the next sequence of another principal's producer, so that the other's
+message is taken for a repeat and lost; or it could shut that producer out with a higher epoch. So
+the owner stores a batch under an id that it derives from the principal and the given id, with the
+brokers' key. Every owner derives the same id, so nothing is stored for this, and a take-over
+changes nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def bound(call: Call, batch: bytes) -> bytes:
 
 
 def bound_for(services: Services, identity: Identity, batch: bytes) -> bytes:
-    """The batch as it is to be stored for its caller: the same, unless it names a producer."""
+    """Return the batch as stored for its caller: unchanged, unless it names a producer."""
     if not services.gate.secured or identity.is_node:
         return batch
     header = read_header(batch)
@@ -32,7 +33,7 @@ def bound_for(services: Services, identity: Identity, batch: bytes) -> bytes:
 
 
 def bound_name(call: Call, name: str) -> str:
-    """The name under which a producer of a durable stream is kept: readers see that, too."""
+    """Return the stored name of a durable stream's producer, which readers see, too."""
     services = call.services
     if not services.gate.secured or call.identity.is_node:
         return name

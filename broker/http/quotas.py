@@ -1,17 +1,18 @@
-"""What quotas cost a call, and what happens to one beyond them: the limits of security/limits.py.
+"""Charge quotas for calls, and refuse or delay calls that exceed them (security/limits.py).
 
     a call            429 `quota-exceeded` with `Retry-After`, before its body is read
     a stream          waits before it sends more; it is not ended
     a connection      its first call gets that 429, and it is closed
-    a topic too many  422 `quota-exceeded`: to wait would not help; so a subscription, or a group
-    processor time    a 429 as well: the work of a call is measured step by step, and paid for by
-                      its principal and its namespace at each broker that works
-    a topic's rates   429 as well: its policies say them (policies/rates.py), its owner counts
+    too many topics   422 `quota-exceeded`, since waiting would not help; the same for
+                      subscriptions and groups
+    processor time    429 as well: the work of a call is measured step by step, and charged to its
+                      principal and its namespace at each broker that works
+    a topic's rates   429 as well: they are policies (policies/rates.py), counted by the owner
 
-The broker that a client speaks to charges the principal: a call with what it announces, the rest
-(an answer's size, the messages) when that is known; so it may leave a debt, which the next call
-waits for. The partition's owner charges the namespace, with what is stored and what is read there.
-Calls between brokers are no principal's. Where no quota is set nothing of this is looked at.
+The broker that a client speaks to charges the principal: first with what the call announces, the
+rest (an answer's size, the messages) when it is known. So a call may leave a debt, and the next
+call waits for it. The partition's owner charges the namespace with what is stored and read there.
+Calls between brokers are not charged to a principal. If no quota is set, none of this is computed.
 """
 
 from __future__ import annotations
@@ -51,33 +52,33 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 MESSAGES_HEADER = "octavo-messages"
-"""Between brokers: how many messages an answer has, or were stored."""
+"""Header between brokers: how many messages an answer has, or were stored."""
 QUOTA_EXCEEDED = "quota-exceeded"
 _STREAMED = "application/x-ndjson"
-"""A body that has no bound as a whole: charged as it comes."""
+"""A content type whose bodies have no length limit: charged as they arrive."""
 _BRINGS = (Charge.PUBLISHES, Charge.UPLOADS)
 _SILENT = TopicSettings()
 
 
 class SlowedBy(NamedTuple):
-    """Rates of a topic that are exceeded, in words."""
+    """The exceeded rates of a topic, in words."""
 
     into: tuple[str, ...]
     out_of: tuple[str, ...]
 
 
 class Counted(Protocol):
-    """A connection, which says when it ends."""
+    """A connection that tells when it ends."""
 
     counted_as: str
-    """The principal whose connections it is counted among; empty before its first call."""
+    """The principal that its place is counted for; empty before its first call."""
 
     def when_lost(self, call: Callable[[], None]) -> None:
-        """Have this called when it ends."""
+        """Call this when the connection ends."""
 
 
 class HttpQuotas:
-    """Of one broker."""
+    """Enforce the quotas of principals and namespaces at this broker."""
 
     def __init__(
         self, store: MetadataStore, broker: Broker, config: HttpConfig, metrics: Metrics
@@ -99,7 +100,7 @@ class HttpQuotas:
         await self._followed.start()
 
     async def close(self) -> None:
-        """Follow them no more. May be called twice."""
+        """Stop following the quotas. May be called twice."""
         await self._followed.close()
 
     def _use(self, quotas: Quotas) -> None:
@@ -109,14 +110,14 @@ class HttpQuotas:
     # ---- the principal's, where the call comes in
 
     def admit(self, call: Call, connection: Counted) -> None:
-        """Charge a call with what is known of it before its body is read. Raises a 429."""
+        """Charge a call with what is known before its body is read. Raises a 429."""
         if not self.on:
             return
         charge = charge_of(call.route.name)
         if charge is Charge.FREE:
             return
         principal = call.identity.name
-        if call.forwarded:  # the broker that was asked first counts all but what it costs here
+        if call.forwarded:  # the first broker counts all other charges
             self.admit_passed_on(call.identity)
             return
         self._count_connection(connection, principal)
@@ -138,14 +139,14 @@ class HttpQuotas:
         self._refuse(found)
 
     def measured(self, call: Call) -> Awaitable[web.StreamResponse]:
-        """The work of a call, whose processor time its principal and its namespace pay."""
+        """Run a call's handler; charge its processor time to the principal and the namespace."""
         work: Awaitable[web.StreamResponse] = call.route.handler(call)
         if not self.on or charge_of(call.route.name) is Charge.FREE:
             return work
         return self.measured_for(call.identity, call.variables.get("namespace", ""), work)
 
     def admit_passed_on(self, identity: Identity) -> None:
-        """Whether this broker may work for a caller of another broker. Raises a 429."""
+        """Check the processor time of a caller of another broker. Raises a 429."""
         if self.on and not identity.is_node:
             self._refuse(self._limits.take(
                 identity.name, requests=None, processor_ms=0, now_s=self.now_s()
@@ -154,7 +155,7 @@ class HttpQuotas:
     async def measured_for(
         self, identity: Identity, namespace: str, work: Awaitable[Value]
     ) -> Value:
-        """Work for a caller, whose processor time the caller and the namespace pay."""
+        """Run `work`, and charge its processor time to the caller and the namespace."""
         if not self.on:
             return await work
         principal = "" if identity.is_node else identity.name
@@ -171,14 +172,17 @@ class HttpQuotas:
     def at_hand(
         self, connection: Counted, principal: str, topic: TopicName, size: int, *, owned: bool
     ) -> Wait | None:
-        """What `admit` and `owned` take, for a message on the short way; None where they have to
-        look themselves. No principal: it is passed on; not owned: it will be."""
+        """Charge a message on the short way; return the wait, or None if the long way must decide.
+
+        Charges what `admit` and `owned` charge. Without a principal, the message was forwarded; if
+        not `owned`, it will be.
+        """
         now_s = self.now_s()
         if self.on and any(
             self._limits.bounds(one, "processor_ms", now_s)
             for one in (principal, f"namespace:{topic.namespace}")
         ):
-            return None  # it is measured on the long way
+            return None  # the long way measures it
         if owned and (found := self._rate(topic, INTO)).wait_s:
             return found
         if not self.on:
@@ -192,16 +196,16 @@ class HttpQuotas:
         return found
 
     def answered(self, call: Call, response: web.StreamResponse) -> None:
-        """Charge what is known now: what the answer has, and how many messages there were."""
+        """Charge what the answer shows: its size, and how many messages there were."""
         if not self.on or call.is_streaming:
             return
-        if call.forwarded:  # the broker that was asked first charges it
+        if call.forwarded:  # the first broker charges it
             if call.messages and not response.prepared:
                 response.headers[MESSAGES_HEADER] = str(call.messages)
             return
         charge, now_s = charge_of(call.route.name), self.now_s()
         if charge in _BRINGS:
-            more = max(0, call.messages - 1)  # one was paid for at the door
+            more = max(0, call.messages - 1)  # one was charged by `admit`
             self._limits.charge(call.identity.name, messages_in=more, now_s=now_s)
         elif charge is Charge.TAKES:
             size = _size_of(response)
@@ -210,19 +214,19 @@ class HttpQuotas:
             )
 
     def paid(self, call: Call, size: int) -> None:
-        """A body is there, which has so many bytes: charge what was not announced of it."""
+        """Charge the length of a body that was read, less what was announced."""
         if self.on and not call.forwarded:
             more = size - (0 if call.unpaid else call.request.content_length or 0)
             self._limits.charge(call.identity.name, bytes_in=max(0, more), now_s=self.now_s())
 
     async def came(self, call: Call, size: int) -> None:
-        """So much of a body came whose length does not count; wait before more is read."""
+        """Charge a piece of a body without announced length; wait until the debt is paid."""
         if self.on and call.unpaid and not call.forwarded:
             self.paid(call, size)
             await self._until_paid(call.identity.name, bytes_in=0, messages_in=0)
 
     async def sent(self, call: Call, size: int, messages: int) -> None:
-        """So much went out in a stream; wait before more is sent."""
+        """Charge a piece of a stream; wait until the debt is paid."""
         if self.on:
             principal, now_s = call.identity.name, self.now_s()
             self._limits.charge(principal, bytes_out=size, messages_out=messages, now_s=now_s)
@@ -230,7 +234,7 @@ class HttpQuotas:
 
     @contextmanager
     def stream(self, call: Call) -> Iterator[None]:
-        """A stream is open for as long as the block lasts. Raises a 429."""
+        """Count an open stream for as long as the block lasts. Raises a 429."""
         principal = call.identity.name
         self._refuse(self._limits.hold(principal, "streams"))
         try:
@@ -239,7 +243,7 @@ class HttpQuotas:
             self._limits.let_go(principal, "streams")
 
     def _count_connection(self, connection: Counted, principal: str) -> None:
-        """A connection is its principal's from the first call on; a proxy's may change hands."""
+        """Count a connection for its present principal; behind a proxy the principal may change."""
         before = connection.counted_as
         if before == principal:
             return
@@ -258,17 +262,17 @@ class HttpQuotas:
     # ---- the namespace's, where the data is
 
     def owned(self, call: Call, namespace: str) -> None:
-        """A call is about to be served by a partition that is open here. Raises a 429."""
+        """Charge a call to the namespace of a partition that is open here. Raises a 429."""
         if not call.is_streaming:
             self.owned_here(namespace)
 
     def owned_here(self, namespace: str) -> None:
-        """The same of an operation that another broker asks for. Raises a 429."""
+        """Charge an operation to the namespace of a partition that is open here. Raises a 429."""
         if self.on and namespace != AUDIT_TOPIC.namespace:
             self._refuse(self._limits.take("", namespace, processor_ms=0, now_s=self.now_s()))
 
     def may_publish(self, topic: TopicName) -> None:
-        """Something is about to be stored in a partition that is open here. Raises a 429."""
+        """Check that messages may be stored in a partition that is open here. Raises a 429."""
         self._refuse(self._rate(topic, INTO))
         if self.on:
             self._refuse(self._limits.take(
@@ -276,7 +280,7 @@ class HttpQuotas:
             ))  # fmt: skip
 
     def may_read(self, topic: TopicName) -> None:
-        """Messages are about to be taken from a partition that is open here. Raises a 429."""
+        """Check that messages may be read from a partition that is open here. Raises a 429."""
         self._refuse(self._rate(topic, OUT_OF))
         if self.on and topic != AUDIT_TOPIC:
             self._refuse(self._limits.take(
@@ -284,7 +288,7 @@ class HttpQuotas:
             ))  # fmt: skip
 
     def stored(self, topic: TopicName, size: int, messages: int) -> None:
-        """So much was stored in a partition of the topic that is open here."""
+        """Charge what was stored in a partition that is open here."""
         self._charge(topic, INTO, size, messages)
         if self.on:
             self._limits.charge(
@@ -294,17 +298,17 @@ class HttpQuotas:
     def given(
         self, topic: TopicName, what: Iterable[StoredBatch] | Iterable[Raw], messages: int
     ) -> None:
-        """This was read from a partition of the topic that is open here."""
+        """Charge what was read from a partition that is open here."""
         if self.counts(topic):
             size = sum(len(one) if isinstance(one, Raw) else len(one.data) for one in what)
             self.gave(topic, size, messages)
 
     def counts(self, topic: TopicName) -> bool:
-        """Whether what is read from the topic is charged to anything."""
+        """Whether reads of the topic are charged to a quota or a rate."""
         return self.on or self._policies(topic) is not None
 
     def gave(self, topic: TopicName, size: int, messages: int) -> None:
-        """The same, of so many bytes."""
+        """Charge bytes and messages that were read from a partition that is open here."""
         if self.counts(topic):
             self._charge(topic, OUT_OF, size, messages)
             self._limits.charge(
@@ -312,12 +316,12 @@ class HttpQuotas:
             )
 
     def _policies(self, topic: TopicName) -> Policies | None:
-        """A topic's, if they say how fast messages go in or out."""
+        """Return the topic's policies if they limit its rates; else None."""
         policies = self._broker.topics.settings_of(topic, _SILENT).policies
         return policies if has_rates(policies) else None
 
     def rates_of(self, topic: TopicName) -> SlowedBy:
-        """By which of its own rates the topic is held back here now, in words."""
+        """Return which of the topic's own rates are exceeded here now, in words."""
         return SlowedBy(*(self._said_of(self._rate(topic, names)) for names in (INTO, OUT_OF)))
 
     @staticmethod
@@ -340,8 +344,10 @@ class HttpQuotas:
             self._rates.charge(str(topic), policies, names, size, messages, self.now_s())
 
     async def check_topics(self, *added: TopicName) -> None:
-        """There may be these topics more. Raises a 422. Of topics made at the same moment by
-        several brokers more may come to be."""
+        """Check that these topics may be added. Raises a 422.
+
+        Several brokers that make topics at the same moment may exceed the quota.
+        """
         if not self.on:
             return
         for namespace in dict.fromkeys(name.namespace for name in added):
@@ -363,7 +369,7 @@ class HttpQuotas:
             )
 
     async def check_subscriptions(self, topic: TopicName, name: str) -> None:
-        """There may be this subscription. Raises a 422. Those of dead letters count."""
+        """Check that this subscription may be added; those for dead letters count. Raises a 422."""
         subject = f"namespace:{topic.namespace}"
         most = self._limits.quotas.of(subject).bound("subscriptions") if self.on else None
         if most is None:
@@ -379,14 +385,14 @@ class HttpQuotas:
         self._check_count(subject, "subscriptions", held)
 
     def check_groups(self, call: Call, namespace: str, groups: Groups) -> None:
-        """The caller may found a group more here. Raises a 422."""
+        """Check that the caller may make another group here. Raises a 422."""
         if self.on:
             founded = groups.founded_by(share_of(call.identity))
             self._check_count(call.identity.name, "groups", founded)
             self._check_count(f"namespace:{namespace}", "groups", groups.of_namespace(namespace))
 
     def memory_of(self, principal: str) -> int | None:
-        """How many bytes of bodies this broker may hold of a principal; None: no quota says."""
+        """Return how many bytes of bodies a principal may hold here; None: no quota."""
         return self._limits.quotas.of(principal).bound("memory") if self.on else None
 
     def _check_count(self, subject: str, what: str, held: int) -> None:
@@ -402,7 +408,7 @@ class HttpQuotas:
     # ---- what comes in whole ledgers
 
     def may_load(self, principal: str, namespaces: Iterable[str]) -> None:
-        """Ledgers are about to be taken into topics of these namespaces. Raises a 429."""
+        """Check that ledgers may be added to topics of these namespaces. Raises a 429."""
         if self.on:
             now_s = self.now_s()
             for one in ("", *namespaces):
@@ -412,7 +418,7 @@ class HttpQuotas:
                 ))  # fmt: skip
 
     def loaded(self, principal: str, namespace: str, size: int, messages: int) -> None:
-        """So much was taken in."""
+        """Charge ledgers that were added."""
         if self.on:
             self._limits.charge(
                 principal, namespace, bytes_in=size, messages_in=messages, now_s=self.now_s()
@@ -421,7 +427,7 @@ class HttpQuotas:
     # ---- beyond them
 
     def problem(self, found: Wait, headers: dict[str, str] | None = None) -> Problem:
-        """The answer to a call that would have to wait; counts it."""
+        """Return the problem for a call that exceeds a quota; count it."""
         self._metrics.quota_exceeded(found.limit)
         if found.limit in ("connections", "streams"):
             said = f"{found.subject} has {found.most} {found.limit} open here, its quota"
@@ -445,7 +451,7 @@ class HttpQuotas:
         messages_out: int | None = None,
         processor_ms: float | None = None,
     ) -> None:
-        """Wait until no debt of what is not None is left."""
+        """Wait until the debts of all given kinds are paid."""
         while True:
             found = self._limits.take(
                 principal,
@@ -483,15 +489,14 @@ def _problem(
 
 
 def wait_of(error: BaseException) -> float:
-    """How many seconds a quota makes a call wait that was refused, here or by another broker; 0
-    where it was refused for something else."""
+    """Return how many seconds a quota makes a refused call wait; 0 for other errors."""
     if isinstance(error, Problem) and error.code == QUOTA_EXCEEDED and error.can_retry:
         return float(error.extra.get("wait_s", 1.0))
     return 0.0
 
 
 def _size_of(response: web.StreamResponse) -> int:
-    """Bytes of the body of an answer."""
+    """Return the size of an answer's body."""
     if isinstance(response, web.Response):
         return len(response.body) if isinstance(response.body, bytes) else 0
     return response.body_length

@@ -1,32 +1,32 @@
-"""Which numbered calls of another broker have been here already. Pure.
+"""Refuse repeats of numbered calls from other brokers. Pure.
 
-A broker numbers its calls to others, ascending, under an id that is its own for one run. They come
-in any order, each once: a window below the highest number that came remembers which have. Below the
-window nothing is known, so what comes there counts as seen. No clock takes part.
+A broker numbers its calls to others in ascending order, under an id that is unique to its run. They
+arrive in any order, each once. A window below the highest number that has arrived remembers which
+have. A number below the window counts as seen. No clock is used.
 
 Bounded: a window of `WINDOW` bits for each of the `RUNS_KEPT` runs that called last. A receiver
-that was started anew knows no run, and takes each call that it never saw once.
+that has restarted knows no run, and accepts each call that it has not seen since.
 """
 
 from __future__ import annotations
 
 WINDOW = 65_536
-"""Numbers. A call is held up by no more than others overtake it: one waits seconds for a
-connection, in which a broker makes some ten thousand calls."""
+"""Size of the window in numbers. A call may be overtaken while it waits for a connection, for
+seconds, and a broker makes about ten thousand calls in that time."""
 RUNS_KEPT = 64
-"""Only brokers of the cluster get here, so these are those that live, and some that did."""
+"""Only brokers of the cluster get here, so these are live brokers, and perhaps former brokers."""
 _ALL = (1 << WINDOW) - 1
 
 
 class Replays:
-    """Of one receiver."""
+    """Remember the calls that a receiver has seen."""
 
     def __init__(self) -> None:
         self._windows: dict[str, tuple[int, int]] = {}
-        """Run → highest number, and which of it and those below came: bit 0 is the highest."""
+        """Run → its highest number, and a bit for each number seen; bit 0 is the highest."""
 
     def is_new(self, run: str, number: int) -> bool:
-        """Whether this call of the run `run` comes for the first time; from now on it has come."""
+        """Whether this call of the run comes for the first time; marks it as seen."""
         highest, came = self._windows.pop(run, (-1, 0))
         back = highest - number
         is_new = back < 0 or (back < WINDOW and not came >> back & 1)

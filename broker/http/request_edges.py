@@ -1,8 +1,8 @@
-"""Where requests begin and end in the bytes of a connection, as far as that is plain. Pure.
+"""Find where plain requests begin and end in the bytes of a connection. Pure.
 
-Told from the head alone and only where it cannot be doubted: one `Content-Length`, or none, and no
-other framing. A connection that leaves that ground is not followed any further; the parser, which
-gets all bytes either way, decides what they are.
+This is read from the head alone, and only in clear cases: one `Content-Length` or none, and no
+other framing. After an unclear request, a connection is not followed any further. The parser gets
+all bytes in either case, and decides what they are.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 
 HEAD_BYTES_KEPT = 2048
-"""A longer head is not one that is sent again and again."""
+"""A longer head is unlikely to be repeated, so it is not kept."""
 _HEADS_KEPT = 1024
 _LOST = -1
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,15})[ \t]*(?=\r\n)")
@@ -19,16 +19,16 @@ _OTHER_FRAMING = re.compile(rb"\r\n(transfer-encoding|upgrade|expect|content-len
 
 
 class RequestEdges:
-    """Of one connection; `follow` is told all that comes, in order."""
+    """Follow the requests of a connection; `follow` gets all its bytes, in order."""
 
     __slots__ = ("_left",)
 
     def __init__(self) -> None:
         self._left = 0
-        """Bytes of the request under way that are still to come."""
+        """Bytes of the present request that are still missing."""
 
     def follow(self, data: bytes) -> bytes:
-        """The head, when `data` is one whole request and nothing else; empty when it is not."""
+        """Return the head if `data` is exactly one whole request; else empty bytes."""
         if self._left:
             if self._left != _LOST:
                 self._left = max(self._left - len(data), _LOST)
@@ -44,7 +44,7 @@ class RequestEdges:
 
 
 def _body_bytes_of(head: bytes) -> int:
-    """How long the body is by this head, which ends in an empty line; −1 when it is not plain."""
+    """Return the body's length by this head, which ends in an empty line; −1 if it is unclear."""
     lower = head.lower()
     lengths = _LENGTH.findall(lower)
     if len(lengths) > 1 or _OTHER_FRAMING.search(lower):

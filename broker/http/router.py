@@ -1,7 +1,7 @@
-"""What a call is (`Route`) and how a request finds its own (`Router`). The calls: `routes.py`.
+"""Define calls (`Route`) and find the route of a request (`Router`). The calls: `routes.py`.
 
-A path is split at its slashes and each step decoded by itself, so an encoded slash stays inside
-its step and is then refused as part of a name, not mistaken for another path.
+A path is split at its slashes, and each step is decoded separately. So an encoded slash stays
+inside its step, and is refused as part of a name; it never looks like another path.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from octavo.broker.http.needs import Needs
 from octavo.broker.http.problems import Problem
 
 Handler = Callable[[Any], Awaitable[web.StreamResponse]]
-"""Takes a `Call` (call.py), which knows its route and is therefore not known here."""
+"""Takes a `Call` (call.py), which imports this module and is therefore not named here."""
 Json = Mapping[str, Any]
 PATH_BYTES_MAX = 4096
 _OF_NAMESPACES = ("topics", "durable-streams", "explain")
-"""What is followed by a namespace, in paths."""
+"""Words that a namespace follows in paths."""
 NO_SUCH_CALL = "no-such-call"
-"""What is answered where no call is known, by an older broker as well."""
+"""The code of the answer to an unknown call, by older brokers as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a call. `schema` and `example` are JSON Schema's and OpenAPI's."""
+    """A parameter of a call. `schema` and `example` are as in JSON Schema and OpenAPI."""
 
     name: str
     place: Literal["path", "query", "header"]
@@ -40,7 +40,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A body in one media type: what it looks like, and one that works."""
+    """A body in a media type: its schema, and a working example."""
 
     media_type: str
     schema: Json
@@ -49,7 +49,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer of a call that is not a problem."""
+    """An answer of a call that is not a problem."""
 
     status: int
     description: str
@@ -59,7 +59,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One call. `waits`: it may take long by request, and ends when its client goes away."""
+    """A call. `waits`: it may take long on request, and ends when its client goes away."""
 
     method: str
     path: str
@@ -68,7 +68,7 @@ class Route:
     tag: str
     summary: str
     needs: Needs
-    """What its caller must be allowed. Without a default, so that no new call can forget it."""
+    """The rights that its caller needs. No default, so that a new call cannot forget them."""
     description: str = ""
     parameters: tuple[Parameter, ...] = ()
     body: tuple[Content, ...] = ()
@@ -77,12 +77,12 @@ class Route:
     problems: tuple[int, ...] = ()
     waits: bool = False
     any_query: bool = False
-    """Parameters that are not known are passed over, and no mistake: others have made this call."""
+    """Ignore unknown query parameters, which Durable Streams clients may send."""
     query_names: frozenset[str] = field(init=False)
 
     @property
     def inner(self) -> bool:
-        """Between brokers only; anybody else is answered 403."""
+        """Whether only brokers may call it; other callers get a 403."""
         return self.needs.is_inner
 
     def __post_init__(self) -> None:
@@ -94,7 +94,7 @@ class Route:
 
 
 def path_names(path: str) -> list[str]:
-    """The names of the variable steps of a path template."""
+    """Return the names of the variable steps of a path template."""
     return [step[1:-1] for step in path.split("/") if step.startswith("{")]
 
 
@@ -110,7 +110,7 @@ class _Step:
 
 
 class Router:
-    """Finds the route of a request. A fixed step wins over a variable one."""
+    """Find the route of a request. A fixed step wins over a variable step."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._root = _Step()
@@ -126,7 +126,7 @@ class Router:
             step.routes[route.method] = (route, tuple(path_names(route.path)))
 
     def _hint(self, method: str, path: str) -> str:
-        """Whether it would be a call with the namespace that was perhaps forgotten."""
+        """Return a hint if adding the namespace `public` would make it a call; else empty."""
         head, version, kind, *rest = [*path.split("/"), "", "", ""][:3] + path.split("/")[3:]
         if head or version != "v1" or kind not in _OF_NAMESPACES or not rest or rest[0] == "public":
             return ""
@@ -138,7 +138,7 @@ class Router:
         return f"; was the namespace forgotten? {method} {whole[:200]} is possible"
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
-        """The route and the decoded variable steps. Raises a `Problem`: 400, 404, 405."""
+        """Return the route and the decoded variable steps. Raises a `Problem`: 400, 404, 405."""
         return self._find(method, path, tells=True)
 
     def _find(self, method: str, path: str, *, tells: bool) -> tuple[Route, dict[str, str]]:

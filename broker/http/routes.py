@@ -1,6 +1,6 @@
-"""The one table of calls: the router and /openapi.json are both made from it, so they agree.
+"""The table of calls, from which the router and /openapi.json are both made, so that they agree.
 
-Calls on messages, offsets and subscriptions exist twice: for a whole topic, and for one partition
+Calls on messages, offsets and subscriptions exist twice: for a whole topic, and for a partition
 under `…/partitions/{partition}`. `_both` makes the pair.
 """
 
@@ -104,36 +104,36 @@ _NAMED: dict[str, dict[str, Any]] = {
 
 
 def _in_path(*names: str) -> tuple[Parameter, ...]:
-    """Variables of the path."""
+    """Describe variables of the path."""
     return tuple(
         Parameter(name, "path", f"the {name}", _NAMED[name], _EXAMPLES.get(name)) for name in names
     )
 
 
 def _query(name: str, description: str, schema: dict[str, Any], example: Any = None) -> Parameter:
-    """A parameter behind the question mark."""
+    """Describe a query parameter."""
     return Parameter(name, "query", description, schema, example)
 
 
 def _header(name: str, description: str, example: Any = None) -> Parameter:
-    """A header of the request."""
+    """Describe a header of the request."""
     return Parameter(name, "header", description, {"type": "string"}, example)
 
 
 def _json(schema: str, example: Any = None) -> tuple[Content, ...]:
-    """A body of JSON."""
+    """Describe a JSON body."""
     return (Content(JSON, ref(schema), example),)
 
 
 def _ok(description: str, schema: str = "Any", status: int = 200) -> Answer:
-    """An answer that says yes."""
+    """Describe a successful answer."""
     return Answer(status, description, _json(schema))
 
 
 def _get(
     path: str, handler: Handler, name: str, summary: str, answer: str, tag: str, needs: Needs
 ) -> Route:
-    """A plain GET of something that has a path and nothing else."""
+    """Make a plain GET route, whose only parameters are in its path."""
     names = tuple(step[1:-1] for step in path.split("/") if step.startswith("{"))
     return Route(
         method="GET",
@@ -150,7 +150,7 @@ def _get(
 
 
 def _both(route: Route, **differs: Any) -> tuple[Route, Route]:
-    """The call on a topic, and the same on one of its partitions."""
+    """Return the route of a call on a topic, and of the same call on one of its partitions."""
     changes = {
         "path": route.path.replace(_TOPIC, _TOPIC + "/partitions/{partition}"),
         "name": route.name + "_of_partition",

@@ -1,8 +1,8 @@
-"""OpenAPI's `components`: made from the structs that bodies are read into and answers are.
+"""OpenAPI's `components`, made from the structs of bodies and answers.
 
-So what is documented is what is understood and said. Here stand only the names under which they
-are known outside, and what a struct cannot say of itself. Examples: http/routes.py has them, of a
-topic `public/flights` with four partitions and a subscription `reports`;
+So the documentation says what the broker reads and writes. This module adds only the public names
+of the structs, and what a struct cannot express. The examples are in http/routes.py, for a topic
+`public/flights` with four partitions and a subscription `reports`;
 tests/unit/broker_http/test_openapi.py publishes, reads and acks with them.
 """
 
@@ -110,7 +110,7 @@ _KINDS: dict[str, type[msgspec.Struct]] = {
     "ForkPoint": answers.ForkPointOf,
     "Truncated": answers.Truncated,
 }
-"""By the name that documents and generated clients know. Others are known by their own."""
+"""By public name, for documents and generated clients. Other structs keep their own names."""
 _MORE: dict[str, dict[str, Any]] = {
     "MessageIn": {
         "anyOf": [{"required": [name]} for name in ("value", "value_text", "value_base64")]
@@ -119,7 +119,7 @@ _MORE: dict[str, dict[str, Any]] = {
 
 
 def ref(name: str) -> dict[str, Any]:
-    """A reference to a component schema."""
+    """Return a reference to a component schema."""
     return {"$ref": _REF + name}
 
 
@@ -130,13 +130,13 @@ def _made() -> dict[str, Any]:
     for own, schema in made.items():
         name = names.get(own, own)
         found[name] = {**_renamed(schema, names), **_MORE.get(name, {})}
-        del found[name]["title"]  # the name that it has here
+        del found[name]["title"]  # the internal name
         found[name]["description"] = inspect.cleandoc(schema["description"])
     return found
 
 
 def _renamed(schema: Any, names: dict[str, str]) -> Any:
-    """The schema with references to the names that are known outside."""
+    """Return the schema with references to public names."""
     if isinstance(schema, list):
         return [_renamed(one, names) for one in schema]
     if not isinstance(schema, dict):

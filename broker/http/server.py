@@ -1,9 +1,9 @@
-"""The HTTP server of one broker: listen, dispatch, answer every error as a problem, stop in order.
+"""The HTTP server of a broker: listen, dispatch, answer errors as problems, stop in order.
 
-`start` binds first, so that the broker registers an address that is really its own. `stop` closes
-the door, lets requests in hand end, hands the partitions over and only then cuts connections. It
-keeps nothing: what a request has not been answered when the process dies is for the caller to
-repeat.
+`start` binds first, so that the broker registers an address that it really has. `stop` gives
+partitions to other brokers, closes the listener, waits for requests under way, hands the remaining
+partitions over, and only then closes connections. The server keeps no state: if the process dies,
+clients repeat requests that were not answered.
 """
 
 from __future__ import annotations
@@ -66,29 +66,29 @@ if TYPE_CHECKING:
 
 BACKLOG = 1024
 WATCHED_BYTES = 64 * 1024
-"""A longer answer does not go into the socket at once: its client may be slow, or gone."""
+"""A longer answer may not fit into the socket, if its client is slow or gone."""
 READ_BUFFER_BYTES = 128 * 1024
-"""A connection is read no further while twice this waits for its handler."""
+"""Reading from a connection pauses when its handler is behind by twice this."""
 GONE_CHECK_S = 1.0
-"""How often a waiting call looks whether its client is still there."""
+"""How often a waiting call checks that its client is still connected."""
 CLIENT_GONE = 499
-"""Never seen by anybody but the metrics."""
+"""Status for the metrics only; it is never sent."""
 UNKNOWN_CALL = "unknown"
 STREAM_CALLS = {"read": "follow", "read_of_partition": "follow"}
-"""Calls that last as long as their reader likes are counted apart from those that do not."""
+"""Calls that last as long as their reader likes are counted under other names."""
 
 log = structlog.get_logger()
 
 
 class CannotListen(BrokerError):
-    """The address to listen on cannot be had. The message names it and what would help."""
+    """The address to listen on is not available. The message names it and what would help."""
 
     name = "cannot-listen"
     scope = Scope.PROCESS
 
 
 class BrokerServer:
-    """A broker that listens."""
+    """A broker with its HTTP server."""
 
     def __init__(
         self,
@@ -104,10 +104,10 @@ class BrokerServer:
         authenticator: Authenticates | None = None,
         security: SecurityConfig | None = None,
     ) -> None:
-        """`call_key`: of all brokers of the cluster and nobody else, see broker_calls.py. `tls`:
-        what is shown at the port, and whom this broker believes; without it all is plain.
-        `authority`: says who may do what, started; without it anybody may do anything.
-        `authenticator`: finds out who asks; without it everybody is anonymous."""
+        """`call_key`: shared by the brokers of the cluster, see broker_calls.py. `tls`:
+        certificates to show and to trust; without it connections are plain. `authority`: decides
+        who may do what, already started; without it every caller may do everything.
+        `authenticator`: identifies callers; without it every caller is anonymous."""
         self._broker = broker
         self._config = http or HttpConfig()
         self._tls = tls if tls and tls.config.serves else None
@@ -174,7 +174,7 @@ class BrokerServer:
 
     @property
     def url(self) -> str:
-        """Where this broker is reached, once started: `http://host:port`, or `https://…`."""
+        """This broker's address, once started: `http://host:port`, or `https://…`."""
         return self._services.url
 
     async def start(self) -> None:
@@ -217,7 +217,7 @@ class BrokerServer:
         log.info("broker_ready", broker_id=self._broker.broker_id, url=self.url)
 
     async def _listen(self, http: ConnectionServer, host: str, port: int) -> int:
-        """The port that was bound. Raises `OSError`."""
+        """Listen, and return the port. Raises `OSError`."""
         if self._tls is not None:
             self._listener = listener = await TlsListener.bind(host, port, self._tls)
             await listener.serve(http, plain_http(self._tls, http))
@@ -227,7 +227,7 @@ class BrokerServer:
         return int(server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Hand on what others take, close the door, end what is in hand, close.
+        """Hand partitions on, stop listening, finish requests under way, close.
 
         May be called twice.
         """
@@ -268,7 +268,7 @@ class BrokerServer:
                 owner, "POST", f"{partition_path(name)}/prepare", body, {"Content-Type": JSON}
             )
         except Problem as problem:
-            if problem.code != NO_SUCH_CALL:  # a broker of before 0.2 makes ready for nothing
+            if problem.code != NO_SUCH_CALL:  # brokers before 0.2 cannot prepare
                 raise
 
     async def _ask_peer(self, peer: BrokerInfo, name: PartitionName, handed: Handed) -> None:
@@ -283,7 +283,7 @@ class BrokerServer:
         except Problem as problem:
             if problem.code != NO_SUCH_CALL:
                 raise
-            # It claims what nobody serves at any call that is passed on.
+            # An older broker claims a free partition at any call that is forwarded to it.
             await self._ask(owner, "GET", partition_path(name))
 
     async def _ask_unused(
@@ -301,7 +301,7 @@ class BrokerServer:
         body: bytes | AsyncIterable[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
-        """A call that this broker makes for itself."""
+        """Call another broker on this broker's own behalf."""
         return await self._services.peers.ask(
             self._broker.broker_id, owner, method, path, body, headers,
             identity=self._services.own_identity,
@@ -314,7 +314,7 @@ class BrokerServer:
         except Problem as problem:
             if problem.code != NO_SUCH_CALL:
                 raise _refusal(problem) from None
-            # A broker of before takes a copy as it takes any message.
+            # An older broker takes a copy as an ordinary message.
             await self._ask(owner, "POST", f"{path}/messages", batch, headers)
 
     async def _pass_large_on(self, owner: Owner, name: PartitionName, letter: LargeLetter) -> None:
@@ -322,7 +322,7 @@ class BrokerServer:
         path = f"{partition_path(name)}/large-copy?upload={quote(letter.upload)}&head={len(head)}"
 
         async def body() -> AsyncGenerator[bytes, None]:
-            # When the call ends early aiohttp is still in here: it is cancelled, and so closed.
+            # If the call ends early, aiohttp cancels this generator, which closes `pieces`.
             yield head
             async with aclosing(letter.body.pieces()) as pieces:
                 async for piece in pieces:
@@ -349,7 +349,7 @@ class BrokerServer:
     # ---- one request
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Every request comes through here, and every answer leaves from here."""
+        """Answer a request; every request and every answer passes here."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         call: Call | None = None
@@ -373,7 +373,7 @@ class BrokerServer:
                 self._short_way.learn(connection.head, call)
         except asyncio.CancelledError:
             raise
-        except ConnectionError:  # aiohttp's own has no name: the client is gone
+        except ConnectionError:  # the client is gone
             response = _cut(request)
         except Exception as error:
             told = problem_of(error) if call is None else call.told(error)
@@ -405,7 +405,7 @@ class BrokerServer:
         return response
 
     async def _send_watched(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
-        """Send a long answer; a client that takes none of it for too long is cut off."""
+        """Send a long answer; cut off a client that takes nothing for `stall_timeout_ms`."""
 
         async def send() -> None:
             await response.prepare(request)
@@ -447,15 +447,18 @@ class BrokerServer:
         return await self._run_while_wanted(call, connection)
 
     async def _run_while_wanted(self, call: Call, connection: Connection) -> web.StreamResponse:
-        """A call that may wait long ends when its client goes away, this broker stops, or its
-        caller may make it no more."""
+        """Run a call that may wait long.
+
+        It ends early when its client goes away, this broker stops, or its caller loses the right to
+        it.
+        """
         services = self._services
         task = asyncio.ensure_future(services.quotas.measured(call))
         try:
             while not task.done():
                 with self._gate.wakes.next() as woken:
                     either: set[asyncio.Future[Any]] = {task, woken}
-                    if not call.is_streaming:  # a stream notices, and has a last word to say
+                    if not call.is_streaming:  # a stream notices by itself, and sends a last word
                         either.add(connection.end)
                     await asyncio.wait(
                         either, timeout=GONE_CHECK_S, return_when=asyncio.FIRST_COMPLETED
@@ -463,7 +466,7 @@ class BrokerServer:
                 if task.done():
                     break
                 if call.is_streaming and connection.end in either and connection.end.done():
-                    continue  # it became one meanwhile
+                    continue  # it became a stream meanwhile
                 ends = stopping() if services.stopping.is_set() else await _denied(call)
                 if ends is None and not call.client_is_gone:
                     continue
@@ -471,7 +474,7 @@ class BrokerServer:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
                 if call.is_streaming and not task.cancelled() and task.exception() is None:
-                    break  # its last word is out, and another call may come
+                    break  # its last word was sent, and another call may come
                 if ends is not None and not call.is_streaming:
                     raise ends
                 return _cut(call.request)
@@ -503,13 +506,13 @@ def _draw_nonce() -> str:
 
 
 def _watched_bytes(response: web.StreamResponse) -> int:
-    """Of an answer that is long, and does not go into the socket at once; else 0."""
+    """Return the size of an answer that may not fit into the socket; else 0."""
     body = response.body if isinstance(response, web.Response) else None
     return len(body) if isinstance(body, bytes) and len(body) > WATCHED_BYTES else 0
 
 
 async def _denied(call: Call) -> Problem | None:
-    """Why a call that was let in would not be any more."""
+    """Return why a call would not be admitted any more; None if it would."""
     try:
         await call.ask_again()
     except Problem as problem:
@@ -518,7 +521,7 @@ async def _denied(call: Call) -> Problem | None:
 
 
 def _cut(request: web.BaseRequest) -> web.Response:
-    """End a connection whose client has gone, or whose answer broke off after its head."""
+    """Close a connection whose client has gone, or whose answer broke off after its head."""
     if request.transport is not None:
         request.transport.close()
     return web.Response(status=CLIENT_GONE)

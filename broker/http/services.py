@@ -1,4 +1,4 @@
-"""What every handler needs, in one place: the broker, its peers, the bounds, the counters."""
+"""The parts that every handler needs: the broker, its peers, the limits, the counters."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SILENT = TopicSettings()
 
 
 class Turn:
-    """Counts from 0 on. `now` is what `next` gives: for who is not sure yet to take it."""
+    """Count from 0. `now` shows the number that `next` will return."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -57,7 +57,7 @@ class TakesBrokers(Protocol):
 
 
 class InHand:
-    """How many requests are being answered, and when none is."""
+    """Count the requests that are being answered, and tell when there are none."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -69,12 +69,12 @@ class InHand:
         return {"requests": self.count}
 
     def enter(self) -> None:
-        """One more."""
+        """Count a request."""
         self.count += 1
         self.idle.clear()
 
     def leave(self) -> None:
-        """One is answered, or nobody is there any more who wants that."""
+        """Stop counting a request, which was answered or dropped."""
         self.count -= 1
         if not self.count:
             self.idle.set()
@@ -82,7 +82,7 @@ class InHand:
 
 @dataclass(slots=True, kw_only=True)
 class Services:
-    """What a handler works with. Made by the server, shared by all calls."""
+    """The parts that a handler works with. Made by the server, shared by all calls."""
 
     broker: Broker
     ledgers: LedgerClient
@@ -99,9 +99,9 @@ class Services:
     proofs: BatchProofs = field(default_factory=BatchProofs)
     peers: Peers
     remote: Remote
-    """Ships operations to the owners of partitions."""
+    """Sends operations to the owners of partitions."""
     door: TakesBrokers
-    """Where other brokers open their connections for operations."""
+    """Accepts the connections of other brokers for operations."""
     proof: BrokerProof
     rules: Rules = field(init=False)
     """Rates and quotas for operations at this broker's partitions; the server sets it."""
@@ -112,22 +112,22 @@ class Services:
     url: str = ""
     ready: bool = False
     leaving: bool = False
-    """It is to stop: it hands on what it serves, and answers until that is done."""
+    """Whether it is stopping: it hands partitions on, and answers until that is done."""
     recoveries: RecoveryDoor = field(default_factory=RecoveryDoor)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     receives: Turn = field(default_factory=Turn)
-    """Numbers the receives that are shipped to other brokers."""
+    """Numbers the receives that are sent to other brokers."""
     turn: Turn = field(default_factory=Turn)
-    """Whose turn it is: spreads messages without a key, rotates where receives begin."""
+    """Spreads messages without a key, and rotates the partition where receives begin."""
 
     def message_bytes_max(self, topic: TopicName) -> int | None:
-        """The longest message that the topic takes, if that is less than this broker does."""
+        """Return the topic's limit of a message, if it is below this broker's limit; else None."""
         most = self.broker.topics.settings_of(topic, _SILENT).policies.message_bytes_max
         return None if most is None or most >= self.config.line_bytes_max else most
 
     @property
     def own_identity(self) -> Identity:
-        """Of this broker, for what it asks of others for itself."""
+        """This broker's identity, for calls to others on its own behalf."""
         return node_identity(self.broker.broker_id)
 
 

@@ -1,4 +1,4 @@
-"""The page at `/`: what this cluster is doing, in one look. Plain HTML, nothing from elsewhere."""
+"""The page at `/`: what this cluster is doing, at a glance. Plain HTML without external content."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ th{font-weight:600;color:GrayText;font-size:.85rem}
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 .bad{color:#c0392b}pre{background:#8881;padding:.8rem;overflow-x:auto;border-radius:.3rem}
 """
-"""A browser takes this style sheet and no other (browsers.py)."""
+"""Browsers accept only this style sheet (browsers.py)."""
 
 ROWS_SHOWN_MAX = 500
-"""Topics and partitions that are shown; of more it is said how many there are."""
+"""Limit of topics and partitions that are shown; the page says how many more there are."""
 _NAMED_MAX = 10
 _UNKNOWN = "Not known: the metadata store has not answered since this broker started."
 
@@ -34,8 +34,10 @@ def page(
     url: str,
     now_ms: int,
 ) -> str:
-    """The whole document. Reloads itself every five seconds. `more`: partitions that are not among
-    `partitions`."""
+    """Return the whole page, which reloads itself every five seconds.
+
+    `more`: how many partitions are not among `partitions`.
+    """
     session = figures["metadata"]["session"]
     mark = "" if session == "connected" else ' class="bad"'
     return "".join(
@@ -105,7 +107,7 @@ def _stale_line(stale: dict[str, Any] | None, now_ms: int) -> str:
 
 
 def _bookies_line(bookies: Sequence[dict[str, Any]], down: Sequence[dict[str, Any]]) -> str:
-    """A warning where bookies are missing, or take no adds."""
+    """Return a warning if bookies are missing, or take no adds."""
     lines = []
     if down:
         lines.append(
@@ -120,7 +122,7 @@ def _bookies_line(bookies: Sequence[dict[str, Any]], down: Sequence[dict[str, An
 
 
 def _brokers_line(gone: Sequence[dict[str, Any]]) -> str:
-    """A warning where brokers were live a while ago and are no more."""
+    """Return a warning if brokers were live a while ago and are gone now."""
     if not gone:
         return ""
     return (
@@ -204,7 +206,7 @@ def _link(target: str, text: str | None = None) -> str:
 
 
 def _section(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], nothing: str) -> str:
-    """A table; a head that begins with `#` is a column of numbers."""
+    """Return a table; a column whose head begins with `#` has numbers."""
     rows = list(rows)
     if not rows:
         return f"<h2>{title}</h2><p class=sub>{escape(nothing)}</p>"

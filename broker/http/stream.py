@@ -1,9 +1,8 @@
-"""An answer without end: begun once, written piece by piece, ended with a last word (of batches
-as stored: without).
+"""Answers without end: begun once, written piece by piece, ended with a last word.
 
-A reader who takes nothing for `stall_timeout_ms` is cut off; a longer piece counts among the bytes
-that this broker holds until it is in the socket. A broker that stops says so as the last word, and
-the reader goes on at another one.
+A stream of batches as stored has no last word. A reader that takes nothing for `stall_timeout_ms`
+is cut off. A longer piece counts among the bytes that this broker holds until it is in the socket.
+A broker that stops says so in the last word, and the reader can continue at another broker.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from octavo.broker.http.problems import Problem, problem_of
 from octavo.protocol.backoff import Backoff
 
 LIVES_S = 15.0
-"""Where nothing comes for so long an event stream gets a comment, so that all on the way to the
-reader know that it lives."""
+"""After this time without a message, an event stream gets a comment, so that everything on the way
+to the reader knows that the stream is alive."""
 COUNTED_FROM_BYTES = 16 * 1024
-"""A longer piece counts among the bytes that this broker holds."""
+"""Longer pieces count among the bytes that this broker holds."""
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0
 LAST_WORD_S = 1.0
-"""So long a stopping broker tries to say so."""
+"""A stopping broker tries to send its last word for this long."""
 
 Result = TypeVar("Result")
 
@@ -40,7 +39,7 @@ log = structlog.get_logger()
 
 
 class StreamPlaces:
-    """How many streams there are."""
+    """Limit the number of streams."""
 
     def __init__(self, most: int, tell: Callable[[float], object]) -> None:
         self.taken = 0
@@ -49,7 +48,7 @@ class StreamPlaces:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """A place, for as long as the block lasts. Raises a 503 when all are taken."""
+        """Take a place for as long as the block lasts. Raises a 503 when all are taken."""
         if self.taken >= self._most:
             raise Problem(
                 503,
@@ -70,7 +69,7 @@ class StreamPlaces:
 
 
 class Stream:
-    """One reader's, of server-sent events, of lines, or of batches as stored."""
+    """A stream to a reader: of server-sent events, of lines, or of batches as stored."""
 
     def __init__(self, call: Call, kind: str) -> None:
         self.kind = kind
@@ -79,20 +78,20 @@ class Stream:
 
     @property
     def is_head_only(self) -> bool:
-        """Whether nothing may follow the head: it would be taken for the next answer."""
+        """Whether only the head may be sent, because the request is a HEAD."""
         return self._call.request.method == "HEAD"
 
     async def begin(self) -> None:
-        """Send the head: from now on no other answer can be given."""
+        """Send the head; after this no other answer can be given."""
         self.response.content_type = self.kind
         write_head(self._call, self.response)
         await self.response.prepare(self._call.request)
 
     async def send(self, data: bytes, messages: int = 0, *, is_counted: bool = False) -> None:
-        """Raises `TimeoutError` when the reader takes nothing of it, `ConnectionError`.
+        """Send a piece. Raises `TimeoutError` if the reader takes nothing of it, `ConnectionError`.
 
-        Whose quota is used up by so many `messages` waits before more is sent. `is_counted`: as
-        held, by whoever has it.
+        `messages`: how many the piece has; if they exceed the caller's quota, waits before it
+        returns. `is_counted`: the caller counts the bytes as held.
         """
         if not is_counted:
             await count(self._call, len(data))
@@ -104,7 +103,7 @@ class Stream:
 
     @asynccontextmanager
     async def lasting(self) -> AsyncIterator[None]:
-        """While the block sends. However that ends, the reader hears of it, as far as it can."""
+        """Run a block that sends; however it ends, tell the reader if possible."""
         try:
             yield
         except TimeoutError:
@@ -134,9 +133,9 @@ class Stream:
 
 
 def write_head(call: Call, response: web.StreamResponse) -> None:
-    """What each answer without end says of itself."""
+    """Set the headers of an answer without end."""
     response.headers["Cache-Control"] = "no-store"
-    response.headers["X-Accel-Buffering"] = "no"  # nginx would keep it until it has 4 KiB
+    response.headers["X-Accel-Buffering"] = "no"  # nginx would buffer 4 KiB
     response.headers[OWNER_HEADER] = call.owner_url
     response.headers["Server"] = "octavo"
     protect(response.headers, call.request, call.services.config.allowed_origins)
@@ -146,7 +145,7 @@ def write_head(call: Call, response: web.StreamResponse) -> None:
 
 
 async def count(call: Call, size: int) -> None:
-    """What a reader has not taken yet counts as bodies do, and waits for room as they do."""
+    """Count bytes that a reader has not taken like bytes of bodies, and wait for room."""
     if size <= COUNTED_FROM_BYTES:
         return None
     pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, None)
@@ -158,7 +157,7 @@ async def count(call: Call, size: int) -> None:
 
 
 class Holding:
-    """What a stream holds to be sent; `count` is then of nothing more than a piece of that."""
+    """Count all that a stream holds to send; `count` then counts only a single piece of it."""
 
     def __init__(self, call: Call) -> None:
         self._held = call.services.held
@@ -166,31 +165,31 @@ class Holding:
         self._bytes = 0
 
     async def more(self, size: int) -> int:
-        """Count so much more, as soon as there is room, however long that takes; how much it is."""
+        """Count up to `size` more bytes, once there is room; return how many were counted."""
         size = self._held.part(size)
         await self._held.room_to_send(size)
         self.add(size)
         return size
 
     def add(self, size: int) -> None:
-        """Count what is there already; what is there no more, if `size` is below 0."""
+        """Count bytes that are held already; a negative `size` counts fewer."""
         self._bytes += size
         self._held.count_going_out(self._peer, size)
 
     def end(self) -> None:
-        """Nothing is there any more."""
+        """Stop counting: nothing is held any more."""
         self.add(-self._bytes)
 
 
 def stopping() -> Problem:
-    """What a broker says that is about to end."""
+    """Return the problem that a stopping broker sends."""
     return Problem(503, "stopping", "this broker stops; ask another one", retryable=True)
 
 
 async def through_moves(ask: Callable[[], Awaitable[Result]], final: str = "") -> Result:
-    """What `ask` gives, asked again while partitions move, however long that takes.
+    """Return what `ask` returns; ask again while partitions move, without a limit.
 
-    Raises what is for good, and the problem with the code `final` though that may pass.
+    Raises lasting errors, and a problem with the code `final` even if it may be temporary.
     """
     pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, None)
     while True:
