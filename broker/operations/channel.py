@@ -1,4 +1,4 @@
-"""One connection between two brokers, each side as a table of requests. Pure.
+"""A connection between two brokers; each side keeps a table of requests. Pure.
 
 One broker asks, the other answers. Many requests are under way at once. At the asking side:
 
@@ -8,30 +8,30 @@ One broker asks, the other answers. Many requests are under way at once. At the 
     OUT       all of it was sent: it may be done        the end of its answer, cancel
     GONE      it was cancelled after a piece was sent   the end of its answer, or ENDED
 
-The answering side owes each request that has begun to come exactly one ANSWER, REFUSED or ENDED; by
-that the asking side gets the room of the request back, so nothing is counted for ever.
+The answering side owes each request that has begun to arrive exactly one ANSWER, REFUSED or ENDED.
+That frame frees the room of the request at the asking side, so no room stays counted for ever.
 
-Room: requests under way have at most `asked_bytes`, and the answers that they may get, which are
-reserved when a request is sent, at most `answer_bytes`; a request that is alone may have more. So
-neither side holds more than that, whatever the other one does. What waits for room at the asking
-side has at most `waiting_bytes`.
+Room: the requests under way have at most `asked_bytes`. Their answers, for which room is reserved
+when a request is sent, have at most `answer_bytes`. A request that is alone may have more. So
+neither side holds more than that, whatever the other side does. Requests that wait for room at the
+asking side have at most `waiting_bytes`.
 
-A request that waits for something at the other side reserves little, else the waiting ones would
-take all room. If its answer is longer, the answering side says so: OFFER, with the size. The asking
-side reserves room for it, at most `taken_bytes` for all such answers, and says TAKE. Answers that
-are offered and not taken have at most `offered_bytes` at the answering side; beyond that they are
-refused.
+A request that waits for something at the other side reserves little room, because waiting requests
+would otherwise take all room. If its answer is longer, the answering side sends OFFER with the
+size. The asking side reserves room for it, at most `taken_bytes` for all such answers, and sends
+TAKE. Answers that are offered and not taken have at most `offered_bytes` at the answering side;
+further answers are refused.
 
-An answer that is not sent as a whole, because the request was cancelled or the connection ended, is
-told to its maker (`undelivered`). An answer that comes for a request that was cancelled is told to
-the one that asked (`unwanted`). So what an answer gives away can be taken back.
+If an answer is not sent as a whole, because the request was cancelled or the connection ended, its
+maker is informed (`undelivered`). If an answer arrives for a cancelled request, its caller is
+informed (`unwanted`). So leases that an answer contains can be taken back.
 
-Order: requests of one priority are sent in the order in which they were asked. A more urgent one
-goes between the pieces of others, answers likewise; of `URGENT_IN_A_ROW` urgent pieces, one of
-another kind goes, so nothing waits for ever.
+Order: requests of equal priority are sent in the order in which they were asked. A more urgent
+request goes between the pieces of others; answers likewise. After `URGENT_IN_A_ROW` urgent pieces,
+a piece of the other kind is sent, so every piece is sent at some time.
 
-A connection that ends tells which requests may have been done: those of which all was sent. A part
-of a request is never begun.
+When a connection ends, only requests that were sent completely may have been done. A request that
+has arrived in part is never begun.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ from octavo.broker.errors import Overloaded
 from octavo.broker.operations.frames import BrokenChannel, Frame, Kind
 
 PIECE_BYTES = 64 * 1024
-"""Requests and answers go out in such pieces, so that more urgent ones get between them. At most
+"""Requests and answers are sent in such pieces, so that urgent pieces can go between them. At most
 `DATA_BYTES_MAX`."""
 URGENT_IN_A_ROW = 8
-"""Pieces."""
+"""After this many urgent pieces, another piece gets its turn."""
 NUMBER_MAX = 2**32 - 1
 _DEADLINES_KEPT = 64
 
 
 class Priority(enum.IntEnum):
-    """Which piece goes first."""
+    """The order of pieces."""
 
     URGENT = 0
     """Publishes: short, and their callers wait."""
@@ -64,7 +64,7 @@ class Priority(enum.IntEnum):
 
 
 class Windows(NamedTuple):
-    """How much one connection may have under way."""
+    """The limits of what a connection may have under way."""
 
     requests: int = 16_384
     asked_bytes: int = 16 * 1024 * 1024
@@ -80,9 +80,9 @@ class Windows(NamedTuple):
 DEFAULT_WINDOWS = Windows()
 
 Unwanted = Callable[[bytes], object]
-"""Is given an answer that came too late for its caller."""
+"""Called with an answer that came too late for its caller."""
 Undelivered = Callable[[], object]
-"""Is called for an answer of which not all was sent."""
+"""Called for an answer that was not sent completely."""
 
 
 class State(enum.Enum):
@@ -101,7 +101,7 @@ class Answer(NamedTuple):
     payload: bytes
     refused: bool
     unwanted: Unwanted | None = None
-    """For the answer, if the request was cancelled."""
+    """To be called with the answer, if the request was cancelled."""
 
 
 class Asked(NamedTuple):
@@ -138,7 +138,7 @@ class _Outgoing:
         self.number = first.number
         self.payload = memoryview(payload)
         self.sent = -1
-        """Bytes; −1: not even the first frame."""
+        """Bytes sent; −1: not even the first frame."""
 
     @property
     def is_out(self) -> bool:
@@ -198,7 +198,7 @@ class _Outbox:
 
 
 class _Incoming:
-    """A request or an answer of which not all has come."""
+    """A request or an answer that has arrived in part."""
 
     __slots__ = ("first", "parts", "size")
 
@@ -208,7 +208,7 @@ class _Incoming:
         self.size = 0
 
     def take(self, data: bytes | memoryview) -> bool:
-        """Whether it is whole now. Raises `BrokenChannel`."""
+        """Add a piece; return whether it is complete. Raises `BrokenChannel`."""
         self.parts.append(data)
         self.size += len(data)
         if self.size > self.first.size or not (len(data) or self.size == self.first.size):
@@ -221,7 +221,7 @@ class _Incoming:
 
 
 class _Request:
-    """At the asking side."""
+    """A request at the asking side."""
 
     __slots__ = (
         "deadline_s",
@@ -249,9 +249,9 @@ class _Request:
         self.deadline_s = deadline_s
         self.unwanted = unwanted
         self.offered = 0
-        """How long its answer is, if that is more than was reserved."""
+        """The length of its answer, if that is more than was reserved."""
         self.taken = 0
-        """How much is reserved for that."""
+        """How much room is reserved for that."""
         self.state = State.WAITING
         self.incoming: _Incoming | None = None
 
@@ -261,7 +261,7 @@ class _Request:
 
 
 class Asking:
-    """The side that asks."""
+    """The asking side of a connection."""
 
     def __init__(self, windows: Windows = DEFAULT_WINDOWS) -> None:
         self._windows = windows
@@ -304,7 +304,7 @@ class Asking:
         deadline_s: float,
         unwanted: Unwanted | None = None,
     ) -> int:
-        """Line a request up; its number. `reserve`: as long as its answer may be without an offer.
+        """Queue a request, and return its number. `reserve`: how long an answer needs no offer.
 
         `unwanted` gets an answer that comes after the request was cancelled. Raises `Overloaded`.
         """
@@ -324,7 +324,7 @@ class Asking:
         self._outbox.put(priority, outgoing)
         self._waiting_bytes += size
         if len(self._deadlines) > 2 * len(self._requests) + _DEADLINES_KEPT:
-            # Most requests end long before their deadline: forget those of requests that are over.
+            # Most requests end long before their deadline: forget the deadlines of ended requests.
             self._deadlines = [(r.deadline_s, n) for n, r in self._requests.items()]
             heapq.heapify(self._deadlines)
         else:
@@ -351,7 +351,7 @@ class Asking:
         return None
 
     def cancel(self, number: int) -> None:
-        """Nobody wants its answer any more. For a number that is over nothing happens."""
+        """Cancel a request. Does nothing if the request is over."""
         request = self._requests.get(number)
         if request is None or request.state is State.GONE:
             return
@@ -368,7 +368,7 @@ class Asking:
             self._offers.remove(number)
 
     def take(self, frame: Frame) -> Answer | None:
-        """The whole answer, if this frame ends one that is wanted. Raises `BrokenChannel`."""
+        """Take a frame; return the answer that it completes, if any. Raises `BrokenChannel`."""
         request = self._requests.get(frame.number)
         if request is None or request.state is State.WAITING:
             raise BrokenChannel(f"an answer to request {frame.number} came, which was not sent")
@@ -403,7 +403,7 @@ class Asking:
         return Answer(frame.number, incoming.payload(), is_refused, request.unwanted)
 
     def overdue(self, now_s: float) -> list[tuple[int, State]]:
-        """Requests whose time is up, and how far they were. They are cancelled."""
+        """Cancel the requests whose time is up; return them with their states."""
         found: list[tuple[int, State]] = []
         while self._deadlines and self._deadlines[0][0] <= now_s:
             _, number = heapq.heappop(self._deadlines)
@@ -425,7 +425,7 @@ class Asking:
         return None
 
     def lose(self) -> Lost:
-        """The connection has ended: nothing is under way any more."""
+        """End all requests, because the connection has ended."""
         not_done = [n for n, r in self._requests.items() if r.state in _NOT_SENT]
         maybe_done = [n for n, r in self._requests.items() if r.state is State.OUT]
         self._requests.clear()
@@ -437,7 +437,7 @@ class Asking:
         return Lost(tuple(not_done), tuple(maybe_done))
 
     def _offered(self, frame: Frame, request: _Request) -> None:
-        """An answer is there that is longer than what was reserved. Raises `BrokenChannel`."""
+        """Note an answer that is longer than what was reserved. Raises `BrokenChannel`."""
         if request.offered or request.incoming or request.state is State.PARTLY:
             raise BrokenChannel(f"an offer for request {frame.number} came out of turn")
         if frame.size <= request.reserve:
@@ -451,7 +451,7 @@ class Asking:
             self._take_offers()
 
     def _take_offers(self) -> None:
-        """Ask for the answers for which there is room, in the order of the offers."""
+        """Take offered answers while there is room, in the order of the offers."""
         while self._offers:
             request = self._requests[self._offers[0]]
             most = self._windows.taken_bytes
@@ -507,12 +507,12 @@ class _Owed:
         self.asked: Asked | None = None
         self.answer: _Outgoing | None = None
         self.is_offered = False
-        """The answer waits until it is taken."""
+        """Whether the answer waits until the asking side takes it."""
         self.undelivered: Undelivered | None = None
 
 
 class Answering:
-    """The side that answers."""
+    """The answering side of a connection."""
 
     def __init__(self, windows: Windows = DEFAULT_WINDOWS) -> None:
         self._windows = windows
@@ -533,7 +533,7 @@ class Answering:
         }
 
     def take(self, frame: Frame, now_s: float) -> Asked | Stopped | None:
-        """A request that is whole now, or one that is to be stopped. Raises `BrokenChannel`."""
+        """Take a frame; return a request that is complete or must stop. Raises `BrokenChannel`."""
         if frame.kind is Kind.ASK:
             self._begin(frame)
         owed = self._owed.get(frame.number)
@@ -563,7 +563,7 @@ class Answering:
     ) -> None:
         """Answer a request, unless it was ended meanwhile.
 
-        `undelivered` is called if not all of the answer is sent. Raises `Overloaded` when the
+        `undelivered` is called if the answer is not sent completely. Raises `Overloaded` when the
         answer is longer than what was reserved, and too many such answers wait.
         """
         owed = self._owed.get(number)
@@ -604,7 +604,7 @@ class Answering:
         return None
 
     def _taken(self, number: int, owed: _Owed | None) -> None:
-        """The asking side has room for an answer that was offered. Raises `BrokenChannel`."""
+        """Send an offered answer, for which the asking side has room. Raises `BrokenChannel`."""
         if owed is None or owed.answer is None or not owed.is_offered:
             raise BrokenChannel(f"an answer to request {number} is taken, which was not offered")
         owed.is_offered = False
@@ -612,7 +612,7 @@ class Answering:
         self._outbox.put(owed.priority, owed.answer)
 
     def lose(self) -> tuple[int, ...]:
-        """The connection has ended: the requests that were begun, which nobody waits for."""
+        """Return the unanswered requests that were begun, because the connection has ended."""
         begun = tuple(n for n, owed in self._owed.items() if owed.asked and not owed.answer)
         unsent = [owed.undelivered for owed in self._owed.values() if owed.undelivered]
         self._owed.clear()

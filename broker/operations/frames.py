@@ -10,13 +10,13 @@
     ENDED     there is no answer: the request was cancelled
     CANCEL    the asking side wants no answer any more
     OFFER     size of an answer that is longer than what was reserved for it
-    TAKE      the asking side has reserved so much: send the answer
+    TAKE      the asking side has reserved room for the offer: send the answer
 
 Each side gives a nonce in the HTTP request and answer that begin the connection. The keys of the
-seals are made of both nonces, both brokers' names and the cluster's secret, one key a direction,
-and a seal covers the number of its frame. So a recorded connection proves nothing a second time,
-and a frame can be neither changed, left out nor sent twice. Inside TLS only HELLO is sealed: there
-TLS does the same for the others.
+seals are derived from both nonces, both brokers' names and the cluster's secret, with a key for
+each direction, and a seal covers the number of its frame. So a recorded connection cannot be used
+as proof again, and frames cannot be changed, left out or sent twice unnoticed. Inside TLS only
+HELLO is sealed, because TLS protects the other frames.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from octavo.broker.errors import BrokerError
 
 VERSION = 2
 DATA_BYTES_MAX = 64 * 1024
-"""Of a frame; longer requests and answers come in several."""
+"""Limit of a frame's data; longer requests and answers need several frames."""
 SEAL_BYTES = 16
 _SMALL_BYTES = 8 * 1024
-"""BLAKE2 is the quicker one below, SHA-256 above."""
+"""BLAKE2 is faster below this size, SHA-256 above it."""
 _HEAD = struct.Struct(">IBI")
 _ASK = struct.Struct(">IIIB")
 _ANSWER = struct.Struct(">I")
@@ -43,13 +43,13 @@ _USE = b"octavo operations 1"
 
 
 class BrokenChannel(BrokerError):
-    """The other side did what no broker of this version does; the connection ends."""
+    """The other side broke the protocol of this version; the connection ends."""
 
     name = "broken-channel"
 
 
 class Kind(enum.IntEnum):
-    """What a frame is."""
+    """The kind of a frame."""
 
     HELLO = 1
     ASK = 2
@@ -66,7 +66,7 @@ _WITH_SIZE = (Kind.ANSWER, Kind.REFUSED, Kind.OFFER)
 
 
 class Frame(NamedTuple):
-    """One frame. `size`, `reserve`, `left_ms`, `priority`: of the kinds that have them."""
+    """A frame. `size`, `reserve`, `left_ms`, `priority`: for the kinds that have them."""
 
     kind: Kind
     number: int
@@ -78,16 +78,16 @@ class Frame(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """Of the two directions of one connection."""
+    """The keys of a connection, one for each direction."""
 
     asking: bytes
     answering: bytes
 
 
 def keys_of(secret: bytes, asking: str, answering: str, nonces: tuple[str, str]) -> Keys:
-    """The keys of a connection that the broker `asking` opened to the broker `answering`.
+    """Return the keys of a connection that the broker `asking` opened to the broker `answering`.
 
-    `nonces`: of the asking and of the answering side.
+    `nonces`: first the asking, then the answering side's.
     """
     fields = "\0".join((asking, answering, *nonces)).encode()  # no field holds a zero byte
 
@@ -98,7 +98,7 @@ def keys_of(secret: bytes, asking: str, answering: str, nonces: tuple[str, str])
 
 
 class Seals:
-    """Seals of the frames of one direction, in their order."""
+    """Make the seals of a direction's frames, in order."""
 
     def __init__(self, key: bytes, *, first_only: bool) -> None:
         self._key = key
@@ -108,11 +108,11 @@ class Seals:
 
     @property
     def next_bytes(self) -> int:
-        """How long the next seal is."""
+        """The length of the next seal."""
         return 0 if self._first_only and self._number else SEAL_BYTES
 
     def next(self, *parts: bytes | memoryview) -> bytes:
-        """The seal of the next frame."""
+        """Return the seal of the next frame."""
         if not self.next_bytes:
             return b""
         number = self._number.to_bytes(8, "big")
@@ -130,7 +130,7 @@ class Seals:
 
 
 def encode(frame: Frame, seals: Seals) -> bytes:
-    """The frame's bytes, sealed as the next one of its direction."""
+    """Return the frame's bytes, sealed as the next frame of its direction."""
     if frame.kind is Kind.ASK:
         fields = _ASK.pack(frame.size, frame.reserve, frame.left_ms, frame.priority)
     elif frame.kind in _WITH_SIZE:
@@ -143,9 +143,9 @@ def encode(frame: Frame, seals: Seals) -> bytes:
 
 
 class Receiver:
-    """Makes frames of the bytes of one direction, in whatever pieces they come.
+    """Make frames of received bytes, in whatever pieces these come.
 
-    Holds less than one frame.
+    Holds less than a whole frame.
     """
 
     def __init__(self, seals: Seals) -> None:
@@ -158,7 +158,7 @@ class Receiver:
         return {"unread_bytes": len(self._rest)}
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that are whole now. Raises `BrokenChannel`."""
+        """Add bytes, and return the frames that are complete. Raises `BrokenChannel`."""
         rest = self._rest
         rest += data
         frames: list[Frame] = []

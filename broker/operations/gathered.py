@@ -1,12 +1,12 @@
-"""Single messages for partitions of other brokers, sent together.
+"""Send single messages for partitions of other brokers together.
 
-Behind a load balancer that knows no owners, most calls reach a broker that does not own the
-partition. Messages that come while others are under way go to the owner in one record batch, which
-is made here and stored there as it is, as at the owner itself (partition/gathering.py).
+Behind a load balancer that does not know owners, most calls reach a broker that does not own the
+partition. Messages that come while others are under way go to the owner in a shared record batch,
+which is made here and stored there unchanged, as at the owner itself (partition/gathering.py).
 
 Promises: each message gets the answer that the owner would give; all messages of a batch are stored
-or none; if the outcome is unknown, each caller is told so. A crash loses nothing, for nothing is
-kept: it cuts the callers' connections too.
+or none; if the outcome is unknown, each caller gets that answer. A crash loses nothing, because
+nothing is stored here: it cuts the callers' connections too.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from octavo.protocol.records import Record
 from octavo.security.principal import Identity
 
 TARGETS_KEPT = 1024
-"""Partitions with their owners, of each caller; beyond, those with nothing under way are let go."""
+"""Limit of targets (partition, owner and caller); beyond it, idle targets are dropped."""
 
 
 class RemoteGatherings:
-    """Gathers the messages of one broker's callers, by partition, owner and caller."""
+    """Gather single messages of this broker's callers, by partition, owner and caller."""
 
     def __init__(self, remote: Remote) -> None:
         self._remote = remote

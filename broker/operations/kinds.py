@@ -1,8 +1,8 @@
-"""The typed operations that a partition's owner runs, whoever asks, and their answers. Pure.
+"""The typed operations that a partition's owner runs for any caller, and their answers. Pure.
 
-`RULES` has one row for each: what its caller must be allowed to do, how urgent it is, whether it
-may be asked again when its outcome is unknown, and what its answer is. An operation without a row
-cannot be sent.
+`RULES` has a row for each: which rights its caller needs, how urgent it is, whether it may be
+repeated when its outcome is unknown, and the type of its answer. An operation without a row cannot
+be sent.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from octavo.security.rules import Operation
 REFUSAL_BYTES_MAX = 2 * 1024
 """A longer refusal is cut."""
 WAITING_BYTES = 2 * 1024
-"""Are reserved for the answer to a receive, which may wait long for its messages."""
+"""Reserved for the answer to a receive, which may wait long for its messages."""
 PAGE_BYTES_MAX = 8 * 1024 * 1024
-"""The batches in an answer have at most so many, unless its first batch alone has more."""
+"""Limit of the batches in an answer, unless its first batch alone is longer."""
 _DETAIL_CHARS_MAX = 900
 
 Position = str | int | MessageId | tuple[int]
@@ -44,7 +44,7 @@ Position = str | int | MessageId | tuple[int]
 
 
 At = str | int | list[int]
-"""The same in an operation: a message id is a list of three numbers, a time a list of one."""
+"""A position inside an operation: a message id is a list of three numbers, a time of a number."""
 
 
 def at_of(position: Position) -> At:
@@ -69,12 +69,12 @@ class Publish(msgspec.Struct, frozen=True, array_like=True, tag="publish"):
     access: int | None = None
     """The epoch of exclusive access."""
     is_single: bool = False
-    """There is one batch with one message, without a producer: the message may share the batch that
-    is stored with others."""
+    """Whether there is a single batch with a single message, without a producer: the message may
+    then be stored in a batch with others."""
 
 
 class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
-    """Give batches from a place on; does not wait for new ones."""
+    """Give batches from a place on, without waiting for new batches."""
 
     name: PartitionName
     at: At
@@ -101,7 +101,7 @@ class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
 
 
 class Await(msgspec.Struct, frozen=True, array_like=True, tag="await"):
-    """Wait until there is something at this offset. Its answer says only that."""
+    """Wait until a message is at this offset. The answer says only whether there is."""
 
     name: PartitionName
     offset: int
@@ -116,12 +116,12 @@ class Receive(msgspec.Struct, frozen=True, array_like=True, tag="receive"):
     subscription: str
     consumer: str
     most: int
-    """Messages."""
+    """Limit of the messages."""
     wait_ms: int = 0
     request: str = ""
-    """If the consumer's last call had the same one, it gets the same messages again."""
+    """If the consumer's last call had the same request, it gets the same messages again."""
     out_max: int | None = None
-    """So many messages of the partition may be out at this consumer, unacked."""
+    """Limit of the partition's unacked messages at this consumer."""
     generation: int | None = None
     """The generation of the consumer group whose member asks."""
     priority: int = 0
@@ -138,9 +138,10 @@ class Settle(msgspec.Struct, frozen=True, array_like=True, tag="settle"):
     nacks: list[Nack] = []
     extend: list[str] = []
     release: list[str] = []
-    """Nobody has looked at these: deliver them again, and do not count it."""
+    """No client has looked at these: deliver them again, and do not count it."""
     unread: list[str] = []
-    """The same for an answer without a reader, except for messages that were given again since."""
+    """Like `release`, for an answer that was not delivered; messages that were given again since
+    stay."""
     up_to: int | list[int] | None = None
     """An offset, or the three numbers of a message id: ack all messages up to and with it."""
 
@@ -213,10 +214,10 @@ class DescribePartition(msgspec.Struct, frozen=True, array_like=True, tag="descr
 
 
 def numbered(operation: Receive, draw: Callable[[], str]) -> Receive:
-    """The same receive under a request number, which `draw` gives if the consumer gave none.
+    """Return the same receive under a request number, which `draw` gives if the consumer gave none.
 
-    If its answer is lost on the way between brokers, it is asked for again under the same number:
-    so the consumer gets the same messages, and none is missing before them.
+    If its answer is lost between brokers, it is asked for again under the same number. So the
+    consumer gets the same messages, and none is missing before them.
     """
     return operation if operation.request else msgspec.structs.replace(operation, request=draw())
 
@@ -236,7 +237,7 @@ AnyOperation = Publish | Read | Await | Receive | Settle | ControlOperation
 
 
 def subscription_of(operation: AnyOperation) -> str:
-    """The subscription that the operation names."""
+    """Return the subscription that the operation names."""
     name: str = getattr(operation, "subscription")  # noqa: B009
     return name
 
@@ -252,7 +253,7 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True):
     extra: dict[str, Any] = {}
 
     def cut(self) -> Refusal:
-        """The same within `REFUSAL_BYTES_MAX`."""
+        """Return the refusal, shortened to `REFUSAL_BYTES_MAX`."""
         if len(msgspec.msgpack.encode(self)) <= REFUSAL_BYTES_MAX:
             return self
         short = msgspec.structs.replace(self, detail=self.detail[:_DETAIL_CHARS_MAX])
@@ -262,26 +263,26 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Fate(msgspec.Struct, frozen=True, array_like=True):
-    """The fate of one batch: it was published or refused."""
+    """The fate of a batch: it was published or refused."""
 
     published: Published | None
     refusal: Refusal | None = None
     number: int = 0
-    """Which message of the stored batch a single one is."""
+    """The number of a single message in the stored batch."""
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `Publish`: one fate a batch, in their order. `epoch`: of the partition."""
+    """The answer to `Publish`: the fate of each batch, in order. `epoch`: of the partition."""
 
     fates: list[Fate]
     epoch: int
 
 
 class GivenBatch(msgspec.Struct, frozen=True, array_like=True):
-    """A batch as stored. `gaps`: of a compacted view, where offsets are missing.
+    """A batch as stored. `gaps`: it is from a compacted view, so offsets may be missing.
 
-    `header` is as it is shown: it has the append time, which the owner knows and `data` does not
-    tell (protocol/append_time.py).
+    `header` is as readers see it: it has the append time, which the owner knows and `data` does not
+    contain (protocol/append_time.py).
     """
 
     base_offset: int
@@ -293,17 +294,17 @@ class GivenBatch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Given(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `Read`. `offset`: of the place that was asked for."""
+    """The answer to `Read`. `offset`: of the requested place."""
 
     batches: list[GivenBatch]
     offset: int
     following: int
-    """The offset to go on at."""
+    """The offset to continue at."""
     epoch: int
 
 
 class Awaited(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `Await`: there is something, or the time is up."""
+    """The answer to `Await`: whether a message came in time."""
 
     is_there: bool
 
@@ -334,7 +335,7 @@ class Leases(msgspec.Struct, frozen=True, array_like=True):
 
 
 def ids_of(leased: Leased) -> list[str]:
-    """Ack ids, ranges of all that is leased."""
+    """Return the ack ids of all leased messages, as ranges."""
     return [shown(leased.partition, run.start, run.end, leased.lease) for run in leased.runs]
 
 
@@ -378,7 +379,8 @@ class Peeked(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Moved(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to what moves a cursor: how many messages became acked, and where it stands."""
+    """The answer to operations that move a cursor: how many messages became acked, and its new
+    place."""
 
     acked: int
     offset: int
@@ -400,7 +402,7 @@ AnyAnswer = (
 
 
 class Caller(msgspec.Struct, frozen=True, array_like=True):
-    """The client for which a broker asks: its `Identity`, but for what its proof rests on."""
+    """The client for which a broker asks: its `Identity`, without its `Standing`."""
 
     name: str
     groups: list[str]
@@ -421,7 +423,7 @@ class Caller(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
-    """The data of a request. `incarnation`: that of the topic which the caller means."""
+    """The data of a request. `incarnation`: the incarnation that the caller means."""
 
     caller: Caller
     incarnation: str
@@ -447,15 +449,15 @@ class Rate(enum.Enum):
 
 
 class Rule(NamedTuple):
-    """The rights, the rates, the priority and the answer of one kind of operation."""
+    """The rights, the rates, the priority and the answer of an operation."""
 
     needs: tuple[tuple[Operation, On], ...]
     """Each is decided and audited at the owner."""
     rate: Rate
     priority: Priority
     may_repeat: bool
-    """A broker may ask again when it does not know whether it was done: it changes nothing, or
-    only what ends by itself. So the owner may also break it off."""
+    """Whether a broker may repeat it after an unknown outcome: it changes nothing, or only what
+    ends by itself. So the owner may also cancel it."""
     answer: type[AnyAnswer]
 
 
@@ -496,7 +498,7 @@ RULES: dict[type[AnyOperation], Rule] = {
 
 
 def reserve_of(operation: AnyOperation) -> int:
-    """How many bytes are reserved for its answer. A longer one is offered first (channel.py)."""
+    """Return how many bytes are reserved for its answer; a longer one is offered (channel.py)."""
     if isinstance(operation, Publish):
         return REFUSAL_BYTES_MAX * (1 + len(operation.batches))
     if isinstance(operation, Read):
@@ -507,7 +509,7 @@ def reserve_of(operation: AnyOperation) -> int:
 
 
 _BATCH_BYTES_MAX = ENTRY_PAYLOAD_BYTES_MAX + 64 * 1024
-"""A read always gives one batch, however long; the fields of the answer take the rest."""
+"""A read always gives a batch, however long; the fields of the answer take the rest."""
 
 
 class Refused(BrokerError):
@@ -540,25 +542,25 @@ _refusal_decoder = msgspec.msgpack.Decoder(Refusal)
 
 
 def encode_request(identity: Identity, incarnation: str, operation: AnyOperation) -> bytes:
-    """The bytes of a request."""
+    """Encode a request."""
     return _encoder.encode(Request(Caller.of(identity), incarnation, operation))
 
 
 def decode_request(payload: bytes) -> Request:
-    """The request of these bytes. Raises `msgspec.DecodeError`."""
+    """Decode a request. Raises `msgspec.DecodeError`."""
     return _request_decoder.decode(payload)
 
 
 def encode_answer(answer: AnyAnswer | Refusal) -> bytes:
-    """The bytes of an answer or a refusal."""
+    """Encode an answer or a refusal."""
     return _encoder.encode(answer)
 
 
 def decode_answer(operation: AnyOperation, payload: bytes) -> AnyAnswer:
-    """The answer to this operation. Raises `msgspec.DecodeError`."""
+    """Decode the answer to this operation. Raises `msgspec.DecodeError`."""
     return _answer_decoders[RULES[type(operation)].answer].decode(payload)
 
 
 def decode_refusal(payload: bytes) -> Refusal:
-    """The refusal of these bytes. Raises `msgspec.DecodeError`."""
+    """Decode a refusal. Raises `msgspec.DecodeError`."""
     return _refusal_decoder.decode(payload)

@@ -1,7 +1,7 @@
 """The two ends of a connection between brokers, as asyncio protocols over `channel.py`.
 
-`AskingLink` sends operations, `AnsweringLink` runs those that come. Both write while their
-transport takes it, so that what waits stands in the channel, in the order of its priorities, and
+`AskingLink` sends operations, `AnsweringLink` runs the operations that arrive. Both write only
+while their transport takes data. So waiting frames stay in the channel, ordered by priority, and
 not in a socket's buffer.
 """
 
@@ -36,7 +36,7 @@ from octavo.broker.operations.frames import (
 from octavo.broker.operations.kinds import Refusal, encode_answer
 
 WRITE_BUFFER_BYTES = 128 * 1024
-"""The transport holds at most so much; an urgent piece waits behind no more."""
+"""Limit of the transport's buffer, which is all that an urgent piece waits behind."""
 HELLO_TIMEOUT_S = 5.0
 """How long the other side may take to prove itself."""
 
@@ -44,7 +44,7 @@ log = structlog.get_logger()
 
 
 class AnswerLost(Exception):
-    """There is no answer: the connection ended, or the time was up. `sent`: all of the request."""
+    """There is no answer: the connection ended, or time was up. `sent`: all of it had been sent."""
 
     def __init__(self, reason: str, *, sent: bool) -> None:
         super().__init__(reason)
@@ -60,7 +60,7 @@ class AnswerRefused(Exception):
 
 
 class Reply(NamedTuple):
-    """The answer to a request. `undelivered` is called if not all of it is sent."""
+    """The answer to a request. `undelivered` is called if it is not sent completely."""
 
     payload: bytes
     is_refused: bool = False
@@ -85,7 +85,7 @@ class _Link(asyncio.Protocol):
         self.greeted: asyncio.Future[bytes] = self._loop.create_future()
         """Done with the greeting of the other side, once it has proved itself."""
         self.heard_s = self._loop.time()
-        """When something came last."""
+        """When data came last."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greet, and expect to be greeted."""
@@ -95,7 +95,7 @@ class _Link(asyncio.Protocol):
         self._greeting = self._loop.call_later(HELLO_TIMEOUT_S, self._not_greeted)
 
     def data_received(self, data: bytes) -> None:
-        """Frames, in whatever pieces."""
+        """Take frames, in whatever pieces they come."""
         if self._ended:
             return
         self.heard_s = self._loop.time()
@@ -112,20 +112,20 @@ class _Link(asyncio.Protocol):
         self.pump()
 
     def pause_writing(self) -> None:
-        """The transport holds enough."""
+        """Stop writing: the transport's buffer is full."""
         self._is_paused = True
 
     def resume_writing(self) -> None:
-        """The transport takes more."""
+        """Continue writing: the transport takes more."""
         self._is_paused = False
         self.pump()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection has ended."""
+        """Fail all requests: the connection has ended."""
         self._lose(str(exc) if exc else "the connection was closed")
 
     def end(self, reason: str) -> None:
-        """End the connection from here, at once."""
+        """End the connection immediately."""
         if self._transport is not None:
             self._transport.abort()
         self._lose(reason)
@@ -176,7 +176,7 @@ class _Link(asyncio.Protocol):
 
 
 class AskingLink(_Link):
-    """The end that asks."""
+    """The asking end."""
 
     def __init__(self, hello: bytes, sends: Seals, receives: Seals) -> None:
         super().__init__(hello, sends, receives)
@@ -203,7 +203,7 @@ class AskingLink(_Link):
         deadline_s: float,
         unwanted: Unwanted | None = None,
     ) -> bytes:
-        """The answer. Raises `Overloaded`, `AnswerRefused`, `AnswerLost`.
+        """Send a request and return its answer. Raises `Overloaded`, `AnswerRefused`, `AnswerLost`.
 
         `unwanted` gets an answer that comes when this call has been cancelled, or its time is up.
         """
@@ -280,9 +280,9 @@ class AskingLink(_Link):
 
 
 class AnsweringLink(_Link):
-    """The end that answers.
+    """The answering end.
 
-    `run` takes a request and when its time is up, and never raises.
+    `run` takes a request and its deadline, and never raises.
     """
 
     def __init__(
@@ -348,6 +348,6 @@ def _has_answer(waiter: asyncio.Future[bytes]) -> bool:
 
 
 def _tell_unwanted(answer: Answer) -> None:
-    """An answer that gives nothing away is dropped."""
+    """Pass on an unwanted answer; drop a refusal, which contains no leases."""
     if answer.unwanted is not None and not answer.refused:
         answer.unwanted(answer.payload)

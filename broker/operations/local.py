@@ -54,14 +54,15 @@ class Rules(Protocol):
     async def measured(
         self, identity: Identity, namespace: str, work: Awaitable[AnyAnswer]
     ) -> AnyAnswer:
-        """The answer of `work`, whose processor time the caller and the namespace pay."""
+        """Return the answer of `work`; its processor time is charged to the caller and the
+        namespace."""
         ...
 
     def owned(self, namespace: str) -> None:
         """Charge an operation on a partition that is open here. Raises what a quota raises."""
 
     def may_publish(self, topic: TopicName) -> None:
-        """Raise what a rate or a quota raises before something is stored."""
+        """Check rates and quotas before messages are stored. Raises what they raise."""
 
     def stored(self, topic: TopicName, size: int, messages: int) -> None:
         """Charge what is being stored."""
@@ -70,7 +71,7 @@ class Rules(Protocol):
         """Count what was stored here for the first time."""
 
     def may_read(self, topic: TopicName) -> None:
-        """Raise what a rate or a quota raises before something is read."""
+        """Check rates and quotas before messages are read. Raises what they raise."""
 
     def given(self, topic: TopicName, batches: list[StoredBatch], messages: int) -> None:
         """Charge what was read."""
@@ -82,7 +83,7 @@ class Rules(Protocol):
         """Charge messages that are shown to a client, and not leased."""
 
     def bound(self, identity: Identity, batch: bytes) -> bytes:
-        """The batch as it is stored for this caller."""
+        """Return the batch as it is stored for this caller."""
 
 
 async def publish_all(
@@ -93,9 +94,9 @@ async def publish_all(
     *,
     checked: bool,
 ) -> list[Published | BaseException]:
-    """Store batches side by side, in their order; what became of each.
+    """Store batches at the same time, in their order; return the result of each.
 
-    All begin before the first one is stored, so nothing comes between them.
+    All begin before the first is stored, so that no other batch comes between them.
     """
     return await asyncio.gather(
         *(
@@ -114,9 +115,9 @@ async def run(
     refusal_of: Callable[[BaseException], Refusal],
     turns: Turns,
 ) -> AnyAnswer:
-    """The answer to an operation. Raises what refuses all of it.
+    """Run an operation, and return its answer. Raises the error that refuses all of it.
 
-    `turns`: of the broker, for work on single messages.
+    `turns`: the turns of the loop, for work on single messages.
     """
     rate = RULES[type(operation)].rate
     if rate is Rate.INTO:
@@ -245,7 +246,8 @@ async def _receive(partition: Partition, operation: Receive, rules: Rules) -> Le
 
 
 async def _settle(partition: Partition, operation: Settle, turns: Turns) -> Settled:
-    """A part of it in each of its turns. Refusals are in the answer: the rest took effect."""
+    """Settle the parts, each in its own turn. Refused parts are in the answer; the rest took
+    effect."""
     subscription = await partition.subscription(operation.subscription)
     to = None if operation.up_to is None else await resolve(partition, operation.up_to)
     acked = 0
@@ -267,7 +269,7 @@ async def _settle(partition: Partition, operation: Settle, turns: Turns) -> Sett
 
 
 def batches_of(given: Given) -> list[StoredBatch]:
-    """The batches of another broker's answer."""
+    """Return the batches of another broker's answer."""
     found = []
     for one in given.batches:
         kind = CompactedBatch if one.gaps else StoredBatch

@@ -1,6 +1,6 @@
-"""Ship operations to the brokers that own partitions: one connection to each, opened when needed.
+"""Send operations to the brokers that own partitions, over a connection to each.
 
-This module decides what a missing answer means. If nothing of the request was sent, or only a part,
+This module decides what a missing answer means. If the request was not sent, or only a part of it,
 nothing was done: look for the owner again. If all of it was sent, the outcome is unknown, unless
 the operation changes nothing.
 """
@@ -55,7 +55,7 @@ log = structlog.get_logger()
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """The first message of each side: who it is."""
+    """The first message of each side, which names it."""
 
     version: int
     broker_id: str
@@ -76,7 +76,7 @@ Dial = Callable[[Place, Callable[[], asyncio.Protocol]], Awaitable[object]]
 
 
 class Settings(Protocol):
-    """Bounds of the HTTP side that hold here too."""
+    """Limits of the HTTP side that hold here, too."""
 
     @property
     def peer_connect_timeout_ms(self) -> int:
@@ -84,21 +84,21 @@ class Settings(Protocol):
 
     @property
     def peer_answer_timeout_ms(self) -> int:
-        """How long it may take to answer, beyond a wait that was asked for."""
+        """How long it may take to answer, in addition to a requested wait."""
 
 
 class Proof(NamedTuple):
-    """How this broker proves itself to another one."""
+    """How this broker proves itself to other brokers."""
 
     secret: bytes
     """The cluster's secret for this use."""
     enter: Callable[[MutableMapping[str, str], str], None]
-    """Put the proof of a call to the broker of this name into the headers of the upgrade."""
+    """Puts the proof of a call to the broker of this name into the headers of the upgrade."""
     draw_nonce: Callable[[], str]
 
 
 class Remote:
-    """The connections of one broker to all others."""
+    """The connections of this broker to all others."""
 
     def __init__(
         self,
@@ -109,8 +109,8 @@ class Remote:
         own: Identity,
         count: Callable[[], object] = lambda: None,
     ) -> None:
-        """`own`: the broker's identity, with which it gives back what no caller waits for any more.
-        `count` is called for each operation that is shipped."""
+        """`own`: this broker's identity, with which it gives back leases whose caller has gone.
+        `count` is called for each operation that is sent."""
         self._broker_id = broker_id
         self._settings = settings
         self._proof = proof
@@ -151,7 +151,7 @@ class Remote:
         access: int | None = None,
         is_single: bool = False,
     ) -> Stored:
-        """Store batches at the owner. Raises as `ask`."""
+        """Store batches at the owner. Raises what `ask` raises."""
         operation = Publish(name, batches, expected_offset, access, is_single)
         found = await self.ask(owner, identity, operation)
         assert isinstance(found, Stored)
@@ -160,10 +160,10 @@ class Remote:
     async def read(
         self, owner: Owner, identity: Identity, operation: Read, wait_s: float = 0.0
     ) -> Given:
-        """Read at the owner; waits for something to be there. Raises as `ask`.
+        """Read at the owner; wait up to `wait_s` for a message. Raises what `ask` raises.
 
-        A wait is an operation of its own, with a short answer: many may wait at once, and only a
-        read that finds something needs room for it.
+        A wait is a separate operation with a short answer: many may wait at once, and only a read
+        that finds messages needs room for them.
         """
         found = await self.ask(owner, identity, operation)
         assert isinstance(found, Given)
@@ -226,7 +226,7 @@ class Remote:
         return give_back
 
     async def _give_back(self, owner: Owner, unread: Settle) -> None:
-        """If that fails the leases end by themselves, after the subscription's ack timeout."""
+        """Give leases back; if that fails, they end after the subscription's ack timeout."""
         with suppress(OctavoError):
             await self.ask(owner, self._own, unread)
 
@@ -260,7 +260,7 @@ class Remote:
             del self._links[key]
 
     async def _open(self, owner: Owner) -> AskingLink:
-        """Raises `OwnerUnreachable`, `NotOwner`, `OtherProtocol`."""
+        """Open a connection. Raises `OwnerUnreachable`, `NotOwner`, `OtherProtocol`."""
         headers: dict[str, str] = {}
         self._proof.enter(headers, owner.broker_id)
         nonce = self._proof.draw_nonce()
@@ -334,7 +334,7 @@ class _Opening(asyncio.Protocol):
         self._transport.write(self._head)  # type: ignore[union-attr]
 
     def data_received(self, data: bytes) -> None:
-        if self.link is not None:  # a transport that has not heard of it yet
+        if self.link is not None:  # the transport does not know the link yet
             self.link.data_received(data)
             return
         self._came += data
@@ -379,12 +379,12 @@ def hello_of(broker_id: str) -> bytes:
 
 
 def seals_of(keys: Keys, *, is_tls: bool) -> tuple[Seals, Seals]:
-    """For the answering side: of what it sends, and of what it receives."""
+    """Return the answering side's seals: for frames that it sends, and that it receives."""
     return Seals(keys.answering, first_only=is_tls), Seals(keys.asking, first_only=is_tls)
 
 
 def place_of(url: str) -> Place:
-    """Where the broker with this URL listens."""
+    """Return where the broker with this URL listens."""
     found = urlsplit(url)
     is_tls = found.scheme == "https"
     return Place(found.hostname or "", found.port or (443 if is_tls else 80), is_tls, found.netloc)

@@ -1,8 +1,8 @@
-"""Find a partition's owner, work here or there, and wait out a take-over.
+"""Find a partition's owner, work here or there, and wait during a take-over.
 
-The one loop that does so. It begins again only while nothing has been done: the owner said that it
-is none, it could not be reached, or the partition moves. What was sent and not answered is never
-sent a second time, unless the operation changes nothing.
+This is the only loop that does so. It begins again only while nothing has been done: the broker
+said that it is not the owner, it could not be reached, or the partition moves. An operation that
+was sent and not answered is repeated only if it changes nothing.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 FIRST_PAUSE_S = 0.02
 PAUSE_S_MAX = 0.5
-"""News of the owner ends a pause."""
+"""Longest pause; news of the owner ends a pause early."""
 _NOT_KNOWN_HERE = (MessageNotFound, OffsetBeyondEnd)
-"""Refusals for good because of what the partition lacks, which its next owner may have."""
+"""Lasting refusals because something is missing here that the next owner may have."""
 
 Result = TypeVar("Result")
 
 
 class Context(Protocol):
-    """A call, as the loop needs it: where it came from, and room for the owner that it finds."""
+    """The parts of a call that the loop needs: its origin, and room for the owner that is found."""
 
     forwarded: bool
-    """Another broker sent it here, and will look for the owner again."""
+    """Whether another broker sent it here, and will look for the owner again."""
     incarnation: str | None
-    """The incarnation that the topic must have; any when None."""
+    """The required incarnation of the topic; None: any."""
     owner_url: str
     served_incarnation: str
 
@@ -62,11 +62,11 @@ async def with_owner(
     owned: Callable[[], None],
     may_repeat: Callable[[], bool] = lambda: True,
 ) -> Result:
-    """What `here` gives when this broker serves the partition, else what `there` gives.
+    """Return what `here` returns if this broker owns the partition, else what `there` returns.
 
-    Waits for a partition that moves, within `moving_wait_s`, as long as `may_repeat`. `owned` is
-    called before the work is begun here. What is asked of another broker says which incarnation of
-    the topic is meant: one of the two may have heard less than the other.
+    While the partition moves, waits and tries again, within `moving_wait_s` and while `may_repeat`.
+    `owned` is called before work begins here. A request to another broker names the incarnation of
+    the topic, because the two brokers may know different incarnations.
     """
     ownership = broker.ownership
     loop = asyncio.get_running_loop()
@@ -100,7 +100,8 @@ async def with_owner(
                 raise NotOwner(f"{name} is served by broker {owner.broker_id} at {owner.url}")
             return await there(owner)
         except TopicChanged as error:
-            # Ours was an old belief, or the caller's; if it was ours, we know better next time.
+            # This broker or the caller knew an old incarnation; if it was this broker, it reads
+            # again.
             if error.looked and context.names_incarnation:
                 raise TopicReplaced(str(error)) from error
             broker.topics.forget(name.topic_name)
@@ -110,6 +111,6 @@ async def with_owner(
             gives_up = looked and forwarded and isinstance(error, NotOwner)
             if gives_up or too_late() or not may_repeat():
                 raise
-            ownership.doubt_owner(name)  # a watch may be late by any time
+            ownership.doubt_owner(name)  # a watch may be late
             looked = True
             await ownership.until_owner_changes(name, seen, pauses.next_s())

@@ -1,8 +1,8 @@
 """Answer the operations of other brokers: find the partition here, run, answer.
 
-Operations on one partition begin in the order in which they came. A partition that is open here is
-found at once; while one has to be looked for, those behind it on the same partition wait. One that
-changes something is not broken off once it has begun: its caller would know less, and nothing would
+Operations on a partition begin in the order in which they came. A partition that is open here is
+found at once. While a partition must be looked up, later operations on it wait. An operation that
+changes something is not cancelled once it has begun: its caller would know less, and no work would
 be saved.
 """
 
@@ -46,7 +46,7 @@ Done = TypeVar("Done")
 
 
 class Serving:
-    """Answers operations for one broker."""
+    """Answer operations at this broker."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class Serving:
         enter: Callable[[], object],
         leave: Callable[[], object],
     ) -> None:
-        """`refusal_of`: the problem that an error is for a caller. `is_ready`: whether this broker
-        takes calls. `enter` and `leave` bracket each operation: a stop waits for them."""
+        """`refusal_of`: returns the problem of an error for a caller. `is_ready`: whether this
+        broker takes calls. `enter` and `leave` bracket each operation: a stop waits for them."""
         self._broker = broker
         self._rules = rules
         self._refusal_of = refusal_of
@@ -67,7 +67,7 @@ class Serving:
         self._leave = leave
         self._turns: dict[PartitionName, asyncio.Lock] = {}
         self._looking: dict[PartitionName, int] = {}
-        """Operations on a partition that has to be looked for."""
+        """How many operations wait for a partition that is being looked up."""
         self._work: set[asyncio.Task[Any]] = set()
 
     def describe(self) -> dict[str, int]:
@@ -75,7 +75,7 @@ class Serving:
         return {"work": len(self._work), "looking": sum(self._looking.values())}
 
     async def answer(self, payload: bytes, deadline_s: float, peer: str) -> Reply:
-        """The answer to a request. Never raises but to be cancelled.
+        """Answer a request. Raises only when it is cancelled.
 
         `peer`: the address of the broker that asks.
         """
@@ -101,7 +101,7 @@ class Serving:
         return lambda: self._keep(self._take_back(request, unread))
 
     async def _take_back(self, request: Request, unread: Settle) -> None:
-        """If the partition is served elsewhere by now, the leases end by themselves."""
+        """Take back unread leases; if the partition has moved away, they end by themselves."""
         partition = self._broker.ownership.at_hand(unread.name, request.incarnation)
         if partition is None:
             return
@@ -143,7 +143,7 @@ class Serving:
                 raise PartitionMoving(f"{name} was opened too late for this call")
             begun = asyncio.ensure_future(self._begin(request, identity, partition))
             try:
-                await asyncio.sleep(0)  # it has begun when those behind it may
+                await asyncio.sleep(0)  # it begins before later operations may
             except asyncio.CancelledError:
                 begun.cancel()
                 raise
@@ -174,7 +174,7 @@ class Serving:
 
     @asynccontextmanager
     async def _turn(self, name: PartitionName) -> AsyncIterator[None]:
-        """The turn of an operation on a partition that is not open here, as far as is known."""
+        """Hold the turn of an operation on a partition that is not known to be open here."""
         lock = self._turns.setdefault(name, asyncio.Lock())
         self._looking[name] = self._looking.get(name, 0) + 1
         try:
