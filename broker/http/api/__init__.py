@@ -1,13 +1,12 @@
-"""The calls, by noun: what each takes, does and answers.
+"""The handlers of calls, by noun: what each call takes, does and answers.
 
 `topics`, `subscriptions`, `publish`, `read`, `deliveries` (receive), `acks`, `push`, `bulk_loads`
-and `cluster` are the handlers. `follow` has the stream of a partition, `feed` and `sockets` those
-of a subscription. `short_way` answers single messages whose head is known.
-`batching` makes batches of a publish request's messages and brings them to their owners; `payloads`
-and `topic_body` read and show JSON, `answers` has the shapes of what is said.
+and `cluster` are the handlers. `follow` streams a partition, `feed` and `sockets` a subscription.
+`short_way` answers single messages whose head is known. `batching` makes batches of a publish
+request's messages and sends them to their owners; `payloads` and `topic_body` read and show JSON,
+`answers` has the structs of answers.
 
-Promises: what is wrong is refused with its name before anything is changed. Handlers hold nothing
-between calls, so a crash takes nothing with it. Relies on the rows of `http/routes.py`;
-`http/schemas.py` describes what is read and said here. Others use the handlers through that table
-alone.
+Promises: an invalid request is refused by name before anything is changed. Handlers keep nothing
+between calls, so a crash loses nothing. Relies on the rows of `http/routes.py`; `http/schemas.py`
+describes the bodies and answers. Others use the handlers only through that table.
 """

@@ -1,7 +1,7 @@
-"""Acknowledge, give back, extend: what may be said of delivered messages.
+"""Acknowledge messages, give them back, or extend their leases.
 
-An ack id says itself which partition it is of, and which lease: a call on a topic is taken apart
-and each owner gets its share. It is answered when all of it is durable.
+An ack id names its partition and its lease. So a call on a topic is split, and each owner gets its
+share. The answer comes when all of it is durable.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ ACK_IDS_MAX = 100_000
 ACK_BYTES_MAX = 8 * 1024 * 1024
 """The longest body: 100,000 nacks, each with its delay."""
 ACK_PARTS_MAX = 3 * ACK_IDS_MAX + 100
-"""Commas, brackets and braces of a body: a nack with its delay has three."""
+"""Limit of commas, brackets and braces in a body: a nack with its delay has three."""
 _RECORDS_OF_A_PROBLEM = 3
-"""Making the problem of one partition costs as much as working on so many messages."""
+"""Cost of making a partition's problem, in messages of work."""
 NACK_DELAY_MS_MAX = 24 * 3_600_000
 
 
@@ -98,16 +98,17 @@ async def acknowledge(call: Call) -> web.StreamResponse:
 
 
 def _acked(settled: Settled) -> int:
-    """Raises the error for what was refused."""
+    """Return how many messages were acked. Raises the error for the refused part."""
     if (problem := settled.problem) is not None:
         raise problem
     return settled.acked
 
 
 async def apply_all(call: Call, topic: TopicName, name: str, shares: dict[int, Share]) -> int:
-    """Each share at its owner; how many messages became acked.
+    """Apply each share at its owner; return how many messages became acked.
 
-    Raises the worst problem of any: what the others did is done, and it says how much.
+    If some owners fail, raises the worst problem, which says how much was acked. The work of the
+    other owners is done.
     """
     answers = await ask_all(
         [_apply(call, topic.partition(number), name, share) for number, share in shares.items()]
@@ -129,7 +130,7 @@ async def apply_all(call: Call, topic: TopicName, name: str, shares: dict[int, S
 
 
 async def _apply(call: Call, partition: PartitionName, name: str, share: Share) -> int:
-    """One partition's share of an ack call, at its owner."""
+    """Apply a partition's share of an ack call, at its owner."""
     return _acked(await operate_part(call, share.operation(partition, name), Settled))
 
 
@@ -142,16 +143,16 @@ async def give_back(
     release: Sequence[str] = (),
     unread: Sequence[str] = (),
 ) -> None:
-    """Give back what was received for the caller and not handed over; see `Settle`.
+    """Give back messages that were received for the caller and not delivered; see `Settle`.
 
-    The broker does that for itself: the caller may have lost the right to it meanwhile.
+    The broker does this on its own behalf, because the caller may have lost the right to it.
     """
     operation = Settle(partition, name, [], [*nacks], [], [*release], [*unread])
     await operate_part(call, operation, Settled, identity=call.services.own_identity)
 
 
 class Share:
-    """The part of an ack call that concerns one partition."""
+    """A partition's share of an ack call."""
 
     __slots__ = ("ack_ids", "extend", "nacks", "release")
 
@@ -164,7 +165,7 @@ class Share:
     def operation(
         self, partition: PartitionName, name: str, up_to: Position | None = None
     ) -> Settle:
-        """The same for the partition's owner."""
+        """Return the share as an operation for the partition's owner."""
         assert up_to is None or isinstance(up_to, int | MessageId)
         place = list(up_to) if isinstance(up_to, MessageId) else up_to
         return Settle(
@@ -173,7 +174,7 @@ class Share:
 
 
 async def by_partition(body: AckBody, partitions: int, turns: Turns) -> dict[int, Share]:
-    """What each partition has to do. Raises a 400 or a 422 for what makes no sense."""
+    """Split a body by partition. Raises a 400 or a 422 for an invalid body."""
     for ids in (body.ack_ids, body.nack, body.extend, body.release):
         if len(ids) > ACK_IDS_MAX:
             raise _too_many()

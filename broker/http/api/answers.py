@@ -1,7 +1,7 @@
-"""The shapes of answers. Handlers say these, and /openapi.json describes them (http/schemas.py).
+"""The structs of answers, which handlers return and /openapi.json describes (http/schemas.py).
 
-A member that is `UNSET` is not there. What is said of a number or a text beside its type is for the
-reader alone: nothing here is checked when an answer is written.
+A member that is `UNSET` is left out. Limits and descriptions of numbers and texts are for readers
+only: they are not checked when an answer is written.
 """
 
 from __future__ import annotations

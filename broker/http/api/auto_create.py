@@ -1,8 +1,7 @@
-"""A topic that is published to and not there: made, where its namespace says so, or a 404 that says
-what would have it made.
+"""Create a missing topic on the first publish, if its namespace says so; else answer a 404.
 
-Off by default: a name that was typed wrong must not become a topic. Whoever has it made needs the
-right to create it, as for a `PUT`.
+The 404 says how to turn this on. It is off by default, so that a mistyped name does not become a
+topic. The caller needs the right to create the topic, as for a `PUT`.
 """
 
 from __future__ import annotations
@@ -20,12 +19,13 @@ from octavo.security.rules import Kind, Operation, Resource
 
 
 async def topic_to_publish(call: Call) -> TopicInfo:
-    """The topic in the path, perhaps a new one. Raises `TopicNotFound`, and as a `PUT` does."""
+    """Return the topic in the path; create it if allowed. Raises `TopicNotFound`, and what a `PUT`
+    raises."""
     try:
         return await topic_of(call)
     except TopicNotFound as error:
         if call.names_incarnation or call.forwarded:
-            raise  # a certain topic is meant, and that one is gone
+            raise  # the caller means an incarnation that is gone
         await make(call, error)
         return await topic_of(call)
 
@@ -40,7 +40,7 @@ async def put_topic_or_auto(call: Call) -> web.StreamResponse:
 
 
 async def make(call: Call, missing: TopicNotFound) -> None:
-    """The topic in the path as its namespace's `auto_create` says. Raises `TopicNotFound`."""
+    """Create the topic in the path by its namespace's `auto_create`. Raises `TopicNotFound`."""
     name, broker = call.topic, call.services.broker
     try:
         auto = (await broker.topics.namespace(name.namespace)).auto_create
@@ -62,7 +62,7 @@ async def make(call: Call, missing: TopicNotFound) -> None:
     try:
         await broker.topics.create(name, settings)
     except SettingsConflict:
-        return  # somebody has made it meanwhile, otherwise
+        return  # another call made it meanwhile, with other settings
 
 
 def _settings(auto: AutoCreate) -> TopicSettings:

@@ -1,13 +1,13 @@
-"""One publish request on its way into partitions: build batches, keep order, say what was stored.
+"""Send a publish request to partitions: build batches, keep order, report what was stored.
 
-Messages that came singly are grouped per partition into record batches. Where a batch ends depends
-on the messages alone, never on timing, so a producer that repeats a request after a lost answer
-sends the same batches and each is recognised as a duplicate. Partitions work side by side; within
-one, batches take effect in order, and nothing is sent after a batch that failed. A batch whose
-partition moved is sent again only while nothing after it was stored.
+Single messages are grouped into record batches per partition. Where a batch ends depends on the
+messages alone, never on timing. So a producer that repeats a request after a lost answer sends the
+same batches, and each is recognised as a duplicate. Partitions work in parallel. Within a partition
+batches take effect in order, and after a failed batch nothing more is sent. A batch whose partition
+moved is sent again only if no later batch was stored.
 
-In memory at once: `inflight_bytes_max` on its way and as much in unfinished batches, however long
-the request is and however many partitions there are.
+In memory at once: `inflight_bytes_max` under way and as much in unfinished batches, however long
+the request is and however many partitions the topic has.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from octavo.protocol.records import (
 
 ACCESS_HEADER = "Producer-Access-Epoch"
 SENT_TOGETHER_BYTES = 512 * 1024
-"""Batches for another broker travel back to back up to this size."""
+"""Batches for another broker are sent together up to this size."""
 SEQUENCE_MASK = 0x7FFF_FFFF
 _MOVED = (NotOwner, PartitionMoving, OwnerUnreachable)
 
 
 class Producer(NamedTuple):
-    """Who publishes, for recognising repetitions. `sequence` is that of the next message."""
+    """The producer, for recognising repeats. `sequence` is the next message's number."""
 
     producer_id: int
     epoch: int
@@ -54,7 +54,7 @@ class Producer(NamedTuple):
 
 
 class Piece:
-    """One batch of a request and what became of it."""
+    """A batch of a request, and its result."""
 
     __slots__ = (
         "batch", "count", "error", "expected", "first", "index", "last", "partition", "published",
@@ -63,29 +63,30 @@ class Piece:
     def __init__(self, partition: int, first: int) -> None:
         self.partition = partition
         self.first = first
-        """The number in the request of its first message, from 0 …"""
+        """The number of its first message in the request, from 0 …"""
         self.last = first
-        """… and of its last."""
+        """… and the number of its last."""
         self.count = 0
         self.index = 0
-        """Which message of its batch the first is: other requests may have some in it, too."""
+        """The number of its first message in the batch, which may also hold other requests'
+        messages."""
         self.batch = b""
         self.expected: int | None = None
         self.published: Published | None = None
         self.error: Problem | None = None
 
     def place(self, index: int) -> Place:
-        """Where the `index`-th message of this stored piece is."""
+        """Return the place of the `index`-th message of this stored piece."""
         assert self.published is not None
         first, _, ledger_id, entry_id, _, _ = self.published
         if first < 0:
-            return Place(self.partition)  # a duplicate too old to be remembered
+            return Place(self.partition)  # a duplicate whose place is forgotten
         at = str(MessageId(ledger_id, entry_id, self.index + index))
         return Place(self.partition, first + index, at)
 
 
 class _PartitionQueue:
-    """What of a request goes into one partition: an open batch, and those that wait to be sent."""
+    """The part of a request for a partition: an open batch, and batches that wait to be sent."""
 
     __slots__ = ("bytes", "open", "partition", "pieces", "records", "task")
 
@@ -99,7 +100,7 @@ class _PartitionQueue:
 
 
 class Publishing:
-    """A publish request. `add` messages or `add_batch`es, `room` now and then, at last `finish`."""
+    """A publish request: `add` messages or `add_batch`es, call `room` in between, then `finish`."""
 
     def __init__(
         self,
@@ -123,7 +124,8 @@ class Publishing:
         self._config = call.services.config
         self._bytes_max = call.services.message_bytes_max(topic) or self._config.line_bytes_max
         self._queues: dict[int, _PartitionQueue] = {}
-        # Who is for one partition takes no turn: a message would skip every second otherwise.
+        # A request for a given partition does not advance the turn: otherwise single messages would
+        # use only every second partition.
         self._turn = next(call.services.turn) % partitions if only is None else 0
         self._open_bytes = 0
         self._in_flight = 0
@@ -133,9 +135,9 @@ class Publishing:
         self.pieces: list[Piece] = []
         self.places: list[tuple[Piece, int]] | None = [] if keep_places else None
         self.count = 0
-        """Messages taken so far."""
+        """How many messages were taken so far."""
         self.failed = False
-        """Something was not stored: no more need be read."""
+        """Whether something was not stored, so that reading on is useless."""
 
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
@@ -143,15 +145,15 @@ class Publishing:
 
     @property
     def held_bytes(self) -> int:
-        """What is in memory: messages in unfinished batches, and batches on their way."""
+        """The bytes in memory: messages in unfinished batches, and batches under way."""
         return self._open_bytes + self._in_flight
 
     def size_of(self, record: Record) -> int:
-        """What a message takes in a batch. Raises a 413 `Problem` when that is too much."""
+        """Return the bytes of a message in a batch. Raises a 413 `Problem` when it is too long."""
         return size_of(record, self._bytes_max)
 
     def add(self, record: Record) -> None:
-        """Take one message."""
+        """Take a message."""
         key = record.key
         size = self.size_of(record)
         if self._only is not None:
@@ -181,10 +183,10 @@ class Publishing:
         ):
             self._close_batch(queue)
         elif self._open_bytes >= self._config.inflight_bytes_max:
-            self._close_batches()  # a topic of very many partitions
+            self._close_batches()  # a topic with very many partitions
 
     def add_batch(self, batch: bytes, count: int) -> None:
-        """Take one whole, checked batch; the request goes to one partition."""
+        """Take a whole, checked batch; the request must be for a single partition."""
         assert self._only is not None
         queue = self._queues.setdefault(self._only, _PartitionQueue(self._only))
         piece = Piece(self._only, self.count)
@@ -197,17 +199,19 @@ class Publishing:
         self._submit(queue, piece, batch, count)
 
     def flush(self) -> None:
-        """The input pauses: send what is there. Not for a producer, whose batches must not depend
-        on time."""
+        """Send unfinished batches, because the input pauses.
+
+        Does nothing for a producer, whose batches must not depend on timing.
+        """
         if self._producer is None and not self.failed:
             self._close_batches()
 
     async def room(self) -> None:
-        """Wait until less is in flight than the bound."""
+        """Wait until fewer bytes are in flight than the limit."""
         await self._has_room.wait()
 
     async def finish(self) -> None:
-        """Send what is left and wait until the fate of every piece is known."""
+        """Send the rest, and wait until the result of every piece is known."""
         if not self.failed:
             self._close_batches()
         await self._wait_for_queues()
@@ -216,7 +220,7 @@ class Publishing:
                 piece.error = _NOT_SENT
 
     async def abandon(self) -> None:
-        """The request is over before its time: send nothing more, wait for what is on its way."""
+        """Send nothing more, and wait for batches under way: the request ends early."""
         self.failed = True
         await self._wait_for_queues()
 
@@ -271,7 +275,7 @@ class Publishing:
     # ---- one partition's work
 
     async def _drain(self, queue: _PartitionQueue) -> None:
-        """Publish the queue in order until it is empty or something fails."""
+        """Publish the queue in order, until it is empty or a batch fails."""
         name = self._topic.partition(queue.partition)
 
         async def here(partition: Partition) -> None:
@@ -288,11 +292,11 @@ class Publishing:
                 if not queue.pieces:
                     raise
                 if self._stored_some and (wait_s := wait_of(error)):
-                    await asyncio.sleep(wait_s)  # what has begun is slowed, and not cut
+                    await asyncio.sleep(wait_s)  # a request that has begun is slowed, not refused
                     continue
                 if queue.pieces[0] is first or not isinstance(error, _MOVED):
                     self._fail(queue.pieces[0], error)
-                # else it moved again after some were stored: wait for its owner anew
+                # otherwise it moved after some were stored: wait for its new owner
         for piece in queue.pieces:
             self._settled(piece)
         queue.pieces.clear()
@@ -322,7 +326,7 @@ class Publishing:
         flight: list[Piece],
         results: Sequence[Published | BaseException],
     ) -> None:
-        """Note what was stored. Raises `NotOwner` when the rest may be sent again, all of it."""
+        """Note the results. Raises `NotOwner` if all of the rest may be sent again."""
         for at, (piece, result) in enumerate(zip(flight, results, strict=True)):
             if isinstance(result, Published):
                 self._stored(queue, piece, result)
@@ -389,7 +393,7 @@ class Publishing:
 
 
 def size_of(record: Record, bytes_max: int) -> int:
-    """What a message takes in a batch. Raises a 413 `Problem` when that is too much."""
+    """Return the bytes of a message in a batch. Raises a 413 `Problem` when it is too long."""
     size = record_bytes(record[0], record[1], record[2])
     if size > bytes_max:
         raise message_too_long(size, bytes_max)

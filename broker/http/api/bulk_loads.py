@@ -1,6 +1,6 @@
-"""Bulk loads over HTTP: commit and abort at any broker, a part at its owner.
+"""Bulk loads over HTTP: commit and abort at any broker, insert a part at its owner.
 
-The rules are in bulkload/rules.py. Every call here may be made again as it stands.
+The rules are in bulkload/rules.py. Every call here may be repeated unchanged.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ TOKEN_HEADER = "Bulk-Load-Token"
 TOKEN_BYTES_MAX = 200
 CONTENT_CHARS_MAX = 100
 SHARES_MAX = 1_000
-"""Partitions of a batch that its writer publishes: the record is bounded by ZooKeeper's 1 MB."""
+"""Limit of partitions in a batch that its writer publishes: ZooKeeper limits records to 1 MB."""
 ABORTED_LEDGERS_MAX = 10_000
-"""Ledgers that one call gives up; a writer with more calls again."""
+"""Limit of ledgers that a call gives up; a writer with more calls again."""
 LEDGERS_MAX = 4_000
-"""Ledgers of one part: a partition holds no more that came whole."""
+"""Limit of ledgers in a part; a partition cannot hold more ledgers that came whole."""
 PARTS_MAX = 4_000
-"""Partitions in a batch that is committed; each has at least one ledger."""
+"""Limit of partitions in a committed batch; each has at least a ledger."""
 _RECORDS_OF_A_PART = 3
-"""Looking at one part costs as much as working on so many messages."""
+"""Cost of checking a part, in messages of work."""
 COMMIT_BYTES_MAX, BEGIN_BYTES_MAX, ABORT_BYTES_MAX = 2 * MIB, MIB, MIB // 2
-"""The longest bodies."""
+"""Limits of the bodies of these calls."""
 Number = Annotated[int, msgspec.Meta(ge=0, le=OFFSET_MAX, extra_json_schema={"format": "int64"})]
 After = Annotated[
     int,
@@ -70,7 +70,7 @@ _GONE = {"topic-not-found": TopicNotFound, "partition-not-found": PartitionNotFo
 
 
 def _target(text: str) -> TopicName:
-    """The topic. Raises `InvalidName`, `AuditTopicClosed`."""
+    """Read a topic's name. Raises `InvalidName`, `AuditTopicClosed`."""
     name = TopicName.parse(text)
     check_not_internal(name)
     return name
@@ -97,7 +97,7 @@ class LedgerBody(msgspec.Struct, forbid_unknown_fields=True):
     ] = None
 
     def ledger(self) -> PrivateLedger:
-        """As the record holds it."""
+        """Return the ledger in the form that the record stores."""
         return PrivateLedger(
             self.id, self.messages, self.bytes, self.first_ms, self.last_ms, self.disorder_ms,
             self.pieces,
@@ -112,7 +112,7 @@ class PartBody(msgspec.Struct, forbid_unknown_fields=True):
     ledgers: Annotated[list[LedgerBody], msgspec.Meta(max_length=LEDGERS_MAX)]
 
     def offer(self) -> Offer:
-        """As the driver takes it. Raises `InvalidName`."""
+        """Return the part in the form that the driver takes. Raises `InvalidName`."""
         name = _target(self.topic).partition(self.partition)
         return Offer(name, tuple(one.ledger() for one in self.ledgers))
 
@@ -221,7 +221,7 @@ async def begin(call: Call) -> web.StreamResponse:
 
 
 async def _check(call: Call, names: Iterable[PartitionName]) -> None:
-    """May the caller publish to each topic of the body? Raises `Forbidden`, `Unauthenticated`."""
+    """Check that the caller may publish to each topic. Raises `Forbidden`, `Unauthenticated`."""
     turns = call.services.broker.open_batches.turns
     for topic in dict.fromkeys(name.topic_name for name in names):
         await turns.take(_RECORDS_OF_A_PART)
@@ -243,7 +243,7 @@ def _checking(call: Call) -> CheckTaken:
 
 def _loading(call: Call) -> LoadPart:
     async def load_part(partition: PartitionName, bulk_load: str, number: int) -> int | None:
-        # A batch has thousands of them.
+        # A batch may have thousands of parts.
         await call.services.broker.open_batches.turns.take(_RECORDS_OF_A_PART)
 
         async def here(found: Partition) -> dict[str, Any]:
@@ -262,7 +262,7 @@ def _loading(call: Call) -> LoadPart:
             except Problem as error:
                 if error.code != "no-such-call":
                     raise
-                # An owner of 0.1, while the brokers of a cluster are upgraded one after another.
+                # The owner may still have version 0.1, during an upgrade of the cluster.
                 answer = await ask(former_names.LOAD_PART, former_names.FIELDS["bulk_load"])
         except Problem as error:
             raise _GONE[error.code](error.detail) if error.code in _GONE else error from error
@@ -308,7 +308,7 @@ def _batch(call: Call) -> int:
 
 
 def _caller(call: Call, batch: int, after: int | None) -> Caller:
-    """Who asks. Raises a `Problem` for a token that is none and for an order that is none."""
+    """Return the caller's token and order. Raises a `Problem` if either is invalid."""
     token = call.headers.get(TOKEN_HEADER, "").encode("utf-8", "surrogateescape")
     if len(token) > TOKEN_BYTES_MAX:
         raise Problem(
@@ -324,14 +324,14 @@ def _caller(call: Call, batch: int, after: int | None) -> Caller:
 
 
 def committed(name: str, done: Committed) -> BulkLoad:
-    """The answer of a commit: every partition has its part."""
+    """Return the answer of a commit, after which every partition has its part."""
     shown = show(name, done.record, done.offsets)
     shown.complete, shown.repeated = True, done.repeated
     return shown
 
 
 def show(name: str, record: BulkLoadRecord, offsets: dict[PartitionName, int | None]) -> BulkLoad:
-    """What the record says; `offsets`: where each partition's part begins, as far as is known."""
+    """Describe the record; `offsets`: where each partition's part begins, as far as known."""
     return BulkLoad(
         name,
         record.batch,

@@ -185,7 +185,7 @@ async def list_bookies(call: Call) -> web.StreamResponse:
 
 
 def _stale(seen: Seen, *shown: str) -> dict[str, Any] | None:
-    """Which of what is `shown` may be out of date, and since when."""
+    """Return which of the `shown` parts may be out of date, and since when."""
     names = [name for name in seen.stale if name in shown]
     return {"what": names, "since": seen.stale_since_ms} if names else None
 
@@ -216,7 +216,7 @@ def _down(found: list[Down] | None) -> list[dict[str, Any]]:
 
 
 def standing_of(call: Call, broker_id: str) -> dict[str, Any]:
-    """What a broker has told of itself, and how many seconds ago this one heard that."""
+    """Return what a broker says of itself, and how many seconds ago this broker read it."""
     broker = call.services.broker
     age_s: float | None = 0.0
     if broker_id == broker.broker_id:
@@ -268,19 +268,19 @@ async def get_cluster(call: Call) -> web.StreamResponse:
 
 
 async def confirm_clock(call: Call) -> web.StreamResponse:
-    """`POST /v1/cluster/clock`: whoever operates it says that this broker's clock is right."""
+    """`POST /v1/cluster/clock`: an operator confirms that this broker's clock is right."""
     return call.reply(show_clock(await call.services.broker.confirm_clock()))
 
 
 def show_clock(time: DeletionTime | None) -> dict[str, Any]:
-    """The time that this broker deletes by; every broker counts for itself."""
+    """Return the time that this broker deletes by; every broker counts for itself."""
     if time is None:
         return {"deletion_time": None, "late_ms": 0, "doubt": "the metadata store was not heard"}
     return {"deletion_time": time.now_ms, "late_ms": time.late_ms, "doubt": time.doubt or None}
 
 
 async def cluster_figures(call: Call) -> dict[str, Any]:
-    """What `/v1/cluster` and the status page show: of topics those that the caller may see."""
+    """Return the figures of `/v1/cluster` and the status page, for topics the caller may see."""
     services = call.services
     broker = services.broker
     seen = await services.overview.look()
@@ -332,7 +332,8 @@ async def readyz(call: Call) -> web.StreamResponse:
     elif not services.ready:
         reasons.append("it is starting")
     if since_ms := services.overview.out_of_reach_since_ms:
-        # Of a secured cluster strangers need not know where its metadata is: the log says so.
+        # In a secured cluster, anonymous callers need not know the metadata's address; the log has
+        # it.
         where = "" if services.gate.secured else f" at {services.store.url}"
         reasons.append(
             f"the metadata store{where} is out of reach "
@@ -347,9 +348,9 @@ async def readyz(call: Call) -> web.StreamResponse:
 
 
 _RECORDS_OF_METRICS = 200
-"""What making some of the text takes, in messages worked on."""
+"""Cost of making some of the text, in messages of work."""
 _RECORDS_OF_A_ROW = 5
-"""Making one row of the page costs as much as working on so many messages."""
+"""Cost of making a row of the page, in messages of work."""
 
 
 async def metrics(call: Call) -> web.StreamResponse:

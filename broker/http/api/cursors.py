@@ -1,8 +1,8 @@
-"""Look at a subscription and move it on, without consuming: peek, skip, expire.
+"""Look at a subscription and move its cursor, without consuming: peek, skip, expire.
 
-Each is done by the owner of the partition that the path names, or by those of all partitions; then
-the answer says for each of them what was done. What was done in some before another failed stays
-done: the same call again goes on.
+The owner of the partition in the path does it. Without a partition, the owners of all partitions do
+it, and the answer says for each what was done. If an owner fails, the work of the other owners
+stays done, and a repeated call continues.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from octavo.broker.operations import kinds as operations
 from octavo.broker.types import PartitionName
 
 SKIP_MAX = 2**53
-"""More than any partition has, and still a number that JSON keeps."""
+"""More messages than any partition has, but still a number that JSON keeps exactly."""
 PEEK_DEFAULT = 10
 
 
@@ -80,7 +80,7 @@ Make = Callable[[PartitionName], operations.Skip | operations.Expire]
 
 
 async def _in_each(call: Call, make: Make) -> web.StreamResponse:
-    """Move the cursor in the partition that the path names, or in all of them."""
+    """Move the cursor in the partition of the path, or in all partitions."""
     partitions = (await topic_of(call)).settings.partitions
     name = call.partition
     if name is None and partitions == 1:

@@ -1,9 +1,9 @@
 """Receive from a subscription.
 
-A call on a topic goes to all its partitions: receive asks each for its share and, when none has
-anything, waits for the first that does.
-Receiving needs no session: a lease ends by ack, by nack or by time, at whichever broker. What could
-not be handed over, because the caller left or asked for less, is given back at once.
+A call on a topic asks all its partitions, each for its share. If none has messages, it waits for
+the first partition that gets some. Receiving needs no session: a lease ends by ack, by nack or by
+time, at any broker. Messages that could not be delivered, because the caller left or asked for
+less, are given back at once.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ DEFAULT_CONSUMER = "default"
 MESSAGE_TYPES = (JSON, NDJSON)
 HELD_BACK_HEADER = "Octavo-Held-Back"
 RECEIVE_PARTITIONS_MAX = 128
-"""One receive looks at so many partitions of a topic at most, beginning elsewhere each time."""
+"""Limit of partitions that a receive asks; each receive begins with another partition."""
 GRACE_S = 0.005
-"""When one partition has messages, others that have some too get this long to join in."""
+"""After the first messages, other partitions get this long to add theirs."""
 GIVE_BACK_S = 2.0
-"""So long giving back may take when a call ends; leases end by themselves."""
+"""Time limit for giving leases back when a call ends; leases also end by themselves."""
 ASK_AGAIN_S = 1.0
-"""So long a receive that has something waits for what another broker may have leased to it."""
+"""How long a receive that has messages waits for leases that other brokers may have made for it."""
 
 
 # ---- receive
@@ -77,7 +77,7 @@ async def receive(call: Call) -> web.StreamResponse:
     if partition is None:
         partitions = (await topic_of(call)).settings.partitions
         if partitions > 1:
-            answer_type(call, MESSAGE_TYPES)  # batches are of one partition
+            answer_type(call, MESSAGE_TYPES)  # a batch is from a single partition
             return _deliver(call, await _Gathering(call, partitions, asked).receive())
         partition = asked.name
     if (elsewhere := await redirected(call, partition)) is not None:
@@ -95,7 +95,7 @@ async def receive(call: Call) -> web.StreamResponse:
 
 
 def consumer_in(call: Call, default: str) -> str:
-    """Who asks. Raises a 400."""
+    """Return the consumer's name. Raises a 400."""
     consumer = call.text("consumer", default)
     if not 1 <= len(consumer) <= CONSUMER_CHARS_MAX or not consumer.isprintable():
         raise bad_parameter("consumer", consumer, f"1 to {CONSUMER_CHARS_MAX} printable characters")
@@ -103,7 +103,8 @@ def consumer_in(call: Call, default: str) -> str:
 
 
 def generation_in(call: Call) -> int | None:
-    """Of the consumer group that has given its member this partition. Raises a 400, a 422."""
+    """Return the consumer group's generation that gave the member this partition. Raises a 400, a
+    422."""
     if "generation" not in call.query:
         return None
     if call.partition is None:
@@ -117,12 +118,12 @@ def generation_in(call: Call) -> int | None:
 
 
 def priority_in(call: Call) -> int:
-    """Of the consumer that asks: 0 is served first. Raises a 400."""
+    """Return the consumer's priority; 0 is served first. Raises a 400."""
     return call.integer("priority", 0, 0, PRIORITY_MAX)
 
 
 def _credits(call: Call) -> int | None:
-    """How many messages of each partition may be out at the consumer; None: as many as may be."""
+    """Return the consumer's limit of unacked messages per partition; None: not given."""
     return call.integer("credits", 0, 1, CREDITS_MAX) or None
 
 
@@ -134,10 +135,10 @@ class Received(NamedTuple):
 
 
 class Handover:
-    """Hold the leases of one call at one partition until its client has them. An async context.
+    """Hold the leases of a call until its client has the messages. An async context.
 
-    If the block raises or its caller is gone, the messages go to other consumers at once, and not
-    after the ack timeout.
+    If the block raises, or the client is gone, the messages go to other consumers at once, and not
+    only after the ack timeout.
     """
 
     def __init__(self, call: Call, asked: Receive, *, is_part: bool = False) -> None:
@@ -148,7 +149,7 @@ class Handover:
         self._ack_ids: list[str] = []
 
     async def leases(self) -> Leases:
-        """Receive."""
+        """Receive, and hold the leases."""
         call, asked = self._call, self._asked
         work = operate_part if self._is_part else operate
         leases = await work(call, asked, Leases, wait_s=asked.wait_ms / 1000)
@@ -156,7 +157,7 @@ class Handover:
         return leases
 
     async def shown(self, leases: Leases) -> Received:
-        """The messages as JSON."""
+        """Return the messages as JSON."""
         number = self._asked.name.partition
         return Received(await rendered(self._call, number, leases), leases.held_back)
 
@@ -171,7 +172,7 @@ class Handover:
     ) -> None:
         if self._ack_ids and (error is not None or self._call.client_is_gone):
             asked = self._asked
-            with suppress(OctavoError, TimeoutError):  # then the leases end by themselves
+            with suppress(OctavoError, TimeoutError):  # the leases end by themselves
                 async with asyncio.timeout(GIVE_BACK_S):
                     await give_back(
                         self._call, asked.name, asked.subscription, unread=self._ack_ids
@@ -179,7 +180,7 @@ class Handover:
 
 
 async def rendered(call: Call, number: int, leases: Leases) -> list[Raw]:
-    """The messages of partition `number` as JSON."""
+    """Return the messages of partition `number` as JSON."""
     turns = call.services.broker.open_batches.turns
     found: list[Raw] = []
     for delivery in leases.deliveries:
@@ -207,15 +208,15 @@ def _deliver(call: Call, received: Received) -> web.StreamResponse:
 
 
 def _text_type(call: Call) -> str:
-    """How messages are written one by one, also for who would rather have them as stored."""
+    """Return the type for single messages, even if the caller prefers record batches."""
     try:
         return answer_type(call, MESSAGE_TYPES)
     except Problem:
-        return JSON  # the door saw that record batches are accepted, and nothing else is
+        return JSON  # the caller accepts only record batches
 
 
 def _nothing(call: Call, held_back: str | None) -> web.StreamResponse:
-    """Nothing to receive; where messages are held back, the answer says why."""
+    """Answer that there is nothing to receive; if messages are held back, say why."""
     if held_back is None:
         return web.Response(status=204)
     headers = {HELD_BACK_HEADER: held_back}
@@ -229,12 +230,12 @@ class _AckIdOnly(msgspec.Struct):
 
 
 def ack_ids_in(messages: Iterable[Raw]) -> list[str]:
-    """Those of messages as they are answered."""
+    """Return the ack ids of encoded messages."""
     return [msgspec.json.decode(raw, type=_AckIdOnly).ack_id for raw in messages]
 
 
 class _Gathering:
-    """One receive from several partitions: fair shares, then whoever has something."""
+    """Receive from several partitions: fair shares first, then from partitions that have more."""
 
     def __init__(self, call: Call, partitions: int, asked: Receive) -> None:
         self._call = call
@@ -242,16 +243,16 @@ class _Gathering:
         self._wait_s = asked.wait_ms / 1000
         turn = next(call.services.turn)
         self._request = f"{call.services.proof.run}.{turn}"
-        """Of the waits of this call, at each partition: no other call of any broker has it."""
+        """Request id of this call's waits at each partition; unique among all brokers' calls."""
         turn %= partitions
         self._order = [*range(turn, partitions), *range(turn)][:RECEIVE_PARTITIONS_MAX]
         self._held_back: str | None = None
-        """Why a partition that was asked last gives nothing, of those that say so."""
+        """Why a partition gave no messages, by the last partition that gave a reason."""
         self._given: dict[int, list[str]] = {}
-        """Partition → ack ids of what it gave to this call."""
+        """Partition → the ack ids that it gave to this call."""
 
     async def receive(self) -> Received:
-        """What was asked for; waits for the first message."""
+        """Receive up to the limit; wait for the first message."""
         has_caller = False
         try:
             found = await self._receive(self._asked.most, self._wait_s)
@@ -262,7 +263,7 @@ class _Gathering:
         return Received(found, self._held_back)
 
     async def _give_all_back(self) -> None:
-        """The caller is gone: others get at once what the partitions gave."""
+        """Give all leases back, because the caller is gone."""
         sub, topic = self._asked.subscription, self._call.topic
         asks = [
             give_back(self._call, topic.partition(number), sub, unread=ack_ids)
@@ -282,7 +283,7 @@ class _Gathering:
                 for place, number in enumerate(self._order)
             }
             found, full = await self._ask_all(shares)
-            # What others left goes to those that have more.
+            # The rest goes to partitions that have more.
             found += await self._one_after_the_other(full, most - len(found))
         if not found and wait_s:
             return await self._first(most, wait_s)
@@ -303,14 +304,15 @@ class _Gathering:
         return found
 
     async def _ask_all(self, shares: dict[int, int]) -> tuple[list[Raw], list[int]]:
-        """What came, and which partitions gave their whole share."""
+        """Ask each partition for its share; return the messages, and partitions that gave all of
+        it."""
         answers = await ask_all([self._ask(number, share, 0) for number, share in shares.items()])
         found: list[Raw] = []
         full: list[int] = []
         failures = [answer for answer in answers if isinstance(answer, BaseException)]
         if len(failures) == len(answers):
             raise failures[0]
-        # A partition that moves must not keep back what the others have.
+        # A partition that moves must not delay the messages of the others.
         for (number, share), answer in zip(shares.items(), answers, strict=True):
             if not isinstance(answer, BaseException):
                 found += answer
@@ -319,7 +321,7 @@ class _Gathering:
         return found, full
 
     async def _first(self, most: int, wait_s: float) -> list[Raw]:
-        """Wait at all partitions at once; the first that has something ends the wait."""
+        """Wait at all partitions at once, until the first has messages."""
         share = max(1, most // len(self._order))
         tasks = [
             asyncio.ensure_future(self._ask(number, share, wait_s, self._request))
@@ -347,9 +349,9 @@ class _Gathering:
         return found[:most]
 
     async def _ask_again(self, cut_off: list[bool], share: int) -> list[Raw]:
-        """What the waits that were broken off have got: other brokers may have answered them.
+        """Ask again for messages that cancelled waits may have leased at other brokers.
 
-        Asked for under the same request, so they give what they gave, or what is there now.
+        The request id is the same, so the partitions give the same messages, or what they have now.
         """
         asks = [
             asyncio.ensure_future(self._ask(number, share, 0, self._request))
@@ -365,7 +367,7 @@ class _Gathering:
         return _results(asks)
 
     async def _give_back(self, surplus: list[Raw]) -> None:
-        """More came at once than was asked for: others may have it without waiting."""
+        """Give back messages beyond the limit, so that others get them at once."""
         shares: dict[int, list[str]] = defaultdict(list)
         for ack_id in ack_ids_in(surplus):
             shares[AckRange.parse(ack_id).partition].append(ack_id)

@@ -1,12 +1,12 @@
-"""Make a durable stream, or a fork of one: a stream that begins with another one's messages.
+"""Make a durable stream, or a fork: a stream that begins with another stream's messages.
 
-A fork's topic is a fork of the other's topic (forks.py): no message is copied, and it is of the
-same namespace. Where it is cut within a message, the part that it inherits is its first own one,
-stored together with what the body has. What the request does not say is the source's: its content
-type, how long it lives. The source is asked as anybody would, for the caller.
+A fork's topic is a fork of the source's topic (forks.py): no message is copied, and it is in the
+same namespace. If it is cut within a message, the inherited part becomes the fork's first own
+message, stored together with the body's messages. Properties that the request does not give, such
+as the content type and the lifetime, are the source's. The source is asked on behalf of the caller.
 
-A stream is there once its owner has made it so (partition/stream.py). What a broken-off call leaves
-is a topic; the same call again goes on from there.
+A stream exists once its owner has made it (partition/stream.py). A call that breaks off leaves a
+topic, and a repeated call continues from there.
 """
 
 from __future__ import annotations
@@ -52,38 +52,38 @@ from octavo.protocol.records import Record, read_records
 from octavo.security.rules import Kind, Operation, Resource
 
 _TRIES_MAX = 4
-"""To make a stream where others have just expired, or are being made."""
+"""Limit of tries, while other streams of that name expire or are being made."""
 
 
 class Over(Exception):
-    """What stands in the way of a call has to go first."""
+    """An expired or deleted stream must be removed first."""
 
 
 class Unplanned(Exception):
-    """A fork is to be made of a topic that is there, and its source was not asked yet."""
+    """The topic exists, but the source has not been asked yet where it was forked."""
 
 
 class ForkAsked(NamedTuple):
-    """What a `PUT` says of a fork."""
+    """The fork that a `PUT` asks for."""
 
     source: TopicName
     offset: int | None
-    """Before which message it is forked; None: at the end."""
+    """The offset before which it is forked; None: the end."""
     sub_offset: int
 
 
 class Asked(NamedTuple):
-    """What a `PUT` asks for."""
+    """The stream that a `PUT` asks for."""
 
     content_type: str
-    """Empty: as it comes."""
+    """Empty: not given."""
     ttl_s: int | None
     expires_at: str | None
     closed: bool
     fork: ForkAsked | None
 
     def config(self, like: StreamConfig | None = None) -> StreamConfig:
-        """Of the stream; what is not said of a fork is as `like`, of another stream as ever."""
+        """Return the stream's config; a fork takes missing parts from `like`."""
         found = StreamConfig() if like is None or self.fork is None else like
         if self.content_type:
             found = found._replace(content_type=self.content_type)
@@ -100,14 +100,14 @@ class Asked(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How a fork is made."""
+    """How to make a fork."""
 
     source: TopicInfo
     config: StreamConfig
     base: int
-    """Before which message the source is cut."""
+    """The offset before which the source is cut."""
     part: bytes
-    """What it inherits of that message."""
+    """The part of that message that the fork inherits."""
 
 
 async def put_stream(call: Call) -> web.StreamResponse:
@@ -145,14 +145,14 @@ async def put_stream(call: Call) -> web.StreamResponse:
 
 
 def _location(call: Call) -> str:
-    """Where the stream is, as its maker calls this broker."""
+    """Return the stream's URL, with the host that the client used."""
     host, path = call.request.headers.get("Host"), call.request.raw_path.partition("?")[0]
     scheme = "https" if call.request.secure else "http"
     return (call.services.url if host is None else f"{scheme}://{host}") + path
 
 
 async def _topic(call: Call, asked: Asked, plan: Plan | None) -> tuple[TopicInfo, Plan | None]:
-    """The topic in the path, perhaps a new one, and how it is made a fork, if it is new."""
+    """Return the topic in the path, made if it is new, and the plan if it is a fork."""
     topic, topics = call.topic, call.services.broker.topics
     try:
         return await topics.get(topic), plan
@@ -164,7 +164,7 @@ async def _topic(call: Call, asked: Asked, plan: Plan | None) -> tuple[TopicInfo
             return info, None
         plan = await planned(call, asked, asked.fork)
         return await forked(call, plan), plan
-    except (SettingsConflict, TopicExists):  # it was made a moment ago, and we have not heard
+    except (SettingsConflict, TopicExists):  # made a moment ago by another call
         try:
             return await topics.newest(topic), None
         except TopicNotFound as error:  # or is being forked
@@ -200,8 +200,10 @@ async def _make(
 
 
 def _check_may_convert(call: Call, config: StreamConfig) -> None:
-    """Raises `Forbidden` unless the caller may make a stream of a topic that was made as none, or
-    has messages: that keeps its publishers out, and what expires is deleted."""
+    """Check that the caller may turn an existing topic into a stream. Raises `Forbidden`.
+
+    That shuts its publishers out, and an expired stream is deleted with its messages.
+    """
     topic = Resource(Kind.TOPIC, str(call.topic))
     call.check(Operation.ALTER, topic)
     if config.ttl_s is not None or config.expires_at is not None:
@@ -209,7 +211,7 @@ def _check_may_convert(call: Call, config: StreamConfig) -> None:
 
 
 async def clear(call: Call, partition: Partition) -> None:
-    """Raises `Over` when what was there before has to go, `StreamConflict` when it may not yet."""
+    """Raise `Over` if an earlier stream must be removed, `StreamConflict` if it may not yet."""
     state = partition.stream.state
     if state is None:
         return
@@ -235,7 +237,7 @@ def _made(state: StreamState, partition: Partition, *, made: bool) -> web.Stream
 
 
 def check_source(call: Call, fork: ForkAsked) -> None:
-    """Raises a 400 for a source that cannot be forked here, `Forbidden` for one of others."""
+    """Raise a 400 for a source in another namespace, `Forbidden` if the caller may not read it."""
     if fork.source.namespace != call.namespace:
         raise Problem(
             400,
@@ -248,7 +250,7 @@ def check_source(call: Call, fork: ForkAsked) -> None:
 
 @asynccontextmanager
 async def _about(call: Call, info: TopicInfo) -> AsyncIterator[None]:
-    """While the block lasts the call is about another topic, and was not passed on for that."""
+    """Make the call mean another topic while the block lasts, as if it had not been forwarded."""
     before = call.incarnation, call.forwarded
     call.incarnation, call.forwarded = info.incarnation, False
     try:
@@ -258,9 +260,9 @@ async def _about(call: Call, info: TopicInfo) -> AsyncIterator[None]:
 
 
 async def planned(call: Call, asked: Asked, fork: ForkAsked, cut: int | None = None) -> Plan:
-    """Ask the source. `cut`: where its topic was forked already.
+    """Ask the source, and return the plan. `cut`: where an existing fork was cut.
 
-    Raises `TopicNotFound`, `StreamNotFound`, `StreamConflict`, a 400 for where it cannot be cut.
+    Raises `TopicNotFound`, `StreamNotFound`, `StreamConflict`, and a 400 if it cannot be cut there.
     """
     info = await call.services.broker.topics.get(fork.source)
     if info.settings.partitions != 1:
@@ -289,7 +291,7 @@ async def planned(call: Call, asked: Asked, fork: ForkAsked, cut: int | None = N
 
 
 async def _source(call: Call, info: TopicInfo, least: int) -> tuple[StreamConfig, int]:
-    """What the source is, and where it ends; surely so when that is before `least`."""
+    """Return the source's config and end; an end before `least` is proved by its owner."""
     name = info.name.partition(0)
 
     async def here(partition: Partition) -> tuple[StreamConfig, int]:
@@ -306,7 +308,7 @@ async def _source(call: Call, info: TopicInfo, least: int) -> tuple[StreamConfig
         try:
             reply = await ask("HEAD", durable.offset_text(least))
         except Problem:
-            await ask("GET", "now")  # which says why: of a HEAD the status is all there is
+            await ask("GET", "now")  # tells why: a HEAD has only a status
             raise
         ttl, expires = reply.headers.get(durable.TTL_HEADER), reply.headers.get("Stream-Expires-At")
         end = durable.offset_of(reply.headers.get(durable.OFFSET_HEADER, ""))
@@ -329,9 +331,9 @@ async def _source(call: Call, info: TopicInfo, least: int) -> tuple[StreamConfig
 async def _cut(
     call: Call, info: TopicInfo, like: StreamConfig, end: int, offset: int, sub_offset: int
 ) -> tuple[int, bytes]:
-    """Before which message the source is cut, and what is inherited of that one.
+    """Return the offset before which the source is cut, and the inherited part of that message.
 
-    Raises a 400 beyond the message, or beyond the messages of its append.
+    Raises a 400 for a place beyond the message, or beyond the messages of its append.
     """
     if offset == end:
         raise _beyond(f"{info.name} has nothing behind {durable.offset_text(offset)}")
@@ -353,7 +355,7 @@ async def _cut(
 
 
 async def _batch_at(call: Call, info: TopicInfo, offset: int) -> bytes:
-    """The batch that has this message."""
+    """Return the batch that contains this message."""
 
     async def here(partition: Partition) -> bytes:
         return (await partition.read(offset, bytes_max=1, count_max=1))[0].data
@@ -371,7 +373,7 @@ async def _batch_at(call: Call, info: TopicInfo, offset: int) -> bytes:
 
 
 async def forked(call: Call, plan: Plan) -> TopicInfo:
-    """The topic, a fork of the source's. Raises `TopicExists`, `ForkDisturbed`."""
+    """Fork the source's topic. Raises `TopicExists`, `ForkDisturbed`."""
     for last in (False, False, True):
         try:
             async with _about(call, plan.source):
@@ -396,7 +398,7 @@ def _beyond(why: str) -> Problem:
 
 
 def asked_for(headers: Mapping[str, str]) -> Asked:
-    """What a `PUT` asks for. Raises a 400."""
+    """Read what a `PUT` asks for. Raises a 400."""
     ttl, expires = headers.get(durable.TTL_HEADER), headers.get(durable.EXPIRES_HEADER)
     if ttl is not None and expires is not None:
         raise Problem(

@@ -1,10 +1,10 @@
-"""Read a durable stream: as far as it goes, waiting for more, or as events; and what it is.
+"""Read a durable stream: up to its end, waiting for more, or as events; and describe it.
 
 Each read begins at an offset and gives whole messages, joined as they were appended, or as a JSON
-array. A read that reaches the end says so (`Stream-Up-To-Date`), and that nothing will follow
-(`Stream-Closed`), which no cache may hold back: the tag of an answer changes with it. Events are
-ended by the owner after a while, and when the partition goes elsewhere: the reader comes again with
-the last offset that it was told.
+array. A read that reaches the end says so (`Stream-Up-To-Date`), and whether the stream has ended
+(`Stream-Closed`). Caches must not hide that, so the answer's tag changes with it. The owner ends an
+event stream after a while, and when the partition moves: the reader then reconnects with the last
+offset that it got.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _RANDOM = random.SystemRandom()
 
 
 class _Piece(NamedTuple):
-    """What was read from `start` on."""
+    """The messages read from `start` on."""
 
     values: list[bytes]
     next_offset: int
     is_all: bool
-    """There is no more at this moment …"""
+    """Whether there are no more messages now …"""
     closed: bool
-    """… nor ever will be."""
+    """… nor at any later time."""
 
 
 async def read(call: Call) -> web.StreamResponse:
@@ -114,7 +114,7 @@ def _head(state: StreamState, partition: Partition) -> web.StreamResponse:
 async def _once(
     call: Call, partition: Partition, state: StreamState, start: int, *, live: str | None, now: bool
 ) -> web.StreamResponse:
-    """One answer."""
+    """Answer a single read."""
     stream, config = partition.stream, state.config
     if live is not None:
         await stream.wait(start, call.services.config.stream_poll_ms / 1000)
@@ -143,7 +143,7 @@ async def _once(
         whose = "private" if call.services.gate.secured else "public"
         headers["Cache-Control"] = f"{whose}, {CACHED}"
         tag = durable.etag(partition.incarnation, start, piece.next_offset, closed=piece.closed)
-        headers[hdrs.ETAG] = tag  # as it is spelled when another broker passes it back
+        headers[hdrs.ETAG] = tag  # as another broker spells it when it returns it
         if durable.matches(call.headers.get("If-None-Match"), tag):
             return web.Response(status=304, headers=headers)
     body = durable.joined(piece.values, is_json=config.is_json)
@@ -151,11 +151,11 @@ async def _once(
 
 
 async def _piece(call: Call, partition: Partition, state: StreamState, start: int) -> _Piece:
-    """What there is from `start` on, as much as fits an answer."""
+    """Read from `start` on, as much as fits an answer."""
     room, most = call.services.config.read_bytes, call.services.config.read_messages_max
     batches = await partition.read(start, bytes_max=room, count_max=most)
     while batches and (following := batches[-1].next_offset) < partition.next_offset:
-        # A read ends with its ledger; an answer does so only when it is long enough.
+        # A read ends with its ledger; an answer ends only when it is long enough.
         left = room - sum(len(batch.data) for batch in batches)
         if left <= 0 or following - start >= most:
             break
@@ -177,7 +177,7 @@ async def _piece(call: Call, partition: Partition, state: StreamState, start: in
 
 
 async def _values(call: Call, batch: StoredBatch, start: int, *, is_json: bool) -> list[bytes]:
-    """The messages of a batch from the offset `start` on."""
+    """Return the messages of a batch from the offset `start` on."""
     opener = call.services.broker.open_batches
     found: list[bytes] = []
     at = skip = max(0, start - batch.base_offset)
@@ -193,7 +193,7 @@ async def _values(call: Call, batch: StoredBatch, start: int, *, is_json: bool) 
 
 
 async def _before(call: Call, partition: Partition, start: int) -> bytes:
-    """The last bytes in front of `start`, as many as an unfinished character may have."""
+    """Return the last bytes before `start`, as many as an unfinished character may have."""
     at = max(partition.earliest_offset, start - durable.LOOK_BACK_BYTES)
     found = b""
     while at < start:
@@ -215,9 +215,9 @@ def _cursor(call: Call) -> str:
 async def _events(
     call: Call, partition: Partition, state: StreamState, start: int
 ) -> web.StreamResponse:
-    """Server-sent events, until the stream ends or it is time to come again."""
+    """Send events until the stream ends, or the reader should reconnect."""
     kind = state.config.content_type
-    await partition.read(start, bytes_max=1, count_max=1)  # what is wrong is said by an answer
+    await partition.read(start, bytes_max=1, count_max=1)  # errors get a normal answer
     with call.services.streams.one(), call.services.quotas.stream(call):
         stream = Stream(call, EVENTS)
         response = stream.response
@@ -229,7 +229,7 @@ async def _events(
             response.headers[durable.ENCODING_HEADER] = "base64"
         await response.prepare(call.request)
         with suppress(OctavoError, TimeoutError, ConnectionError):
-            # However it ends: the reader comes again, and hears then what is the matter.
+            # However it ends, the reader reconnects, and then gets the error.
             async with asyncio.timeout(call.services.config.stream_events_ms / 1000):
                 await _send(call, partition, state, stream, start)
         with suppress(ConnectionError):

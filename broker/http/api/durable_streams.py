@@ -1,8 +1,8 @@
-"""Durable streams: a topic with one partition, appended to and deleted as a stream.
+"""Durable streams: append to a topic with one partition as a stream, and delete it.
 
-The owner of the partition answers (partition/stream.py); the words are those of `durable.py`, the
-protocol is docs/durable_streams.md. An append of JSON is a message for each element of its array,
-any other one is one message. Making them: durable_making.py; reading: durable_reads.py.
+The owner of the partition answers (partition/stream.py). `durable.py` has the texts, and
+docs/durable_streams.md the protocol. An append of JSON is a message for each element of its array;
+any other append is a single message. Making streams: durable_making.py; reading: durable_reads.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from octavo.protocol.records import RECORD_OVERHEAD_BYTES, Record
 
 PRODUCER_HEADERS = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
 WORD_BYTES_MAX = 1024
-"""A producer's name, or a `Stream-Seq`: they are remembered."""
+"""Limit of a producer's name or a `Stream-Seq`, because they are stored."""
 
 
 async def append(call: Call) -> web.StreamResponse:
@@ -68,7 +68,7 @@ async def append(call: Call) -> web.StreamResponse:
 
 
 def _check_type(call: Call, state: StreamState) -> None:
-    """Raises a 400 without a content type, `StreamConflict` for another one."""
+    """Raise a 400 without a content type, `StreamConflict` for a different content type."""
     given = call.headers.get("Content-Type", "")
     if not given:
         raise Problem(
@@ -115,7 +115,7 @@ async def delete_stream(call: Call) -> web.StreamResponse:
 
 
 async def stream_of(call: Call) -> PartitionName:
-    """The partition of the stream in the path. Raises `StreamNotFound`."""
+    """Return the partition of the stream in the path. Raises `StreamNotFound`."""
     try:
         info: TopicInfo = await topic_of(call)
     except TopicNotFound:
@@ -130,9 +130,9 @@ async def stream_of(call: Call) -> PartitionName:
 
 
 async def standing(call: Call, partition: Partition, *, used: bool = True) -> StreamState:
-    """The stream, which the call uses. Raises `StreamNotFound`, `StreamGone`.
+    """Return the state of the stream, which the call uses. Raises `StreamNotFound`, `StreamGone`.
 
-    One that has to go does so.
+    If the stream has expired, its deletion begins.
     """
     try:
         return partition.stream.standing(used=used)
@@ -146,9 +146,10 @@ async def standing(call: Call, partition: Partition, *, used: bool = True) -> St
 
 
 async def end_of(partition: Partition, least: int) -> int:
-    """Where the stream ends. An owner with less than `least` makes sure that it has no successor.
+    """Return where the stream ends.
 
-    Raises as `Partition.prove`.
+    If the end is before `least`, the owner proves that it has no successor. Raises what
+    `Partition.prove` raises.
     """
     if partition.stream.end < least:
         await partition.prove()
@@ -156,15 +157,17 @@ async def end_of(partition: Partition, least: int) -> int:
 
 
 def shown(offset: int) -> str:
-    """An offset as it is told. Raises a 422 for one that no text has."""
+    """Return the text of an offset. Raises a 422 if it is too high for a text."""
     if offset >= durable.FIRST_UNSHOWN:
         raise Problem(422, "offset-too-high", f"offset {offset} has more than sixteen digits")
     return durable.offset_text(offset)
 
 
 def records_of(call: Call, config: StreamConfig, body: bytes) -> list[Record]:
-    """The messages of a body; none of an empty one. Raises a 400 for what is no JSON, a 413
-    for what is too long."""
+    """Return the messages of a body; none if it is empty.
+
+    Raises a 400 if it is invalid JSON in a stream of JSON, a 413 if it is too long.
+    """
     if not body:
         return []
     values: list[bytes] | None = [body]
@@ -192,7 +195,7 @@ def records_of(call: Call, config: StreamConfig, body: bytes) -> list[Record]:
 
 
 def count_stored(call: Call, partition: Partition, records: Sequence[Record]) -> None:
-    """These were stored here."""
+    """Count messages that were stored here."""
     if not records:
         return
     size = sum(len(one.value or b"") + RECORD_OVERHEAD_BYTES for one in records)
@@ -206,7 +209,7 @@ def count_stored(call: Call, partition: Partition, records: Sequence[Record]) ->
 
 
 def append_of(headers: Mapping[str, str]) -> Append:
-    """What a `POST` says beside its body. Raises a 400."""
+    """Read the headers of a `POST`. Raises a 400."""
     seq = word(headers, durable.SEQ_HEADER)
     closes = durable.says_true(headers.get(durable.CLOSED_HEADER))
     given = [name for name in PRODUCER_HEADERS if name in headers]
@@ -228,7 +231,7 @@ def append_of(headers: Mapping[str, str]) -> Append:
 
 
 def word(headers: Mapping[str, str], name: str) -> str | None:
-    """A header that is remembered. Raises a 400 for what is no UTF-8, or too long."""
+    """Read a header that will be stored. Raises a 400 if it is not UTF-8, or too long."""
     text = headers.get(name)
     if text is None:
         return None
@@ -242,7 +245,7 @@ def word(headers: Mapping[str, str], name: str) -> str | None:
 
 
 def number(name: str, text: str) -> int:
-    """What the header has. Raises a 400."""
+    """Read a number from a header. Raises a 400."""
     found = durable.number_of(text)
     if found is None:
         raise bad(
@@ -252,5 +255,5 @@ def number(name: str, text: str) -> int:
 
 
 def bad(name: str, text: str, expected: str) -> Problem:
-    """The 400 for a header."""
+    """Return the 400 for a header."""
     return Problem(400, "invalid-header", f"{name} is {text[:40]!r}; it must be {expected}")

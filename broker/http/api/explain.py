@@ -1,7 +1,7 @@
-"""Why things are as they are: who serves each partition, what holds publishers and consumers back.
+"""Explain which broker serves each partition and why, and what delays publishers and consumers.
 
-`GET /v1/explain/{namespace}/{topic}` puts together what the owners of the partitions know anyhow,
-and says it in words. It decides nothing and changes nothing.
+`GET /v1/explain/{namespace}/{topic}` collects what the owners of the partitions know, in words. It
+decides and changes nothing.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ async def explain_partition(call: Call) -> web.StreamResponse:
 
 
 async def _subscription(call: Call) -> SubscriptionInfo | None:
-    """The one that is asked about. Raises `SubscriptionNotFound`, `Forbidden`."""
+    """Return the subscription to explain, if any. Raises `SubscriptionNotFound`, `Forbidden`."""
     if not (text := call.text("subscription")):
         return None
     name = checked_name("subscription", text)
@@ -92,7 +92,7 @@ def _brokers(call: Call) -> list[dict[str, Any]]:
 async def _explain(
     call: Call, partition: Partition, asked: SubscriptionInfo | None
 ) -> dict[str, Any]:
-    """What this owner knows of one partition."""
+    """Describe a partition, as its owner knows it."""
     stats, place = partition.stats(), call.services.broker.balance.place_of(partition.name)
     publishing = partition.publishing()
     rates = call.services.quotas.rates_of(partition.name.topic_name)

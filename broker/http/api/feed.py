@@ -1,10 +1,10 @@
-"""What the partitions of a topic give to one consumer as it comes: a subscription's stream.
+"""Feed a consumer from the partitions of a topic, without end: a subscription's stream.
 
-`Feed` asks each partition's owner for messages, one call after another, and hands on what it gets:
-it is a consumer like any other, with leases and all. An owner that dies is a pause. How much may be
-out at once is the consumer's to say: `credits` messages of each partition, and one that is acked,
-given back, or whose lease has ended makes room for the next. What was received and could not be
-sent is given back in the end.
+`Feed` asks each partition's owner for messages, call after call, and passes them on. It is a
+consumer like any other, with leases. If an owner dies, the stream pauses. The consumer decides how
+many messages may be unacked: `credits` per partition. A message that is acked or given back, or
+whose lease has ended, makes room for the next. At the end, messages that were received and not sent
+are given back.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from octavo.protocol.leased import Leased
 from octavo.protocol.limits import MESSAGE_BYTES_MAX
 
 AT_ONCE = 500
-"""Messages asked of a partition that has some, if they are small …"""
+"""Limit of messages in a call to a partition that has some, if they are small …"""
 HANDOUT_BYTES = 64 * 1024
-"""… else as many as make up so much, going by those before; so much is counted while they come …"""
+"""… otherwise as many as make up this size, judged by earlier messages …"""
 FIRST_OF_ALL = 16
-"""… and so many of one that is waited for: all partitions are waited for at once."""
+"""… and limit of messages in a call that waits, since all partitions are waited for at once."""
 ASKED_AT_ONCE = 2
-"""Partitions that have messages are asked by so many calls at a time, while what they give goes
-out: this bounds what a slow consumer makes a broker hold."""
+"""Limit of calls at the same time to partitions that have messages. This limits how much a broker
+holds for a slow consumer."""
 FIRST_S = 2.0
-"""So long the first answer of a partition is waited for before the stream begins without it."""
+"""How long the stream waits for each partition's first answer before it begins without it."""
 
 
 class Handout(NamedTuple):
-    """What one call brought: messages as they are answered, or batches as they are stored."""
+    """The messages of a call, as JSON, or as batches as they are stored."""
 
     partition: int
     messages: Sequence[Raw] = ()
@@ -54,24 +54,24 @@ class Handout(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Messages."""
+        """How many messages it has."""
         if self.leased is None:
             return len(self.messages)
         return sum(run.end - run.start for run in self.leased.runs)
 
     @property
     def held_bytes(self) -> int:
-        """What it takes until it is sent: its messages, and the frame that is made of them."""
+        """The bytes it needs until it is sent: its messages, and the frame made of them."""
         return 2 * (len(self.body) + sum(map(len, self.messages)))
 
     @property
     def ack_ids(self) -> list[str]:
-        """Of all of them; of batches as ranges."""
+        """The ack ids of all messages; for batches, as ranges."""
         return ack_ids_in(self.messages) if self.leased is None else ids_of(self.leased)
 
 
 class Feed:
-    """What the partitions of a topic give to one consumer. An async context."""
+    """Feed a consumer from the partitions of a topic. An async context."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Feed:
         self._begun = {number: asyncio.Event() for number in partitions}
 
     async def __aenter__(self) -> Feed:
-        """Raises what a partition refuses for good, before anything was handed out."""
+        """Begin. Raises a partition's lasting refusal that comes before anything was sent."""
         self._pulls = [asyncio.ensure_future(self._pull(number)) for number in self._partitions]
         try:
             begun = asyncio.ensure_future(self._all_begun())
@@ -121,9 +121,9 @@ class Feed:
         await self._end()
 
     async def handouts(self, quiet_s: float) -> AsyncIterator[Handout | None]:
-        """One after the other, without end; None where none came for so long.
+        """Yield messages without end; None after each `quiet_s` without any.
 
-        Raises what a partition refuses for good.
+        Raises a partition's lasting refusal.
         """
         while True:
             ready = asyncio.ensure_future(self._ready.get())
@@ -163,7 +163,7 @@ class Feed:
         await self.give_back(ack_ids, were_sent=False)
 
     async def give_back(self, ack_ids: Sequence[str], *, were_sent: bool) -> None:
-        """Others get these now and not after the ack timeout, as far as that can be done."""
+        """Give these back so that others get them before the ack timeout, if possible."""
         if not ack_ids:
             return
         shares: dict[int, list[str]] = defaultdict(list)
@@ -186,7 +186,7 @@ class Feed:
                 )
 
     async def _pull(self, number: int) -> None:
-        """All calls to one partition, for ever. Raises what is for good."""
+        """Receive from a partition for ever. Raises lasting refusals."""
         wait_s = min(LIVES_S, self._call.services.config.wait_ms_max / 1000)
         most, expected = FIRST_OF_ALL, 2 * MESSAGE_BYTES_MAX
         name = self._topic.partition(number)
@@ -223,7 +223,7 @@ class Feed:
             raise
 
     async def _receive(self, asked: Receive, turn: int) -> Handout | None:
-        """What a call brings, made again until it is answered: its number says which one it is."""
+        """Receive, and repeat the same call until it is answered; its number identifies it."""
         one = replace(asked, request=f"{self._id}-{turn}")
         return await through_moves(lambda: self._ask(one), SubscriptionBusy.name)
 

@@ -1,17 +1,18 @@
-"""Follow a partition: server-sent events, lines of NDJSON, or batches as stored, as they come.
+"""Follow a partition: as server-sent events, lines of NDJSON, or batches as stored.
 
-The broker that was asked keeps the stream, whoever owns the partition. It fetches page after page
-from the owner, here or elsewhere, and while the partition moves the reader sees a pause: no gap and
-no repeat, for a page begins where the last one ended. All who have come to the end of a partition
-wait for one page and are given the same bytes. A reader who takes nothing for
-`stall_timeout_ms` is cut off; so are all when this broker stops. An event's id is its offset, so a
-browser goes on by itself, at whichever broker, with `Last-Event-ID`.
+The broker that was asked keeps the stream, whichever broker owns the partition. It fetches page
+after page from the owner. While the partition moves, the reader sees a pause, without a gap or a
+repeat, because each page begins where the previous page ended. All readers at the end of a
+partition wait for the same page and get the same bytes. A reader that takes nothing for
+`stall_timeout_ms` is cut off; all readers are when this broker stops. An event's id is its offset,
+so a browser continues by itself, at any broker, with `Last-Event-ID`.
 
-What cannot be given is refused with a status before the stream begins. Later it is the stream's
-last word: an event named `problem`, or the line `{"problem": …}`. Batches have no room for one:
-their stream ends, and who asks again is told. So it does where nothing came for `LIVES_S`, for
-nothing in it could say that it lives, where the partition went to another broker, for its readers
-do best to go there too, and where its head does not tell the append times of what comes next.
+An impossible request is refused with a status before the stream begins. Later the problem is the
+stream's last word: an event named `problem`, or the line `{"problem": …}`. A stream of batches
+cannot contain a problem: it ends, and the reader gets the problem when it asks again. Such a stream
+also ends when nothing has come for `LIVES_S`, because it cannot contain a sign of life; when the
+partition has moved to another broker, because its readers should go there, too; and when its head
+does not give the append times of the next batches.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from octavo.protocol.numbers import whole
 
 LAST_EVENT_HEADER = "Last-Event-ID"
 PAGE_BYTES = 64 * 1024
-"""As stored. A reader who is slow holds one page."""
+"""Size of a page, as stored. A slow reader holds a single page."""
 PAGE_MESSAGES = 1_000
 
 
@@ -50,14 +51,16 @@ async def follow(
     read: ReadHere,
     read_other: ReadThere,
 ) -> web.StreamResponse:
-    """The stream from `start` on. `read` gives a page of a partition that is served here,
-    `read_other` one of another broker's."""
+    """Stream from `start` on.
+
+    `read` reads a page of a partition that is served here, `read_other` a page from another broker.
+    """
     with call.services.streams.one(), call.services.quotas.stream(call):
         return await _Following(call, name, kind, read, read_other).run(_from(call, start))
 
 
 class _Following:
-    """One reader's."""
+    """A reader's stream."""
 
     def __init__(
         self,
@@ -77,18 +80,18 @@ class _Following:
         self._times = Times()
 
     async def run(self, start: str) -> web.StreamResponse:
-        """From `start` on. Raises what a read raises, as long as nothing was sent."""
+        """Send from `start` on. Raises what a read raises, as long as nothing was sent."""
         page = await self._fetch(start, 0.0)
         owner_url = page.owner_url
         if self._as_stored:
-            since_ms = self._call.services.clock() - SPAN_MS // 2  # the owner's may be behind
+            since_ms = self._call.services.clock() - SPAN_MS // 2  # the owner's clock may be behind
             told = page.append_time or f"{page.next_offset}={since_ms}"
             self._stream.response.headers[APPEND_TIME_HEADER] = told
             self._times = Times(told)
             self._placed = self._placed and (page.is_empty or bool(page.entries))
             if self._placed:
                 self._stream.response.headers[ENTRIES_HEADER] = BEFORE_EACH
-        self._call.incarnation = self._call.served_incarnation or None  # of no other one from now
+        self._call.incarnation = self._call.served_incarnation or None  # later pages must match
         stream = self._stream
         count = len(page.messages)
         await stream.begin()
@@ -107,8 +110,10 @@ class _Following:
         return stream.response
 
     def _is_told(self, page: Page) -> bool:
-        """Whether the head of the stream tells the append times of these batches, too, and their
-        entries are known, if it says that they are told."""
+        """Whether the stream's head covers these batches.
+
+        It must give their append times, and if it announces entries, their entries must be known.
+        """
         if self._placed and not page.is_empty and not page.entries:
             return False
         if not page.append_time:
@@ -117,7 +122,7 @@ class _Following:
         return all(self._times.shown(one) == here.shown(one) for one in _headers(page.batches))
 
     async def _next(self, offset: int) -> Page:
-        """The page at `offset`, however long the partition moves; raises what is for good."""
+        """Return the page at `offset`, while the partition moves, too. Raises lasting errors."""
         services = self._call.services
         of = self._call.identity
         place = (self._name, self._call.incarnation or "", offset, self._as_stored, of)
@@ -149,7 +154,7 @@ def _headers(batches: bytes) -> Iterator[BatchHeader]:
 
 
 def _from(call: Call, start: str) -> str:
-    """Behind the event that the reader had last, if it says which. Raises a 400."""
+    """Return where to begin: after the event that the reader had last, if it says. Raises a 400."""
     last = call.headers.get(LAST_EVENT_HEADER)
     if last is None:
         return start

@@ -1,8 +1,8 @@
-"""Fork a topic: a new one that begins with its messages, of which none is copied.
+"""Fork a topic: make a new topic that begins with its messages, without copying them.
 
-Whichever broker is asked does it (broker/cluster/forks.py). Only the owners know where their
-partitions end and in which entry an offset lies, so each is asked for its point first. When one
-has changed hands since, the owners are asked again.
+The broker that is asked does it (broker/cluster/forks.py). Only the owners know where their
+partitions end and in which entry an offset lies, so each owner is asked for its point first. If a
+partition has changed its owner since, the owners are asked again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from octavo.security.rules import Kind, Operation, Resource
 
 _TRIES_MAX = 3
 FORK_BYTES_MAX = 1024 * 1024
-"""The longest body: a place for each of the most partitions."""
+"""Limit of the body: a place for each of the maximum number of partitions."""
 
 
 class ForkBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -72,7 +72,7 @@ async def fork(call: Call) -> web.StreamResponse:
 
 
 def _check_may_create(call: Call, name: TopicName) -> None:
-    """As for a topic that is created: on the topic, or on its namespace."""
+    """Check the right to create the topic, on it or on its namespace."""
     check_not_internal(name)
     gate = call.services.gate
     topic = Resource(Kind.TOPIC, str(name))
@@ -83,7 +83,7 @@ def _check_may_create(call: Call, name: TopicName) -> None:
 
 
 def _places(at: str | int | dict[str, str | int], info: TopicInfo) -> dict[int, str]:
-    """By partition, as text. Raises a 422."""
+    """Return the place for each partition, as text. Raises a 422."""
     count = info.settings.partitions
     if isinstance(at, dict):
         found = dict.fromkeys(range(count), "latest")
@@ -121,7 +121,7 @@ def _wrong(what: str) -> Problem:
 
 
 async def points_of(call: Call, info: TopicInfo, places: dict[int, str]) -> dict[int, OwnersPoint]:
-    """What the owners say: where each partition would be forked."""
+    """Ask the owners where each partition would be forked."""
     topic = info.name
 
     def here(place: str) -> Callable[[Partition], Any]:

@@ -1,8 +1,8 @@
-"""Consumer groups over HTTP: a member shows itself, and hears which partitions it has.
+"""Consumer groups over HTTP: a member calls regularly, and hears which partitions it has.
 
-One call says all: what the member wants, what it holds, and waits until that should change. What a
-member has it then receives from, or streams, partition by partition, with the `generation` that
-gave it. Any broker answers; the one that keeps the group decides (http/groups.py).
+A single call says what the member wants and what it holds, and waits until that should change. The
+member then receives from each of its partitions, or streams them, with the `generation` that gave
+it the partition. Any broker answers; the broker that keeps the group decides (http/groups.py).
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from octavo.protocol.topic_patterns import InvalidPattern, TopicPattern
 from octavo.security.rules import Kind, Operation, Resource
 
 TOPICS_MAX = 100
-"""Names and patterns of one member."""
+"""Limit of a member's names and patterns."""
 HOLDS_MAX = 10_000
-"""Partitions that a member says it holds: more than any group has."""
+"""Limit of partitions that a member says it holds: more than any group has."""
 MEMBER_BYTES_MAX = 2 * 1024 * 1024
-"""The longest body: the names of all of these."""
+"""Limit of the body, which may hold all these names."""
 SESSION_MS_MIN, SESSION_MS_MAX = 1_000, 3_600_000
 CHARS_A_RECORD = 20
-"""Of a name that is held against patterns: a few microseconds, as a message takes."""
+"""Characters of a name whose comparison with patterns costs as much as a message."""
 WAITS_PER_SESSION = 2
-"""A call waits for no more than this part of a session: else who waits would seem to be gone."""
+"""A call waits for at most this part of a session, so that waiting members do not expire."""
 PartitionText = Annotated[
     str, Meta(description="namespace/topic/number", extra_json_schema={"examples": ["public/t/0"]})
 ]
@@ -173,7 +173,7 @@ def _member(call: Call) -> str:
 
 
 def _elsewhere(call: Call, name: GroupName) -> Owner | None:
-    """Who keeps the group, when that is another broker, and it has not sent us this call."""
+    """Return the keeper of the group, if it is another broker that should get this call."""
     broker = call.services.broker
     brokers = broker.registry.brokers()
     if call.forwarded or not brokers:
@@ -201,7 +201,7 @@ def _pattern(name: GroupName, text: str) -> TopicPattern:
 
 
 async def _held(call: Call, subscription: str, texts: list[str]) -> frozenset[PartitionName]:
-    """Those of these partitions that the caller may consume."""
+    """Return the partitions of these texts that the caller may consume."""
     turns = call.services.broker.open_batches.turns
     may: dict[TopicName, bool] = {}
     found: dict[PartitionName, None] = {}
@@ -225,9 +225,9 @@ def _partition(text: str) -> PartitionName:
 
 
 async def _wanted(call: Call, name: GroupName, patterns: list[TopicPattern]) -> list[PartitionName]:
-    """The partitions of all topics that are meant, and that the caller may consume.
+    """Return the partitions of all wanted topics that the caller may consume.
 
-    Raises `TopicNotFound` and `Forbidden` for a topic by name; a pattern means what is there.
+    Raises `TopicNotFound` and `Forbidden` for a topic by name; a pattern matches existing topics.
     """
     topics = call.services.broker.topics
     found: dict[TopicName, None] = {}
@@ -278,7 +278,7 @@ def _may_consume(call: Call, topic: TopicName, subscription: str) -> bool:
 
 
 async def _changed(kept: KeptGroup, until_ms: int) -> None:
-    """Wait until somebody has changed the group, or time has."""
+    """Wait until the group has changed, by a call or by time."""
     event_ms = kept.group.next_event_ms()
     if event_ms is not None and event_ms > now_ms():
         until_ms = min(until_ms, event_ms)

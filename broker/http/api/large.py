@@ -1,9 +1,9 @@
-"""Messages of up to a hundred megabytes and more: published as a stream, and read as one.
+"""Publish and read messages of up to a hundred megabytes and more, as streams.
 
-An upload is answered by the owner of the partition that its key names, or whose turn it is; a body
-that fits one piece is published as any other message (partition/large.py has the rest). A read of a
-body streams it from the owner. What of either is in memory here counts as bodies do, so there are
-no more of them at once than there is room for.
+The owner of the partition answers an upload; its key chooses the partition, or else it is the next
+in turn. A body that fits into a single piece is published as any other message
+(partition/large.py). A read of a body streams it from the owner. The bytes in memory count like
+bodies, so there are only as many at once as there is room for.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from octavo.protocol.records import Record, build_batch, read_records
 UPLOAD_HEADER = "Octavo-Upload"
 CRC_HEADER = "Octavo-Crc32c"
 UPLOAD_HELD_BYTES = 8 * PIECE_BYTES
-"""An upload counts as this at the most: a piece that gathers, and those on their way …"""
+"""An upload counts as at most this: a piece that is being filled, and pieces under way …"""
 UPLOAD_HELD_BYTES_MIN = 64 * 1024
-"""… and as what has arrived of it and this, for its ledger and its socket, until that is more."""
+"""… but first as the bytes that have arrived, plus this for its ledger and its socket."""
 BODY_HELD_BYTES = 2 * PIECE_BYTES
-"""What the answer with a body counts as."""
+"""Bytes that an answer with a body counts as."""
 COPY_HEAD_BYTES_MAX = 1024 * 1024
-"""Key and headers of a message that another broker copies."""
+"""Limit of the key and headers of a message that another broker copies."""
 _BOUND_BY = "the topic's message_bytes_max or the brokers' http.large_message_bytes_max says so"
 _REFUSED = ("Producer-Id", "Producer-Epoch", "Producer-Seq", "If-Match")
 
@@ -85,7 +85,7 @@ async def publish_large(call: Call) -> web.StreamResponse:
 
 
 def _head(call: Call) -> str:
-    """What its publisher calls the upload, if it does. Raises a `Problem`."""
+    """Return the name of the upload, or an empty text. Raises a `Problem`."""
     for name in _REFUSED:
         if name in call.headers:
             raise Problem(
@@ -99,7 +99,7 @@ def _head(call: Call) -> str:
 
 
 class _Upload:
-    """One upload, at the partition's owner."""
+    """An upload, at the partition's owner."""
 
     def __init__(
         self, call: Call, partition: Partition, record: Record, upload: str, most: int
@@ -111,7 +111,7 @@ class _Upload:
         self._most = most
 
     async def store(self) -> LargePublished:
-        """Take the body in. Raises why nothing of it is stored, or may be."""
+        """Store the body. Raises an error if nothing of it is stored, or if that is unknown."""
         access = access_of(self._call)
         self._partition.check_due(self._record)
         begun = await self._partition.begin_large(self._upload, access)
@@ -138,7 +138,7 @@ class _Upload:
         return await self._answer(published, body)
 
     def _check_all_came(self, size: int) -> None:
-        """A connection that ends early must not make a message of what has come."""
+        """Check that the whole body has arrived, because the connection may have ended early."""
         announced = self._call.request.content_length
         if announced is not None and not self._call.is_packed and size != announced:
             raise Problem(
@@ -198,7 +198,7 @@ async def copy_large(call: Call) -> web.StreamResponse:
         copy, first = await _copy_head(parts, head)
         stored = await partition.copy_large(upload, copy, _behind(first, parts))
         async for _ in parts:
-            pass  # it was here already: who sends it hears so when it has sent all
+            pass  # it was stored before; read on, so that the sender gets the answer
         call.messages = 1
         if not stored.duplicate:
             call.services.metrics.messages_published.inc(1)
@@ -208,7 +208,7 @@ async def copy_large(call: Call) -> web.StreamResponse:
 
 
 async def _hold_upload(call: Call, came_bytes: int) -> None:
-    """Count an upload by what has arrived of it. Raises `Overloaded`."""
+    """Count an upload by the bytes that have arrived. Raises `Overloaded`."""
     await call.hold(min(UPLOAD_HELD_BYTES_MIN + came_bytes, UPLOAD_HELD_BYTES))
 
 
@@ -221,7 +221,7 @@ async def _counted(call: Call, parts: AsyncIterator[bytes]) -> AsyncIterator[byt
 
 
 async def _copy_head(parts: AsyncIterator[bytes], size: int) -> tuple[Record, bytes]:
-    """The message, and what has come of its body. Raises a `Problem`."""
+    """Return the message, and the part of its body that has arrived. Raises a `Problem`."""
     found = bytearray()
     while len(found) < size:
         try:
@@ -257,7 +257,7 @@ async def body(call: Call) -> web.StreamResponse:
         found = await partition.body(await resolve(partition, position))
         answer = web.StreamResponse()
         write_head(call, answer)
-        call.is_streaming = False  # it has an end, and is counted as a whole
+        call.is_streaming = False  # it has an end, and its size is counted
         answer.content_type = "application/octet-stream"
         answer.content_length = found.size
         if found.large is not None:
@@ -268,7 +268,7 @@ async def body(call: Call) -> web.StreamResponse:
         await call.hold(BODY_HELD_BYTES)
         pieces = found.pieces()
         async with contextlib.aclosing(pieces):
-            first = await anext(pieces)  # what cannot be read at all is told by a status
+            first = await anext(pieces)  # a lasting error gets a status
             await answer.prepare(call.request)
             await _send(call, answer, first)
             try:
@@ -277,7 +277,7 @@ async def body(call: Call) -> web.StreamResponse:
             except ConnectionError:
                 raise
             except Exception as error:
-                # The status is out already: a broken connection is the only honest end.
+                # The status was sent already, so only a broken connection can show the error.
                 log.warning("body_broken_off", partition=str(name), reason=str(error))
                 raise ConnectionResetError(f"the body of {name} broke off: {error}") from error
         call.services.quotas.gave(name.topic_name, found.size, 1)
@@ -298,4 +298,4 @@ async def _send(call: Call, answer: web.StreamResponse, piece: bytes) -> None:
 
 
 _WRITE_BYTES = 256 * 1024
-"""At a time into the socket: a slow reader's rights are looked at between two of them."""
+"""Bytes per write: between two writes, a slow reader's rights are checked again."""

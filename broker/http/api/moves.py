@@ -1,7 +1,7 @@
-"""Who serves what, changed by hand: drain a broker, unload a topic; and taking what is handed on.
+"""Move partitions by hand: drain a broker, unload a topic; and take over what is handed on.
 
-A call about a broker goes to that broker, whichever one was asked; what concerns a partition goes
-to its owner, as every call does.
+A call about a broker goes to that broker, whichever broker was asked. A call about a partition goes
+to its owner, as always.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PrepareBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _TOLD_MAX = 1_000
-"""Characters of what one broker tells another in words."""
+"""Limit of characters in texts that a broker sends to another."""
 
 
 class EndBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -63,7 +63,7 @@ class TakeBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def end_body(end: PartitionEnd | None) -> EndBody | None:
-    """The end of a partition, for the wire."""
+    """Convert the end of a partition to the form that is sent."""
     if end is None:
         return None
     return EndBody(

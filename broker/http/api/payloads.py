@@ -1,13 +1,13 @@
 """Messages as JSON, in and out.
 
 In: `{"key", "value" | "value_text" | "value_base64", "headers", "timestamp"}`. The bytes of a JSON
-value are stored exactly as they were written, not parsed and written anew, so no number loses a
-digit. `"value": null` is a message without a value; a message that has none of the three is
-refused, and so is a field of another name: a typo must not become data. `value_text` may have the
-`value` beside it with which answers show it: what is shown can be published again.
+value are stored exactly as written, not parsed and written again, so no number loses a digit.
+`"value": null` is a message without a value. A message without any of the three is refused, and so
+is an unknown field, so that a typo does not become data. `value_text` may come together with the
+`value` with which answers show it, so that a shown message can be published again.
 
-Out: the members that protocol/json_message.py chooses, from which each byte that is stored can be
-had again. Keys and header values as text or base64, headers in their order.
+Out: the members that protocol/json_message.py chooses, from which every stored byte can be
+restored. Keys and header values are text or base64; headers keep their order.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from octavo.protocol.numbers import whole
 from octavo.protocol.records import Record
 
 DELAY_MS_MAX = 366 * 24 * 3_600_000
-"""A message may wait so long to be delivered; a later time is a unit mistaken."""
+"""The longest delay of a message; a later time is probably in a wrong unit."""
 
 
 Key = Annotated[str | None, Meta(description="picks the partition")]

@@ -1,8 +1,9 @@
-"""The policy over HTTP, for who administers a secured cluster without a way to its metadata.
+"""The policy over HTTP, for administrators of a secured cluster without access to its metadata.
 
-It is read and written whole, with `If-Match`, so that nobody writes over what they have not seen. A
-cluster is secured, and opened, with its metadata alone (`octavo security`): else the first caller
-of an open one could make it theirs. Nobody shuts themselves out by mistake.
+It is read and written as a whole, with `If-Match`, so that an administrator cannot overwrite unseen
+changes. Only with access to the metadata can a cluster be secured or opened (`octavo security`):
+otherwise the first caller of an open cluster could take it over. An administrator cannot lock
+themselves out by mistake.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from octavo.security.principal import checked_principal
 from octavo.security.rules import CLUSTER, Operation
 
 RULES_MAX = 10_000
-"""And as many roles: every process has them all in memory, and the record ends at 1 MB."""
+"""The limit of roles, too: every process has them all in memory, and a record ends at 1 MB."""
 POLICY_BYTES_MAX = 2 * 1024 * 1024
-"""The longest body: its record has at most half of that."""
+"""Limit of the body; its record takes at most half of that."""
 
 
 class PolicyRule(msgspec.Struct, forbid_unknown_fields=True):
@@ -83,7 +84,7 @@ async def get_user_groups(call: Call) -> web.StreamResponse:
 
 
 async def put_policy(call: Call) -> web.StreamResponse:
-    """`PUT /v1/policy`, in place of the one with the version of `If-Match`."""
+    """`PUT /v1/policy`, in place of the policy with the version of `If-Match`."""
     body = await call.read_json(PolicyBody, bytes_max=POLICY_BYTES_MAX)
     policies = PolicyStore(call.services.store)
     seen, version = await policies.read_record()
@@ -112,7 +113,7 @@ async def put_policy(call: Call) -> web.StreamResponse:
         )
 
     def change(record: PolicyRecord) -> PolicyRecord:
-        if record not in (seen, wanted):  # the latter: it was written, and the answer was lost
+        if record not in (seen, wanted):  # `wanted`: the answer was lost
             raise Problem(412, "policy-changed", "somebody was faster: read it again")
         return wanted
 
@@ -121,7 +122,7 @@ async def put_policy(call: Call) -> web.StreamResponse:
 
 
 async def _record(body: PolicyBody, seen: PolicyRecord, turns: Turns) -> PolicyRecord:
-    """Raises `InvalidRule`, `InvalidPrincipal`."""
+    """Make the record. Raises `InvalidRule`, `InvalidPrincipal`."""
     rules = []
     for one in body.rules:
         await turns.take(1)

@@ -1,10 +1,11 @@
-"""Publish: what the request says, which partition it is for, and what the answer says of it.
+"""Publish: read the request, choose its partition, and write the answer.
 
 Bodies by Content-Type: `application/json`, `application/x-ndjson` (streamed), record batches as
-Kafka makes them, and anything else as one message. The head is checked before the body is read, and
-nothing that is not understood is ignored. A request for one partition is answered by its owner; one
-for a topic with several is taken apart here (batching.py), and each partition's share goes to its
-owner. 2xx only when all of it is durable; what was stored before something failed is always said.
+Kafka makes them, and every other type as a single message. The head is checked before the body is
+read, and unknown input is refused, not ignored. A request for a single partition is answered by its
+owner. A request for a topic with several partitions is split here (batching.py), and each
+partition's share goes to its owner. The status is 2xx only when all is durable; if something fails,
+the answer says what had been stored before.
 """
 
 from __future__ import annotations
@@ -56,13 +57,13 @@ from octavo.protocol.numbers import producer_number, whole
 from octavo.protocol.records import Record, build_batch, partition_for
 
 BLANK_LINES_MAX = 10_000
-"""Blank lines in a body: they cost time and say nothing."""
+"""Limit of blank lines in a body, which cost time without content."""
 BATCHES_MAX = 10_000
-"""Record batches in a body."""
+"""Limit of record batches in a body."""
 ONE_TURN_BYTES = 64 * 1024
-"""A longer body with several messages is never read in one turn of the loop."""
+"""A longer body with several messages is not read in a single turn of the loop."""
 TURN_MESSAGES = 1000
-"""Messages of a long body made into records before other requests get their turn."""
+"""Messages of a long body that are converted before other requests get their turn."""
 Found = TypeVar("Found")
 _UNDERSTOOD_TYPES = (
     f"{JSON}, {NDJSON}, {RECORD_BATCH}, or any other type but multipart/* for one raw message"
@@ -95,7 +96,7 @@ async def publish(call: Call) -> web.StreamResponse:
 
 
 async def write_audit(call: Call) -> web.StreamResponse:
-    """`POST /v1/audit`: from a broker whose audit events are to be stored here."""
+    """`POST /v1/audit`: from a broker whose audit events are stored here."""
     body = await call.read_body()
 
     async def here(partition: Partition) -> web.StreamResponse:
@@ -121,7 +122,7 @@ async def store_copy(call: Call) -> web.StreamResponse:
 async def _publish_one_batch(
     call: Call, name: PartitionName, body: bytes, header: BatchHeader
 ) -> web.StreamResponse:
-    """The short way of the usual case: one record batch, stored as it came."""
+    """Publish a single record batch as it came, which is the usual case."""
     _refuse_producer_headers(call)
     _refuse_unsupported(header)
     await _prove(call, body, header, body, call.services.message_bytes_max(call.topic))
@@ -157,7 +158,7 @@ async def _publish_one_batch(
 
 
 async def _single(call: Call) -> Record | None:
-    """The one message of a request that nobody numbers; None when it is no such request."""
+    """Read the message of a request with a single unnumbered message; None for other requests."""
     if not may_be_single(call):
         return None
     services, kind = call.services, call.content_type
@@ -170,7 +171,7 @@ async def _single(call: Call) -> Record | None:
 
 
 def may_be_single(call: Call) -> bool:
-    """Whether the head is one of a request with a message that nobody numbers."""
+    """Whether the head allows a request with a single unnumbered message."""
     headers = call.headers
     return not (
         call.content_type in (RECORD_BATCH, NDJSON)
@@ -189,9 +190,9 @@ def single_record(
     topic: TopicName,
     key: bytes | None = None,
 ) -> Record | None:
-    """The one message of this body; None when it has several. Raises `Problem`.
+    """Return the message of this body; None when it has several. Raises `Problem`.
 
-    A `key` takes the place of that of the headers.
+    A `key` replaces the key of the headers.
     """
     now_ms = services.clock()
     if kind == JSON:
@@ -210,12 +211,12 @@ def single_record(
 
 
 def partition_of_single(record: Record, partitions: int, turn: int) -> int:
-    """Where a message goes that came for the whole topic: by its key, or by turns."""
+    """Return the partition of a message for a whole topic: by its key, or by turns."""
     return turn % partitions if record.key is None else partition_for(record.key, partitions)
 
 
 def count_single(placed: Placed, services: Services, topic: TopicName) -> None:
-    """A message was stored here."""
+    """Count a message that was stored here."""
     services.quotas.stored(topic, 0 if placed.number else placed.batch_bytes, 1)
     metrics = services.metrics
     metrics.messages_published.inc(1)
@@ -224,7 +225,7 @@ def count_single(placed: Placed, services: Services, topic: TopicName) -> None:
 
 
 def single_answer(number: int, placed: Placed) -> answers.Published:
-    """What is said of a message that is stored in partition `number`."""
+    """Return the answer for a message that is stored in partition `number`."""
     piece = Piece(number, 0)
     piece.index = placed.number
     piece.published = placed.published
@@ -233,7 +234,7 @@ def single_answer(number: int, placed: Placed) -> answers.Published:
 
 
 async def _publish_single(call: Call, name: PartitionName, record: Record) -> web.StreamResponse:
-    """One message, which may share its batch with those of other requests."""
+    """Publish a message, which may share its batch with messages of other requests."""
 
     async def here(partition: Partition) -> Placed:
         call.services.quotas.may_publish(name.topic_name)
@@ -277,7 +278,7 @@ async def _publish_into(
 
 
 async def _publish_spread(call: Call, topic: TopicName, partitions: int) -> web.StreamResponse:
-    """A request for a topic with several partitions: the keys say which."""
+    """Publish to a topic with several partitions, chosen by the messages' keys."""
     kind = call.content_type
     if kind == RECORD_BATCH:
         raise _partition_required(topic, partitions, "a record batch is stored as it is, whole")
@@ -305,7 +306,7 @@ async def _publish_spread(call: Call, topic: TopicName, partitions: int) -> web.
 
 
 async def _one_partition(call: Call, topic: TopicName, partitions: int) -> int:
-    """The partition that all keys of the body name."""
+    """Return the partition that all keys of the body choose. Raises a 422 if they differ."""
     body = await call.read_body()
     if call.content_type == JSON:
         records = await _in_turns(call, (record_of(one, 0) for one in messages_in(body)))
@@ -326,7 +327,7 @@ async def _one_partition(call: Call, topic: TopicName, partitions: int) -> int:
 
 
 def _check_content_type(call: Call) -> None:
-    """Raises a 415 with what is understood."""
+    """Raise a 415 for an unsupported type, with the supported types."""
     kind = call.content_type
     if kind != RECORD_BATCH and _REFUSED_TYPES.fullmatch(kind):
         raise Problem(
@@ -338,7 +339,7 @@ def _check_content_type(call: Call) -> None:
 
 
 def _producer_of(call: Call) -> Producer | None:
-    """The producer that the request names. All three headers, or none."""
+    """Return the producer of the request's headers: all three are given, or none."""
     values = [call.headers.get(name) for name in _PRODUCER_HEADERS]
     if all(value is None for value in values):
         return None
@@ -372,7 +373,7 @@ def _bad_header(name: str, text: str, expected: str) -> Problem:
 
 
 def _refuse_producer_headers(call: Call) -> None:
-    """A record batch says itself who made it. Raises a 422."""
+    """Refuse producer headers with a record batch, which names its producer. Raises a 422."""
     headers = call.headers
     if any(name in headers for name in _PRODUCER_HEADERS):
         raise Problem(
@@ -384,7 +385,7 @@ def _refuse_producer_headers(call: Call) -> None:
 
 
 def _refuse_unsupported(header: BatchHeader) -> None:
-    """What a batch may say of itself but this version does not keep is refused, not ignored.
+    """Refuse features of a batch that this version does not support.
 
     Raises a 422 `Problem`, or `UnsupportedCompression`.
     """
@@ -411,13 +412,13 @@ def _refuse_unsupported(header: BatchHeader) -> None:
 
 
 def access_of(call: Call) -> int | None:
-    """The epoch of exclusive access."""
+    """Return the epoch of exclusive access from the header."""
     text = call.headers.get(ACCESS_HEADER)
     return None if text is None else _header_number(ACCESS_HEADER, text, LAST_EPOCH)
 
 
 def _expected_offset(call: Call) -> int | None:
-    """`If-Match: "<next offset>"`."""
+    """Return the offset of `If-Match: "<next offset>"`."""
     text = call.headers.get("If-Match")
     if text is None:
         return None
@@ -429,12 +430,12 @@ def _expected_offset(call: Call) -> int | None:
 
 
 def _wants_places(call: Call) -> bool:
-    """Whether the answer is to say where each message is."""
+    """Whether the answer should give the place of each message."""
     return call.choice("results", "summary", "summary", "all", "batches") == "all"
 
 
 def _partition_required(topic: TopicName, partitions: int, why: str) -> Problem:
-    """The 422 for a request that is for one partition but names none."""
+    """Return the 422 for a request that needs a single partition but names none."""
     return Problem(
         422,
         "partition-required",
@@ -491,7 +492,7 @@ async def _feed_json(call: Call, publishing: Publishing) -> None:
 
 
 async def _in_turns(call: Call, found: Iterator[Found]) -> list[Found]:
-    """All of what an iterator gives; other calls have their turns between."""
+    """Collect an iterator's items, and let other calls have turns in between."""
     turns, every = call.services.broker.open_batches.turns, list[Found]()
     for one in found:
         every.append(one)
@@ -533,8 +534,10 @@ async def _feed_batches(call: Call, publishing: Publishing) -> None:
 async def _prove(
     call: Call, body: bytes, header: BatchHeader, batch: bytes, bytes_max: int | None
 ) -> None:
-    """What the batch says of itself holds, and no message is too long for its topic. Raises
-    `InvalidBatch`, `Overloaded`, a 413 `Problem`."""
+    """Check a batch's header against its records, and the size of its messages.
+
+    Raises `InvalidBatch`, `Overloaded`, a 413 `Problem`.
+    """
 
     async def hold(size: int) -> None:
         await call.hold(len(body) + size)
@@ -543,7 +546,7 @@ async def _prove(
 
 
 async def _feed_ndjson(call: Call, publishing: Publishing) -> None:
-    """Lines as they come. Stops at the first bad one, and says which it is."""
+    """Publish lines as they arrive; stop at the first invalid line, and name it."""
     line_bytes_max = json_line_bytes_max(call.services.config.line_bytes_max)
     rest = b""
     line_number = 0
@@ -612,7 +615,7 @@ def _take_lines(call: Call, publishing: Publishing, lines: list[bytes], number: 
 def _answer(
     call: Call, pieces: list[Piece], places: list[tuple[Piece, int]] | None
 ) -> web.StreamResponse:
-    """200, 204 when all was there already, 207 when only a part was stored, or the problem."""
+    """Answer 200, 204 if all was stored before, 207 if only a part is; or raise the problem."""
     failed = [piece for piece in pieces if piece.published is None]
     if failed and len(failed) == len(pieces):
         error = next(piece.error for piece in failed if piece.error is not None)
@@ -634,7 +637,7 @@ def _answer(
 
 
 def summarize(pieces: list[Piece]) -> answers.Published:
-    """What was stored: how much, the first and the last of it, and how much in each partition."""
+    """Summarize what was stored: how many, the first and last place, and how many per partition."""
     stored = [piece for piece in pieces if piece.published is not None]
     found = answers.Published(sum(piece.count for piece in stored))
     if not stored:
@@ -655,7 +658,7 @@ def summarize(pieces: list[Piece]) -> answers.Published:
 
 
 def _errors(failed: list[Piece]) -> list[dict[str, Any]]:
-    """Each reason once for each partition, with all its members and how many messages it is of."""
+    """List each error once per partition, with the number of its messages."""
     found: dict[tuple[int, str], dict[str, Any]] = {}
     for piece in failed:
         if piece.error is not None:
@@ -694,7 +697,7 @@ def _batch(piece: Piece) -> answers.StoredBatchAt:
 
 
 def _with_stored(problem: Problem, pieces: list[Piece]) -> Problem:
-    """The problem in the input, with what had been stored before it."""
+    """Return the problem of the input, with what had been stored before it."""
     problem.extra["stored"] = summarize(pieces)
     if errors := _errors(pieces):
         problem.extra["errors"] = errors

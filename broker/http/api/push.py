@@ -1,9 +1,9 @@
-"""A subscription's messages over one connection that stays: as events, as lines, as a socket.
+"""Send a subscription's messages over a lasting connection: as events, lines, or a WebSocket.
 
-Server-sent events and lines of NDJSON are acked by calls of their own, at whichever broker; a
-WebSocket takes acks as well (sockets.py). The broker that was asked keeps the connection, whoever
-owns the partitions (feed.py). What is sent is leased like what `receive` gives, so this is no safe
-call in the sense of HTTP, and pages of other sites may not make it.
+Events and lines of NDJSON are acked by separate calls, at any broker; a WebSocket takes acks as
+well (sockets.py). The broker that was asked keeps the connection, whichever broker owns the
+partitions (feed.py). Sent messages are leased, as by `receive`. So this call is not safe in the
+sense of HTTP, and pages of other sites may not make it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from octavo.broker.operations.kinds import Receive
 from octavo.broker.types import SubscriptionInfo
 
 CREDITS = 1_000
-"""Where the consumer says nothing."""
+"""The default of `credits`."""
 
 
 async def stream(call: Call) -> web.StreamResponse:
@@ -47,7 +47,7 @@ async def stream(call: Call) -> web.StreamResponse:
     subscription = await call.services.broker.topics.subscription(call.topic, call.subscription)
     form = call.choice("form", "json", "json", "batches")
     asked = Receive(
-        call.topic.partition(0),  # the feed says which one it means
+        call.topic.partition(0),  # the feed names the partition
         call.subscription,
         consumer_in(call, _unnamed(subscription)),
         AT_ONCE,
@@ -74,14 +74,17 @@ async def stream(call: Call) -> web.StreamResponse:
 
 
 def _unnamed(info: SubscriptionInfo) -> str:
-    """Who takes the messages when the caller does not say. Streams share what may be shared; an
-    exclusive subscription has one consumer, so that a stream that begins anew is no other one."""
+    """Return the default name of a consumer.
+
+    Streams of a shared subscription are separate consumers. An exclusive subscription has a single
+    consumer, so that a stream that reconnects is still the same.
+    """
     is_exclusive = info.settings.type == "exclusive"
     return DEFAULT_CONSUMER if is_exclusive else f"stream-{secrets.token_hex(6)}"
 
 
 def _partitions(call: Call, count: int) -> list[int]:
-    """Which ones a stream is of. Raises a 422 where a topic has too many."""
+    """Return the partitions of a stream. Raises a 422 if the topic has too many."""
     if call.partition is not None:
         return [call.partition.partition]
     if count > RECEIVE_PARTITIONS_MAX:
@@ -95,7 +98,7 @@ def _partitions(call: Call, count: int) -> list[int]:
 
 
 async def _as_text(call: Call, feed: Feed, kind: str) -> web.StreamResponse:
-    """Server-sent events, or lines, until the connection ends."""
+    """Send events or lines, until the connection ends."""
     stream = Stream(call, kind)
     if stream.is_head_only:
         await stream.begin()

@@ -1,6 +1,7 @@
-"""Quotas over HTTP, for who administers a cluster without a way to its metadata, at any broker.
+"""Quotas over HTTP, at any broker, for administrators without access to the metadata.
 
-What holds is what the brokers go by (security/limits.py); within seconds after a change all do.
+The answers show the limits in force (security/limits.py); all brokers follow a change within
+seconds.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ async def delete_quota(call: Call) -> web.StreamResponse:
 
 
 def _subject(call: Call) -> str:
-    """Raises `InvalidQuota`."""
+    """Return the subject in the path. Raises `InvalidQuota`."""
     return checked_subject(call.variables["subject"])
 
 

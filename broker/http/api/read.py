@@ -1,10 +1,10 @@
 """Read a partition without a subscription, and find offsets.
 
-One partition at a time: an offset means something only within one. A topic with one partition may
-leave it away; with several, `…/partitions/{n}/messages` is needed, and the refusal says so. What
-comes back is what is durable; nothing new is a 204 with `Next-Offset`. An offset beyond the end is
-416, one that retention has removed 410, each with the offset that would do. With `compacted=true`
-messages below the horizon of the partition's compacted view come from that
+A read is for a single partition, because an offset has no meaning beyond it. The path may omit the
+partition of a topic that has only one; otherwise `…/partitions/{n}/messages` is needed, and the
+refusal says so. Only durable messages are returned; a 204 with `Next-Offset` means that nothing is
+new. An offset beyond the end gets a 416, a removed offset a 410, each with an offset that would
+work. With `compacted=true`, messages below the horizon come from the partition's compacted view
 (broker/partition/compacted.py).
 """
 
@@ -60,7 +60,7 @@ from octavo.protocol.windows import BatchWindows
 POSITIONS = "earliest, latest, an offset, a message id (ledger:entry:index) or an RFC 3339 time"
 ANSWER_TYPES = (JSON, NDJSON, RECORD_BATCH)
 Count = Callable[[Call, list[StoredBatch] | list[Raw], int], None]
-"""Is told what is given to a caller, and how many messages that is."""
+"""Called with the messages for the caller, and how many there are."""
 
 
 async def read(call: Call) -> web.StreamResponse:
@@ -69,7 +69,7 @@ async def read(call: Call) -> web.StreamResponse:
     kind = answer_type(call, (*ANSWER_TYPES, EVENTS))
     config = call.services.config
     bytes_max = call.integer("max_bytes", config.read_bytes, 1, config.read_bytes_max)
-    most = config.read_messages_max  # of batches also by default: they cost nothing per message
+    most = config.read_messages_max  # for batches also the default: they cost nothing per message
     given = most if kind == RECORD_BATCH else config.read_messages
     limit = call.integer("limit", given, 1, most)
     wait_s = call.duration_ms("wait", 0, config.wait_ms_max) / 1000
@@ -124,7 +124,7 @@ async def read(call: Call) -> web.StreamResponse:
 async def _follow(
     call: Call, name: PartitionName, kind: str, *, compacted: bool
 ) -> web.StreamResponse:
-    """The messages without end: follow.py has the stream, this the pages."""
+    """Follow the partition: follow.py makes the stream, this function its pages."""
     if kind == JSON:
         raise bad_parameter("follow", "true", f"for Accept: {EVENTS}, {NDJSON} or {RECORD_BATCH}")
     if compacted:
@@ -170,7 +170,7 @@ async def _follow(
 
 
 async def offsets(call: Call) -> web.StreamResponse:
-    """`GET …/offsets?at=`: of one partition, or of all."""
+    """`GET …/offsets?at=`: of the partition in the path, or of all."""
     position = parse_position(call, "at", "latest")
     compacted = wants_compacted(call)
     name = call.partition
@@ -194,7 +194,7 @@ async def offsets(call: Call) -> web.StreamResponse:
 
 
 async def truncate(call: Call) -> web.StreamResponse:
-    """`DELETE …/messages?before=`: of one partition, or of all."""
+    """`DELETE …/messages?before=`: of the partition in the path, or of all."""
     if "before" not in call.query:
         raise Problem(400, "invalid-parameter", f"say before what messages go: before= {POSITIONS}")
     position = parse_position(call, "before", "")
@@ -226,7 +226,7 @@ async def truncate(call: Call) -> web.StreamResponse:
 
 
 def wants_compacted(call: Call) -> bool:
-    """Whether `compacted=true` is asked for. Raises a 400."""
+    """Whether the caller asks for `compacted=true`. Raises a 400."""
     return call.choice("compacted", "false", "true", "false") == "true"
 
 
@@ -234,7 +234,7 @@ def wants_compacted(call: Call) -> bool:
 
 
 def position_of(text: str) -> Position | None:
-    """What `text` means as a place in a partition; `None` when it means nothing."""
+    """Read a place in a partition; `None` when the text is not a place."""
     if text in ("earliest", "latest"):
         return text
     offset = whole(text)
@@ -247,7 +247,7 @@ def position_of(text: str) -> Position | None:
 
 
 def parse_position(call: Call, parameter: str, default: str) -> Position:
-    """A place from the query. Raises a 400."""
+    """Read a place from the query. Raises a 400."""
     text = call.text(parameter, default)
     found = position_of(text)
     if found is None:
@@ -256,7 +256,7 @@ def parse_position(call: Call, parameter: str, default: str) -> Position:
 
 
 async def one_partition(call: Call, what: str) -> PartitionName:
-    """The partition in the path, or the only one of the topic. Raises a 422."""
+    """Return the partition in the path, or a topic's only partition. Raises a 422."""
     name = call.partition
     if name is not None:
         return name
@@ -282,7 +282,7 @@ def _several(topic: TopicName, partitions: int, what: str) -> Problem:
 
 
 def answer_type(call: Call, types: tuple[str, ...] = ANSWER_TYPES) -> str:
-    """The media type to answer in: the first of ours that the caller accepts. Raises a 406."""
+    """Return the first media type of `Accept` that is in `types`; JSON by default. Raises a 406."""
     accepted = call.headers.get("Accept")
     if not accepted:
         return JSON
@@ -300,19 +300,19 @@ def answer_type(call: Call, types: tuple[str, ...] = ANSWER_TYPES) -> str:
 
 
 class _Page:
-    """The messages of an answer, as JSON: at most `limit`, with at most `room` bytes."""
+    """The messages of an answer, as JSON: at most `limit`, with about `room` bytes."""
 
     def __init__(self, opener: OpenBatches, number: int, limit: int, room: int) -> None:
         self.messages: list[Raw] = []
-        """At least one, once it is filled."""
+        """At least one after `fill`."""
         self.next_offset = -1
-        """What follows the last one."""
+        """The offset after the last message."""
         self._opener = opener
         self._number = number
         self._limit = limit
         self._room = room
         self._is_full = False
-        """Nothing goes in any more."""
+        """Whether the page takes no more messages."""
 
     async def fill(self, batches: list[StoredBatch], offset: int) -> None:
         """Add the messages from `offset` on. Raises a 406 when the first batch cannot be opened."""
@@ -322,7 +322,7 @@ class _Page:
                     await self._take(batch, windows, offset)
             except (InvalidBatch, UnsupportedCompression) as error:
                 if self.messages:
-                    break  # the next read begins at the batch, and says what is wrong with it
+                    break  # the next read begins there, and gets the error
                 raise _cannot_open(batch, error) from None
             if self._is_full:
                 break
@@ -331,7 +331,7 @@ class _Page:
     async def _take(self, batch: StoredBatch, windows: BatchWindows, offset: int) -> None:
         """Add the messages of this batch from `offset` on. Raises `InvalidBatch`."""
         skip = offset - batch.base_offset
-        # In a batch of a compacted view a record's offset is not told by its position.
+        # In a batch of a compacted view, a record's position does not give its offset.
         gaps = isinstance(batch, CompactedBatch)
         start = 0 if gaps else max(0, skip)
         following = windows.following(start, gaps=gaps, marked=True)
@@ -383,7 +383,7 @@ def _entries(batches: list[StoredBatch]) -> list[tuple[int, int]]:
 
 
 def append_times(batches: list[StoredBatch]) -> str:
-    """What is told beside batches as stored of their append times; "" when none has one."""
+    """Return the header value for the batches' append times; "" when they have none."""
     return Times().tell(batch.header for batch in batches)
 
 
@@ -392,7 +392,7 @@ def _messages_of(batches: list[StoredBatch]) -> int:
 
 
 def _count_passed_on(call: Call, what: list[StoredBatch] | list[Raw], count: int) -> None:
-    """Count what another broker gave, which has counted it for its topic."""
+    """Count messages from another broker, which has charged them to the topic."""
     del what
     call.messages += count
 

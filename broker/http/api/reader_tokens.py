@@ -1,13 +1,11 @@
-"""Tokens for those who read a topic's ledgers from the bookies themselves, past the brokers.
+"""Tokens for clients that read a topic's ledgers directly from the bookies.
 
-A client that may consume the topic gets one. It names the entries that the topic has now: its
-ledgers, and of a ledger that it shares with the topic that it was forked from, or that was
-truncated in the middle, only its own part. It reads nothing else, stops no writer, and ends after
-ten minutes, or with what its owner has shown for it: the bookies ask the policy once more, and
-whether its owner is still known by that.
-
-An entry is a batch, and the smallest part: where a fork was made or a topic was truncated amid a
-batch, the token reads the whole batch.
+A client that may consume the topic gets a token. It covers the entries that the topic has now: its
+ledgers, and only the topic's part of a ledger that is shared with a fork's source or truncated in
+the middle. The token allows no other read, stops no writer, and ends after ten minutes, or when the
+client's own proof ends: the bookies check the policy again, and whether the client is still known
+by that proof. An entry is a batch, and the smallest part: if a topic was forked or truncated within
+a batch, the token covers the whole batch.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from octavo.protocol.entry import ENTRY_MAX, WHOLE, EntryRange
 from octavo.security.bookie_tokens import BookieTokens, TooManyLedgers
 
 LOOKED_AT_ONCE = 16
-"""Truncated ledgers that a call searches side by side for their first entry."""
+"""Limit of truncated ledgers in which a call searches at the same time for the first entry."""
 
 
 async def issue(call: Call) -> web.StreamResponse:
@@ -47,7 +45,7 @@ async def issue(call: Call) -> web.StreamResponse:
 
     async def of(name: PartitionName) -> dict[int, EntryRange]:
         found: dict[int, EntryRange] = {}
-        with contextlib.suppress(RecordNotFound):  # nobody has used it yet
+        with contextlib.suppress(RecordNotFound):  # it was never opened
             record, _ = await topics.read_partition(*name)
             if record.deleted or record.incarnation not in ("", info.incarnation):
                 return {}
@@ -84,7 +82,7 @@ async def issue(call: Call) -> web.StreamResponse:
 async def _entries_of(
     call: Call, link: PartitionLedger, trimmed_to: int, turn: asyncio.Semaphore
 ) -> EntryRange | None:
-    """The entries of a ledger that the partition has; None: it has none of them."""
+    """Return the entries of a ledger that belong to the partition; None: there are none."""
     last = link.cut if link.cut >= 0 else ENTRY_MAX
     start = trimmed_to - link.base_offset
     if start <= 0:
@@ -92,15 +90,18 @@ async def _entries_of(
     if link.count is not None and start >= link.count:
         return None
     if link.pieces:
-        return EntryRange(start, last)  # each record of such a ledger is an entry by itself
+        return EntryRange(start, last)  # each record of these is an entry
     async with turn:
         first = await _entry_with(call, link.ledger_id, start)
     return None if first is None or first > last else EntryRange(first, last)
 
 
 async def _entry_with(call: Call, ledger_id: int, offset: int) -> int | None:
-    """The entry with this offset, which counts from the ledger's first. None: the ledger is gone,
-    or is not known to have come so far: then its reader asks for another token later."""
+    """Return the entry with this offset, counted from the ledger's first message.
+
+    None: the ledger is gone, or is not known to reach that far; its reader needs another token
+    later.
+    """
     try:
         reader = await call.services.ledgers.open(ledger_id)
     except LedgerNotFound:

@@ -113,7 +113,7 @@ async def check_schema(call: Call) -> web.StreamResponse:
 
 
 def _caller(call: Call) -> str:
-    """For whom libraries work on a schema: callers take turns."""
+    """Return the key by which callers take turns with the schema libraries."""
     name = ANONYMOUS.name if call.grant is None else call.grant.identity.name
     return name if name != ANONYMOUS.name else f"{name} at {call.request.remote}"
 

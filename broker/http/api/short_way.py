@@ -1,23 +1,23 @@
-"""The short way of a single message: what the head says was looked at when it came before.
+"""Answer a single message on a short way, by what an earlier call with the same head has shown.
 
-A producer of single messages sends the same head with each of them, byte for byte but for the
-message's key and length; so what follows from the rest of it (the call, its topic, who may make it)
-is remembered with those bytes. What remains is looked up without waiting:
+A producer of single messages sends the same head with each of them, byte for byte except for the
+message's key and length. So the results of the rest of the head (the call, its topic, its caller's
+rights) are remembered under those bytes. The other conditions are checked without waiting:
 
-    the head is known, and its caller still let in; the body whole, one good
-    message; its partition is open here, or another broker's that is known;
+    the head is known, and its caller is still admitted; the body is a whole,
+    valid message; its partition is open here, or has another known owner;
     there is room; the broker is neither starting nor
-    stopping                                               stored, or passed on, and answered
-    the same, and a quota is used up                       429, which costs others least so
+    stopping                                               stored here or there, and answered
+    the same, and a quota is used up                       429, at the lowest cost for others
     anything else                                          the long way
 
-The long way is the call as any other, from the first byte, as if nobody had looked: this way
-changes nothing before it is sure, refuses nothing but what is beyond a quota, and asks nobody. So
-it decides nothing either. A message that turns out not to be ours to store, with nothing done,
-takes the long way as well, and so does one that failed, for the long way to say so.
+The long way handles the call like any other, from the first byte. The short way changes nothing
+before it is sure, refuses only calls that exceed a quota, and asks no other process. So it makes no
+decisions. If a message turns out to belong to another owner, with nothing done, it takes the long
+way; so does a failed message, so that the long way answers it.
 
-Promises: the answer is that of the long way, byte for byte (test_short_way.py compares the two).
-Remembers a bounded number of heads, and nothing of a message. A crash takes the heads with it.
+Promises: the answer equals the long way's, byte for byte (test_short_way.py compares the two).
+Remembers a limited number of heads, and no messages. A crash loses the heads.
 """
 
 from __future__ import annotations
@@ -52,62 +52,63 @@ from octavo.protocol.due import is_delayed
 from octavo.security.rules import Kind, Operation, Resource
 
 HEADS_KEPT = 512
-"""In each of two generations: a head that was not met again while so many new ones came goes."""
+"""Heads in each of two generations; a head that is not used while this many new heads come is
+forgotten."""
 CALLS = frozenset(("publish", "publish_of_partition"))
 _NOT_ITS_OWN = ("Connection", "Content-Encoding", "Expect", "Origin", "Prefer", ESCAPED_HEADER)
-"""Headers that say how this one request travels, or that a page makes it (browsers.py)."""
+"""Headers about this single request, or sent by a browser's page (browsers.py)."""
 _KEY = re.compile(rb"\r\n(?i:octavo-key): ([!-~]+)(?=\r\n[^ \t])")
 _LENGTH = re.compile(rb"\r\n(?i:content-length): (0|[1-9][0-9]*)(?=\r\n[^ \t])")
 _HOLE = b"\0"
-"""Stands where a value was; no head that the parser takes has it."""
+"""Replaces a value; a head that the parser accepts cannot contain it."""
 _NOTHING_DONE = (NotOwner, OwnerUnreachable, PartitionMoving, TopicChanged)
 
 
 class Caller(Protocol):
-    """The connection that a request came by."""
+    """The connection of a request."""
 
     peer: str
     counted_as: str
 
     def when_lost(self, call: Callable[[], None]) -> None:
-        """Have this called when the connection ends."""
+        """Call this when the connection ends."""
 
     @property
     def certificate(self) -> bytes | None:
-        """That its client has shown, if any."""
+        """The certificate that its client has shown, if any."""
 
     def answer(self, answer: bytes) -> None:
-        """Send the whole answer, head and body; the next request may come."""
+        """Send the whole answer, head and body; the next request may follow."""
 
     def take_long_way(self, verdict: BaseException | None) -> None:
-        """Take the request from its first byte. With a `verdict` nothing is done but to tell it."""
+        """Give the request to aiohttp, from its first byte; a `verdict` is then the answer."""
 
     def cut(self) -> None:
-        """What came of the request cannot be said: end the connection."""
+        """End the connection: the outcome of the request is unknown."""
 
 
 class KnownHead(NamedTuple):
-    """What follows from the shape of a head."""
+    """The results that the shape of a head implies."""
 
     call: str
     topic: TopicName
     partition: int | None
     incarnation: str | None
-    """Of the topic that is meant; no matter which when None."""
+    """The incarnation that the caller means; None: any."""
     kind: str
     headers: Mapping[str, str]
-    """Of the request that it was learnt from; the key is that one's."""
+    """Headers of the request that it was learnt from, including its key."""
     grant: Grant
+    """The caller's identity and admission."""
     resource: Resource
-    """What was produced to."""
-    """Whose call it was, and that it was let in."""
+    """The topic, for a new check of the right to produce."""
 
 
 def shape_of(head: bytes) -> tuple[bytes, bytes | None]:
-    """The head without its key and length, which differ from message to message; and the key.
+    """Return the head without its key and length, which differ per message; and the key.
 
-    A value is left out only where no parser could take it for anything else: visible ASCII, on a
-    line of its own. Any other one stays, as a part of what must come again.
+    A value is cut out only if every parser reads it in the same way: visible ASCII, on its own
+    line. Any other value stays, and must be the same the next time.
     """
     key = None
     if found := _KEY.search(head):
@@ -119,7 +120,7 @@ def shape_of(head: bytes) -> tuple[bytes, bytes | None]:
 
 
 class ShortWay:
-    """Of one broker."""
+    """Answer single messages at this broker."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -133,7 +134,7 @@ class ShortWay:
         if (
             call.route.name in CALLS
             and not call.query
-            and not call.forwarded  # each of those has a number of its own
+            and not call.forwarded  # forwarded calls have unique numbers
             and request.version == HttpVersion11
             and call.headers is request.headers  # not renamed, nor restored
             and may_be_single(call)
@@ -156,7 +157,7 @@ class ShortWay:
             )
 
     def take(self, head: bytes, body: bytes, caller: Caller) -> bool:
-        """Whether this request is stored and will be answered here."""
+        """Store the request if the short way can answer it; return whether it does."""
         services = self._services
         shape, key = shape_of(head)
         known = self._known(shape)
@@ -169,7 +170,7 @@ class ShortWay:
         if topic is None or known.incarnation not in (None, topic.incarnation):
             return False
         if topic.settings.schema_validate:
-            return False  # it may have to be waited for
+            return False  # the check may have to wait
         config = services.config
         if len(body) > min(config.line_bytes_max, config.body_bytes_max):
             return False
@@ -178,7 +179,7 @@ class ShortWay:
         except Problem:
             return False
         if record is None or is_delayed(record.headers):
-            return False  # one for later may be refused, and must not take others along
+            return False  # a delayed message may be refused, and must not fail others in its batch
         number = known.partition
         if number is None:
             partitions = topic.settings.partitions
@@ -209,7 +210,7 @@ class ShortWay:
             known.grant.identity, Operation.PRODUCE, known.resource, caller.peer, known.call
         )
         if known.partition is None and topic.settings.partitions > 1:
-            next(services.turn)  # what is left to the long way has this one there
+            next(services.turn)  # the long way advances it itself
         if partition is not None:
             owner_url, joined = services.url, partition.join_single(record)
         else:
@@ -228,7 +229,7 @@ class ShortWay:
     def _refuse(
         self, head: bytes, call: str, problem: Problem, incarnation: str, caller: Caller
     ) -> None:
-        """Who comes too often must not cost what others need."""
+        """Answer a 429 cheaply, so that an excessive caller costs others little."""
         services = self._services
         path = head.split(b" ", 2)[1].decode("ascii", "replace").partition("?")[0]
         body = msgspec.json.encode(problem.body(path))
@@ -245,7 +246,7 @@ class ShortWay:
             services.metrics.answered(call, problem.status, 0.0)
             caller.answer(answer)
 
-        asyncio.get_running_loop().call_soon(tell)  # the caller has to know first that it is taken
+        asyncio.get_running_loop().call_soon(tell)  # the caller must first know that it is taken
 
     def _known(self, shape: bytes) -> KnownHead | None:
         known = self._young.get(shape)

@@ -6,8 +6,9 @@
     client → broker   {"ack_ids": […], "nack": […], "extend": […], "request": 7}, as `ack` takes it
     broker → client   {"acked": 2, "request": 7}: durable; or {"problem": {…}, "request": 7}
 
-Whoever closes gives back what is not acked, at once. Several acks may be under way together; no
-more is read while too many are. A frame that makes no sense ends the connection, with its reason.
+When either side closes, unacked messages are given back at once. Several acks may be under way
+together; while too many are, the socket is not read. An invalid frame ends the connection, with the
+reason.
 """
 
 from __future__ import annotations
@@ -38,22 +39,22 @@ from octavo.protocol.ack_ids import in_ranges
 from octavo.protocol.backoff import Backoff
 
 FRAME_BYTES_MAX = 1024 * 1024
-"""Of what a client sends."""
+"""Limit of a frame that a client sends."""
 MESSAGES_BYTES = 256 * 1024
-"""A frame of messages has about so many bytes, unless one message alone has more."""
+"""Approximate limit of a frame of messages, unless a single message is longer."""
 ACKS_AT_ONCE = 16
 ACKS_END_S = 2.0
-"""So long acks that are under way may take when the client leaves."""
+"""How long pending acks may take when the client leaves."""
 ACK_TRIES_S = 20.0
-"""So long an ack is tried again while partitions move."""
+"""How long an ack is retried while partitions move."""
 REASON_BYTES = 123
-"""Of a close frame, as RFC 6455 has it."""
+"""Limit of the reason in a close frame (RFC 6455)."""
 REFUSED_FOR_GOOD = 4000
-"""The close code behind the last word, which is a problem."""
+"""The close code after the last word, which is a problem."""
 
 
 class Command(AckBody):
-    """What a client may say in one frame."""
+    """A command that a client sends in a frame."""
 
     request: Any = UNSET
 
@@ -67,7 +68,7 @@ class Said(msgspec.Struct, omit_defaults=True):
 
 
 class _Ends(Exception):
-    """The connection is to be closed."""
+    """Raised to close the connection."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -81,7 +82,7 @@ def wants_socket(call: Call) -> bool:
 
 
 class Socket:
-    """One client's."""
+    """A client's WebSocket."""
 
     def __init__(self, call: Call, feed: Feed) -> None:
         self._call = call
@@ -95,7 +96,7 @@ class Socket:
         )
 
     async def run(self) -> web.StreamResponse:
-        """Until either side closes it. Raises a 400 for what is no handshake."""
+        """Run until either side closes. Raises a 400 for an invalid handshake."""
         request, socket = self._call.request, self._socket
         if request.method != "GET" or not socket.can_prepare(request).ok:
             raise Problem(400, "invalid-upgrade", "this is no handshake of a WebSocket (RFC 6455)")
@@ -104,7 +105,7 @@ class Socket:
                 write_head(self._call, socket)
                 await socket.prepare(request)
                 await self._until_it_ends()
-        finally:  # nothing is asked for any more: what is given back now goes to others
+        finally:  # no more is received, so messages that are given back go to others
             await self._feed.give_back(self._out.ack_ids(), were_sent=True)
         return socket
 
@@ -120,7 +121,7 @@ class Socket:
             await self._close(ends)
 
     async def _exchange(self) -> _Ends:
-        """Both ways, until one has come to its end."""
+        """Send and listen, until either has ended."""
         tasks = [asyncio.ensure_future(self._push()), asyncio.ensure_future(self._listen())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -145,7 +146,7 @@ class Socket:
         return _refused(problem, _Ends(REFUSED_FOR_GOOD, problem.code))
 
     async def _end_acks(self) -> None:
-        """Those that came before the client left take effect."""
+        """Finish the acks that came before the client left."""
         if self._acks:
             await asyncio.wait(self._acks, timeout=ACKS_END_S)
         for task in self._acks:
@@ -165,7 +166,7 @@ class Socket:
 
     async def _push(self) -> None:
         async for found in self._feed.handouts(LIVES_S):
-            if found is not None:  # else pings say that the connection lives
+            if found is not None:  # pings show that the connection lives
                 await self._push_one(found)
 
     async def _push_one(self, found: Handout) -> None:
@@ -186,7 +187,7 @@ class Socket:
         await self._send(msgspec.json.encode(said), WSMsgType.TEXT)
 
     async def _send(self, frame: bytes, kind: WSMsgType, *, is_counted: bool = False) -> None:
-        """Raises `TimeoutError` when the client takes nothing of it, `ConnectionError`."""
+        """Send a frame. Raises `TimeoutError` if the client takes none of it, `ConnectionError`."""
         async with self._sending:
             if not is_counted:  # by the feed
                 await count(self._call, len(frame))
@@ -197,7 +198,7 @@ class Socket:
     # ---- acks
 
     async def _listen(self) -> None:
-        """Commands, as many at once as may be. Ends when the client closes; raises `_Ends`."""
+        """Take commands, several at once. Ends when the client closes; raises `_Ends`."""
         socket = self._socket
         async for frame in socket:
             if frame.type is WSMsgType.ERROR:
@@ -219,7 +220,7 @@ class Socket:
         self._acks.discard(task)
         self._room.release()
         if not task.cancelled():
-            task.exception()  # it could not be said: `_push` meets the same
+            task.exception()  # if it could not be sent, `_push` fails, too
 
     async def _answer(self, command: Command) -> None:
         try:
@@ -242,7 +243,7 @@ class Socket:
         return acked
 
     async def _apply(self, shares: dict[int, Share]) -> int:
-        """Where an owner dies meanwhile its heir is asked: to ack what is acked is no error."""
+        """Ack at the owners; if one dies, try its heir, since a repeated ack is harmless."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + ACK_TRIES_S
         pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, None)
@@ -258,14 +259,14 @@ class Socket:
 
 
 def _refused(problem: Problem, else_: _Ends) -> _Ends:
-    """How a socket ends whose client may not have it any more."""
+    """Return how a socket ends whose client has lost the right to it."""
     if problem.status in (401, 403):
         return _Ends(WSCloseCode.POLICY_VIOLATION, problem.detail)
     return else_
 
 
 class _Out:
-    """What was sent and is not acked: to be given back when the client leaves."""
+    """The messages that were sent and not acked, to be given back when the client leaves."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -273,7 +274,7 @@ class _Out:
         """Partition → offset → end of its ack id, in the order in which they were sent."""
 
     def add(self, found: Handout) -> None:
-        """Of those whose leases ended no more is remembered than may be out."""
+        """Note sent messages; forget the oldest beyond the limit: their leases have ended."""
         known = self._of.setdefault(found.partition, {})
         for ack_id in found.ack_ids:
             of = AckRange.parse(ack_id)
@@ -284,16 +285,16 @@ class _Out:
             del known[next(iter(known))]
 
     def done(self, ack_ids: list[str]) -> None:
-        """These are acked, or given back."""
+        """Forget messages that are acked or given back."""
         for ack_id in ack_ids:
             of = AckRange.parse(ack_id)
             known, lease = self._of.get(of.partition, {}), f"{of.epoch}-{of.lease}"
             for offset in range(of.start, of.end):
-                if known.get(offset) == lease:  # it may have been given out again by now
+                if known.get(offset) == lease:  # it may have been leased again
                     del known[offset]
 
     def ack_ids(self) -> list[str]:
-        """Of all that is out; ranges of what follows each other."""
+        """Return the ack ids of all unacked messages, as ranges where they follow each other."""
         return in_ranges(
             f"{partition}-{offset}-{lease}"
             for partition, known in self._of.items()
@@ -302,7 +303,7 @@ class _Out:
 
 
 def _frames(found: Handout) -> Iterator[bytes]:
-    """One after the other, so that no more than one of them is there."""
+    """Yield frames one by one, so that only one is in memory."""
     parts: list[bytes] = []
     size = 0
     for message in found.messages:

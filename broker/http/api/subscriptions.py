@@ -1,8 +1,8 @@
 """Subscriptions: create, show, delete, seek. Receiving and acknowledging: `deliveries.py`.
 
-A subscription belongs to a topic; in each partition it has a cursor, kept by the partition's owner.
-A call on the topic goes to all of them; creating one twice with the same settings is harmless, so
-a call that reached only some owners is simply repeated.
+A subscription belongs to a topic. In each partition it has a cursor, which the partition's owner
+keeps. A call on the topic goes to all owners. Creating a subscription again with the same settings
+is harmless, so a call that reached only some owners can be repeated.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ from octavo.broker.types import (
 from octavo.security.rules import Kind, Operation, Resource
 
 RECORDS_A_SUBSCRIPTION = 20
-"""What showing a subscription takes, in messages worked on: a tenth of a millisecond."""
+"""Cost of showing a subscription, in messages of work: a tenth of a millisecond."""
 TELL_OWNERS_S = 1.0
-"""So long a deletion of a subscription waits for those who serve its topic to have heard of it."""
+"""How long a deletion of a subscription waits until the topic's owners have heard of it."""
 TELL_PAUSE_S = 0.05
 
 # ---- create, show, delete
@@ -95,8 +95,10 @@ async def put_subscription(call: Call) -> web.StreamResponse:
 
 
 async def _check_dead_letters(call: Call, settings: SubscriptionSettings) -> None:
-    """Whoever has messages sent somewhere must be allowed to send, and to make, what is not there:
-    the broker sends them as itself, later, when nobody asks any more. Raises `Forbidden`.
+    """Check that the caller may send to the letter topics, and create them if they are missing.
+
+    The broker will send messages there on its own behalf, later, when no caller can be checked.
+    Raises `Forbidden`.
     """
     for text, sub in (
         (settings.dead_letter_topic, settings.dead_letter_subscription),
@@ -139,7 +141,7 @@ async def _subscribe(
 
 
 async def list_subscriptions(call: Call) -> web.StreamResponse:
-    """`GET …/subscriptions`: those that the caller may see."""
+    """`GET …/subscriptions`: the subscriptions that the caller may see."""
     topic = call.topic
     await topic_of(call)
     found = await call.services.broker.topics.list_subscriptions(topic)
@@ -193,13 +195,14 @@ async def delete_subscription(call: Call) -> web.StreamResponse:
 
 
 async def _tell_gone(call: Call, number: int) -> None:
-    """Have the partition's owner see that the subscription is gone: who waits there hears of it."""
+    """Wait until the partition's owner knows that the subscription is gone, so that waiting calls
+    end."""
 
     asked = DescribeSubscription(call.topic.partition(number), call.subscription)
     own = call.services.own_identity
     while True:
         await operate_part(call, asked, SubscriptionStats, identity=own)
-        await asyncio.sleep(TELL_PAUSE_S)  # it has not heard yet; it raises when it has
+        await asyncio.sleep(TELL_PAUSE_S)  # the call raises once it has heard
 
 
 def _show(topic: TopicName, info: SubscriptionInfo) -> Subscription:
@@ -217,7 +220,7 @@ def _sum_of(figures: Iterable[dict[str, Any]]) -> DeadLetters:
 
 
 def _plain(stats: SubscriptionStats, number: int | UnsetType = UNSET) -> dict[str, Any]:
-    """The figures in partition `number`, as another broker would say them."""
+    """Return the figures in partition `number`, in the form that another broker sends."""
     figures = subscription_figures(stats)
     figures.partition = number
     found: dict[str, Any] = msgspec.to_builtins(figures)

@@ -1,8 +1,8 @@
-"""A topic's and a subscription's settings as JSON: read, checked, shown.
+"""Read, check and show a topic's and a subscription's settings as JSON.
 
 Times are seconds, or text with a unit (`"30s"`, `"7d"`); sizes are bytes, or text with a unit
-(`"256MiB"`, `"10GB"`). What this version cannot do yet is refused by name with a 422: a setting
-that is accepted is one that works.
+(`"256MiB"`, `"10GB"`). Settings that this version does not support are refused by name with a 422:
+every accepted setting works.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from octavo.metadata.topics import AutoCreate, NamespaceRecord, Policies
 from octavo.protocol.numbers import AMOUNT
 
 OFF_WORD = "off"
-"""None of it, whatever the namespace says; `null` leaves it to the namespace."""
+"""Turns a policy off, whatever the namespace says; `null` leaves it to the namespace."""
 TIME = "seconds, or text with a unit: 500ms, 30s, 2m, 4h, 7d"
 Time = Annotated[int | float | str | None, Meta(description=TIME)]
 Size = Annotated[
@@ -44,7 +44,7 @@ Size = Annotated[
 
 
 def _number(least: int, most: int, default: int) -> Meta:
-    """What is said of a number. Whether it fits is looked at later, with the others."""
+    """Describe a number, for documentation; limits are checked later, with the other settings."""
     return Meta(extra_json_schema={"minimum": least, "maximum": most, "default": default})
 
 
@@ -71,7 +71,7 @@ _SHOWN_AS = {
     "message_time": "message_time",
     "durability": "durability",
 }
-"""What a policy is called in the API."""
+"""Names of the policies in the API."""
 _GIVEN_AS = {
     **_SHOWN_AS,
     "ack_timeout_ms": "ack_timeout",
@@ -83,12 +83,12 @@ _GIVEN_AS = {
     "rollover_bytes": "rollover.size",
     "rollover_entries": "rollover.entries",
 }
-"""The same of all settings that the core calls otherwise."""
+"""Names in the API of all settings whose internal names differ."""
 _BOUND = re.compile(r"(\w+) is (.*); it must be between (\d+) and (\d+)(.*)", re.DOTALL)
 BACKOFF_MOST_MS = 600_000
-"""The longest wait between deliveries where none is named: ten minutes."""
+"""The default for the longest wait between deliveries: ten minutes."""
 COMPACTION_AFTER_BYTES = 64 * 2**20
-"""Of a topic whose `compaction` says no `after_size`."""
+"""The default of `after_size` in a topic's `compaction`."""
 
 _SIZE = re.compile(rf"({AMOUNT}) ?([KMGT]i?B|B)?", re.IGNORECASE | re.ASCII)
 _UNIT_BYTES = {
@@ -303,7 +303,7 @@ class SubscriptionBody(msgspec.Struct, forbid_unknown_fields=True):
 
 @contextmanager
 def _told_as_given() -> Iterator[None]:
-    """Has the core's word about a setting name it, and its unit, as it is given in the API."""
+    """Convert the core's errors about settings to the API's names and units."""
     try:
         yield
     except InvalidSettings as error:
@@ -319,7 +319,7 @@ def _told_as_given() -> Iterator[None]:
 
 @_told_as_given()
 def topic_settings(body: TopicBody, base: TopicSettings) -> TopicSettings:
-    """`base` with what the body sets. Raises a 422 `Problem` and `InvalidSettings`."""
+    """Return `base` with the body's settings. Raises a 422 `Problem` and `InvalidSettings`."""
     changes: dict[str, Any] = {
         name: value
         for name in ("partitions", "ensemble_size", "write_quorum", "ack_quorum")
@@ -347,8 +347,10 @@ def topic_settings(body: TopicBody, base: TopicSettings) -> TopicSettings:
 
 @_told_as_given()
 def namespace_record(body: NamespaceBody, base: NamespaceRecord) -> NamespaceRecord:
-    """`base` with what the body sets, but for encryption. Raises a 422 `Problem` and
-    `InvalidSettings`."""
+    """Return `base` with the body's settings, except for encryption.
+
+    Raises a 422 `Problem` and `InvalidSettings`.
+    """
     changes = _said_policies(body)
     if body.retention is None:
         changes.update(retention_ms=None, retention_bytes=None)
@@ -366,7 +368,7 @@ def namespace_record(body: NamespaceBody, base: NamespaceRecord) -> NamespaceRec
         for name in ("partitions", "ensemble_size", "write_quorum", "ack_quorum")
         if (value := getattr(body.auto_create, name)) is not UNSET
     }
-    made = TopicSettings(**said)  # looks at them together
+    made = TopicSettings(**said)  # checks the combination
     auto_create = AutoCreate(
         made.partitions, made.ensemble_size, made.write_quorum, made.ack_quorum
     )
@@ -374,7 +376,7 @@ def namespace_record(body: NamespaceBody, base: NamespaceRecord) -> NamespaceRec
 
 
 def _said_policies(body: TopicBody | NamespaceBody) -> dict[str, Any]:
-    """What a body changes of policies, retention apart; null: nothing is said any more."""
+    """Return the policies that a body changes, without retention; null unsets a policy."""
     found: dict[str, Any] = {}
     _set(found, "ttl_ms", "ttl", body.ttl, time_ms)
     _set(found, "inactive_ms", "delete_when_inactive", body.delete_when_inactive, time_ms)
@@ -444,7 +446,7 @@ def _show_compaction(settings: TopicSettings) -> Compaction | None:
 
 @_told_as_given()
 def subscription_settings(body: SubscriptionBody) -> SubscriptionSettings:
-    """The settings that the body asks for. Raises a 422 `Problem` and `InvalidSettings`."""
+    """Return the settings that the body asks for. Raises a 422 `Problem` and `InvalidSettings`."""
     changes: dict[str, Any] = {}
     if body.type is not UNSET:
         changes["type"] = body.type
@@ -490,7 +492,7 @@ def _backoff(body: Backoff) -> RetryBackoff:
 
 
 def time_ms(name: str, value: int | float | str) -> int:
-    """A time from JSON in milliseconds. Raises a 422."""
+    """Convert a time from JSON to milliseconds. Raises a 422."""
     if isinstance(value, str):
         found = parse_duration_ms(value)
     else:
@@ -505,7 +507,7 @@ def time_ms(name: str, value: int | float | str) -> int:
 
 
 def size_bytes(name: str, value: int | str) -> int:
-    """A size from JSON in bytes. Raises a 422."""
+    """Convert a size from JSON to bytes. Raises a 422."""
     found = _SIZE.fullmatch(value) if isinstance(value, str) else None
     if found is not None:
         return int(float(found[1]) * _UNIT_BYTES[(found[2] or "").lower()])
@@ -538,7 +540,7 @@ def _set(
 
 
 def seconds(milliseconds: int | None) -> int | float | str | None:
-    """A time as the API shows it."""
+    """Return a time as the API shows it."""
     if milliseconds is None:
         return None
     if milliseconds == OFF:
@@ -547,7 +549,7 @@ def seconds(milliseconds: int | None) -> int | float | str | None:
 
 
 def _amount(value: int | None) -> int | str | None:
-    """A size or a rate as the API shows it."""
+    """Return a size or a rate as the API shows it."""
     return OFF_WORD if value == OFF else value
 
 
@@ -577,7 +579,7 @@ def show_topic_settings(settings: TopicSettings) -> TopicBody:
 
 
 def show_namespace(record: NamespaceRecord) -> NamespaceBody:
-    """A namespace in the form in which it can be given."""
+    """Return a namespace's settings in the form of a request."""
     policies, auto = record.policies, record.auto_create
     return NamespaceBody(
         record.encrypted,
@@ -594,7 +596,7 @@ def show_namespace(record: NamespaceRecord) -> NamespaceBody:
 
 
 def _shown_policies(policies: Policies) -> dict[str, Any]:
-    """Those that something is said of."""
+    """Return the policies that are set."""
     shown = {
         "ttl": seconds(policies.ttl_ms),
         "delete_when_inactive": seconds(policies.inactive_ms),
@@ -621,7 +623,7 @@ class Holds(msgspec.Struct):
 
 
 def show_effective(topic: TopicSettings, namespace: Policies) -> dict[str, Holds]:
-    """Each policy under its name in the settings; sizes in bytes, times in seconds."""
+    """Return each policy under its API name; sizes in bytes, times in seconds."""
     return {
         _SHOWN_AS[name]: Holds(
             seconds(one.value)
@@ -662,7 +664,7 @@ def show_subscription_settings(settings: SubscriptionSettings) -> SubscriptionBo
 
 @contextmanager
 def telling_differences() -> Iterator[None]:
-    """Has a conflict of settings say which, in the form in which they are given."""
+    """Add the differing settings to a conflict's message, in the form of a request."""
     try:
         yield
     except SettingsConflict as error:
@@ -682,7 +684,7 @@ def telling_differences() -> Iterator[None]:
 
 
 def _as_given(settings: object) -> dict[str, str]:
-    """Each setting as JSON, by its name."""
+    """Return each setting as JSON, by its name."""
     shown: TopicBody | SubscriptionBody
     if isinstance(settings, TopicSettings):
         shown = show_topic_settings(settings)

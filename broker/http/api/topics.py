@@ -1,8 +1,8 @@
 """Namespaces and topics: create, show, change, delete, list.
 
-These are records in the metadata store, so any broker answers by itself; only live figures are
-asked from the owners of the partitions, all at once. An owner that does not answer is shown as a
-problem in its partition's place, not as a failure of the whole.
+These are records in the metadata store, so any broker answers by itself; only live figures come
+from the owners of the partitions, all at once. If an owner does not answer, its partition shows a
+problem, and the call does not fail.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ from octavo.metadata.topics import NamespaceRecord
 from octavo.security.rules import Kind, Operation, Resource
 
 TOPICS_SHOWN = 1000
-"""In one answer, if the caller does not say."""
+"""Names in an answer, if the caller gives no limit."""
 TOPICS_SHOWN_MAX = 10_000
 LOOKED_AT_ONCE = 1000
-"""Names, before other calls get their turn."""
+"""Names that are checked before other calls get their turn."""
 _RETIRED_MS_MAX = 60_000
 FIGURES_WITHIN_S = 2.0
-"""An owner that does not answer is shown as a problem after it."""
+"""After this time, an owner without an answer is shown as a problem."""
 
 # ---- namespaces
 
 
 async def list_namespaces(call: Call) -> web.StreamResponse:
-    """`GET /v1/namespaces`: those that the caller may see, or something in them."""
+    """`GET /v1/namespaces`: namespaces that the caller may see, or that have a visible topic."""
     services = call.services
     found = await services.overview.prompt(services.broker.topics.list_namespaces())
     return call.reply({"namespaces": [one for one in found if _sees_namespace(call, one)]})
@@ -88,7 +88,7 @@ async def put_namespace(call: Call) -> web.StreamResponse:
     """`PUT /v1/namespaces/{namespace}`: what the body says is set, the rest stays as it was."""
     name = call.namespace
     body = await call.read_json(NamespaceBody, required=False)
-    said = namespace_record(body, NamespaceRecord())  # what is wrong in itself changes nothing
+    said = namespace_record(body, NamespaceRecord())  # checks the body itself before any change
     changes = [field for field in body.__struct_fields__ if getattr(body, field) is not UNSET]
     if changes:
         call.check(Operation.ALTER, Resource(Kind.NAMESPACE, name))
@@ -129,8 +129,10 @@ async def delete_namespace(call: Call) -> web.StreamResponse:
 
 
 async def list_topics(call: Call) -> web.StreamResponse:
-    """`GET /v1/topics/{namespace}`: those that the caller may see, sorted, a page at a time; go on
-    `after` the last one."""
+    """`GET /v1/topics/{namespace}`: the topics that the caller may see, sorted, in pages.
+
+    The next page begins `after` the last name.
+    """
     name = call.namespace
     after = call.query.get("after", "")
     limit = call.integer("limit", TOPICS_SHOWN, 1, TOPICS_SHOWN_MAX)
@@ -141,7 +143,7 @@ async def list_topics(call: Call) -> web.StreamResponse:
     more = False
     for number in range(bisect_right(listed, after), len(listed)):
         if number % LOOKED_AT_ONCE == 0:
-            await asyncio.sleep(0)  # who sees few of many looks at them all
+            await asyncio.sleep(0)  # a caller may see few of many names
         if call.may_see(Kind.TOPIC, name, listed[number]):
             if more := len(found) == limit:
                 break
@@ -199,7 +201,7 @@ async def put_topic(call: Call) -> web.StreamResponse:
 
 
 def _shown(info: TopicInfo, warnings: Sequence[str] = ()) -> answers.Topic:
-    """The topic, with what its maker should know."""
+    """Return the topic, with warnings for its maker."""
     shown, settings = show_topic(info), info.settings
     risk = risk_of(settings.write_quorum, settings.ack_quorum)
     if found := [*warnings, *([risk] if risk else [])]:
@@ -208,15 +210,17 @@ def _shown(info: TopicInfo, warnings: Sequence[str] = ()) -> answers.Topic:
 
 
 def _check_may_see_schema(call: Call, settings: TopicSettings, before: str | None) -> None:
-    """Raises `Forbidden` where the topic is to be checked against a schema that the caller may not
-    see: the errors of its messages would tell what stands in it."""
+    """Check that the caller may see the schema that the topic will use.
+
+    Error messages about messages would otherwise reveal parts of the schema. Raises `Forbidden`.
+    """
     subject = settings.schema_subject
     if subject is not None and subject != before:
         call.check(Operation.DESCRIBE, Resource(Kind.TOPIC, f"{call.namespace}/{subject}"))
 
 
 async def too_few_bookies(call: Call, settings: TopicSettings) -> Problem | None:
-    """The 422 when the cluster has not that many bookies. Those that are down count."""
+    """Return a 422 if the cluster has too few bookies, counting bookies that are down."""
     known = await call.services.overview.bookies_of_the_cluster()
     if settings.ensemble_size <= len(known):
         return None
@@ -232,8 +236,10 @@ async def too_few_bookies(call: Call, settings: TopicSettings) -> Problem | None
 
 
 def beyond_any_message(call: Call, policies: Policies) -> InvalidSettings | None:
-    """The 422 for a bound that this broker has itself, and lower. Others may have another, so what
-    is there already is let be."""
+    """Return a 422 for a limit above this broker's own limits.
+
+    Other brokers may have other limits, so existing settings are not checked again.
+    """
     config, asked = call.services.config, policies.message_bytes_max
     if asked is None or asked <= max(config.line_bytes_max, config.large_message_bytes_max):
         return None
@@ -283,14 +289,15 @@ async def get_topic(call: Call) -> web.StreamResponse:
     shown.messages = sum(one.get("messages", 0) for one in partitions)
     shown.stored_bytes = sum(one.get("stored_bytes", 0) for one in partitions)
     shown.backlog = _backlog(partitions)
-    shown.partitions = cast(list[answers.PartitionFigures], partitions)  # as their owners said them
+    shown.partitions = cast(list[answers.PartitionFigures], partitions)  # as their owners sent them
     policies = await call.services.broker.topics.policies_of(name.namespace)
     shown.effective = show_effective(info.settings, policies)
     return call.reply(shown)
 
 
 async def _figures(call: Call, name: PartitionName) -> dict[str, Any]:
-    """Of one partition. An owner that sleeps must not hold up who only wants the settings."""
+    """Return a partition's figures, with a time limit, so that a slow owner does not delay the
+    settings."""
     try:
         async with asyncio.timeout(FIGURES_WITHIN_S):
             stats = await operate_part(call, DescribePartition(name), PartitionStats)
@@ -343,7 +350,7 @@ async def get_partition(call: Call) -> web.StreamResponse:
 
 
 def _seen(call: Call, figures: dict[str, Any]) -> dict[str, Any]:
-    """Without the subscriptions that the caller may not know of."""
+    """Remove the subscriptions that the caller may not see."""
     topic = call.topic
     shown = figures.get("subscriptions", {})
     for name in tuple(shown):
@@ -355,7 +362,7 @@ def _seen(call: Call, figures: dict[str, Any]) -> dict[str, Any]:
 async def each_partition(
     asked: list[Coroutine[Any, Any, dict[str, Any]]],
 ) -> list[dict[str, Any]]:
-    """What the owners answered, in order of partitions; a problem stands where one did not."""
+    """Return the owners' answers by partition; a failed owner's answer is a problem."""
     found: list[dict[str, Any]] = []
     for number, answer in enumerate(await ask_all(asked)):
         if isinstance(answer, Exception):
@@ -368,7 +375,7 @@ async def each_partition(
 
 
 def show_topic(info: TopicInfo) -> answers.Topic:
-    """The topic without live figures."""
+    """Return the topic without live figures."""
     settings = show_topic_settings(info.settings)
     shown = answers.Topic(str(info.name), settings, info.created_ms, info.incarnation)
     if (fork := info.fork) is not None:
@@ -389,7 +396,7 @@ def _backlog(partitions: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def show_stats(stats: PartitionStats) -> dict[str, Any]:
-    """The figures as JSON."""
+    """Return the figures as JSON."""
     shown = answers.PartitionFigures(
         partition=stats.name.partition,
         owner=stats.broker_id,
@@ -418,7 +425,7 @@ def show_stats(stats: PartitionStats) -> dict[str, Any]:
 
 
 def subscription_figures(stats: SubscriptionStats) -> answers.SubscriptionFigures:
-    """The figures of a subscription in one partition."""
+    """Return the figures of a subscription in a partition."""
     return answers.SubscriptionFigures(
         committed_offset=stats.committed_offset,
         mark_delete_offset=stats.committed_offset,
