@@ -190,7 +190,7 @@ class Lookups:
         return lookup
 
     def former_owner(self, name: PartitionName) -> BrokerInfo | None:
-        """The last owner before it was found without one, as far as this broker saw."""
+        """Return the last owner before it was found without an owner, as far as this broker saw."""
         lookup = self._lookups.get(name)
         return None if lookup is None else lookup.released_by
 

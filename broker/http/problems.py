@@ -64,7 +64,7 @@ class Problem(OctavoError):
         self.extra = dict(extra or {})
 
     def body(self, instance: str | None = None) -> dict[str, Any]:
-        """The members of the problem+json object."""
+        """Return the members of the problem+json object."""
         members: dict[str, Any] = {
             "type": f"urn:octavo:problem:{self.code}",
             "title": self.code.replace("-", " ").capitalize(),

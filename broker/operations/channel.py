@@ -169,7 +169,7 @@ class _Outbox:
         self._lines[priority].append(outgoing)
 
     def put_at_once(self, frame: Frame) -> None:
-        """A frame without data, before all others."""
+        """Queue a frame without data before all others."""
         self._at_once.append(frame)
 
     def drop(self, priority: Priority, outgoing: _Outgoing) -> None:

@@ -37,7 +37,7 @@ class Charges(Protocol):
 
 
 async def resolve(partition: Partition | CompactedLog, at: At | Position) -> int:
-    """The offset that `at` means in this partition, or in its compacted view."""
+    """Return the offset that `at` means in this partition, or in its compacted view."""
     position = at if isinstance(at, tuple) else position_of(at)
     if isinstance(position, tuple) and not isinstance(position, MessageId):
         return await partition.resolve(time_ms=position[0])
@@ -45,7 +45,7 @@ async def resolve(partition: Partition | CompactedLog, at: At | Position) -> int
 
 
 async def run(partition: Partition, operation: ControlOperation, rules: Charges) -> AnyAnswer:
-    """The answer to an operation. Raises what refuses it."""
+    """Run an operation, and return its answer. Raises the error that refuses it."""
     if isinstance(operation, FindOffset):
         log = partition.compacted if operation.compacted else partition
         offset = await resolve(log, operation.at)

@@ -411,7 +411,7 @@ class Caller(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, identity: Identity) -> Caller:
-        """The caller with this identity."""
+        """Return the caller with this identity."""
         return cls(identity.name, sorted(identity.groups), identity.source, identity.expires_at_s)
 
     @property

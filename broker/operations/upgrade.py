@@ -37,7 +37,7 @@ class Accepted(NamedTuple):
 
 
 def request_head(host: str, headers: Mapping[str, str], nonce: str) -> bytes:
-    """The request of the asking side. `headers`: its proof."""
+    """Return the asking side's request. `headers`: its proof."""
     lines = [
         f"GET {PATH} HTTP/1.1",
         f"Host: {host}",
@@ -50,7 +50,7 @@ def request_head(host: str, headers: Mapping[str, str], nonce: str) -> bytes:
 
 
 def answer_head(nonce: str) -> bytes:
-    """The answer of the side that accepts."""
+    """Return the accepting side's answer."""
     return (
         "HTTP/1.1 101 Switching Protocols\r\n"
         "Connection: Upgrade\r\n"
@@ -65,7 +65,10 @@ def is_nonce(text: str) -> bool:
 
 
 def read_answer(data: bytes) -> tuple[Accepted, bytes] | None:
-    """The answer and what follows it, once its head is whole. Raises `BrokenChannel`."""
+    """Return the answer and the bytes after it, once its head is complete; else None.
+
+    Raises `BrokenChannel`.
+    """
     head, end, rest = data.partition(b"\r\n\r\n")
     if len(head) > HEAD_BYTES_MAX:
         raise BrokenChannel(f"the answer to the upgrade has a head of over {HEAD_BYTES_MAX} bytes")

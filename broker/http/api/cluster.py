@@ -130,7 +130,7 @@ async def recover_ledger(call: Call) -> web.StreamResponse:
 def show_ledger(
     metadata: LedgerMetadata, steps: list[dict[str, Any]] | UnsetType = UNSET
 ) -> Ledger:
-    """A ledger's metadata, and the steps of its recovery. The password never leaves the cluster."""
+    """Return a ledger's metadata, and the steps of its recovery, without its password."""
     closed = metadata.state is LedgerState.CLOSED
     return Ledger(
         id=metadata.ledger_id,

@@ -144,7 +144,7 @@ encode = _encoder.encode
 
 
 def decode_message(text: bytes) -> MessageIn:
-    """One JSON object. 400 when it is not JSON, 422 when it is no message."""
+    """Decode a JSON object. Raises a 400 if it is not JSON, a 422 if it is not a message."""
     try:
         if has_more_parts(text, MESSAGE_PARTS_MAX):
             raise _invalid(
@@ -174,8 +174,10 @@ def has_several(body: bytes) -> bool:
 
 
 def messages_in(body: bytes) -> Iterator[MessageIn]:
-    """A JSON body: one message, or `{"messages": […]}`; each is read when it is asked for. Raises a
-    400 or 422 with what is wrong where."""
+    """Yield the messages of a JSON body, which is a message or `{"messages": […]}`.
+
+    Each message is decoded when it is requested. Raises a 400 or 422 with the error and its place.
+    """
     if not has_several(body):
         try:
             yield decode_message(body)
@@ -187,7 +189,7 @@ def messages_in(body: bytes) -> Iterator[MessageIn]:
 
 
 def decode_messages(body: bytes) -> list[MessageIn]:
-    """All of `messages_in` at once: of a body that is short."""
+    """Decode all messages of a short body at once."""
     return list(messages_in(body))
 
 
@@ -227,7 +229,7 @@ def _within(error: str, place: str) -> str:
 
 
 def record_of(message: MessageIn, now_ms: int) -> Record:
-    """The record to store. Raises a 422 `Problem` that says what is wrong with the message."""
+    """Return the record to store. Raises a 422 `Problem` that says what is wrong with it."""
     text, data = message.value_text, message.value_base64
     given = message.value is not UNSET or text is not None
     if given and data is not None:
@@ -298,7 +300,7 @@ def _invalid(what: str) -> Problem:
 
 
 def raw_record(body: bytes, headers: Mapping[str, str], now_ms: int) -> Record:
-    """A body that is one message as it is; key, headers and time come from HTTP headers."""
+    """Make a record of a raw body; key, headers and time come from HTTP headers."""
     key = headers.get("Octavo-Key")
     stamp = headers.get("Octavo-Timestamp")
     stamp_ms: int | None = now_ms
@@ -351,12 +353,12 @@ def _due_of_head(headers: Mapping[str, str], now_ms: int) -> list[tuple[str, byt
 
 
 def _header_bytes(text: str) -> bytes:
-    """The bytes of an HTTP header as they came."""
+    """Return the bytes of an HTTP header as they came."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def message_out(partition: int, offset: int, message_id: MessageId, record: Record) -> MessageOut:
-    """The JSON form of a stored record."""
+    """Return the JSON form of a stored record."""
     found = MessageOut(partition, offset, str(message_id), record.timestamp_ms)
     found.key, found.key_base64 = show_key(record.key)
     found.value, found.value_text, found.value_base64 = show_value(record.value)

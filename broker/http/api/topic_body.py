@@ -560,7 +560,7 @@ def _seconds(milliseconds: int) -> int | float:
 
 
 def show_topic_settings(settings: TopicSettings) -> TopicBody:
-    """The settings in the form in which they can be given."""
+    """Return the topic's settings in the form of a request."""
     return TopicBody(
         settings.partitions,
         settings.ensemble_size,
@@ -636,7 +636,7 @@ def show_effective(topic: TopicSettings, namespace: Policies) -> dict[str, Holds
 
 
 def show_subscription_settings(settings: SubscriptionSettings) -> SubscriptionBody:
-    """The settings in the form in which they can be given."""
+    """Return the subscription's settings in the form of a request."""
     backoff = settings.retry_backoff
     headers: dict[str, str | list[str]] = {
         name: [*values] for name, values in settings.filter_headers
