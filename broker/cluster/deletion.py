@@ -8,10 +8,10 @@
     6. wait until no owner's claim stands    it is released, or the owner's session is over
     7. remove ledgers, then records, the topic's own last
 
-A late writer can make a record below the topic's path after step 7: a client a subscription, or an
-opener whose session is over a partition. Such a record lies below a path without a topic record. A
-sweep creates a topic record there, by compare-and-set, marked as being deleted; from then on it is
-a deletion like any other. A fork that its maker left half done is deleted in the same way. Ledgers
+After step 7 a late writer can still make a record below the topic's path: a subscription, or a
+partition's record by an opener whose session is over. That path then has no topic record. A sweep
+creates a topic record there, by compare-and-set, marked as being deleted; from then on it is a
+deletion like any other. A fork that its maker left half done is deleted in the same way. Ledgers
 that forks share stay (log/referrers.py). The folder of the owner records is removed only while it
 is empty; the store checks that.
 

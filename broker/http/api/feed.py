@@ -34,7 +34,8 @@ from octavo.protocol.limits import MESSAGE_BYTES_MAX
 AT_ONCE = 500
 """Limit of messages in a call to a partition that has some, if they are small …"""
 HANDOUT_BYTES = 64 * 1024
-"""… otherwise as many as make up this size, judged by earlier messages …"""
+"""… otherwise as many as make up this size, judged by earlier messages; while they come, twice this
+or the last answer's size counts as held …"""
 FIRST_OF_ALL = 16
 """… and limit of messages in a call that waits, since all partitions are waited for at once."""
 ASKED_AT_ONCE = 2
