@@ -672,9 +672,14 @@ class OwnershipManager:
                         await asyncio.wait((taking,))
                         lookup.alarm()
                     owner = await lookup.until_owned(lambda: ask(incarnation, end))
-        finally:
-            is_back = owner is None or owner.broker_id == self._registry.own.broker_id
-            self._end_hand_over(tenure, take_back=is_back and not self._stopping)
+        except asyncio.CancelledError:  # this broker stops: another one takes the partition
+            self._end_hand_over(tenure, take_back=False)
+            raise
+        except BaseException:
+            self._end_hand_over(tenure, take_back=not self._stopping)
+            raise
+        is_back = owner is None or owner.broker_id == self._registry.own.broker_id
+        self._end_hand_over(tenure, take_back=is_back and not self._stopping)
         return None if is_back else owner
 
     def _is_offered(self, tenure: Tenure) -> bool:

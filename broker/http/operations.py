@@ -175,6 +175,12 @@ class Door:
         self._call_key = call_key
         self._draw_nonce = draw_nonce
         self._serving: Serving | None = None
+        self._open: set[_Accepted] = set()
+
+    def close(self) -> None:
+        """End all connections; nothing on them is answered any more."""
+        for link in tuple(self._open):
+            link.end("this broker stops")
 
     async def accept(self, call: Call) -> web.StreamResponse:
         """Answer the upgrade of another broker, and serve its operations until it ends."""
@@ -202,9 +208,11 @@ class Door:
         transport.set_protocol(link)
         link.connection_made(transport)
         services.in_hand.leave()  # the operations are counted one by one from here
+        self._open.add(link)
         try:
             await link.closed
         finally:
+            self._open.discard(link)
             services.in_hand.enter()
             link.end("this broker stops")
         answer = _Switched(status=101)

@@ -100,6 +100,11 @@ class Pages:
         """Count what is in use now; at rest all of it is 0."""
         return {"fetching": len(self._fetching)}
 
+    def close(self) -> None:
+        """Fetch no more: the broker stops."""
+        for task in tuple(self._fetching.values()):
+            task.cancel()
+
     async def at(self, place: Place, fetch: Callable[[], Awaitable[Page]]) -> Page:
         """Return the page at this place, by `fetch` or by a fetch that is under way."""
         task = self._fetching.get(place)

@@ -339,6 +339,8 @@ class BrokerServer:
     async def _cut_off(self) -> None:
         if self._listener is not None:
             self._listener.close()
+        self._services.door.close()
+        self._services.pages.close()
         await self._services.overview.close()
         await self._services.peers.close()
         await self._services.remote.close()

@@ -55,6 +55,9 @@ class TakesBrokers(Protocol):
     async def accept(self, call: Call) -> web.StreamResponse:
         """Serve the operations of the broker that makes this call."""
 
+    def close(self) -> None:
+        """End all connections of other brokers."""
+
 
 class InHand:
     """Count the requests that are being answered, and tell when there are none."""

@@ -121,6 +121,7 @@ class Remote:
         self._own = own
         self._count = count
         self._giving_back: set[asyncio.Task[None]] = set()
+        self._is_closed = False
 
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
@@ -132,6 +133,7 @@ class Remote:
 
     async def close(self) -> None:
         """End all connections. May be called twice."""
+        self._is_closed = True
         tasks = (*self._opening.values(), *self._giving_back)
         for task in tasks:
             task.cancel()
@@ -233,6 +235,8 @@ class Remote:
     # ---- connections
 
     async def _link(self, owner: Owner) -> AskingLink:
+        if self._is_closed:
+            raise _unreachable(owner, "this broker stops")
         key = (owner.broker_id, owner.url)
         link = self._links.get(key)
         if link is not None and link.is_open:

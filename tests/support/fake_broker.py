@@ -410,6 +410,9 @@ class FakePartition:
     def incarnation(self) -> str:
         return self.cluster.topics[self.name.topic_name].incarnation
 
+    def wall_ms(self) -> int:
+        return self.cluster.now_ms
+
     async def truncate(self, before: int) -> int:
         if before > self.next_offset:
             raise errors.OffsetBeyondEnd(f"the next one will be {self.next_offset}", before)

@@ -28,7 +28,6 @@ from octavo.bookie.journal.journal import JournalQueue
 from octavo.bookie.read.cache import ReadCache
 from octavo.bookie.read.cold_reads import ColdReads
 from octavo.bookie.stats import ReadStats
-from octavo.bookie.wire import read_scheduler
 from octavo.bookie.wire.read_scheduler import ReadScheduler
 from octavo.bookie.write.cache import WriteCache
 from octavo.protocol.codes import Code, TooManyRequests
@@ -281,7 +280,7 @@ async def test_while_adds_crowd_in_one_thread_reads_and_rests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("_REST_RATIO", "_REST_S_MAX"):
-        monkeypatch.setattr(read_scheduler, name, 10**9)
+        monkeypatch.setattr(f"octavo.bookie.read.cold_reads.{name}", 10**9)
     executor, crowd = _OneByOne(), _Crowd()
     cold = cold_reads(executor, crowd, read_threads=2, read_wait_ms_max=60_000)
     crowd.is_there = False
@@ -319,7 +318,7 @@ async def test_urgent_reads_make_no_room_and_nobody_does_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("_REST_RATIO", "_REST_S_MAX"):
-        monkeypatch.setattr(read_scheduler, name, 10**9)
+        monkeypatch.setattr(f"octavo.bookie.read.cold_reads.{name}", 10**9)
     executor = _OneByOne()
     cold = cold_reads(executor, _Crowd(), read_threads=2, read_wait_ms_max=4_000)
     tasks = [asyncio.create_task(cold.run_with(n, 0)) for n in range(2)]
