@@ -301,7 +301,7 @@ def test_the_cluster_by_hand(tmp_path: Path) -> None:
     said = run(blocks[0]._replace(text=text), tmp_path, {"OCTAVO_URL": url})
     assert said.count("writable") == 3
     assert ".journal (" in said, "a file of its journal was shown"
-    assert "Make the index of a stopped bookie anew" in said
+    assert "Rebuild the index of a stopped bookie" in said
 
 
 BY_HAND_ENDS = "trap 'set +e; kill %2 %3 %4 %5 %6; wait %2 %3 %4 %5 %6; kill %1; wait' EXIT\n"
