@@ -175,7 +175,7 @@ class Door:
         self._call_key = call_key
         self._draw_nonce = draw_nonce
         self._serving: Serving | None = None
-        self._open: set[_Accepted] = set()
+        self._open: dict[_Accepted, None] = {}
 
     def close(self) -> None:
         """End all connections; nothing on them is answered any more."""
@@ -208,11 +208,11 @@ class Door:
         transport.set_protocol(link)
         link.connection_made(transport)
         services.in_hand.leave()  # the operations are counted one by one from here
-        self._open.add(link)
+        self._open[link] = None
         try:
             await link.closed
         finally:
-            self._open.discard(link)
+            del self._open[link]
             services.in_hand.enter()
             link.end("this broker stops")
         answer = _Switched(status=101)
