@@ -28,6 +28,12 @@ def committed(partition: Partition, subscription: str = "s") -> int:
     return partition._subscriptions.committed().get(subscription, -1)
 
 
+def is_marked(partition: Partition) -> bool:
+    """Whether the age of all messages is known; a mark amid them leaves the later ones young."""
+    marks = partition._backlogs.ages.marks
+    return bool(marks) and marks[-1].offset == partition.next_offset
+
+
 async def test_what_a_namespace_says_reaches_running_owners(cluster: Cluster) -> None:
     a, b = (await cluster.start("A")).broker, (await cluster.start("B")).broker
     await a.topics.create(NAME, TopicSettings())
@@ -55,7 +61,7 @@ async def test_old_messages_count_as_acked_also_after_a_take_over(cluster: Clust
     subscription = await partition.subscribe(info)
     await partition.publish(batch(3))
     given = await subscription.receive("c", messages_max=1)
-    await until(lambda: partition._backlogs.ages.marks, "a mark")
+    await until(lambda: is_marked(partition), "a mark behind all of them")
     cluster.clock.now_ms += 60_000
     await partition.publish(batch(2))
     await asyncio.sleep(0.2)
@@ -94,7 +100,7 @@ async def test_a_ttl_that_is_shortened_passes_over_what_is_not_due(cluster: Clus
         await partition.publish_single(due_at(now_ms + 1_000_000))
     await partition.publish_single(due_at(now_ms + 999_999))
     await partition.publish_single(due_at(now_ms + 50_000))
-    await until(lambda: partition._backlogs.ages.marks, "a mark")
+    await until(lambda: is_marked(partition), "a mark behind all of them")
     await broker.topics.update(NAME, TopicSettings())
     said = Policies(ttl_ms=100_000)
     await broker.topics.set_policies("public", lambda record: replace(record, policies=said))
@@ -124,7 +130,7 @@ async def test_a_ttl_that_is_taken_back_lets_what_waits_be_delivered(cluster: Cl
     partition = await owned(broker, NAME.partition(0))
     subscription = await partition.subscribe(await broker.topics.subscription(NAME, "s"))
     await partition.publish_single(due_at(cluster.clock.now_ms + 99_999))
-    await until(lambda: partition._backlogs.ages.marks, "a mark")
+    await until(lambda: is_marked(partition), "a mark behind all of them")
     await broker.topics.update(NAME, TopicSettings(policies=Policies(ttl_ms=-1)))
     await until(lambda: partition._settings().policies.ttl_ms is None, "the topic's word")
     cluster.clock.now_ms += 200_000
@@ -262,7 +268,7 @@ async def test_a_quota_by_age(cluster: Cluster) -> None:
     await broker.topics.create_subscription(NAME, "s", SubscriptionSettings())
     await partition.subscribe(await broker.topics.subscription(NAME, "s"))
     await partition.publish(batch(3))
-    await until(lambda: partition._backlogs.ages.marks, "a mark")
+    await until(lambda: is_marked(partition), "a mark behind all of them")
     cluster.clock.now_ms += 90_000
     await partition.publish(batch(2))
     await until(lambda: len(partition._backlogs.ages.marks) == 2, "another mark")
