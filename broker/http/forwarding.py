@@ -19,7 +19,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import aiohttp
 import msgspec
@@ -228,15 +228,17 @@ async def operate(
     operation: AnyOperation,
     kind: type[Result],
     *,
+    is_part: bool = False,
     wait_s: float = 0.0,
     identity: Identity | None = None,
     at_hand: Callable[[Partition], Awaitable[AnyAnswer]] | None = None,
 ) -> Result:
     """Run an operation at the partition's owner, here or at another broker; return its answer.
 
-    `wait_s`: how long the operation may wait. `identity`: for whom, if not for the caller.
-    `at_hand` does the same at this broker with data that the call has already. Raises what the
-    operation raises here, or the other broker's problem.
+    `is_part`: the call is about several partitions, so it has no single owner. `wait_s`: how long
+    the operation may wait. `identity`: for whom, if not for the caller. `at_hand` does the same at
+    this broker with data that the call has already. Raises what the operation raises here, or the
+    other broker's problem.
     """
     services, caller = call.services, identity or call.identity
     shipped = operation
@@ -252,43 +254,14 @@ async def operate(
     async def there(owner: Owner) -> AnyAnswer:
         return await services.remote.ask(owner, caller, shipped, wait_s)
 
-    found = await with_owner(call, operation.name, here, there)
-    assert isinstance(found, kind)
-    return found
-
-
-async def operate_part(
-    call: Call,
-    operation: AnyOperation,
-    kind: type[Result],
-    *,
-    wait_s: float = 0.0,
-    identity: Identity | None = None,
-    at_hand: Callable[[Partition], Awaitable[AnyAnswer]] | None = None,
-) -> Result:
-    """Run `operate` for one of several partitions: the call itself has no single owner."""
     before = call.owner_url
     try:
-        return await operate(
-            call, operation, kind, wait_s=wait_s, identity=identity, at_hand=at_hand
-        )
+        found = await with_owner(call, operation.name, here, there)
     finally:
-        call.owner_url = before
-
-
-class Operate(Protocol[Result]):
-    """`operate` or `operate_part`."""
-
-    def __call__(
-        self,
-        call: Call,
-        operation: AnyOperation,
-        kind: type[Result],
-        *,
-        at_hand: Callable[[Partition], Awaitable[AnyAnswer]] | None = None,
-    ) -> Awaitable[Result]:
-        """Run the operation at the partition's owner, and return its answer."""
-        ...
+        if is_part:
+            call.owner_url = before
+    assert isinstance(found, kind)
+    return found
 
 
 async def ask_all(asked: Sequence[Coroutine[Any, Any, Result]]) -> list[Result | BaseException]:

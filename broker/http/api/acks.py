@@ -17,7 +17,7 @@ from msgspec import Meta
 from octavo.broker.http.api.answers import Acked
 from octavo.broker.http.api.topic_body import TIME, time_ms
 from octavo.broker.http.call import OFFSET_MAX, Call
-from octavo.broker.http.forwarding import ask_all, operate, operate_part, redirected, topic_of
+from octavo.broker.http.forwarding import ask_all, operate, redirected, topic_of
 from octavo.broker.http.json_parts import has_more_parts
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.log.open_batches import Turns
@@ -131,7 +131,7 @@ async def apply_all(call: Call, topic: TopicName, name: str, shares: dict[int, S
 
 async def _apply(call: Call, partition: PartitionName, name: str, share: Share) -> int:
     """Apply a partition's share of an ack call, at its owner."""
-    return _acked(await operate_part(call, share.operation(partition, name), Settled))
+    return _acked(await operate(call, share.operation(partition, name), Settled, is_part=True))
 
 
 async def give_back(
@@ -148,7 +148,7 @@ async def give_back(
     The broker does this on its own behalf, because the caller may have lost the right to it.
     """
     operation = Settle(partition, name, [], [*nacks], [], [*release], [*unread])
-    await operate_part(call, operation, Settled, identity=call.services.own_identity)
+    await operate(call, operation, Settled, is_part=True, identity=call.services.own_identity)
 
 
 class Share:

@@ -30,7 +30,7 @@ from octavo.broker.http.api.answers import (
     PartLoaded,
 )
 from octavo.broker.http.call import OFFSET_MAX, Call, bad_parameter, whole_hint
-from octavo.broker.http.forwarding import ask_partition, at_owner, operate_part
+from octavo.broker.http.forwarding import ask_partition, at_owner, operate
 from octavo.broker.http.problems import Problem
 from octavo.broker.internal_topics import check_not_internal
 from octavo.broker.operations.kinds import DescribePartition
@@ -231,7 +231,9 @@ async def _check(call: Call, names: Iterable[PartitionName]) -> None:
 def _checking(call: Call) -> CheckTaken:
     async def check(partition: PartitionName) -> None:
         own = call.services.own_identity
-        stats = await operate_part(call, DescribePartition(partition), PartitionStats, identity=own)
+        stats = await operate(
+            call, DescribePartition(partition), PartitionStats, is_part=True, identity=own
+        )
         if stats.stream:
             raise TopicIsStream(
                 f"{partition.topic_name} is a durable stream, which takes nothing but appends: "

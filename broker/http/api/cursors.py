@@ -22,7 +22,6 @@ from octavo.broker.http.forwarding import (
     all_or_raise,
     ask_all,
     operate,
-    operate_part,
     redirected,
     topic_of,
 )
@@ -92,7 +91,7 @@ async def _in_each(call: Call, make: Make) -> web.StreamResponse:
         names = [name]
     else:
         names = [call.topic.partition(number) for number in range(partitions)]
-        asked = [operate_part(call, make(one), operations.Moved) for one in names]
+        asked = [operate(call, make(one), operations.Moved, is_part=True) for one in names]
         moved = all_or_raise(await ask_all(asked))
     shown = [
         MovedIn(of.partition, one.acked, one.offset) for of, one in zip(names, moved, strict=True)
@@ -125,7 +124,12 @@ async def peek(call: Call) -> web.StreamResponse:
         peeked = await operate(call, peek_here, operations.Peeked)
         return _answer(call, await shown(partition.partition, peeked))
     asked = [
-        operate_part(call, operations.Peek(topic.partition(number), name, most), operations.Peeked)
+        operate(
+            call,
+            operations.Peek(topic.partition(number), name, most),
+            operations.Peeked,
+            is_part=True,
+        )
         for number in range(partitions)
     ]
     messages: list[Raw] = []

@@ -23,7 +23,7 @@ from octavo.broker.http.api.acks import give_back
 from octavo.broker.http.api.payloads import encode, message_out
 from octavo.broker.http.api.read import ANSWER_TYPES, answer_type
 from octavo.broker.http.call import JSON, NDJSON, RECORD_BATCH, Call, bad_parameter
-from octavo.broker.http.forwarding import ask_all, operate, operate_part, redirected, topic_of
+from octavo.broker.http.forwarding import ask_all, operate, redirected, topic_of
 from octavo.broker.http.problems import Problem
 from octavo.broker.operations.kinds import Leases, Receive
 from octavo.broker.types import PRIORITY_MAX, AckRange, Delivery
@@ -151,8 +151,9 @@ class Handover:
     async def leases(self) -> Leases:
         """Receive, and hold the leases."""
         call, asked = self._call, self._asked
-        work = operate_part if self._is_part else operate
-        leases = await work(call, asked, Leases, wait_s=asked.wait_ms / 1000)
+        leases = await operate(
+            call, asked, Leases, is_part=self._is_part, wait_s=asked.wait_ms / 1000
+        )
         self._ack_ids = leases.ack_ids
         return leases
 

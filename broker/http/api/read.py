@@ -34,7 +34,6 @@ from octavo.broker.http.forwarding import (
     ask_all,
     at_owner,
     operate,
-    operate_part,
     redirected,
     topic_of,
 )
@@ -183,8 +182,11 @@ async def offsets(call: Call) -> web.StreamResponse:
         topic = call.topic
         count = (await topic_of(call)).settings.partitions
         parts = [
-            operate_part(
-                call, FindOffset(topic.partition(number), at_of(position), compacted), Found
+            operate(
+                call,
+                FindOffset(topic.partition(number), at_of(position), compacted),
+                Found,
+                is_part=True,
             )
             for number in range(count)
         ]
@@ -218,7 +220,12 @@ async def truncate(call: Call) -> web.StreamResponse:
             extra={"partitions": partitions},
         )
     asked = [
-        operate_part(call, Truncate(topic.partition(number), at_of(position)), operations.Truncated)
+        operate(
+            call,
+            Truncate(topic.partition(number), at_of(position)),
+            operations.Truncated,
+            is_part=True,
+        )
         for number in range(partitions)
     ]
     found = all_or_raise(await ask_all(asked))

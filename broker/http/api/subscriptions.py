@@ -28,11 +28,9 @@ from octavo.broker.http.api.topic_body import (
 from octavo.broker.http.api.topics import each_partition, subscription_figures
 from octavo.broker.http.call import JSON, Call, time_hint
 from octavo.broker.http.forwarding import (
-    Operate,
     all_or_raise,
     ask_all,
     operate,
-    operate_part,
     redirected,
     topic_of,
 )
@@ -74,10 +72,9 @@ async def put_subscription(call: Call) -> web.StreamResponse:
     partition = call.partition
     if partition is not None:
         info = await broker.topics.subscription(topic, name)
-
         if (elsewhere := await redirected(call, partition)) is not None:
             return elsewhere
-        return call.reply(_plain(await _subscribe(call, partition, info, operate)))
+        return call.reply(_plain(await _subscribe(call, partition, info)))
     body = await call.read_json(SubscriptionBody, required=False)
     await topic_of(call)
     settings = with_dead_letters(topic, name, subscription_settings(body))
@@ -87,7 +84,7 @@ async def put_subscription(call: Call) -> web.StreamResponse:
         info, created = await broker.topics.create_subscription(topic, name, settings)
     partitions = (await topic_of(call)).settings.partitions
     asked = [
-        _subscribe(call, topic.partition(number), info, operate_part)
+        _subscribe(call, topic.partition(number), info, is_part=True)
         for number in range(partitions)
     ]
     all_or_raise(await ask_all(asked))
@@ -132,12 +129,13 @@ async def _check_letter_topic(call: Call, target: TopicName, sub: str) -> None:
 
 
 async def _subscribe(
-    call: Call, name: PartitionName, info: SubscriptionInfo, work: Operate[SubscriptionStats]
+    call: Call, name: PartitionName, info: SubscriptionInfo, *, is_part: bool = False
 ) -> SubscriptionStats:
     async def at_hand(partition: Partition) -> SubscriptionStats:
         return (await partition.subscribe(info)).stats()
 
-    return await work(call, Subscribe(name, info.name), SubscriptionStats, at_hand=at_hand)
+    operation = Subscribe(name, info.name)
+    return await operate(call, operation, SubscriptionStats, is_part=is_part, at_hand=at_hand)
 
 
 async def list_subscriptions(call: Call) -> web.StreamResponse:
@@ -162,17 +160,18 @@ async def get_subscription(call: Call) -> web.StreamResponse:
     broker = call.services.broker
     partitions = (await topic_of(call)).settings.partitions
 
-    async def figures(partition: PartitionName, work: Operate[SubscriptionStats]) -> dict[str, Any]:
-        stats = await work(call, DescribeSubscription(partition, name), SubscriptionStats)
+    async def figures(partition: PartitionName, *, is_part: bool = False) -> dict[str, Any]:
+        operation = DescribeSubscription(partition, name)
+        stats = await operate(call, operation, SubscriptionStats, is_part=is_part)
         return _plain(stats, partition.partition)
 
     if call.partition is not None:
         if (elsewhere := await redirected(call, call.partition)) is not None:
             return elsewhere
-        return call.reply(await figures(call.partition, operate))
+        return call.reply(await figures(call.partition))
     info = await broker.topics.subscription(topic, name)
     found = await each_partition(
-        [figures(topic.partition(n), operate_part) for n in range(partitions)]
+        [figures(topic.partition(n), is_part=True) for n in range(partitions)]
     )
     shown = _show(topic, info)
     for figure in ("backlog", "unacked_ranges", "leased", "redelivering", "delayed"):
@@ -201,7 +200,7 @@ async def _tell_gone(call: Call, number: int) -> None:
     asked = DescribeSubscription(call.topic.partition(number), call.subscription)
     own = call.services.own_identity
     while True:
-        await operate_part(call, asked, SubscriptionStats, identity=own)
+        await operate(call, asked, SubscriptionStats, is_part=True, identity=own)
         await asyncio.sleep(TELL_PAUSE_S)  # the call raises once it has heard
 
 
@@ -270,7 +269,7 @@ async def seek(call: Call) -> web.StreamResponse:
             f"/v1/topics/{topic}/partitions/0/subscriptions/{name}/seek",
         )
     asked = [
-        operate_part(call, Seek(topic.partition(number), name, at_of(position)), Moved)
+        operate(call, Seek(topic.partition(number), name, at_of(position)), Moved, is_part=True)
         for number in range(partitions)
     ]
     return call.reply(_sought(dict(enumerate(all_or_raise(await ask_all(asked))))))

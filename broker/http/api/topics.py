@@ -41,7 +41,6 @@ from octavo.broker.http.forwarding import (
     ask_all,
     at_owner,
     operate,
-    operate_part,
     redirected,
     topic_of,
 )
@@ -300,7 +299,7 @@ async def _figures(call: Call, name: PartitionName) -> dict[str, Any]:
     settings."""
     try:
         async with asyncio.timeout(FIGURES_WITHIN_S):
-            stats = await operate_part(call, DescribePartition(name), PartitionStats)
+            stats = await operate(call, DescribePartition(name), PartitionStats, is_part=True)
             return _seen(call, show_stats(stats))
     except TimeoutError:
         raise Problem(
