@@ -376,10 +376,6 @@ class OwnershipManager:
         """Return the tenures of all partitions that are open here or being opened."""
         return [one.tenure for one in self._holdings.values() if one.tenure is not None]
 
-    def count_on_their_way(self) -> int:
-        """Return how many partitions are being handed on to other brokers."""
-        return sum(one.state in ON_ITS_WAY for one in self._holdings.values())
-
     def _of(self, name: PartitionName) -> _Holding:
         return self._holdings.get(name, _AWAY)
 
@@ -497,9 +493,8 @@ class OwnershipManager:
                 is_stopping=self._stopping,
             )
         if to is Route.WAIT:
-            why = WAITS.get(holding.state)
-            why = why or ("is being handed " + ("over by this broker" if self._stopping else "on"))
-            raise PartitionMoving(f"{name} {why}; ask again")
+            otherwise = "is being handed " + ("over by this broker" if self._stopping else "on")
+            raise PartitionMoving(f"{name} {WAITS.get(holding.state, otherwise)}; ask again")
         if to is Route.HERE or to is Route.CLAIM:
             return await self._here(name, info)
         if to is Route.SUCCESSOR:
@@ -652,6 +647,7 @@ class OwnershipManager:
         taking: asyncio.Task[None] | None = None
         end: PartitionEnd | None = None
         owner: BrokerInfo | None = None
+        take_back = True
 
         def drained(left: PartitionEnd | None) -> None:
             nonlocal end, taking
@@ -673,13 +669,11 @@ class OwnershipManager:
                         lookup.alarm()
                     owner = await lookup.until_owned(lambda: ask(incarnation, end))
         except asyncio.CancelledError:  # this broker stops: another one takes the partition
-            self._end_hand_over(tenure, take_back=False)
+            take_back = False
             raise
-        except BaseException:
-            self._end_hand_over(tenure, take_back=not self._stopping)
-            raise
-        is_back = owner is None or owner.broker_id == self._registry.own.broker_id
-        self._end_hand_over(tenure, take_back=is_back and not self._stopping)
+        finally:
+            is_back = owner is None or owner.broker_id == self._registry.own.broker_id
+            self._end_hand_over(tenure, take_back=take_back and is_back and not self._stopping)
         return None if is_back else owner
 
     def _is_offered(self, tenure: Tenure) -> bool:

@@ -133,7 +133,7 @@ async def test_a_broker_that_is_emptied_says_so(cluster: Cluster) -> None:
     await one.broker.drain()
     held = one.broker.ownership.open_partitions()
     await until(
-        lambda: one.broker.ownership.count_on_their_way() == len(held), "all are on their way"
+        lambda: one.broker.ownership.describe()["offered"] == len(held), "all are on their way"
     )
     assert "being handed on" in one.broker.balance.place_of(mine).why
     assert "even spread" in two.broker.balance.place_of(
