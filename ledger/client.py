@@ -103,7 +103,7 @@ class LedgerClient:
         self._recoveries: dict[tuple[int, bytes | None], asyncio.Task[LedgerMetadata]] = {}
         """By ledger and by the password that its caller gave."""
         self._told_of_risk = False
-        """An ack quorum of one beside more copies is told once."""
+        """Whether this client has warned of an ack quorum of 1 with more copies."""
         self.doubts = Doubts(self)
         """Tells bookies which of their copies to compare."""
         self.taken = TakenIds()

@@ -34,15 +34,15 @@ _NESTED_MAX = 100
 _DEEPER = b"[" * 400, b"]" * 400
 _OTHERWISE = Raw(b"?")
 _COSTS_NS = {b",": 25, b":": 200, b"[": 300, b"{": 300}
-"""About what a decoder takes for what such a mark begins, those inside of text as well."""
+"""About how long a decoder takes for the value after such a mark; marks inside text count too."""
 COST_NS_MAX = 20_000_000
-"""So long a broker's loop may stand for one value. 100,000 members, or 2 MB of usual JSON."""
+"""How long decoding a value may hold a broker's loop: 100,000 members, or 2 MB of usual JSON."""
 FRACTIONS_MAX = 30_000
-"""Of one value; each takes a call."""
+"""Limit of fractions in a value; the decoder makes a call for each."""
 _FRACTION_BYTES = 3
 """The shortest is `0.5`, or `1e5`."""
 CONTROLS_FROM_BYTES = 65_536
-"""A shorter value is text, whatever is in it."""
+"""A shorter value is shown as text, whatever it contains."""
 _CONTROLS = bytes(range(32))
 
 
@@ -56,7 +56,7 @@ def _fraction(text: str) -> float | Raw:
 
 
 class _Fractions:
-    """Reads fractions, of one value a bounded number."""
+    """Read the fractions of a value, up to `FRACTIONS_MAX`."""
 
     def __init__(self) -> None:
         self._left = FRACTIONS_MAX
@@ -90,7 +90,7 @@ def _decode(stored: bytes) -> Any:
 
 
 def _is_mostly_controls(stored: bytes) -> bool:
-    """Whether JSON has six bytes for every few of it: base64 says the same in a quarter."""
+    """Whether JSON text would take six bytes for many of its bytes; base64 takes far less."""
     size = len(stored)
     return size >= CONTROLS_FROM_BYTES and size - len(stored.translate(None, _CONTROLS)) > size // 4
 

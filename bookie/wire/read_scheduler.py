@@ -1,11 +1,11 @@
 """Give the connections of a bookie their turns to read.
 
-A turn of the loop answers a bounded number of reads and bytes, then other work has its turn:
-writers do not wait for readers. What the caches hold is answered on the spot. What needs a disk
-gets a task, of which there is a bounded number, and does not keep the former waiting. No connection
-gets a turn while the answers that are made and not taken are past their bound (`Budget`). A
-connection that waits for longer than `wait_ms_max` without a single turn, or comes when too many
-requests wait already, is answered TOO_MANY_REQUESTS.
+In a turn of the loop a bounded number of reads and bytes is answered, then other work has its turn:
+writers do not wait for readers. An entry in a cache is answered at once. A read that needs a disk
+gets one of a bounded number of tasks, and does not delay reads from the caches. No connection gets
+a turn while the answers that clients have not taken are past their bound (`Budget`). A connection
+that waits longer than `wait_ms_max` without a turn, or that asks when too many requests wait
+already, is answered TOO_MANY_REQUESTS.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Member(Protocol):
         """Begin one read: the bytes that were answered, or None when there is no task for it."""
 
     def refuse_waiting(self) -> None:
-        """Answer all that waits with TOO_MANY_REQUESTS."""
+        """Answer all its waiting requests with TOO_MANY_REQUESTS."""
 
 
 class ReadScheduler:
-    """The line of one bookie. Used on the loop only."""
+    """The connections of a bookie that wait for a turn. Used on the loop only."""
 
     def __init__(
         self,
@@ -50,9 +50,9 @@ class ReadScheduler:
         self._wait_s_max = wait_ms_max / 1000
         self._loop = asyncio.get_running_loop()
         self._ready: dict[Member, float] = {}
-        """Since when each waits for a turn, in the order of turns."""
+        """Connection → since when it waits for a turn, in the order of turns."""
         self._blocked: dict[Member, float] = {}
-        """Those who wait for a task."""
+        """Connection → since when it waits; it needs a task, and none is free."""
         self._turn_due = False
         self._expiry: asyncio.TimerHandle | None = None
         self.waiting = 0
@@ -80,7 +80,7 @@ class ReadScheduler:
         return "connections wait for a task, and one is free" if waits else ""
 
     def is_full(self, *, urgent: bool) -> bool:
-        """Whether one more must be refused; urgent ones have twice the room."""
+        """Whether another request must be refused; urgent requests have twice the room."""
         return self.waiting >= (2 * self._waiting_max if urgent else self._waiting_max)
 
     @property
@@ -95,7 +95,7 @@ class ReadScheduler:
         self._soon()
 
     def leave(self, member: Member) -> None:
-        """`member` wants none any more."""
+        """`member` does not want a turn any more."""
         self._ready.pop(member, None)
         self._blocked.pop(member, None)
 
@@ -105,7 +105,7 @@ class ReadScheduler:
         self._unblock()
 
     def _unblock(self) -> None:
-        """Whoever waits longest for a task may try again."""
+        """Let the connection that waits longest for a task try again."""
         if self._blocked and self.has_task:
             member = next(iter(self._blocked))
             self._ready[member] = self._blocked.pop(member)
@@ -143,14 +143,14 @@ class ReadScheduler:
                 size += answered
                 if member.wants_turn:
                     ready[member] = now
-        self._unblock()  # who had a turn may have needed no task
+        self._unblock()  # the turn may have needed no task
         if ready and not self._answers.is_spent:
             self._soon()
         if (ready or self._blocked) and self._expiry is None:
             self._expiry = self._loop.call_later(self._wait_s_max / 2, self._expire)
 
     def _expire(self) -> None:
-        """Refuse those who had no turn for too long; their peers know better what to do then."""
+        """Refuse connections that had no turn for too long; clients can ask another bookie."""
         self._expiry = None
         limit = self._loop.time() - self._wait_s_max
         for line in (self._ready, self._blocked):

@@ -1,14 +1,14 @@
 """Keep the full collections of Python's garbage collector short.
 
-A full collection visits each object that may be part of a cycle, in one step: of two million
-objects it takes half a second, in which the process answers no call. And it comes again whenever
-the heap has grown by a quarter. So what has survived a long collection is frozen: later ones leave
-it out.
+A full collection visits each object that may be part of a cycle, in one step. For two million
+objects that takes half a second, in which the process answers no call. It is repeated whenever the
+heap has grown by a quarter. So objects that survive a long collection are frozen: later collections
+do not visit them.
 
-Frozen objects that die are freed by their reference counts, as most are; those in cycles stay. When
-the collections since the last whole one have together taken as long as that one, everything is
-unfrozen, and the next collection visits it all. So the heap holds at most about twice what it
-needs, and a long pause comes at most once while it doubles.
+A frozen object that dies is freed by its reference count, as most objects are. Only dead cycles
+stay. When the collections since the last whole collection have together taken as long as that, all
+objects are unfrozen, and the next collection visits everything. So the heap holds at most about
+twice what it needs, and a long pause comes at most once while it doubles.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 SHORT_S = 0.01
-"""Of processor time. What is visited in that time need not be frozen."""
+"""Processor time. A collection that takes less is followed by no freeze."""
 WHOLE_S_MIN = 0.5
-"""However little the last whole collection took, the next one waits for so much."""
+"""Everything is unfrozen after at least this much time in collections since the last time."""
 
 
 class Collector(Protocol):
-    """What is used of Python's module `gc`."""
+    """The part of Python's module `gc` that is used here."""
 
     @property
     def callbacks(self) -> list[Any]:
@@ -58,7 +58,7 @@ class ShortCollections:
         self._whole_s = WHOLE_S_MIN
         """How long the last collection of everything took."""
         self._since_s = 0.0
-        """How long those that were followed by a freeze have taken since."""
+        """How long collections that were followed by a freeze have taken since then."""
         self._is_whole = False
         """Nothing is frozen: the next long collection is one of everything."""
 

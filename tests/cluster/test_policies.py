@@ -29,7 +29,7 @@ def committed(partition: Partition, subscription: str = "s") -> int:
 
 
 def is_marked(partition: Partition) -> bool:
-    """Whether the age of all messages is known; a mark amid them leaves the later ones young."""
+    """Whether a mark covers all messages: a message behind the last mark has no known age."""
     marks = partition._backlogs.ages.marks
     return bool(marks) and marks[-1].offset == partition.next_offset
 

@@ -1,8 +1,8 @@
 """Brokers that claim one partition and hand it on to each other, and the record of its owner.
 
-What a broker decides is the production code of broker/cluster/claims.py. How it acts on that is
-`OwnershipManager`'s way, in small: what a broker asks of the metadata store is done in the order in
-which it was asked, and all other messages come in any order.
+A broker decides by the production code of broker/cluster/claims.py, and acts on that as
+`OwnershipManager` does. The metadata store does the requests of a broker in the order in which it
+sent them. All other messages come in any order.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Record(Node):
         self.post(sender, "theirs" if is_theirs else "released")
 
     def delete(self, sender: str, session: int) -> None:
-        """The second half. A record that was made anew meanwhile has the same version."""
+        """The second half. A record that was deleted and made again has the same version."""
         if session == self.sessions[sender] and self.owner == sender:
             self.owner = None
         self.post(sender, "released")
@@ -94,7 +94,7 @@ class Broker(Node):
         self.is_served = False
         self.giver: str | None = None
         self.store: tuple[str, ...] = ()
-        """What is to be asked of the store; the first one is under way when `is_sent`."""
+        """Requests for the store, in order; the first is under way if `is_sent`."""
         self.is_sent = False
 
     def moods(self) -> Sequence[Mood]:

@@ -40,7 +40,7 @@ _LATE, _LATE_MS = 8, 1_500
 """Messages that are published while it is drained, and when they are due at most."""
 _PATIENCE_S = 20.0
 _AROUND_S = 15.0
-"""Of all partitions and subscriptions: many of them would take all the time that a seed has."""
+"""For all partitions and subscriptions together, so that many of them leave the seed some time."""
 
 
 class TopicJudge:

@@ -12,7 +12,7 @@ from octavo.process.garbage import SHORT_S, WHOLE_S_MIN, ShortCollections
 
 
 class Heap:
-    """A collector that says what it was told, and whose collections take as long as they are to."""
+    """A collector that records its calls, and whose collections take as long as a test says."""
 
     def __init__(self) -> None:
         self.callbacks: list[Callable[[str, dict[str, Any]], object]] = []
