@@ -2,26 +2,22 @@
 
 A full collection visits each object that may be part of a cycle, in one step. For two million
 objects that takes half a second, in which the process answers no call. It is repeated whenever the
-heap has grown by a quarter. So objects that survive a long collection are frozen: later collections
-do not visit them.
+heap has grown by a quarter. So objects that survive a full collection of a large heap are frozen:
+later collections do not visit them.
 
 A frozen object that dies is freed by its reference count, as most objects are. Only dead cycles
-stay. When the collections since the last whole collection have together taken as long as that, all
-objects are unfrozen, and the next collection visits everything. So the heap holds at most about
-twice what it needs, and a long pause comes at most once while it doubles.
+stay. When as many objects were frozen as the last whole collection left, all objects are unfrozen,
+and the next collection visits everything. So the heap holds at most about twice what it needs, and
+a long pause comes at most once while it doubles.
 """
 
 from __future__ import annotations
 
 import gc
-import time
-from collections.abc import Callable
 from typing import Any, Protocol, cast
 
-SHORT_S = 0.01
-"""Processor time. A collection that takes less is followed by no freeze."""
-WHOLE_S_MIN = 0.5
-"""Everything is unfrozen after at least this much time in collections since the last time."""
+FEW = 100_000
+"""Objects. A full collection of fewer takes less than 50 ms: they are not frozen."""
 
 
 class Collector(Protocol):
@@ -40,49 +36,49 @@ class Collector(Protocol):
     def unfreeze(self) -> None:
         """Take them in again."""
 
+    def get_freeze_count(self) -> int:
+        """Count the frozen objects."""
+
+    def get_objects(self) -> list[Any]:
+        """List the objects that are not frozen."""
+
 
 _PYTHONS = cast(Collector, gc)
 
 
 class ShortCollections:
-    """Freezes what survives long collections, for one process."""
+    """Freezes what survives full collections of a large heap, for one process."""
 
-    def __init__(
-        self,
-        collector: Collector = _PYTHONS,
-        clock: Callable[[], float] = time.thread_time,
-    ) -> None:
+    def __init__(self, collector: Collector = _PYTHONS) -> None:
         self._gc = collector
-        self._clock = clock
-        self._began_s = 0.0
-        self._whole_s = WHOLE_S_MIN
-        """How long the last collection of everything took."""
-        self._since_s = 0.0
-        """How long collections that were followed by a freeze have taken since then."""
+        self._whole = 0
+        """How many objects the last collection of everything left."""
+        self._since = 0
+        """How many objects were frozen since then."""
         self._is_whole = False
-        """Nothing is frozen: the next long collection is one of everything."""
+        """Nothing is frozen: the next full collection visits everything."""
 
     def begin(self) -> None:
         """Freeze what there is after a start, and listen from now on."""
         self._gc.collect()
         self._gc.freeze()
+        self._whole = self._gc.get_freeze_count()
         self._gc.callbacks.append(self._told)
 
     def _told(self, phase: str, info: dict[str, Any]) -> None:
-        if info["generation"] != 2:
-            return
-        if phase == "start":
-            self._began_s = self._clock()
-            return
-        took_s = self._clock() - self._began_s
-        if took_s < SHORT_S:
+        if phase == "start" or info["generation"] != 2:
             return
         if self._is_whole:
-            self._is_whole, self._whole_s, self._since_s = False, max(took_s, WHOLE_S_MIN), 0.0
+            # Counting frozen objects writes to none of them, so it is the faster way for many.
+            self._gc.freeze()
+            self._whole, self._since, self._is_whole = self._gc.get_freeze_count(), 0, False
+            return
+        left = len(self._gc.get_objects())
+        if left < FEW:
+            return
+        self._since += left
+        if self._since < self._whole:
+            self._gc.freeze()
         else:
-            self._since_s += took_s
-        if self._since_s >= self._whole_s:
             self._gc.unfreeze()
             self._is_whole = True
-        else:
-            self._gc.freeze()

@@ -8,17 +8,19 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from octavo.process.garbage import SHORT_S, WHOLE_S_MIN, ShortCollections
+from octavo.process.garbage import FEW, ShortCollections
+
+AT_START = 4 * FEW
 
 
 class Heap:
-    """A collector that records its calls, and whose collections take as long as a test says."""
+    """A collector that records its calls, and counts objects as a test says."""
 
     def __init__(self) -> None:
         self.callbacks: list[Callable[[str, dict[str, Any]], object]] = []
         self.told: list[str] = []
-        self.now_s = 0.0
-        ShortCollections(self, lambda: self.now_s).begin()
+        self.left = 0
+        ShortCollections(self).begin()
         assert self.taken() == ["collect", "freeze"]
 
     def collect(self) -> int:
@@ -31,11 +33,17 @@ class Heap:
     def unfreeze(self) -> None:
         self.told.append("unfreeze")
 
-    def collects(self, took_s: float, generation: int = 2) -> list[str]:
-        """Python collects by itself; what the collector is told then."""
+    def get_freeze_count(self) -> int:
+        return self.left or AT_START
+
+    def get_objects(self) -> list[Any]:
+        return [None] * self.left
+
+    def collects(self, left: int, generation: int = 2) -> list[str]:
+        """Python collects by itself, and leaves so many objects; what it is told then."""
+        self.left = left
         (told,) = self.callbacks
         told("start", {"generation": generation})
-        self.now_s += took_s
         told("stop", {"generation": generation})
         return self.taken()
 
@@ -46,29 +54,27 @@ class Heap:
 
 def test_what_survives_a_long_collection_is_left_out_of_later_ones() -> None:
     heap = Heap()
-    assert heap.collects(SHORT_S * 0.99) == []
-    assert heap.collects(SHORT_S) == ["freeze"]
-    assert heap.collects(1.0, generation=1) == [], "those of young objects are short by themselves"
+    assert heap.collects(FEW - 1) == []
+    assert heap.collects(FEW) == ["freeze"]
+    assert heap.collects(9 * FEW, generation=1) == [], "those of young objects are short"
 
 
-def test_everything_is_collected_when_as_long_has_been_collected_again() -> None:
+def test_everything_is_collected_when_the_heap_may_have_doubled() -> None:
     heap = Heap()
-    rounds = int(WHOLE_S_MIN / 0.125)
-    for _ in range(rounds - 1):
-        assert heap.collects(0.125) == ["freeze"]
-    assert heap.collects(0.125) == ["unfreeze"]
-    assert heap.collects(SHORT_S / 2) == [], "not all was visited: that takes longer"
-    assert heap.collects(2.0) == ["freeze"]
-    for _ in range(15):  # the whole one took 2 s, so the next one comes 2 s later
-        assert heap.collects(0.125) == ["freeze"]
-    assert heap.collects(0.125) == ["unfreeze"]
+    for _ in range(3):
+        assert heap.collects(FEW) == ["freeze"]
+    assert heap.collects(FEW) == ["unfreeze"], "as many as there were at the start"
+    assert heap.collects(7 * FEW) == ["freeze"], "the whole one"
+    for _ in range(6):
+        assert heap.collects(FEW) == ["freeze"]
+    assert heap.collects(FEW) == ["unfreeze"], "as many as the whole one left"
 
 
 GROWS = """
 import gc, json, sys
 from octavo.process import garbage
 
-garbage.SHORT_S, garbage.WHOLE_S_MIN = 0.0, 1e9  # as of a slow machine, and for so long
+garbage.FEW = 20_000
 if sys.argv[1] == "short":
     garbage.ShortCollections().begin()
 visited, objects = [], []
@@ -94,6 +100,8 @@ def visited(how: str) -> list[int]:
 def test_python_visits_each_object_of_a_growing_heap_few_times() -> None:
     """Counted in objects: how fast the machine is does not matter."""
     before, now = visited("plain"), visited("short")
+    large = before[0] / 2
     assert before[0] > 300_000, "or this shows nothing"
-    assert now[0] < before[0] / 2
-    assert sum(now) < sum(before) / 2
+    assert sum(1 for count in before if count > large) >= 3
+    assert sum(1 for count in now if count > large) == 1, "the next comes when it has doubled"
+    assert sum(now) < sum(before) * 0.7
