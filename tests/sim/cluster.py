@@ -19,6 +19,7 @@ from octavo.bookie.journal.format import JournalDamaged
 from octavo.bookie.journal.journal import journal_of
 from octavo.bookie.journal.mark import Mark, MarkRefused, Position, read_mark
 from octavo.bookie.ledgers.cookies import CookieRefused
+from octavo.bookie.ledgers.high_water import MetadataOlder
 from octavo.bookie.ledgers.state import LedgerStateDamaged
 from octavo.bookie.node import BookieNode, BookieStartTimeout
 from octavo.bookie.storage import Storage
@@ -85,6 +86,10 @@ class SimBookie:
         """Nobody restarts it at present."""
         self.accepts_loss = False
         """It is started with --accept-loss until it serves again."""
+        self.accepts_older = False
+        """It is started with --accept-older-metadata until it serves again."""
+        self.started_s = 0.0
+        """When the life began in which it served last."""
         self.keeper: CopyKeeper | None = None
         self._mark: Mark | None = None
         self._failed_starts = 0
@@ -102,6 +107,7 @@ class SimBookie:
             journal_directories=self.cluster.options.journal_directories,
             ledger_directories=self.cluster.options.ledger_directories,
             accept_data_loss=self.accepts_loss,
+            accept_older_metadata=self.accepts_older,
             **self.limits,
             **(KEEPER if self.cluster.options.keeps_copies else {}),
         )
@@ -184,6 +190,7 @@ class SimBookie:
 
     async def _live(self, process: Process) -> None:
         cluster = self.cluster
+        started_s = cluster.loop.time()
         store = cluster.metadata_store(process)
         handle = self.disk.attach(process)
         try:
@@ -210,6 +217,7 @@ class SimBookie:
         self._failed_starts = 0
         storage.pressure.on_change(self._pressure)
         self.serving = self.was_ready = True
+        self.started_s = started_s
         cluster.events.add("bookie up", self.name)
         lost = cluster.audit.damaged.get(self.name, "")
         cluster.audit.check(
@@ -219,7 +227,7 @@ class SimBookie:
         cluster.audit.serves(self.name, storage.limbo.covers)
         if storage.limbo.record is not None:
             cluster.trace.probe("bookie.limbo")
-        self.accepts_loss = False
+        self.accepts_loss = self.accepts_older = False
         self._check_reopened(node.storage)
         try:
             async with keeping(self, node, store, process):
@@ -234,7 +242,12 @@ class SimBookie:
         """The process ends by itself, as a supervisor sees it: it is started again."""
         self._failed_starts += 1
         helpless = self._failed_starts >= _FAILED_STARTS_MAX and not isinstance(error, _PATIENCE)
-        if isinstance(error, _REFUSALS) and self._is_accepted():
+        if isinstance(error, MetadataOlder):
+            self.cluster.audit.check(
+                self.cluster.older, f"X26 {self.name} refuses metadata that is the newest: {error}"
+            )
+            self.refused = error
+        elif isinstance(error, _REFUSALS) and self._is_accepted():
             self.cluster.trace.probe(f"bookie.loss_accepted.{type(error).__name__}")
         elif isinstance(error, _REFUSALS) or (helpless and self.name in self.cluster.audit.damaged):
             self.refused = error
@@ -422,6 +435,8 @@ class Cluster:
         self.metadata = SimMetadata(loop, self.trace)
         self.clocks = Clocks()
         self.metadata.observers.append(self._metadata_changed)
+        self.older = False
+        """The metadata was turned back to an older copy."""
         self.bookies = {f"b{n}": SimBookie(self, f"b{n}") for n in range(1, options.bookies + 1)}
         self.on_operation: list[Callable[[Partition, AnyOperation, AnyAnswer], None]] = []
         """Are told of each operation that an owner has done for a caller."""

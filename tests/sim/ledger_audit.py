@@ -140,6 +140,7 @@ class LedgerAudit:
             return
         old = history.record
         what = f"ledger {ledger_id} version {version} by {by}: {_short(old)} → {_short(record)}"
+        self.check(version > 0, f"X26 a ledger gets an id that was used: {what}")
         self.check(version == history.version + 1, f"S7 versions are not linear: {what}")
         self.check(not history.deleted, f"P46 changed after deletion: {what}")
         if old.fragments != record.fragments and is_move(old, record):

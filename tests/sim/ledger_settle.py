@@ -8,7 +8,7 @@ bookies, throws an index away, and holds what comes back against what was there 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
 from octavo.bookie.disk.damage import DamagedRead
@@ -68,6 +68,33 @@ class Judge:
         """Begin; `audited` says when all has been looked at."""
         self._spawn(self._audit())
 
+    async def close_all(self) -> None:
+        """Recover all that is open, so that much of it is closed when the metadata goes back."""
+        await self._as_client("closer", self._close_open)
+
+    async def look_at(self, kept: Sequence[LedgerHistory], count: int) -> None:
+        """Read these ledgers and write so many new ones."""
+
+        async def look(client: SimClient) -> None:
+            for _ in range(count):
+                await self._write(client)
+            for history in kept:
+                await self._read_all(client, history)
+
+        await self._as_client("judge", look)
+
+    async def _as_client(
+        self, name: str, life: Callable[[SimClient], Coroutine[Any, Any, None]]
+    ) -> None:
+        client = SimClient(self.cluster, name, life)
+        client.start()
+        await self._until(lambda: client.is_done)
+        client.crash(power=False)
+
+    async def _close_open(self, client: SimClient) -> None:
+        for history in list(self.audit_of.ledgers.values()):
+            await self._close(client, history)
+
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.cluster.loop.world.spawn(work, "judge")
 
@@ -77,11 +104,9 @@ class Judge:
         await self._until(lambda: self.cluster.all_serve)
         if self._rng.random() < 0.5:
             await self._until(lambda: self.load.is_done)
-        for history in list(self.audit_of.ledgers.values()):
-            await self._close(client, history)
+        await self._close_open(client)
         await self._until(lambda: self.load.is_done)
-        for history in list(self.audit_of.ledgers.values()):
-            await self._close(client, history)
+        await self._close_open(client)
         if not self.cluster.options.beyond:
             await self._write(client)
         for history in list(self.audit_of.ledgers.values()):

@@ -179,6 +179,11 @@ class SimMetadata:
         for session in [s for s in self._sessions.values() if s.store[0] == name]:
             self._end(session)
 
+    def end_all_sessions(self) -> None:
+        """End every session, as a store does that is replaced by a copy of it."""
+        for session in list(self._sessions.values()):
+            self._end(session)
+
     def has_session(self, author: Author) -> bool:
         """Whether a session of this store stands."""
         return any(session.store == author for session in self._sessions.values())

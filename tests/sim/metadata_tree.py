@@ -24,6 +24,8 @@ from octavo.metadata.watching import WatchKey
 
 Author = tuple[str, int]
 """The name of a process and the number of its store."""
+Copy = dict[str, tuple[Record, int]]
+"""Path → its record and the number that the next record of a sequence below it gets."""
 
 
 class Change(NamedTuple):
@@ -116,6 +118,33 @@ class Tree:
     def records(self) -> dict[str, Record]:
         """All that stand now, for audits."""
         return {path: node.record for path, node in self._nodes.items() if node.record is not None}
+
+    # -- copies
+
+    def copy(self) -> Copy:
+        """All that stands, but for what belongs to a session."""
+        return {
+            path: (node.record, node.next_sequence)
+            for path, node in self._nodes.items()
+            if node.record is not None and node.owner is None
+        }
+
+    def put_back(self, copy: Copy) -> None:
+        """Let the tree be what it was when `copy` was made. No watch hears of it: sessions have
+        ended before, and who reconnects looks at everything again."""
+        self._owned.clear()
+        for path, node in self._nodes.items():
+            record, next_sequence = copy.get(path, (None, 0))
+            node.owner = None
+            node.next_sequence = next_sequence
+            if node.record == record:
+                continue
+            self.seq += 1
+            self._times.append(self._now_s())
+            if (node.record is None) is not (record is None):
+                self._nodes[parent_of(path)].names_seq = self.seq
+            node.record = record
+            node.past.append((self.seq, record))
 
     # -- changes
 

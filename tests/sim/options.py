@@ -25,8 +25,9 @@ PROFILES = ("ledger", "topic", "both", "beyond", "copies", "recreate", "stream",
 """Ledgers alone, topics alone, both; more lost than promised; bookies that keep their copies; a
 topic that is deleted and made again; durable streams; brokers that balance by load; large messages;
 clients that ask too much and go away."""
-BY_NAME = ("still",)
-"""Profiles that are run by name only: few faults, and late ticks (still.py)."""
+BY_NAME = ("still", "older")
+"""Profiles that are run by name only: few faults, and late ticks (still.py); metadata that is
+turned back to an older copy (older.py)."""
 
 FAULTS: Mapping[str, float] = {
     # kind of fault → mean seconds between two of them, for the most eager seeds

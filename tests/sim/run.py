@@ -28,6 +28,7 @@ from tests.sim.ledger_settle import COLLECT_LEDGER_S_MAX, Judge
 from tests.sim.loop import SimLoop, SimStuck
 from tests.sim.mutants import planted
 from tests.sim.nemesis import Nemesis
+from tests.sim.older import OLDER_S_MAX, OlderMetadata, aged
 from tests.sim.quiescence import Quiescence
 from tests.sim.quiet import bugs, quiet
 from tests.sim.still import stilled
@@ -82,6 +83,8 @@ class Simulation:
             options = crowded(options, self.loop.stream("crowd options"))
         if profile == "still":
             options = stilled(options, self.loop.stream("still options"))
+        if profile == "older":
+            options = aged(options, self.loop.stream("older options"))
         options = with_workload(options, profile, self.loop.stream("workload").random())
         tools = tool_options.draw(self.loop.stream("tool options"))
         self.options = with_tools(options, tools)
@@ -94,6 +97,9 @@ class Simulation:
         self.topics = Topics(self.cluster, tools) if has_topics(self.options) else None
         self.wakefulness = Wakefulness(self.cluster, self._places)
         self.judge = Judge(self.cluster, self.load, self.nemesis.atlas.must_close)
+        self.older: OlderMetadata | None = None
+        if profile == "older":
+            self.older = OlderMetadata(self.cluster, self.load, self.judge)
 
     def run(self) -> SeedResult:
         """All phases, or as far as the first violation."""
@@ -138,12 +144,16 @@ class Simulation:
         self.nemesis.start()
         if self.topics is not None:
             self.topics.start()
+        if self.older is not None:
+            self.older.start()
         over: list[bool] = []
         self.loop.world_later(self.options.safety_s, over.append, True)
         self._until(lambda: bool(over), self.options.safety_s + 1)
         self.events.add("phase", "heal")
         self.nemesis.heal()
         self.load.over = True
+        if self.older is not None and self._ends_with(self.older):
+            return
         if self.topics is not None:
             self._settle_topics(self.topics)
         judge.settle()
@@ -153,6 +163,12 @@ class Simulation:
         self.events.add("phase", "audit")
         judge.audit()
         self._until(lambda: judge.audited, AUDIT_S_MAX)
+
+    def _ends_with(self, older: OlderMetadata) -> bool:
+        """Turn the metadata back; whether nothing is left to look at afterwards."""
+        older.begin()
+        self._until(lambda: older.over, OLDER_S_MAX)
+        return older.accepted
 
     def _settle_topics(self, topics: Topics) -> None:
         topics.heal()

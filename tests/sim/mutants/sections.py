@@ -18,6 +18,7 @@ from tests.sim.mutants import (
     large_bugs,
     left_bugs,
     letter_bugs,
+    older_bugs,
     overlooked_bugs,
     own_compaction_bugs,
     policy_bugs,
@@ -71,6 +72,12 @@ SECTIONS = (
             *garbage_bugs.MUTANTS,
             *topic_bugs.MUTANTS,
         ),
+    ),
+    Section(
+        "Metadata that is older",
+        """A copy that is put back, which seeds of profile `older` do; whether the bookies notice,
+        and what follows when it is accepted.""",
+        older_bugs.MUTANTS,
     ),
     Section(
         "Deferred syncs",
