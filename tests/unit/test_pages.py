@@ -35,7 +35,10 @@ def test_links_lead_somewhere(page: str) -> None:
             assert fragment in anchors(target), f"{path}#{fragment}"
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "SECURITY.md"])
+@pytest.mark.parametrize(
+    "page",
+    ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "docs/testing.md"],
+)
 def test_targets_and_files_that_are_named_are_there(page: str) -> None:
     text = (ROOT / page).read_text()
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
