@@ -170,7 +170,7 @@ class Balance:
         found = {}
         served = self._owners.served_since(self._opened_by_s(), placed=False, after_s=after_s)
         for name, partitions in served:
-            heir = self._registry.heirs(name.topic_name, partitions, settled)[name.partition]
+            heir = self._registry.heir(name, partitions, settled)
             if heir is not None and heir != own:
                 found[name] = heir
         return found
@@ -208,15 +208,14 @@ class Balance:
         if held.placed or held.since_s > self._opened_by_s():
             return False
         is_asked = self._registry.own.broker_id in settled and not self._registry.is_draining
-        heirs = self._registry.heirs(name.topic_name, held.partitions, settled)
-        return is_asked and heirs[name.partition] == heir
+        return is_asked and self._registry.heir(name, held.partitions, settled) == heir
 
     def _all(self) -> dict[PartitionName, str]:
         """Return every partition served here that another broker should have after a drain."""
         now_s = asyncio.get_running_loop().time()
         found = {}
         for name, partitions in self._owners.served_since(now_s):
-            heir = self._registry.preferred(name.topic_name, partitions)[name.partition].broker_id
+            heir = self._registry.preferred_of(name, partitions).broker_id
             if heir != self._registry.own.broker_id:
                 found[name] = heir
         return found
@@ -249,8 +248,7 @@ class Balance:
         """Why a partition is served here. Raises `NotOwner`."""
         held = self._owners.held_here(name)
         served_s = asyncio.get_running_loop().time() - held.since_s
-        preferred = self._registry.preferred(name.topic_name, held.partitions)
-        wanted = preferred[name.partition].broker_id
+        wanted = self._registry.preferred_of(name, held.partitions).broker_id
         why = self._why(held, wanted, served_s)
         if held.came:
             why = f"{held.came}; {why}"
@@ -343,11 +341,7 @@ class Balance:
         own, partitions = self._registry.own, self._owners.partitions_of(name)
         if partitions is None:
             raise NotOwner(f"{name} is not served by this broker")
-        heir = (
-            self._registry.live.get(to)
-            if to
-            else self._registry.preferred(name.topic_name, partitions)[name.partition]
-        )
+        heir = self._registry.live.get(to) if to else self._registry.preferred_of(name, partitions)
         if heir is None:
             raise self._registry.no_such_broker(to)
         if to and to not in self._registry.undrained():

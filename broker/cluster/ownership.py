@@ -69,6 +69,9 @@ _log = structlog.get_logger()
 _LOOKUPS_AT_ONCE = 64
 _OPENINGS_AT_ONCE = 32
 """Limit of openings at once: the survivor of a large broker opens thousands of partitions."""
+_ABANDONED_AT_ONCE = 16
+"""Partitions of a deleted topic that are abandoned in one turn of the loop."""
+_TOPIC_DELETED = "its topic was deleted"
 _ASKED_EVERY_S = 0.25
 _GIVEN_LOOKS = 100
 _GIVEN_PAUSE_S = 0.005
@@ -561,10 +564,27 @@ class OwnershipManager:
 
     def topic_deleted(self, topic: TopicName) -> None:
         """Stop serving the partitions of a topic, and forget their owners."""
-        for tenure in self.tenures():
-            if tenure.name.topic_name == topic:
-                self._abandon(tenure, "its topic was deleted")
+        held = [one for one in self.tenures() if one.name.topic_name == topic]
+        for tenure in held[:_ABANDONED_AT_ONCE]:
+            self._abandon(tenure, _TOPIC_DELETED)
+        if more := held[_ABANDONED_AT_ONCE:]:
+            self._spawn(self._abandon_in_turns(more, _TOPIC_DELETED))
         self._lookups.forget(topic)
+
+    async def _abandon_in_turns(self, held: list[Tenure], why: str) -> list[int]:
+        """Abandon some partitions in each turn of the loop; return the numbers of the served ones.
+
+        One takes up to half a millisecond, and a topic may have thousands.
+        """
+        served = []
+        for count, one in enumerate(held):
+            if count and count % _ABANDONED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if self._tenure_of(one.name) is one:  # else it ended meanwhile
+                if one.partition is not None and one.partition.state in _SERVING:
+                    served.append(one.name.partition)
+                self._abandon(one, why)
+        return served
 
     async def let_go(self, topic: TopicName, incarnation: str) -> list[int]:
         """Stop serving this incarnation of the topic; return the partitions that were served until
@@ -574,10 +594,7 @@ class OwnershipManager:
             for one in self.tenures()
             if one.name.topic_name == topic and one.opening.incarnation == incarnation
         ]
-        open_here = [one.partition for one in held if one.partition is not None]
-        served = [one.name.partition for one in open_here if one.state in _SERVING]
-        for one in held:
-            self._abandon(one, "its topic was deleted")
+        served = await self._abandon_in_turns(held, _TOPIC_DELETED)
         # A failed release, or a claim whose caller did not wait, may have left a record of ours.
         for name in [name for name in self._outstanding if name.topic_name == topic]:
             if self._of(name).state is State.PREPARED:
@@ -981,7 +998,7 @@ class OwnershipManager:
             await asyncio.wait((holding.release,))
 
     def _preferred(self, name: PartitionName, settings: TopicSettings) -> BrokerInfo:
-        return self._registry.preferred(name.topic_name, settings.partitions)[name.partition]
+        return self._registry.preferred_of(name, settings.partitions)
 
     async def _check_exists(self, name: PartitionName, incarnation: str | None = None) -> TopicInfo:
         info = await self._topics.get(name.topic_name, incarnation)

@@ -24,7 +24,7 @@ from octavo.broker.cluster.gone import GoneBroker, GoneBrokers
 from octavo.broker.cluster.preference import preferred_brokers
 from octavo.broker.cluster.standing import Standings
 from octavo.broker.errors import BrokerIdTaken, BrokerNotFound, OwnerNotRegistered
-from octavo.broker.types import BrokerInfo, TopicName
+from octavo.broker.types import BrokerInfo, PartitionName, TopicName
 from octavo.metadata.election import Ownership
 from octavo.metadata.paths import is_safe_name
 from octavo.metadata.store import MetadataStore, RecordNotFound, SessionState, Watch
@@ -146,9 +146,18 @@ class BrokerRegistry:
 
     def preferred(self, topic: TopicName, partitions: int) -> tuple[BrokerInfo, ...]:
         """Return the broker that should own each partition of a topic, if it were free now."""
-        live = self.live or {self.own.broker_id: self.own}
-        able = self.undrained() or tuple(sorted(live))
+        live, able = self._able()
         return tuple(live[one] for one in self._preferred(topic, partitions, able))
+
+    def preferred_of(self, name: PartitionName, partitions: int) -> BrokerInfo:
+        """Return the broker that should own one partition. The others cost no step."""
+        live, able = self._able()
+        return live[self._preferred(name.topic_name, partitions, able)[name.partition]]
+
+    def _able(self) -> tuple[dict[str, BrokerInfo], tuple[str, ...]]:
+        """Return the live brokers, and the ids of those that may own a free partition; sorted."""
+        live = self.live or {self.own.broker_id: self.own}
+        return live, self.undrained() or tuple(sorted(live))
 
     @property
     def changed_s(self) -> float:
@@ -237,22 +246,18 @@ class BrokerRegistry:
             return ()
         return tuple(one for one in self.undrained() if self._up_since_s[one] <= settled_since_s)
 
-    def heirs(
-        self, topic: TopicName, partitions: int, settled: tuple[str, ...]
-    ) -> tuple[str | None, ...]:
-        """Return which settled broker should be given each served partition; None: none for now.
+    def heir(self, name: PartitionName, partitions: int, settled: tuple[str, ...]) -> str | None:
+        """Return which settled broker should be given a served partition; None: none for now.
 
         An heir must be preferred among all live brokers, because calls are sent there after the
         move, and also among the settled brokers alone, so that the partition stays if the unsettled
-        brokers leave.
+        brokers leave. A broker asks for each partition that it serves, so the other partitions of
+        the topic cost no step.
         """
         if not settled:
-            return (None,) * partitions
-        wanted = self._preferred(topic, partitions, settled)
-        return tuple(
-            one if one == now.broker_id else None
-            for one, now in zip(wanted, self.preferred(topic, partitions), strict=True)
-        )
+            return None
+        wanted = self._preferred(name.topic_name, partitions, settled)[name.partition]
+        return wanted if wanted == self.preferred_of(name, partitions).broker_id else None
 
     def _session_changed(self, state: SessionState) -> None:
         # A new session owns nothing: register again, then read which brokers are live.

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from octavo.broker import broker as broker_module
+from octavo.broker.cluster import ownership
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import TopicName
 from tests.support.cluster import Cluster, RunningBroker, batch, make_topic, owned, until
@@ -65,3 +66,37 @@ async def test_a_round_is_spread_over_its_interval(
     first, *others = sorted(times.values())
     assert others[-1] - first < 2 * INTERVAL_MS / 1000
     assert sum(one - first > INTERVAL_MS / 1000 / 4 for one in others) >= 1
+
+
+@pytest.mark.parametrize("told_by", ["the broker that deletes", "a watch"])
+async def test_a_topic_of_many_partitions_is_let_go_in_turns(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, told_by: str
+) -> None:
+    """A deletion of 2,000 partitions held a broker for half a second of processor time."""
+    monkeypatch.setattr(ownership, "_ABANDONED_AT_ONCE", 3)
+    loop, turn, abandoned = asyncio.get_running_loop(), 0, Counter[int]()
+    abandon = Partition.abandon
+
+    def counted(partition: Partition, why: str) -> None:
+        abandoned[turn] += 1
+        abandon(partition, why)
+
+    def next_turn() -> None:
+        nonlocal turn
+        turn += 1
+        loop.call_soon(next_turn)
+
+    monkeypatch.setattr(Partition, "abandon", counted)
+    one = (await cluster.start("A")).broker
+    name = TopicName("public", "many")
+    await make_topic(one, name, partitions=10)
+    for number in range(10):
+        await owned(one, name.partition(number))
+    info = await one.topics.get(name)
+    loop.call_soon(next_turn)
+    if told_by == "a watch":
+        one.ownership.topic_deleted(name)
+    else:
+        assert await one.ownership.let_go(name, info.incarnation) == [*range(10)]
+    await until(lambda: abandoned.total() == 10, "all are abandoned")
+    assert max(abandoned.values()) == 3

@@ -217,6 +217,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "octavo.bookie.write.repeats:_ROUND_MAX": (1, 3),
     "octavo.bookie.node:_RISE_EVERY_S": (0.1, 2.0),
     "octavo.bookie.node:_RISE_PAUSE_S": (0.01, 0.3),
+    "octavo.broker.cluster.ownership:_ABANDONED_AT_ONCE": (1, 2),
 }
 TOGETHER: Mapping[str, Mapping[str, Any]] = {
     "octavo.broker.state.cursor:_CHUNK_SHIFT": {
