@@ -11,8 +11,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from crc32c import crc32c
-
+from octavo.protocol.checksum import crc32c
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.entry import Buffer
 from octavo.protocol.limits import BATCH_RECORDS_MAX, ENTRY_PAYLOAD_BYTES_MAX

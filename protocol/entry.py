@@ -19,8 +19,7 @@ import struct
 import zlib
 from typing import NamedTuple, Protocol
 
-from crc32c import crc32c
-
+from octavo.protocol.checksum import crc32c
 from octavo.protocol.codes import DigestMismatch
 
 INVALID_ENTRY_ID = -1

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
-from crc32c import crc32c
 
+from octavo.protocol.checksum import crc32c
 from octavo.protocol.codes import OctavoError
 from octavo.protocol.records import Record
 

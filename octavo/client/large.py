@@ -15,12 +15,11 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-from crc32c import crc32c
-
 from octavo.client.errors import InvalidCall
 from octavo.client.incarnation import Incarnation
 from octavo.client.transport import Transport
 from octavo.client.types import Headers, Position, TopicName, header_pairs, key_bytes
+from octavo.protocol.checksum import crc32c
 from octavo.protocol.large import BrokenBody
 
 Source = bytes | os.PathLike[str]

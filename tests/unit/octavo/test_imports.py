@@ -115,6 +115,13 @@ def test_importing_the_client_imports_no_http_client(work: str) -> None:
     assert not loaded(work) & set(HEAVY)
 
 
+@pytest.mark.parametrize("name", ["Client", "AsyncClient"])
+def test_importing_the_client_reads_no_metadata_of_packages(name: str) -> None:
+    """A library for checksums did so, and parsed arguments: a fifth of the whole import."""
+    found = loaded(f"from octavo import {name}", whole=True)
+    assert not found & {"argparse", "crc32c", "email.message", "importlib.metadata", "zipfile"}
+
+
 def test_it_is_there_when_a_client_is_made() -> None:
     assert "aiohttp" in loaded("from octavo import AsyncClient; AsyncClient('http://127.0.0.1:9')")
 
