@@ -568,15 +568,15 @@ class OwnershipManager:
         for tenure in held[:_ABANDONED_AT_ONCE]:
             self._abandon(tenure, _TOPIC_DELETED)
         if more := held[_ABANDONED_AT_ONCE:]:
-            self._spawn(self._abandon_in_turns(more, _TOPIC_DELETED))
+            self._spawn(self._abandon_in_turns(more, _TOPIC_DELETED, []))
         self._lookups.forget(topic)
 
-    async def _abandon_in_turns(self, held: list[Tenure], why: str) -> list[int]:
-        """Abandon some partitions in each turn of the loop; return the numbers of the served ones.
+    async def _abandon_in_turns(self, held: list[Tenure], why: str, served: list[int]) -> None:
+        """Abandon some partitions in each turn of the loop; add the numbers of those that were
+        served to `served`.
 
-        One takes up to half a millisecond, and a topic may have thousands.
+        A partition takes up to half a millisecond, and a topic may have thousands.
         """
-        served = []
         for count, one in enumerate(held):
             if count and count % _ABANDONED_AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -584,7 +584,6 @@ class OwnershipManager:
                 if one.partition is not None and one.partition.state in _SERVING:
                     served.append(one.name.partition)
                 self._abandon(one, why)
-        return served
 
     async def let_go(self, topic: TopicName, incarnation: str) -> list[int]:
         """Stop serving this incarnation of the topic; return the partitions that were served until
@@ -594,7 +593,8 @@ class OwnershipManager:
             for one in self.tenures()
             if one.name.topic_name == topic and one.opening.incarnation == incarnation
         ]
-        served = await self._abandon_in_turns(held, _TOPIC_DELETED)
+        served: list[int] = []
+        await self._abandon_in_turns(held, _TOPIC_DELETED, served)
         # A failed release, or a claim whose caller did not wait, may have left a record of ours.
         for name in [name for name in self._outstanding if name.topic_name == topic]:
             if self._of(name).state is State.PREPARED:

@@ -155,7 +155,7 @@ class BrokerRegistry:
         return live[self._preferred(name.topic_name, partitions, able)[name.partition]]
 
     def _able(self) -> tuple[dict[str, BrokerInfo], tuple[str, ...]]:
-        """Return the live brokers, and the ids of those that may own a free partition; sorted."""
+        """Return the live brokers, and the sorted ids of brokers that may own a free partition."""
         live = self.live or {self.own.broker_id: self.own}
         return live, self.undrained() or tuple(sorted(live))
 
