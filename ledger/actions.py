@@ -1,7 +1,7 @@
-"""What the pure cores want done: frozen values, returned by their methods in order.
+"""The actions that the pure cores ask for: frozen values, returned by their methods in order.
 
-The driver does what an action says and tells the core how it went, by the method named in the
-action's docstring. Some are for the log only and want no answer.
+The driver carries out each action and reports the result to the core, by the method that the
+action's docstring names. Some actions are only for the log and need no result.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from octavo.metadata.ledgers import LedgerMetadata
 from octavo.protocol.codes import OctavoError
 
-# ---------------------------------------------------------------------- of a writer
+# ---------------------------------------------------------------------- of the writer state
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Deferred syncs: an ack quorum has all entries up to `last_entry`: answer their callers, in
-    order. They are durable when `Confirmed` says so."""
+    """With deferred syncs: an ack quorum has written all entries up to `last_entry`. Answer their
+    callers, in order. `Confirmed` follows when the entries are durable."""
 
     last_entry: int
 
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """For callers, with deferred syncs: all entries up to `last_entry` are durable."""
+    """With deferred syncs: tell callers that all entries up to `last_entry` are durable."""
 
     last_entry: int
 
@@ -54,7 +54,7 @@ class WriteMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send every entry from `first_entry` on to the bookie at `position`, newly or again."""
+    """Send (or resend) every entry from `first_entry` on to the bookie at `position`."""
 
     position: int
     bookie_id: str
@@ -72,28 +72,28 @@ class EnsembleChanged:
 
 @dataclass(frozen=True, slots=True)
 class ChangeDelayed:
-    """For the log: these bookies failed, none can replace them, and the writer goes on."""
+    """For the log: these bookies failed, no bookie can replace them, and the writer continues."""
 
     bookies: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """Too few bookies to go on. Give it some time, then call `give_up`."""
+    """Too few bookies to continue. Wait, then call `give_up`."""
 
     bookies: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """No further ack. What is pending has an unknown outcome."""
+    """The writer acknowledges nothing more. Pending adds have an unknown outcome."""
 
     error: OctavoError
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The ledger is closed as `metadata` says. What is pending was not stored."""
+    """The ledger is closed as `metadata` says. Pending adds were not stored."""
 
     metadata: LedgerMetadata
 
@@ -111,26 +111,26 @@ WriterAction = (
     | Closed
 )
 
-# ---------------------------------------------------------------------- of a recovery
+# ---------------------------------------------------------------------- of the recovery state
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """A fencing read of the last entry; answer with `fenced` or `fence_failed`."""
+    """Send a fencing read of the last entry; answer with `fenced` or `fence_failed`."""
 
     bookie_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class FenceHolds:
-    """For the log: every write set is fenced; reading goes on from `last_add_confirmed`."""
+    """For the log: every write set is fenced; reads continue from `last_add_confirmed`."""
 
     last_add_confirmed: int
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A fencing read of one entry from its whole write set; answer for each bookie."""
+    """Send a fencing read of an entry to its whole write set; answer for each bookie."""
 
     entry_id: int
     bookies: tuple[str, ...]
@@ -138,7 +138,8 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class WriteBack:
-    """Recovery adds of `first_entry` … `last_entry` (those in its write sets) to one bookie."""
+    """Send recovery adds of `first_entry` … `last_entry` to one bookie: those entries whose write
+    set has `position`."""
 
     position: int
     bookie_id: str

@@ -1,6 +1,6 @@
-"""The ledger client, as a user of this package sees it: create, open, recover, delete, list.
+"""The ledger client, the entry to this package: create, open, recover, delete and list ledgers.
 
-One `LedgerClient` per process: it owns the connections to bookies, the view of who is there, and
+One `LedgerClient` per process: it owns the connections to bookies, the list of live bookies, and
 the clock tick of all writers. Everything runs on one event loop.
 """
 
@@ -62,7 +62,7 @@ _ASK_FOR_ID_S = 2.0
 
 
 class LedgerClient:
-    """Ledgers over the bookies that one metadata store knows."""
+    """Ledgers on the bookies that are registered in one metadata store."""
 
     def __init__(
         self,
@@ -76,18 +76,19 @@ class LedgerClient:
         prove: Prove | None = None,
         keys: DataKeys | None = None,
     ) -> None:
-        """`clock` gives milliseconds since the epoch, for creation times; without it they are 0.
+        """`clock` returns milliseconds since the epoch, for creation times; without it they are 0.
 
-        `observe_recovery` sees (ledger id, step) of every recovery that has no observer of its own.
-        `tls`: how bookies are connected to; without it, in the clear. `prove`: what is shown to
-        bookies that ask who calls (`security/bookie_tokens.py`). `keys`: for who writes or reads
-        the payloads of encrypted ledgers; all else is done without.
+        `observe_recovery` gets (ledger id, step) of every recovery without its own observer.
+        `tls`: certificates for connections to bookies; without them connections are in the clear.
+        `prove`: makes the token for bookies that ask who calls (`security/bookie_tokens.py`).
+        `keys`: needed to write or read the payloads of encrypted ledgers; everything else works
+        without them.
         """
         self.store = store
         self.options = options or LedgerOptions()
         self.rng = rng
         self.cluster_password = b""
-        """What new ledgers are protected by; known once started."""
+        """The default password of new ledgers; known after `start`."""
         self.records = LedgerStore(store, rng=rng)
         self.bookies = Bookies(BookieRegistry(store), self.options, rng, tls, prove)
         self.keys = keys
@@ -97,30 +98,31 @@ class LedgerClient:
         self._ticking: dict[Ticking, None] = {}  # dicts as sets that keep their order
         self._ticker: asyncio.Task[None] | None = None
         self._writers: dict[OpenWriter, tuple[str, ...]] = {}
-        """With the bookies that each began on."""
+        """The writers under way, each with its first ensemble."""
         self._open_ledgers: Counter[str] = Counter()
-        """Of these writers, by bookie: placement prefers those that have few."""
+        """How many of these writers each bookie serves: placement prefers bookies with few."""
         self._recoveries: dict[tuple[int, bytes | None], asyncio.Task[LedgerMetadata]] = {}
-        """By ledger and by the password that its caller gave."""
+        """By ledger and by the password that the caller gave."""
         self._told_of_risk = False
-        """Whether this client has warned of an ack quorum of 1 with more copies."""
+        """Whether this client has warned of an ack quorum of 1 with a larger write quorum."""
         self.doubts = Doubts(self)
-        """Tells bookies which of their copies to compare."""
+        """Asks bookies to compare their copies of a doubtful entry."""
         self.taken = TakenIds()
-        """New ledgers' ids that others had taken."""
+        """Ids given to new ledgers that bookies already knew under another key."""
 
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
         return {"recoveries": len(self._recoveries)}
 
     async def start(self) -> None:
-        """Learn who is there. The store must be started. Raises `MetadataUnavailable`."""
+        """Read the cluster's secret and the registered bookies. The store must be started. Raises
+        `MetadataUnavailable`."""
         await self.records.initialize()
         self.cluster_password = (await cluster_secret(self.store, rng=self.rng)).ledger_password
         await self.bookies.start()
 
     async def close(self) -> None:
-        """End all that is under way. Ledgers stay open, for their recovery."""
+        """End everything under way. Ledgers stay open until a client recovers them."""
         reason = ClientClosed("this ledger client was closed")
         for writer in tuple(self._writers):
             writer.abandon(reason)
@@ -144,19 +146,21 @@ class LedgerClient:
         deferred_sync: bool = False,
         encrypted_for: str | None = None,
     ) -> LedgerWriter:
-        """A new ledger; without a `password` of its own it has the cluster's.
+        """Create a ledger and return its writer. The default password is the cluster's.
 
-        With `deferred_sync` its bookies ack what they have written and not yet synced, and the LAC
-        follows with `LedgerWriter.force`: until then a power failure may take the end of it away.
-        `encrypted_for` a namespace: under a data key of its own, wrapped by the namespace's.
+        With `deferred_sync` bookies acknowledge entries that they have written but not synced, and
+        the LAC advances only with `LedgerWriter.force`: until then a power failure may lose the
+        newest entries. `encrypted_for` names a namespace: payloads are encrypted with a new data
+        key, which is wrapped by the namespace's key.
 
-        Raises `NotEnoughBookies`, which names who is up; `TooFewBookies` when more of them being
-        up would not help; `MetadataUnavailable`; `KeyMissing` and `KeySourceUnavailable`.
+        Raises `NotEnoughBookies`, which names the bookies that are up; `TooFewBookies` when the
+        cluster has too few even if all were up; `MetadataUnavailable`; `KeyMissing` and
+        `KeySourceUnavailable`.
         """
         if not ensemble_size >= write_quorum >= ack_quorum >= 1:
             raise LedgerError(
                 f"ensemble size {ensemble_size}, write quorum {write_quorum}, ack quorum "
-                f"{ack_quorum}: wants ensemble size >= write quorum >= ack quorum >= 1"
+                f"{ack_quorum}: needs ensemble size >= write quorum >= ack quorum >= 1"
             )
         if (risk := risk_of(write_quorum, ack_quorum)) and not self._told_of_risk:
             self._told_of_risk = True
@@ -171,8 +175,8 @@ class LedgerClient:
             labels[ENCRYPTION_KEY] = key.wrapped.encode()
         if password is None and not self.cluster_password:
             raise LedgerError(
-                "the cluster's password is not known: start this ledger client, or give the ledger "
-                "a password of its own"
+                "the cluster's password is not known: start this ledger client, or give a password "
+                "for this ledger"
             )
         bookies = await self._choose(ensemble_size, write_quorum)
         wanted = LedgerMetadata(
@@ -209,7 +213,7 @@ class LedgerClient:
         return self.keys
 
     async def _is_free(self, bookies: Sequence[str], ledger_id: int) -> bool:
-        """Whether to make a ledger with this id. While others take ids the bookies are asked."""
+        """Whether to use this id. For a while after a taken id, ask the chosen bookies first."""
         if not self.taken.is_wary(asyncio.get_running_loop().time()):
             return True
         asked = [self.spawn(self._knows(bookie, ledger_id)) for bookie in bookies]
@@ -228,7 +232,7 @@ class LedgerClient:
             await self.records.leave(ledger_id, stretches)
 
     async def _knows(self, bookie_id: str, ledger_id: int) -> bool:
-        """Whether a bookie has heard of the ledger. One that cannot tell counts as if not."""
+        """Whether a bookie has heard of the ledger. A bookie that cannot tell counts as no."""
         if not self.bookies.get(bookie_id).is_ours:
             return False
         try:
@@ -238,7 +242,7 @@ class LedgerClient:
         return True
 
     def id_taken(self, ledger_id: int, reason: str) -> None:
-        """A ledger's id is somebody else's, at a bookie that was to hold it."""
+        """Report that a chosen bookie already knows this id under the key of another ledger."""
         log.warning("ledger_id_taken", ledger=ledger_id, reason=reason)
         self.taken.met(ledger_id, asyncio.get_running_loop().time())
 
@@ -259,7 +263,7 @@ class LedgerClient:
                     if len(known) < ensemble_size:
                         raise TooFewBookies(ensemble_size, known, error.up) from None
                     raise
-                await self.bookies.reload()  # one may have come this very moment
+                await self.bookies.reload()  # a bookie may have registered a moment ago
         raise AssertionError("the second attempt returns or raises")
 
     async def open(
@@ -270,12 +274,12 @@ class LedgerClient:
         recover: bool = False,
         as_stored: bool = False,
     ) -> LedgerReader:
-        """Open for reading; with `recover`, close the ledger first: its writer is fenced.
+        """Open for reading. With `recover`, fence the writer and close the ledger first.
 
-        Without it an open ledger is followed, undisturbed. A `password` that is given must be the
-        ledger's; otherwise its record, which we can read, is proof enough. `as_stored`: entries of
-        an encrypted ledger come as they are, which takes no key. Raises `LedgerNotFound`,
-        `Unauthorized`, `RecoveryFailed`.
+        Without `recover` the reader follows an open ledger and leaves its writer alone. A
+        `password` must be the ledger's; without one, read access to the record is proof enough.
+        `as_stored`: entries of an encrypted ledger stay encrypted, which needs no key. Raises
+        `LedgerNotFound`, `Unauthorized`, `RecoveryFailed`.
         """
         if recover:
             await self.recover(ledger_id, password=password)
@@ -304,11 +308,11 @@ class LedgerClient:
         password: bytes | None = None,
         observe: Callable[[RecoveryEvent], None] | None = None,
     ) -> LedgerMetadata:
-        """Fence and close; the `password` counts as in `open`.
+        """Fence and close the ledger; `password` as in `open`.
 
-        Raises `RecoveryFailed` (nothing guessed: try again), `LedgerNotFound`, `Unauthorized`.
-        Two calls for one ledger in one process are one recovery, if they give the same password;
-        the second's `observe` is unused.
+        Raises `RecoveryFailed` (the end could not be proved: try again), `LedgerNotFound`,
+        `Unauthorized`. Concurrent calls for one ledger with the same password share one recovery;
+        only the first call's `observe` is used.
         """
         key = ledger_id, password
         task = self._recoveries.get(key)
@@ -328,10 +332,10 @@ class LedgerClient:
             raise LedgerNotFound(f"no ledger {ledger_id}: never made, or deleted") from error
 
     async def discard(self, writer: LedgerWriter) -> None:
-        """Throw a ledger away that no record names: nothing more is written, and it is deleted.
+        """Delete a new ledger that no other record names, and stop its writer.
 
-        Whoever still waits for an add gets `LedgerClosed`, or `OutcomeUnknown`. Raises nothing: a
-        ledger that cannot be deleted now costs space, not safety, and is told in the log.
+        Pending adds get `LedgerClosed` or `OutcomeUnknown`. Raises nothing: a ledger that cannot
+        be deleted now costs space, not safety, and is logged.
         """
         ledger_id = writer.ledger_id
         writer.abandon(LedgerClosed(f"ledger {ledger_id} was discarded by its writer"))
@@ -341,18 +345,18 @@ class LedgerClient:
             log.warning("ledger_not_deleted", ledger_id=ledger_id, reason=str(error))
 
     async def list(self) -> list[int]:
-        """All ledger ids, ascending."""
+        """Return all ledger ids, ascending."""
         return await self.records.list()
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
-        """The ledger's record. Raises `LedgerNotFound`."""
+        """Read the ledger's record. Raises `LedgerNotFound`."""
         timeout_s = self.options.metadata_timeout_s
         return (await read_record(self.records, ledger_id, timeout_s))[0]
 
     # ------------------------------------------------------------------ for this package
 
     def replacements(self, wish: ChooseReplacements, metadata: LedgerMetadata) -> dict[int, str]:
-        """A spare bookie for each position that can have one."""
+        """Choose a spare bookie for each position that can have one."""
         return choose_replacements(
             self.bookies.available,
             wish.ensemble,
@@ -364,7 +368,7 @@ class LedgerClient:
         )
 
     def why_no_choice(self, failed: Mapping[str, str]) -> str:
-        """Why bookies are not chosen now; `failed` for a ledger, with their errors."""
+        """Say why bookies cannot be chosen now; `failed` for a ledger, with their errors."""
         suspects = self.bookies.suspects()
         return no_choice(self.bookies.available, suspects=suspects, failed=failed)
 
@@ -384,7 +388,7 @@ class LedgerClient:
         use: Callable[[BookieConnection], None],
         failed: Callable[[BookieUnavailable], None],
     ) -> None:
-        """Use the bookie's connection, now or when it stands."""
+        """Call `use` with the bookie's connection, now or once it is connected."""
         bookie = self.bookies.get(bookie_id)
         if bookie.connection is not None:
             use(bookie.connection)
@@ -403,16 +407,16 @@ class LedgerClient:
     async def request(
         self, bookie_id: str, op: Op, body: dict[str, Any], *, timeout_s: float | None = None
     ) -> dict[str, Any]:
-        """One extension request. Raises `BookieUnavailable` and what the bookie answers.
+        """Send one extension request. Raises `BookieUnavailable` and errors of the bookie.
 
-        A bookie of Apache's would hang up, on all that is under way: it is not asked, and
-        `BadRequest` says so.
+        Raises `BadRequest` for an Apache bookie without asking it: it does not know the extension
+        and would close the connection, with everything under way on it.
         """
         bookie = self.bookies.get(bookie_id)
         if bookie.is_foreign:
             raise BadRequest(
-                f"bookie {bookie_id} is none of Octavo's, and {op.name} is an operation of "
-                "Octavo's own: it cannot be asked"
+                f"bookie {bookie_id} is an Apache bookie, and {op.name} is an operation of Octavo "
+                "bookies only: it cannot be asked"
             )
         connection = await bookie.connected()
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -420,7 +424,7 @@ class LedgerClient:
         return await answer
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """A task that ends with this client at the latest."""
+        """Start a task that `close` cancels if it still runs."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
@@ -430,19 +434,19 @@ class LedgerClient:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             if isinstance(error, OctavoError):
-                return  # whoever awaits the task has it
+                return  # the caller that awaits the task gets it
             log.error("ledger_task_failed", reason=repr(error))
 
     def forget(self, writer: OpenWriter) -> None:
-        """It ended."""
+        """Count a writer that ended no more."""
         self._open_ledgers.subtract(self._writers.pop(writer, ()))
 
     def stop_ticking(self, ticking: Ticking) -> None:
-        """It waits for nothing any more."""
+        """Stop the calls of `ticking.tick`."""
         self._ticking.pop(ticking, None)
 
     def keep_ticking(self, ticking: Ticking) -> None:
-        """Call `ticking.tick` from time to time, until it returns False."""
+        """Call `ticking.tick` every 50 ms, until it returns False."""
         self._ticking[ticking] = None
         if self._ticker is None:
             self._ticker = self.spawn(self._tick())

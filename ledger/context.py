@@ -1,7 +1,7 @@
-"""What a ledger's writer, reader and recovery need of the client that made them.
+"""The interface of the client that a ledger's writer, reader and recovery use.
 
-`LedgerClient` (client.py) is all of this. It makes writers, readers and recoveries, so it knows
-them; they know only what stands here.
+`LedgerClient` (client.py) implements it. It creates writers, readers and recoveries, so it imports
+them; they import only this module.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ T = TypeVar("T")
 
 
 class Ticking(Protocol):
-    """Who waits for time to pass."""
+    """A part that waits for time to pass."""
 
     def tick(self, now: float) -> bool:
-        """Look at the clock (`loop.time()`); False when nothing here waits any more."""
+        """Look at the clock (`loop.time()`); return False when nothing here waits any more."""
 
     def fail(self, error: OctavoError) -> None:
-        """It raised what nobody foresaw: end it, and tell its callers."""
+        """End after an unexpected exception in `tick`, and fail all callers with `error`."""
 
 
 class OpenWriter(Protocol):
     """A writer that the client ends when it is closed."""
 
     def abandon(self, error: OctavoError) -> None:
-        """No further ack; the ledger stays open, for its recovery."""
+        """Acknowledge nothing more; the ledger stays open until its recovery."""
 
 
 class Doubting(Protocol):
-    """Where doubts about copies are told; see `Doubts`."""
+    """Where a reader reports doubts about copies; see `Doubts`."""
 
     def tell(self, metadata: LedgerMetadata, entry_id: int) -> None:
-        """Have this entry and the one before it compared by all that hold them."""
+        """Ask all bookies that hold this entry or the entry before it to compare their copies."""
 
 
 class LedgerContext(Protocol):
-    """The client, seen from below."""
+    """The ledger client as writers, readers and recoveries see it."""
 
     options: LedgerOptions
     rng: random.Random
@@ -57,13 +57,13 @@ class LedgerContext(Protocol):
 
     @property
     def doubts(self) -> Doubting:
-        """Whom a reader tells of entries that do not follow one another."""
+        """Where a reader reports entries that do not follow one another."""
 
     def replacements(self, wish: ChooseReplacements, metadata: LedgerMetadata) -> dict[int, str]:
-        """A spare bookie for each position that can have one."""
+        """Choose a spare bookie for each position that can have one."""
 
     def why_no_choice(self, failed: Mapping[str, str]) -> str:
-        """Why bookies are not chosen now; `failed` for a ledger, with their errors."""
+        """Say why bookies cannot be chosen now; `failed` for a ledger, with their errors."""
 
     def with_connection(
         self,
@@ -71,24 +71,24 @@ class LedgerContext(Protocol):
         use: Callable[[BookieConnection], None],
         failed: Callable[[BookieUnavailable], None],
     ) -> None:
-        """Use the bookie's connection, now or when it stands."""
+        """Call `use` with the bookie's connection, now or once it is connected."""
 
     async def request(
         self, bookie_id: str, op: Op, body: dict[str, Any], *, timeout_s: float | None = None
     ) -> dict[str, Any]:
-        """One extension request. Raises `BookieUnavailable` and what the bookie answers."""
+        """Send one extension request. Raises `BookieUnavailable` and errors of the bookie."""
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """A task that ends with the client at the latest."""
+        """Start a task that the client's `close` cancels if it still runs."""
 
     def keep_ticking(self, ticking: Ticking) -> None:
-        """Call `ticking.tick` from time to time, until it returns False."""
+        """Call `ticking.tick` every 50 ms, until it returns False."""
 
     def stop_ticking(self, ticking: Ticking) -> None:
-        """It waits for nothing any more."""
+        """Stop the calls of `ticking.tick`."""
 
     def id_taken(self, ledger_id: int, reason: str) -> None:
-        """A ledger's id is somebody else's, at a bookie that was to hold it."""
+        """Report that a chosen bookie already knows this id under the key of another ledger."""
 
     def forget(self, writer: OpenWriter) -> None:
-        """It ended."""
+        """Count a writer that ended no more."""

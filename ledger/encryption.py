@@ -1,11 +1,11 @@
-"""Encrypted ledgers: sealed by their writer, opened by who reads messages.
+"""Encrypted ledgers: the writer encrypts (seals) payloads, and readers of messages decrypt them.
 
-The payload is sealed before the digest is made, so whatever carries, stores, copies, compares or
-moves entries has sealed ones and needs no key: bookies, recovery, re-replication, scrubbing,
-offloaded objects. A ledger is encrypted when its record says so (`Wrapped`), and then all of it is.
+The payload is sealed before the digest is computed. So every part that only carries entries works
+on sealed payloads and needs no key: bookies, recovery, re-replication, scrubbing, offloaded
+objects. A ledger is encrypted if its record has a wrapped key (`Wrapped`), and then every entry is.
 
-What is opened is checked: an entry that was not written so, in that place, is `EntryTampered`, and
-never an absent one.
+Opening a payload also checks it: an entry that was not sealed for this ledger and id raises
+`EntryTampered`; it is never reported as absent.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from octavo.security.keys.errors import KeyMissing, KeySourceUnavailable
 from octavo.security.keys.wrapped import ENCRYPTION_KEY, Wrapped
 
 TURN_BYTES = 256 * 1024
-"""After opening so much others get their turn on the loop: a fifth of a millisecond. In a thread it
-would take as long, and the loop would stand: the library keeps the interpreter to itself."""
+"""After this many bytes let other tasks run: about 0.2 ms of work. A thread would not help: the
+cipher library holds the interpreter lock."""
 
 
 def wrapped_of(metadata: LedgerMetadata) -> Wrapped | None:
-    """The data key of a ledger, as its record has it; None when it is not encrypted.
+    """Read the ledger's wrapped data key from its record; None when the ledger is not encrypted.
 
     Raises `BadRecord`.
     """
@@ -36,28 +36,28 @@ def wrapped_of(metadata: LedgerMetadata) -> Wrapped | None:
 
 
 def plain_length(metadata: LedgerMetadata) -> int:
-    """Bytes of all payloads of a closed ledger, as they were given to its writer."""
+    """Bytes of all payloads of a closed ledger, before encryption."""
     if ENCRYPTION_KEY not in metadata.custom:
         return metadata.length
     return metadata.length - OVERHEAD_BYTES * (metadata.last_entry + 1)
 
 
 class Sealing:
-    """Seals the entries of one ledger, for its one writer."""
+    """Seals a ledger's entries for its writer."""
 
     def __init__(self, ledger_id: int, key: DataKey, writer: bytes) -> None:
-        """`writer`: four bytes that no other writer has."""
+        """`writer`: four bytes that are unique to this writer, for the nonces."""
         self._ledger_id = ledger_id
         self._key = key
         self._cipher = key.sealing()
         self._writer = writer
 
     def check(self) -> None:
-        """Before an add. Raises `KeyMissing` once it is known that the key was forgotten."""
+        """Call before an add. Raises `KeyMissing` once the key is known to be forgotten."""
         self._key.sealing()
 
     async def is_readable(self) -> bool:
-        """Whether what was written may be given away now."""
+        """Whether a reader could decrypt these entries now."""
         try:
             await self._key.opening()
         except (KeyMissing, KeySourceUnavailable):
@@ -65,12 +65,12 @@ class Sealing:
         return True
 
     def seal(self, entry_id: int, payload: bytes) -> bytes:
-        """The sealed payload. Once for each id: a nonce is used once."""
+        """Encrypt the payload. Call once per entry id: a nonce must not be used twice."""
         return seal(self._cipher, self._writer, self._ledger_id, entry_id, payload)
 
 
 class Opening:
-    """Opens entries of one ledger."""
+    """Decrypts a ledger's entries."""
 
     def __init__(self, ledger_id: int, wrapped: Wrapped, keys: DataKeys | None) -> None:
         self._ledger_id = ledger_id
@@ -79,11 +79,11 @@ class Opening:
         self._key: DataKey | None = None if keys is None else keys.of(wrapped)
 
     async def check(self) -> None:
-        """Whether entries could be opened now. Raises what `opened` raises of keys."""
+        """Check that entries could be decrypted now. Raises the key errors of `opened`."""
         await self._held().opening()
 
     def anew(self, metadata: LedgerMetadata) -> Opening:
-        """By what the ledger's record says now."""
+        """Use the wrapped key that the ledger's record has now."""
         return Opening(self._ledger_id, wrapped_of(metadata) or self.wrapped, self._keys)
 
     def _held(self) -> DataKey:
@@ -96,10 +96,10 @@ class Opening:
         return self._key
 
     async def opened(self, entries: Iterable[Entry], *, front: bool = False) -> list[Entry]:
-        """The same entries with the payloads that were written, and the ledger's length as it is.
+        """Return the same entries with decrypted payloads; the entry's length field is unchanged.
 
-        `front`: at least the first, and those after it that are good. Raises `KeyMissing`,
-        `KeySourceUnavailable`; `EntryTampered` for what is not what was written.
+        `front`: stop before a bad entry instead of raising, unless it is the first. Raises
+        `KeyMissing`, `KeySourceUnavailable`, and `EntryTampered` if a payload fails its check.
         """
         cipher = await self._held().opening()
         found: list[Entry] = []
@@ -120,7 +120,7 @@ class Opening:
 
 
 def opening_of(metadata: LedgerMetadata, keys: DataKeys | None) -> Opening | None:
-    """How the ledger's entries are opened; None when they are not encrypted. Raises `BadRecord`."""
+    """Return what decrypts the ledger's entries; None if not encrypted. Raises `BadRecord`."""
     wrapped = wrapped_of(metadata)
     return None if wrapped is None else Opening(metadata.ledger_id, wrapped, keys)
 

@@ -1,6 +1,6 @@
-"""What the ledger client raises, beside what a bookie answers (`octavo.protocol.codes`).
+"""Errors of the ledger client. Bookies' own error answers are in `octavo.protocol.codes`.
 
-The set is closed. Each error says what was wrong, and where it helps, what would be right.
+The set is closed. Each error says what was wrong and, where it helps, what would be right.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from octavo.protocol.codes import OctavoError, Scope
 
 
 class LedgerError(OctavoError):
-    """The root of what the ledger client raises."""
+    """The base of all errors that the ledger client raises."""
 
     name = "ledger-error"
 
@@ -24,22 +24,22 @@ class LedgerNotFound(LedgerError):
 
 
 class LedgerFenced(LedgerError):
-    """Somebody else closed the ledger or is closing it. Its writer gets no further ack, ever."""
+    """Another client closed the ledger or is closing it. Its writer gets no further ack, ever."""
 
     name = "ledger-fenced"
     scope = Scope.LEDGER
 
 
 class LedgerClosed(LedgerError):
-    """The ledger was closed by this writer. The add was not stored as part of it."""
+    """This writer closed the ledger. The add is not part of it."""
 
     name = "ledger-closed"
     scope = Scope.LEDGER
 
 
 class NotEnoughBookies(LedgerError):
-    """Fewer bookies than an ensemble, or a write set, needs. Names those that are up, and says in
-    `why` what keeps the others from being a choice."""
+    """Fewer usable bookies than an ensemble, or a write set, needs. The message names the usable
+    bookies, and `why` says what is wrong with the others."""
 
     name = "not-enough-bookies"
     retryable = True
@@ -53,7 +53,7 @@ class NotEnoughBookies(LedgerError):
 
 
 class TooFewBookies(NotEnoughBookies):
-    """The cluster has not that many, those that are down included: waiting will not help."""
+    """The cluster has too few bookies, even with those that are down: waiting will not help."""
 
     name = "too-few-bookies"
     retryable = False
@@ -61,9 +61,9 @@ class TooFewBookies(NotEnoughBookies):
     def __init__(self, needed: int, known: Collection[str], up: Collection[str]) -> None:
         LedgerError.__init__(
             self,
-            f"an ensemble of {needed} bookies cannot be had: this cluster has {len(known)} "
+            f"an ensemble needs {needed} bookies, but this cluster has {len(known)} "
             f"({', '.join(sorted(known)) or 'none'}), {len(up)} of them up. "
-            "Add bookies, or make the topic anew with a smaller ensemble",
+            "Add bookies, or recreate the topic with a smaller ensemble",
         )
         self.needed = needed
         self.up = tuple(sorted(up))
@@ -93,7 +93,7 @@ class OutcomeUnknown(LedgerError):
 
 
 class RecoveryFailed(LedgerError):
-    """Recovery could not prove where the ledger ends. Nothing was guessed; try again later."""
+    """Recovery could not prove where the ledger ends, and changed nothing. Try again later."""
 
     name = "recovery-failed"
     retryable = True
@@ -101,19 +101,19 @@ class RecoveryFailed(LedgerError):
 
 
 class ReadFailed(LedgerError):
-    """No replica gave a good copy, and not all vouched for its absence: the answer is unknown."""
+    """No replica returned a good copy, and too few deny the entry: the answer is unknown."""
 
     name = "read-failed"
     retryable = True
 
     def __init__(self, ledger_id: int, entry_id: int, answers: Mapping[str, str]) -> None:
         said = "; ".join(f"{bookie}: {why}" for bookie, why in answers.items())
-        super().__init__(f"ledger {ledger_id} entry {entry_id}: no replica gave it ({said})")
+        super().__init__(f"ledger {ledger_id} entry {entry_id}: no replica returned it ({said})")
         self.answers = dict(answers)
 
 
 class LedgerDamaged(LedgerError):
-    """An entry that does not follow from the one before it: forged, or something is missing."""
+    """An entry does not follow from the entry before it: it is forged, or entries are missing."""
 
     name = "ledger-damaged"
     scope = Scope.LEDGER
@@ -125,7 +125,7 @@ class LedgerDamaged(LedgerError):
 
 
 class EntryTampered(LedgerDamaged):
-    """An entry of an encrypted ledger that was not written so, there, under the ledger's key."""
+    """An entry of an encrypted ledger was not sealed under this ledger's key for this id."""
 
     name = "entry-tampered"
 
@@ -139,7 +139,7 @@ class BeyondLastConfirmed(LedgerError):
     def __init__(self, ledger_id: int, entry_id: int, last_add_confirmed: int) -> None:
         super().__init__(
             f"ledger {ledger_id}: entry {entry_id} is above the last confirmed, "
-            f"{last_add_confirmed}; refresh() or wait_for() learns of later ones"
+            f"{last_add_confirmed}; call refresh() or wait_for() to learn of later entries"
         )
 
 
@@ -153,14 +153,14 @@ class PayloadTooLong(LedgerError):
 
 
 class WriterBusy(LedgerError):
-    """More is pending than the writer may hold: await `drain()` before adding more."""
+    """The writer's limit of pending bytes or entries is reached: await `drain()` before adding."""
 
     name = "writer-busy"
     retryable = True
 
 
 class DuplicateEntryId(LedgerError):
-    """An entry of this id was added before, by this writer."""
+    """This writer already added an entry with this id."""
 
     name = "duplicate-entry-id"
 
@@ -169,13 +169,13 @@ class DuplicateEntryId(LedgerError):
 
 
 class ClientClosed(LedgerError):
-    """The ledger client of this process was closed. Ledgers stay open, for their recovery."""
+    """The ledger client of this process was closed. Ledgers stay open until their recovery."""
 
     name = "client-closed"
 
 
 class WriteRefused(LedgerError):
-    """The ledger's write cannot go on for a reason that no change of ensemble repairs."""
+    """The write cannot continue, for a reason that an ensemble change does not repair."""
 
     name = "write-refused"
     scope = Scope.LEDGER
@@ -189,7 +189,7 @@ class OffloadUnavailable(LedgerError):
 
 
 class OffloadDamaged(LedgerError):
-    """An offloaded ledger's object is not what was written. The message says where."""
+    """An offloaded ledger's object differs from the uploaded bytes. The message says where."""
 
     name = "offload-damaged"
     scope = Scope.LEDGER

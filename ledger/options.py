@@ -1,4 +1,4 @@
-"""What the ledger client can be told: deadlines and bounds, each with its unit and its reason."""
+"""Options of the ledger client: deadlines and bounds, each with its unit and its reason."""
 
 from __future__ import annotations
 
@@ -14,49 +14,50 @@ class LedgerOptions:
 
     # Deadlines
     add_timeout_s: float = 5.0
-    """A bookie that owes acks and gives no sign of life for so long has failed. It is measured
-    from its last answer, not from the add: a slow disk behind a deep queue is no failure."""
+    """A bookie that owes acks and sends nothing for this time has failed. Measured from its last
+    answer, not from the add: a slow disk behind a deep queue is no failure."""
     read_timeout_s: float = 5.0
-    """A read unanswered for so long failed; also every other request but long-polls."""
+    """A read without an answer in this time has failed; so has any request except long-polls."""
     connect_timeout_s: float = 10.0
-    """Connect and learn who answers."""
+    """Bounds the connect and the check of the bookie's identity."""
     metadata_timeout_s: float = 30.0
-    """How long a change of the ledger's record is tried while the metadata store is away."""
+    """How long to retry a change of the ledger's record while the metadata store is away."""
     stall_timeout_s: float = 10.0
-    """How long a writer that cannot reach its ack quorum waits for a bookie to come (back)."""
+    """How long a writer that cannot reach its ack quorum waits for a bookie to become usable."""
     speculative_read_ms: float = 200.0
-    """A read unanswered for so long is sent to the next replica as well."""
+    """If a read has no answer in this time, send it to the next replica as well."""
 
     # Writing
     pending_bytes_max: int = 32 * MIB
-    """Above it `LedgerWriter.drain` waits. Counts what any live bookie of the ensemble has not
-    yet acked, also when its callers were answered: a bookie that lags behind the ack quorum
-    thus slows the writer down rather than fill its memory (pulsar #14861)."""
+    """Above this `LedgerWriter.drain` waits. Counts entries that any live bookie of the ensemble
+    has not acked, even if their callers were already answered: so a bookie that lags behind the
+    ack quorum slows the writer down instead of filling its memory (pulsar #14861)."""
     pending_entries_max: int = 100_000
     """The same, in entries."""
     explicit_lac_interval_ms: float = 100.0
-    """An idle writer tells its bookies the last confirmed entry after so long."""
+    """An idle writer sends its bookies the last confirmed entry after this time."""
     busy_backoff_ms_min: float = 5.0
-    """The pause after `TooManyRequests`; doubles while the answer stays the same."""
+    """The pause after `TooManyRequests`; doubles while the bookie repeats that answer."""
     busy_backoff_ms_max: float = 500.0
     retry_failed_bookie_ms: float = 1_000.0
-    """A failed bookie that has no replacement is tried again after so long."""
+    """Retry a failed bookie that has no replacement after this time."""
 
     # Connections
     reconnect_ms_min: float = 50.0
     reconnect_ms_max: float = 2_000.0
     connection_buffer_bytes_max: int = 1 * MIB
-    """Written but not taken by the bookie; above it writers hold their adds back."""
+    """Bytes written but not yet taken by the bookie; above it writers hold their adds back."""
     scratch_bytes: int = 512 * KIB
     """The receive buffer that all connections share."""
 
     # Reading
     read_batch_bytes_max: int = 1 * MIB
-    """One batch read asks for no more."""
+    """The most bytes that a batch read asks for."""
     read_batch_entries_max: int = 5_000
     long_poll_ms: float = 5_000.0
-    """One long-poll at one bookie; the next asks another, lest a dead one hide the tail."""
+    """Length of a long-poll at one bookie; the next poll asks another bookie, because a dead bookie
+    would hide new entries."""
 
     # Placement
     suspect_ms: float = 30_000.0
-    """A bookie that failed is chosen for new ensembles only if there is no other, for so long."""
+    """For this time after a failure choose a bookie for new ensembles only if there is no other."""

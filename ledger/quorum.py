@@ -1,4 +1,4 @@
-"""Who must hold an entry, and how many answers are enough. Pure arithmetic, no state but `Acks`.
+"""Which bookies must hold an entry, and how many answers are enough. Pure; only `Acks` has state.
 
 A fragment's ensemble is a ring of E positions. Entry e's *write set* is the Qw positions
 (e + k) mod E, k = 0 … Qw−1; it is durable when Qa of them stored it. Everything else follows:
@@ -7,9 +7,9 @@ A fragment's ensemble is a ring of E positions. Entry e's *write set* is the Qw 
     a fence holds everywhere        when each window of Qw positions has Qw − Qa + 1 answers
     a ledger can still be written   while each window of Qw positions has Qa live bookies
 
-The coverage is taken over windows, never by counting answers: with E > Qw, Qw − Qa + 1 answers may
-leave a write set bare (BookKeeper PR #2281, #2303). tests/unit/ledger/test_quorum.py holds each
-function against a slow reference that enumerates ack sets.
+Coverage is taken over windows, never by counting answers: with E > Qw, Qw − Qa + 1 answers may
+leave a write set uncovered (BookKeeper PR #2281, #2303). tests/unit/ledger/test_quorum.py compares
+each function with a slow reference that enumerates ack sets.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """E, Qw and Qa of one ledger, and what follows from them."""
+    """E, Qw and Qa of a ledger, and the rules that follow from them."""
 
     ensemble_size: int
     write_quorum: int
@@ -36,7 +36,7 @@ class Quorum:
 
     @property
     def denials(self) -> int:
-        """How many of a write set must deny an entry before it was certainly never acked."""
+        """How many bookies of a write set must deny an entry to prove that it was never acked."""
         return self.write_quorum - self.ack_quorum + 1
 
     @property
@@ -56,7 +56,7 @@ class Quorum:
     def next_held(self, position: int, after: int) -> int:
         """The first entry above `after` whose write set has `position`."""
         offset = (position - after - 1) % self.ensemble_size
-        # Going up one entry takes one from the offset: from E−1 down to Qw nothing is held.
+        # Each next entry lowers the offset by one: no entry is held while it is in Qw … E−1.
         return after + 1 + max(0, offset - self.write_quorum + 1)
 
     def covers(self, answered: Collection[int]) -> bool:
@@ -75,13 +75,13 @@ class Quorum:
 
 
 def risk_of(write_quorum: int, ack_quorum: int) -> str:
-    """Say what an ack quorum of one risks beside more copies; empty for any other choice."""
+    """Say what an ack quorum of 1 risks with more copies; empty for other choices."""
     if ack_quorum > 1 or write_quorum == 1:
         return ""
     return (
         f"ack_quorum is 1 of write_quorum {write_quorum}: a message counts as stored when a single "
-        "bookie has it. If that bookie is lost before the others have it, so is the message; and "
-        f"after a crash of the writer its ledger can be recovered only once all {write_quorum} "
+        "bookie has it. If that bookie is lost before the others have it, the message is lost too; "
+        f"and after a crash of the writer its ledger can be recovered only once all {write_quorum} "
         "bookies answer. 2 is the usual choice"
     )
 
@@ -92,12 +92,12 @@ def quorum_of(metadata: LedgerMetadata) -> Quorum:
 
 
 class Acks:
-    """How far each position has acked, without gaps; so a range costs O(1), however long.
+    """How far each position has acked without gaps; so a range of any length costs O(1).
 
-    `acked_to[p] = a` says: every entry in (base, a] that position p must hold, it has stored,
-    where the base is where p joined, never above the last confirmed entry. Ranges that came
-    early (the bookie refused an entry before them for a while) wait in `_early`. Counting only
-    gapless acks confirms an entry later than BookKeeper would, never earlier.
+    `acked_to[p] = a` means: position p has stored every entry in (base, a] that it must hold. The
+    base is where p joined, never above the last confirmed entry. Ranges that came early (the bookie
+    refused an entry before them for a while) wait in `_early`. Counting only gapless acks confirms
+    an entry later than BookKeeper would, never earlier.
     """
 
     __slots__ = ("_early", "acked_to", "quorum")
@@ -108,12 +108,12 @@ class Acks:
         self._early: dict[int, list[tuple[int, int]]] = {}
 
     def join(self, position: int, base: int) -> None:
-        """A bookie newly at `position` has acked nothing above `base`."""
+        """Start a new bookie at `position`, which has acked nothing above `base`."""
         self.acked_to[position] = base
         self._early.pop(position, None)
 
     def add(self, position: int, first: int, last: int) -> None:
-        """`position` stored all that it must hold of `first` … `last`."""
+        """Note that `position` stored all entries of `first` … `last` that it must hold."""
         reached = self.acked_to[position]
         if first > reached + 1 and first > self.quorum.next_held(position, reached):
             heappush(self._early.setdefault(position, []), (first, last))
@@ -133,7 +133,7 @@ class Acks:
             del self._early[position]
 
     def confirmed(self, last_confirmed: int, last_pushed: int) -> int:
-        """The highest entry such that it and all before it are on Qa of their write sets."""
+        """The highest entry up to which every entry is stored by Qa of its write set."""
         quorum = self.quorum
         if quorum.everywhere:
             reached = sorted(self.acked_to)[quorum.ensemble_size - quorum.ack_quorum]

@@ -1,7 +1,7 @@
-"""Changing a ledger's record when replies can be lost: written, lost to another, or an error.
+"""Change a ledger's record when replies can be lost: written, lost to another writer, or an error.
 
-A compare-and-set without an answer may have taken place. It is never guessed: the record is read
-again, and what stands there decides.
+A compare-and-set without an answer may have taken place. So the record is read again, and its
+content decides.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _PAUSE_S_MAX = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ChangeWritten:
-    """The record is as wanted."""
+    """The record has the wanted content."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeLost:
-    """Something else stands there."""
+    """Another process changed the record first; `current` is its content."""
 
     current: LedgerMetadata
     version: int
@@ -46,10 +46,10 @@ class ChangeLost:
 async def change_record(
     records: LedgerStore, metadata: LedgerMetadata, version: int, timeout_s: float
 ) -> ChangeWritten | ChangeLost:
-    """Compare-and-set, tried until `timeout_s` is over.
+    """Compare-and-set the record, with retries until `timeout_s` is over.
 
-    Raises `LedgerNotFound`, and `MetadataUnavailable` when the store stays away: the change may
-    then have taken place or not.
+    Raises `LedgerNotFound`, and `MetadataUnavailable` when the store stays away: then the change
+    may or may not have taken place.
     """
     pauses = Backoff(_PAUSE_S_MIN, _PAUSE_S_MAX, records.rng)
     unsure = warned = False
@@ -80,7 +80,7 @@ async def change_record(
 
 
 def check_password(metadata: LedgerMetadata, password: bytes | None) -> None:
-    """Raises `Unauthorized` when a password is given and is not the ledger's."""
+    """Raise `Unauthorized` when a password is given and differs from the ledger's."""
     if password is not None and metadata.password != password:
         raise Unauthorized(f"ledger {metadata.ledger_id}: wrong password")
 
@@ -88,7 +88,7 @@ def check_password(metadata: LedgerMetadata, password: bytes | None) -> None:
 async def read_record(
     records: LedgerStore, ledger_id: int, timeout_s: float
 ) -> tuple[LedgerMetadata, int]:
-    """The record and its version. Raises `LedgerNotFound`, `MetadataUnavailable`."""
+    """Read the record and its version. Raises `LedgerNotFound`, `MetadataUnavailable`."""
     pauses = Backoff(_PAUSE_S_MIN, _PAUSE_S_MAX, records.rng)
     try:
         async with asyncio.timeout(timeout_s):

@@ -1,19 +1,18 @@
-"""Every bookie that this process talks to: where it lives, its connection, whether it is well.
+"""Every bookie that this process talks to: its address, its connection, its health.
 
-Ensembles name bookies by id; the registry says where an id lives now, and a watch keeps that
-current. A `Bookie` outlives its sockets: who listens to it is told when a connection breaks (all
-that was under way has failed by then) and when a new one stands. While anybody listens it
-reconnects by itself, with growing pauses. A new connection shows who we are, to bookies that want
-to know, and then asks who answers, lest a port that changed hands pass for the bookie that made the
-promises (BookKeeper #4812).
+Ensembles name bookies by id; the registry maps an id to its current address, and a watch keeps
+that current. A `Bookie` outlives its sockets: its listeners are called when a connection breaks
+(everything under way has failed by then) and when a new connection is ready. While it has
+listeners it reconnects by itself, with growing pauses. A new connection first authenticates, if the
+bookie requires it, then asks for the bookie's id: a port that was taken over by another bookie must
+not pass for the bookie that made the promises (BookKeeper #4812).
 
-Lanes: v2 answers name only ledger and entry. A recovery's fencing reads and recovery adds must
-never be confused with a writer's adds or a reader's plain reads of the same entries, so they have
-connections of their own. So has what is asked in v3 frames: Apache's bookies speak one version on
-a connection.
+Request classes: v2 answers name only ledger and entry. A recovery's fencing reads and recovery adds
+must never be confused with a writer's adds or a reader's plain reads of the same entries, so they
+have separate connections. So have v3 requests: an Apache bookie speaks one version per connection.
 
-Bookies go for good, one by one over a long life. What is kept of one that is not registered goes
-once nobody listens to it or talks to it; whoever turns to it again gets a new object.
+Bookies are retired over the life of a process. The `Bookie` of an unregistered id is dropped once
+it has neither listener nor connection; a later `get` makes a new object.
 """
 
 from __future__ import annotations
@@ -48,29 +47,29 @@ CLOSING = "this client is closing"
 
 
 class RequestClass(enum.Enum):
-    """What a connection is used for."""
+    """The purpose of a connection."""
 
     NORMAL = "normal"
     RECOVERY = "recovery"
     V3 = "v3"
-    """To a bookie of Apache's, which says some things in v3 frames alone (v3_connection.py)."""
+    """To an Apache bookie: some requests exist only in v3 frames (v3_connection.py)."""
 
 
 class BookieListener(Protocol):
-    """Who wants to know how a bookie fares."""
+    """Called when a bookie's connection changes."""
 
     def bookie_up(self, bookie_id: str) -> None:
-        """A new connection stands."""
+        """Called when a new connection is ready."""
 
     def bookie_down(self, bookie_id: str, error: BookieUnavailable) -> None:
-        """The connection broke, or none could be made."""
+        """Called when the connection broke, or could not be made."""
 
     def bookie_writable(self, bookie_id: str) -> None:
-        """It takes adds again."""
+        """Called when the connection takes adds again."""
 
 
 class Bookie:
-    """One bookie in one request_class."""
+    """One bookie in one request class."""
 
     def __init__(self, bookie_id: str, pool: Bookies, request_class: RequestClass) -> None:
         self.bookie_id = bookie_id
@@ -85,12 +84,12 @@ class Bookie:
 
     @property
     def is_up(self) -> bool:
-        """Whether a connection stands."""
+        """Whether it is connected."""
         return self.connection is not None
 
     @property
     def is_ours(self) -> bool:
-        """Whether it understands our extension; an Apache bookie would close the connection."""
+        """Whether it is known to understand our extension; an Apache bookie would hang up."""
         info = self._pool.info(self.bookie_id)
         return info is not None and bool(info.incarnation)
 
@@ -102,7 +101,7 @@ class Bookie:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is known here that a new object would not know."""
+        """Whether it has no state, so that a new object could take its place."""
         return not (self.connection or self._listeners or self._connecting or self._reconnecting)
 
     @property
@@ -111,9 +110,9 @@ class Bookie:
         return self._connecting is not None
 
     def listen(self, listener: BookieListener) -> None:
-        """Tell `listener` from now on; connect if need be."""
+        """Call `listener` from now on; connect if needed."""
         assert self._pool.get(self.bookie_id, self.request_class) is self, (
-            "to be had anew for each listener"
+            "get the bookie from the pool again for each listener"
         )
         self._listeners[listener] = None
         if self.connection is None and self._reconnecting is None:
@@ -123,32 +122,32 @@ class Bookie:
             loop.call_soon(listener.bookie_down, self.bookie_id, self._error)
 
     def unlisten(self, listener: BookieListener) -> None:
-        """Tell it no more."""
+        """Stop calling `listener`."""
         self._listeners.pop(listener, None)
         self._pool.let_go(self)
 
     async def connected(self) -> BookieConnection:
-        """The connection, made if need be. Raises `BookieUnavailable`."""
+        """Return the connection, made if needed. Raises `BookieUnavailable`."""
         if self.connection is not None:
             return self.connection
         if self._pool.closed:
             raise BookieUnavailable(self.bookie_id, CLOSING)
         if (current := self._pool.get(self.bookie_id, self.request_class)) is not self:
-            return await current.connected()  # we were let go while somebody paused
+            return await current.connected()  # the pool dropped us while the caller waited
         if self._connecting is None:
             self._connecting = self._pool.spawn(self._connect())
             self._connecting.add_done_callback(self._connect_done)
         return await asyncio.shield(self._connecting)
 
     def drop(self, reason: str) -> None:
-        """Give the connection up, as if it had broken."""
+        """Close the connection, as if it had broken."""
         if self.connection is not None:
             self.connection.close(reason)
 
     def _connect_done(self, task: asyncio.Task[BookieConnection]) -> None:
         self._connecting = None
         if not task.cancelled():
-            task.exception()  # retrieved: whoever awaited it has it
+            task.exception()  # mark as retrieved: the callers that awaited the task have it
         self._pool.let_go(self)
 
     async def _connect(self) -> BookieConnection:
@@ -156,7 +155,7 @@ class Bookie:
             async with asyncio.timeout(self._options.connect_timeout_s):
                 connection = await self._open()
         except (OSError, TimeoutError, ValueError, OverflowError) as error:
-            # The last two: what is registered is no host name, or no port.
+            # The last two: the registered host is no host name, or the port is out of range.
             reason = (
                 why(error)
                 or str(error)
@@ -194,7 +193,7 @@ class Bookie:
             connection = await connect_tls(self._pool.tls, made, host, port)
         info = self._pool.info(self.bookie_id)
         if self._pool.prove is not None and (info is None or info.auth == OCTAVO):
-            # One that lost its registration, and of which nothing is known, may ask for it too.
+            # A bookie without a known registration may require it too.
             connection.authenticate(self._pool.prove(self.bookie_id))
         try:
             if self.is_ours:
@@ -212,22 +211,22 @@ class Bookie:
         except OctavoError as error:
             hint = f"; {CUT_OFF}" if self._pool.tls and isinstance(error, BookieUnavailable) else ""
             if connection.refusal:
-                hint = f"; it says of what we showed: {connection.refusal}"
+                hint = f"; it refused our authentication: {connection.refusal}"
             raise BookieUnavailable(
-                self.bookie_id, f"does not say who it is: {error}{hint}"
+                self.bookie_id, f"did not answer with its id: {error}{hint}"
             ) from error
         if found != self.bookie_id:
             raise BookieUnavailable(self.bookie_id, f"bookie {found} answers at its address")
 
     async def _keep_connected(self) -> None:
-        """Until a connection stands, or nobody listens."""
+        """Retry until connected, or until there is no listener."""
         pauses = self._pool.pauses()
         told = False
         try:
             while self.connection is None and self._listeners and not self._pool.closed:
                 try:
                     await self.connected()
-                except Exception as error:  # a bug must not end the trying in silence
+                except Exception as error:  # a bug must not end the retries in silence
                     if not isinstance(error, BookieUnavailable):
                         log.error(
                             "bookie_lost",
@@ -252,14 +251,14 @@ class Bookie:
     # what the connection calls
 
     def connection_writable(self) -> None:
-        """Pass it on."""
+        """Tell the listeners."""
         for listener in tuple(self._listeners):
             listener.bookie_writable(self.bookie_id)
 
     def connection_lost(self, error: BookieUnavailable) -> None:
-        """Pass it on, and connect again if anybody listens."""
+        """Tell the listeners, and reconnect if there are any."""
         if self.connection is None:
-            return  # it never was handed out
+            return  # it was never handed out
         self.connection = None
         self._error = error
         log.info(
@@ -285,7 +284,7 @@ class Bookies:
         tls: Certificates | None = None,
         prove: Prove | None = None,
     ) -> None:
-        """`prove`: what is shown to bookies that want to know who calls."""
+        """`prove`: makes the token for bookies that require authentication."""
         self.options = options
         self.prove = prove
         self.tls = tls if tls and tls.config.connects else None
@@ -297,7 +296,7 @@ class Bookies:
         self._infos: dict[str, BookieInfo] = {}
         self._known: dict[str, BookieInfo] = {}
         self._unsure_through: dict[str, int] = {}
-        """The registered bookies in limbo, each with the highest ledger that it is unsure of."""
+        """The registered bookies in limbo, each with the highest ledger that it is unsure about."""
         self._watch: Watch | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._refreshing: asyncio.Task[None] | None = None
@@ -306,17 +305,17 @@ class Bookies:
         self._on_change: dict[Callable[[], None], None] = {}
 
     async def start(self) -> None:
-        """Learn who is there. Raises `MetadataUnavailable`."""
+        """Read the registered bookies. Raises `MetadataUnavailable`."""
         if self._watch is None:
             self._watch = self._registry.watch(self.refresh)
         self._take(await self._registry.available())
 
     async def close(self) -> None:
-        """Close every connection; whoever waits gets `BookieUnavailable`."""
+        """Close every connection; waiting callers get `BookieUnavailable`."""
         self.closed = True
         if self._watch is not None:
             self._watch.cancel()
-        for bookie in tuple(self._bookies.values()):  # who is told may turn to yet another
+        for bookie in tuple(self._bookies.values()):  # a listener may `get` another bookie
             bookie.drop(CLOSING)
         tasks = tuple(self._tasks)
         for task in tasks:
@@ -324,19 +323,19 @@ class Bookies:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def spawn(self, work: Any) -> asyncio.Task[Any]:
-        """A background task of this pool, cancelled when it closes."""
+        """Start a background task, cancelled when the pool closes."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     def pauses(self) -> Backoff:
-        """Between attempts to reach a bookie, or to learn who is there."""
+        """Return the pauses between attempts to connect, or to read the registrations."""
         options = self.options
         return Backoff(options.reconnect_ms_min / 1000, options.reconnect_ms_max / 1000, self._rng)
 
     def get(self, bookie_id: str, request_class: RequestClass = RequestClass.NORMAL) -> Bookie:
-        """The one object for this bookie and request_class."""
+        """Return the only object for this bookie and request class."""
         bookie = self._bookies.get((bookie_id, request_class))
         if bookie is None:
             bookie = self._bookies[bookie_id, request_class] = Bookie(
@@ -345,19 +344,19 @@ class Bookies:
         return bookie
 
     async def in_v3(self, bookie_id: str) -> V3Connection:
-        """A connection in v3 frames, made if need be. Raises `BookieUnavailable`."""
+        """Return a connection in v3 frames, made if needed. Raises `BookieUnavailable`."""
         connection = await self.get(bookie_id, RequestClass.V3).connected()
         assert isinstance(connection, V3Connection)
         return connection
 
     def let_go(self, bookie: Bookie) -> None:
-        """Keep it no longer, if it is not registered and nobody has to do with it."""
+        """Drop the object, if the bookie is not registered and the object is idle."""
         key = (bookie.bookie_id, bookie.request_class)
         gone = bookie.bookie_id not in self._infos and bookie.is_idle and not self.closed
         if gone and self._bookies.get(key) is bookie:
             del self._bookies[key]
 
-    # ------------------------------------------------------------------ who is there
+    # ------------------------------------------------------------------ registrations
 
     @property
     def available(self) -> dict[str, BookieInfo]:
@@ -370,11 +369,11 @@ class Bookies:
         return bool(unsure) and any(unsure.get(one, -1) >= ledger_id for one in bookie_ids)
 
     def info(self, bookie_id: str) -> BookieInfo | None:
-        """What was last known of it, also when it is not registered now."""
+        """Return its last known registration, even if it is not registered now."""
         return self._known.get(bookie_id)
 
     async def address(self, bookie_id: str) -> tuple[str, int]:
-        """Where to connect. Raises `BookieUnavailable`."""
+        """Find the host and port to connect to. Raises `BookieUnavailable`."""
         info = self._infos.get(bookie_id)
         if info is None:
             try:
@@ -388,18 +387,19 @@ class Bookies:
         if colon and port.isascii() and port.isdigit():
             return host, int(
                 port
-            )  # BookKeeper's ids are addresses; it may only have lost its session
-        raise BookieUnavailable(bookie_id, "is not registered and its id is no host:port")
+            )  # BookKeeper's ids are addresses; the bookie may only have lost its session
+        raise BookieUnavailable(bookie_id, "is not registered, and its id is not host:port")
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `listener` after bookies came or went; returns how to stop it."""
+        """Call `listener` after bookies came or went; return a function that stops it."""
         self._on_change[listener] = None
         return lambda: self._on_change.pop(listener, None)
 
     async def all_known(self, enough: int) -> set[str]:
-        """Every bookie of the cluster, also if down; those that are up, if they are `enough`.
+        """Return every bookie of the cluster, up or down.
 
-        What was forgotten by its operator is no longer known here either.
+        If at least `enough` are up, return every bookie seen so far without asking the store.
+        A bookie that its operator has removed from the cluster is forgotten here too.
         """
         if len(self._infos) < enough:
             known = await self._registry.known() | self._infos.keys()
@@ -424,7 +424,7 @@ class Bookies:
                 self._again = False
                 try:
                     self._take(await self._registry.available())
-                except Exception as error:  # a bug must not end the trying in silence
+                except Exception as error:  # a bug must not end the retries in silence
                     bug = None if isinstance(error, MetadataError) else error
                     log.warning("bookies_not_read", reason=str(error), exc_info=bug)
                     self._again = True
@@ -444,33 +444,33 @@ class Bookies:
             for listener in tuple(self._on_change):
                 listener()
 
-    # ------------------------------------------------------------------ who is well
+    # ------------------------------------------------------------------ health
 
     def suspect(self, bookie_id: str) -> None:
-        """It failed: prefer others for a while."""
+        """Prefer other bookies for a while, because this bookie failed."""
         now = asyncio.get_running_loop().time()
         self._suspects[bookie_id] = now + self.options.suspect_ms / 1000
 
     def clear(self, bookie_id: str) -> None:
-        """It is well again: it took a new connection and said who it is."""
+        """Forget the failure: the bookie took a new connection and answered with its id."""
         self._suspects.pop(bookie_id, None)
 
     def probe(self) -> None:
-        """Try to connect to those that failed; one that can be reached is no suspect any more."""
+        """Try to connect to suspects; a bookie that can be reached is no suspect any more."""
         for bookie_id in sorted(self.suspects() & self._infos.keys()):
             bookie = self.get(bookie_id)
             if not bookie.is_up and not bookie.is_connecting:
                 self.spawn(_ignore_unavailable(bookie))
 
     def suspects(self) -> set[str]:
-        """Those that failed lately."""
+        """The bookies that failed within the last `suspect_ms`."""
         now = asyncio.get_running_loop().time()
         self._suspects = {b: until for b, until in self._suspects.items() if until > now}
         return set(self._suspects)
 
 
 def settle(future: asyncio.Future[Any]) -> Callable[[OctavoError | None, Any], None]:
-    """A completion callback that sets `future`."""
+    """Return a completion callback that sets `future`."""
 
     def done(error: OctavoError | None, found: Any) -> None:
         if future.done():

@@ -1,14 +1,14 @@
-"""One socket to one bookie: requests pipelined out, answers matched, every request with a deadline.
+"""One socket to one bookie: pipelined requests, answers matched, every request with a deadline.
 
     adds         answered by ledger and entry, in runs (`Op.ADDED`, or v2 answers joined here)
     reads        matched by (ledger, entry), first in first out: v2 carries no request id
-    batch reads  matched by request id, as are the extension's operations
+    batch reads  matched by request id, like the extension's operations
 
-What is written in one loop turn leaves in one write.
+All frames of a turn of the event loop leave in one write.
 
-A request without an answer fails with `BookieUnavailable` when its time is over; if nothing at
-all came from the bookie meanwhile, the connection is given up, and with it all that waits on it.
-Fencing and plain reads must not share a connection: v2 does not tell their answers apart, and the
+A request without an answer fails with `BookieUnavailable` after its deadline; if the bookie sent
+nothing at all in that time, the connection is closed and every request on it fails.
+Fencing and plain reads need separate connections: v2 does not tell their answers apart, and the
 late answer to a plain read would pass for a fence (see `bookies.py`, request classes).
 """
 
@@ -34,34 +34,35 @@ from octavo.tls.words import why
 log = structlog.get_logger()
 
 ReadDone = Callable[[OctavoError | None, bytes], None]
-"""(None, the whole entry) or (why not, undefined)."""
+"""(None, the whole entry) or (error, undefined)."""
 BatchDone = Callable[[OctavoError | None, list[bytes]], None]
-"""(None, whole entries, consecutive) or (why not, undefined)."""
+"""(None, whole consecutive entries) or (error, undefined)."""
 RequestDone = Callable[[OctavoError | None, dict[str, Any]], None]
 
 
 class AddSink(Protocol):
-    """Who wants to know what became of a ledger's adds."""
+    """Gets the answers to one ledger's adds."""
 
     def added(self, bookie_id: str, first: int, last: int) -> None:
-        """These entries are durable on that bookie."""
+        """Called when these entries are durable on that bookie."""
 
     def add_refused(self, bookie_id: str, code: int, first: int, last: int) -> None:
-        """That bookie did not store these entries."""
+        """Called when that bookie did not store these entries."""
 
 
 class ConnectionOwner(Protocol):
-    """Who wants to know how the socket fares."""
+    """Called when the socket changes."""
 
     def connection_writable(self) -> None:
-        """The bookie takes bytes again."""
+        """Called when the bookie takes bytes again."""
 
     def connection_lost(self, error: BookieUnavailable) -> None:
-        """It is gone. What waited on it has failed already."""
+        """Called when the socket is gone; all its requests have failed already."""
 
 
 class _Waiting:
-    """A request under way. Without `done` it was given up; its answer is still to be skipped."""
+    """A request under way. `done` is None once it was answered or has failed; an answer that comes
+    later is still matched, and dropped."""
 
     __slots__ = ("answered", "done", "what")
 
@@ -102,7 +103,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._received_at = self._loop.time()
         self._lost: BookieUnavailable | None = None
         self.refusal = ""
-        """What the bookie found wrong with what we showed of ourselves."""
+        """Why the bookie refused our authentication."""
 
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
@@ -116,17 +117,17 @@ class BookieConnection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ what the transport calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ready for requests."""
-        # uvloop's transports are no subclasses of asyncio's.
+        """Keep the transport and bound its write buffer."""
+        # uvloop's transports do not inherit from asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=self._buffer_bytes_max)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Room in the scratch buffer that all connections of this loop share."""
+        """Return room in the scratch buffer that all connections of this loop share."""
         return self._receiver.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take apart what came."""
+        """Parse the received bytes."""
         self._received_at = self._loop.time()
         data = self._receiver.received(nbytes)
         if not data or self._lost is not None:
@@ -138,20 +139,20 @@ class BookieConnection(asyncio.BufferedProtocol):
             self.close(str(error))
 
     def pause_writing(self) -> None:
-        """The bookie does not take what was written."""
+        """Hold adds back: the bookie does not take bytes."""
         self._paused = True
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Allow adds again."""
         self._paused = False
         self._owner.connection_writable()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
+        """Fail everything under way."""
         self._fail(why(exc) or str(exc or "") or "the connection was closed")
 
     def close(self, reason: str) -> None:
-        """Give the connection up; everything under way fails with `reason`."""
+        """Close the connection; everything under way fails with `reason`."""
         if self._transport is not None:
             self._transport.abort()
         self._fail(reason)
@@ -176,7 +177,7 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     @property
     def writable(self) -> bool:
-        """Whether adds may be handed over now, rather than held back."""
+        """Whether adds may be handed over now, instead of held back."""
         return not self._paused and self._lost is None and self._out_bytes < self._buffer_bytes_max
 
     @property
@@ -185,28 +186,28 @@ class BookieConnection(asyncio.BufferedProtocol):
         return self._received_at
 
     def authenticate(self, token: bytes) -> None:
-        """Say who we are. The answer, if any, is not waited for: what may not be asked is refused,
-        and then `refusal` says why."""
+        """Send our token without waiting for an answer: a bookie refuses requests that the token
+        does not allow, and then `refusal` says why."""
         frame = auth_frame(OCTAVO, token)
         self._send((frame,), len(frame))
 
     def attach(self, ledger_id: int, sink: AddSink) -> None:
-        """Answers to adds of this ledger go to `sink`."""
+        """Send answers to adds of this ledger to `sink`."""
         self._sinks[ledger_id] = sink
 
     def detach(self, ledger_id: int, sink: AddSink) -> None:
-        """They go nowhere any more."""
+        """Send answers to adds of this ledger nowhere."""
         if self._sinks.get(ledger_id) is sink:
             del self._sinks[ledger_id]
 
     def send_adds(self, frames: Sequence[Buffer], size: int) -> None:
-        """Whole add frames of `size` bytes together; their buffers must not change any more."""
+        """Send whole add frames, `size` bytes together; their buffers must not change later."""
         self._send(frames, size)
 
     def read(
         self, ledger_id: int, entry_id: int, done: ReadDone, *, flags: int = 0, key: bytes = b""
     ) -> None:
-        """Read one entry; −1 is the last one the bookie has."""
+        """Read one entry; −1 is the last entry that the bookie has."""
         waiting = _Waiting(f"read of ledger {ledger_id} entry {entry_id}", done)
         if not self._begin(waiting, self._timeout_s):
             return
@@ -217,7 +218,7 @@ class BookieConnection(asyncio.BufferedProtocol):
     def batch_read(
         self, ledger_id: int, first: int, count_max: int, bytes_max: int, done: BatchDone
     ) -> None:
-        """Read consecutive entries; the answer is any prefix."""
+        """Read up to `count_max` consecutive entries; the answer is any prefix of them."""
         waiting = _Waiting(f"batch read of ledger {ledger_id} from entry {first}", done)
         if not self._begin(waiting, self._timeout_s):
             return
@@ -233,7 +234,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         *,
         timeout_s: float | None = None,
     ) -> None:
-        """One of our own operations."""
+        """Send one operation of our extension."""
         waiting = _Waiting(op.name, done)
         if not self._begin(waiting, self._timeout_s if timeout_s is None else timeout_s):
             return
@@ -280,7 +281,7 @@ class BookieConnection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ deadlines
 
     def _sweep(self) -> None:
-        """One timer for all requests with the usual deadline: they stand in its order."""
+        """Expire requests with the usual deadline. One timer is enough: they expire in order."""
         self._sweeper = None
         now = self._loop.time()
         deadlines = self._deadlines
@@ -306,7 +307,7 @@ class BookieConnection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ answers
 
     def _take(self, data: memoryview) -> int:
-        """Hand on the whole answers in `data`; return where the unfinished one begins."""
+        """Hand on the complete answers in `data`; return where the unfinished answer begins."""
         answers, end = parse_answers(data, FRAME_BYTES_MAX)
         refused: list[AddRefused] = []
         for answer in answers:
@@ -331,7 +332,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         return end
 
     def _refuse(self, refused: list[AddRefused]) -> None:
-        """An overloaded bookie refuses in long rows: told as runs."""
+        """Join refusals into runs: an overloaded bookie refuses many entries in a row."""
         first = last = refused[0]
         for answer in (*refused[1:], None):
             if answer is not None and answer == (last.code, last.ledger_id, last.entry_id + 1):
@@ -368,7 +369,7 @@ class BookieConnection(asyncio.BufferedProtocol):
     def _error(self, code: int, waiting: _Waiting, reason: object = None) -> OctavoError | None:
         if code == Code.OK:
             return None
-        if code == Code.UNAUTHORIZED and not reason:  # v2 says no more than that
-            reason = self.refusal or "it does not allow us that, or not with this password"
+        if code == Code.UNAUTHORIZED and not reason:  # v2 carries no reason
+            reason = self.refusal or "it does not allow this, or not with this password"
         said = f": {reason}" if reason else ""
         return error_for(code, f"bookie {self.bookie_id}: {waiting.what}{said}")

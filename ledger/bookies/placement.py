@@ -1,10 +1,10 @@
 """Which bookies make an ensemble. Pure: candidates and a seeded random generator in, ids out.
 
-Preferences, strongest first: bookies that failed lately are left out; the Qw neighbours that share
-a write set stand in different racks, as far as racks are known, and on different hosts; and the
-bookie is taken that has the fewest ledgers open, by what the caller knows. Among equals the choice
-is random. All are preferences, none a rule: on one machine every bookie shares the host, and a
-ledger on suspects is better than none. What cannot be had at all is `NotEnoughBookies`.
+Preferences, strongest first: leave out bookies that failed lately; put the Qw neighbours that share
+a write set into different racks, as far as racks are known, then on different hosts; take the
+bookie with the fewest open ledgers of this client. Among equals the choice is random. None of them
+is a rule: on one machine every bookie shares the host, and a ledger on suspects is better than no
+ledger. With too few bookies, raise `NotEnoughBookies`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def choose_ensemble(
 ) -> tuple[str, ...]:
     """Choose `ensemble_size` distinct writable bookies; `open_ledgers`: how many each has.
 
-    Raises `NotEnoughBookies` naming who is up, and why each other bookie is no choice.
+    Raises `NotEnoughBookies`, which names usable bookies, and says why the others are not usable.
     """
     usable = {b: info for b, info in candidates.items() if not info.read_only}
     if len(usable) < ensemble_size:
@@ -58,7 +58,7 @@ def choose_replacements(
     suspects: Collection[str] = (),
     open_ledgers: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[int, str]:
-    """Choose a spare for each of `positions` for which there is one; suspects are not tried."""
+    """Choose a spare for each of `positions`, as far as there are any; never a suspect."""
     spares: dict[int, str] = {}
     filled: list[str | None] = [None if p in positions else b for p, b in enumerate(ensemble)]
     for position in sorted(positions):
@@ -84,7 +84,7 @@ def no_choice(
 ) -> str:
     """Say in words how many bookies are registered, and why some of them are not chosen.
 
-    `failed`: those that failed for the ledger in question, with the error.
+    `failed`: the bookies that failed for this ledger, with their errors.
     """
     if not candidates and not failed:
         return "no bookie is registered"

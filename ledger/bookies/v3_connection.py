@@ -1,7 +1,7 @@
-"""One socket to a bookie of Apache's in v3 frames: LACs that come alone, which v2 has no words for.
+"""One socket to an Apache bookie in v3 frames, to write and read explicit LACs, which v2 lacks.
 
-Without them a reader at the end of an idle ledger would wait for its last entries until the next
-add, for whoever asks an Apache bookie in v2 learns the LAC from its last entry alone.
+In v2 an Apache bookie reports only the LAC inside its last entry. So without v3 a reader at the end
+of an idle ledger would wait for the last entries until the next add.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class V3Connection(BookieConnection):
     def write_lac(
         self, ledger_id: int, lac: int, key: bytes, signed: bytes, done: RequestDone
     ) -> None:
-        """Tell a LAC; `signed` is what `entry.pack_lac` makes of it."""
+        """Send a LAC; `signed` is the result of `entry.pack_lac`."""
         waiting = _Waiting(f"LAC {lac} of ledger {ledger_id}", done)
         if self._begin(waiting, self._timeout_s):
             request_id = self._number(waiting)
@@ -30,7 +30,7 @@ class V3Connection(BookieConnection):
             self._send((frame,), len(frame))
 
     def read_lac(self, ledger_id: int, done: RequestDone) -> None:
-        """Ask for it. The answer may have `lac`, signed, and `entry`, the last one, whole."""
+        """Read the LAC. The answer may have `lac`, signed, and `entry`, the last whole entry."""
         waiting = _Waiting(f"read of the LAC of ledger {ledger_id}", done)
         if self._begin(waiting, self._timeout_s):
             frame = read_lac_request(self._number(waiting), ledger_id)

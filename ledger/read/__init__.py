@@ -1,11 +1,12 @@
-"""Reading a ledger, closed or open, never above its last confirmed entry.
+"""Read a ledger, closed or open, never above its last confirmed entry.
 
-`reader` is the driver, `speculative_read` asks the next replica early when the first is slow,
-`entry_verifier` makes a checked entry of bytes, `entry_source` is what all readers do alike, also
-those of offloaded ledgers. `open_batch` opens batches without holding the loop up, `time_search`
-finds where a time begins, `continuity` sees that nothing is missing between batches.
+`reader` is the driver; `speculative_read` asks the next replica early when the first is slow;
+`entry_verifier` checks an entry's bytes; `entry_source` is the base of all readers, also of
+offloaded ledgers; `open_batch` unpacks batches without blocking the event loop; `time_search` finds
+the first record from a time on; `continuity` checks that no message is missing between batches;
+`doubts` asks bookies to compare doubtful copies.
 
-Promises: an entry that is returned was checked, is confirmed, and is the same for every reader.
-What no replica can give is an error and not an end. Relies on `bookies`. A crash loses nothing.
-Others use `LedgerReader`, `Continuity`, `opening` and `offset_as_new_as`.
+Promises: a returned entry was checked, is confirmed, and is the same for every reader. An entry
+that no replica can return is an error, never the end of the ledger. Relies on `bookies`. A crash
+loses nothing. Other packages use `LedgerReader`, `Continuity`, `opening` and `offset_as_new_as`.
 """

@@ -1,8 +1,8 @@
-"""The offsets of a ledger's batches follow one another without a gap. Pure.
+"""Check that the offsets of a ledger's batches follow one another without a gap. Pure.
 
-A batch's base offset is relative to its ledger, starts at 0 and goes on where the batch before it
-ended. Who reads a partition compares: an entry that was forged, or that is missing, is told by its
-name and never passed over. A checksum does not tell: whoever may write can compute it.
+A batch's base offset is relative to its ledger: it starts at 0 and continues where the batch before
+it ended. A reader compares, so that a forged or missing entry raises `LedgerDamaged` and is not
+skipped. A checksum is not enough: any process that may write can compute it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from octavo.protocol.entry import Entry
 
 
 class Continuity:
-    """Follows the entries of one ledger as they are read, one after the other."""
+    """Follows the entries of a ledger in the order in which they are read."""
 
     def __init__(
         self,
@@ -26,9 +26,9 @@ class Continuity:
         count: int | None = None,
         last_entry: int | None = None,
     ) -> None:
-        """`base_offset`: the ledger's in its partition, for what is told. `expected`: the relative
-        offset of the first entry that comes, if known. `count`: of a closed ledger's messages, and
-        `last_entry` the entry with the last of them.
+        """`base_offset`: the ledger's first offset in its partition, for messages. `expected`: the
+        relative offset of the first entry to come, if known. `count`: the number of messages of a
+        closed ledger, and `last_entry` the entry that holds the last message.
         """
         self._ledger_id = ledger_id
         self._base = base_offset
@@ -37,7 +37,7 @@ class Continuity:
         self._last_entry = last_entry
 
     def follow(self, entry: Entry) -> BatchHeader:
-        """The next entry's header, as it is stored. Raises `LedgerDamaged`."""
+        """Check the next entry and return its stored header. Raises `LedgerDamaged`."""
         entry_id, header = entry.entry_id, self.checked(entry)
         start, end = header.base_offset, header.base_offset + header.record_count
         expected = 0 if entry_id == 0 else self._expected
@@ -52,7 +52,8 @@ class Continuity:
         return header
 
     def follow_all(self, entries: Iterable[Entry], *, from_or_before: int) -> None:
-        """The next entries. The first one of all begins at or before that relative offset."""
+        """Check the next entries. The very first must begin at or before `from_or_before`, a
+        relative offset."""
         for entry in entries:
             begun = self._expected is not None
             header = self.follow(entry)
@@ -60,7 +61,7 @@ class Continuity:
                 raise self._wrong(entry.entry_id, "starts", from_or_before, header.base_offset)
 
     def checked(self, entry: Entry) -> BatchHeader:
-        """The header of any entry. Raises `LedgerDamaged` when there is none."""
+        """Read the header of any entry. Raises `LedgerDamaged` if it is no record batch."""
         try:
             return read_header(entry.payload)
         except InvalidBatch as error:

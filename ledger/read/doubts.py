@@ -1,8 +1,8 @@
-"""Tells bookies that their copies of an entry are to be compared (rereplication/comparing.py).
+"""Ask bookies to compare their copies of a doubtful entry (rereplication/comparing.py).
 
-A reader that finds entries which do not follow one another cannot say for certain whose copy is
-wrong, nor which of the two entries it is. So all that hold them are told, each once a minute at
-most for one entry. Nobody waits for it and nothing depends on it.
+A reader that finds entries which do not follow one another cannot tell which of the two entries is
+wrong, nor on which bookie. So every bookie that holds them is asked, at most once a minute per
+entry. No caller waits for the result, and nothing depends on it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _KEPT_MAX = 1_000
 
 
 class Doubts:
-    """Those of one client."""
+    """A client's doubts about copies."""
 
     def __init__(self, client: LedgerContext) -> None:
         self._client = client
         self._told: dict[tuple[int, int], float] = {}
 
     def tell(self, metadata: LedgerMetadata, entry_id: int) -> None:
-        """Have this entry and the one before it compared by all that hold them."""
+        """Ask all bookies that hold this entry or the entry before it to compare their copies."""
         now = asyncio.get_running_loop().time()
         doubted = metadata.ledger_id, entry_id
         if now - self._told.get(doubted, now - _AGAIN_S) < _AGAIN_S:

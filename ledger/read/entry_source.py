@@ -1,4 +1,4 @@
-"""What every reader of a ledger does alike, wherever its entries lie."""
+"""The base class of all readers of a ledger, for entries on bookies and in object stores."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from octavo.protocol.batch import BatchHeader, read_header
 from octavo.protocol.entry import Entry
 
 DISORDER_UNKNOWN = -1
-"""The disorder of a ledger of which nobody has looked at every batch."""
+"""The disorder of a ledger when not every batch has been looked at."""
 
 
 class EntrySource(ABC):
-    """A ledger's entries up to the last confirmed one, in runs as they come."""
+    """A ledger's entries up to the last confirmed entry, in batches."""
 
     @property
     @abstractmethod
     def ledger_id(self) -> int:
-        """Its id."""
+        """The id of the ledger."""
 
     @property
     @abstractmethod
     def last_add_confirmed(self) -> int:
-        """The last entry that may be read, as far as this reader knows; −1 when there is none."""
+        """The last entry that may be read, as far as this reader knows; −1 if there is none."""
 
     async def check_key(self) -> None:
-        """Of an encrypted ledger: whether what was read of it may be given away now.
+        """Check that the key of an encrypted ledger is usable now; else its content must not be
+        given away. Does nothing for other ledgers.
 
         Raises `KeyMissing`, `KeySourceUnavailable`.
         """
@@ -37,14 +38,14 @@ class EntrySource(ABC):
 
     @abstractmethod
     async def read(self, first: int, last: int) -> list[Entry]:
-        """The entries `first` … `last`."""
+        """Return the entries `first` … `last`."""
 
     @abstractmethod
     def batches(self, first: int, last: int) -> AsyncGenerator[list[Entry]]:
-        """The entries `first` … `last`, as they come, the next batch under way."""
+        """Yield the entries `first` … `last` in batches, while the next batch is being fetched."""
 
     async def entries(self, first: int, last: int) -> AsyncIterator[Entry]:
-        """The same, one by one: the next batch is under way while one is being consumed."""
+        """Yield the entries `first` … `last` one by one, while the next batch is being fetched."""
         async with contextlib.aclosing(self.batches(first, last)) as batches:
             async for batch in batches:
                 for entry in batch:
@@ -58,18 +59,19 @@ class EntrySource(ABC):
         disorder_ms: int,
         appended: Appended | None = None,
     ) -> Entry | None:
-        """The first entry from `start` to `last` whose batch is, by its header, as new as that.
+        """Find the first entry from `start` to `last` whose newest timestamp, by its batch header,
+        is at least `time_ms`.
 
         None: all are older. `appended`: the ledger's append times. `disorder_ms`: no batch's newest
-        timestamp lies further below that of an earlier one (`DISORDER_UNKNOWN`: nobody knows). It
-        makes halving right: before a batch that is older than the time sought by more than that
-        there is none that is new enough.
+        timestamp is lower than the newest timestamp of any batch before it by more than this
+        (`DISORDER_UNKNOWN`: not known). Therefore a binary search is valid: if a batch is older
+        than `time_ms - disorder_ms`, every batch before it is too old as well.
 
             sought 100, disorder 30:   60 | 75  90  70  85  105  80  120
-                             surely before | read from here … ^
+                               too old    | read from here … ^
 
-        Cost: some single reads, then all that came within the disorder, or all there is where
-        that is not known, about a mebibyte at a time.
+        Cost: some single reads, then all batches within the disorder, about a mebibyte at a time;
+        with an unknown disorder all batches.
         """
         if disorder_ms != DISORDER_UNKNOWN:
             high = last + 1
@@ -91,18 +93,18 @@ class EntrySource(ABC):
 
     def _check_range(self, first: int, last: int) -> None:
         if first < 0 or last < first - 1:
-            raise LedgerError(f"entries {first} to {last} are no range")
+            raise LedgerError(f"entries {first} to {last}: needs 0 <= first <= last + 1")
         if last > self.last_add_confirmed:
             raise BeyondLastConfirmed(self.ledger_id, last, self.last_add_confirmed)
 
 
 def newest_ms(entry: Entry, appended: Appended | None) -> int:
-    """The newest timestamp of a batch, as its header is shown."""
+    """The newest timestamp of a batch; its append time, where the topic has these."""
     return shown(read_header(entry.payload), appended).max_timestamp
 
 
 async def header_of(reader: EntrySource, entry_id: int) -> BatchHeader:
-    """The header of the batch in an entry; its base offset is relative to the ledger."""
+    """Read the batch header of an entry; its base offset is relative to the ledger."""
     (entry,) = await reader.read(entry_id, entry_id)
     return read_header(entry.payload)
 
@@ -110,7 +112,8 @@ async def header_of(reader: EntrySource, entry_id: int) -> BatchHeader:
 async def first_entry(
     reader: EntrySource, last: int, fits: Callable[[BatchHeader], bool]
 ) -> int | None:
-    """The first entry up to `last` whose batch fits, when all after it fit too; by halving."""
+    """Find the first entry up to `last` whose batch fits, by binary search: every batch after a
+    fitting batch must fit too."""
     if last < 0 or not fits(await header_of(reader, last)):
         return None
     low, high = 0, last

@@ -1,8 +1,8 @@
-"""From an entry's bytes to a checked `Entry` whose payload is `bytes`, in as few steps as it takes.
+"""Check an entry's bytes and make an `Entry` whose payload is `bytes`, as fast as possible.
 
-`octavo.protocol.entry.unpack_entry` serves every digest and every buffer. Readers take most of
-their entries from `bytes` under CRC32C, one after another: for those the same checks stand here
-without views, at about half the cost per entry.
+`octavo.protocol.entry.unpack_entry` serves every digest and every buffer. Most entries that readers
+get are `bytes` under CRC32C: for these the same checks are done here without memory views, at about
+half the cost per entry.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FRONT_BYTES = _FRONT.size
 
 
 def verifier_for(metadata: LedgerMetadata) -> EntryVerifier:
-    """How this ledger's entries are opened."""
+    """Return the function that checks this ledger's entries."""
     digest = digest_for(metadata.digest_type, metadata.password)
     ledger_id = metadata.ledger_id
 
@@ -33,7 +33,7 @@ def verifier_for(metadata: LedgerMetadata) -> EntryVerifier:
 
     def open_crc32c(entry_id: int, data: bytes) -> Entry:
         if len(data) < _FRONT_BYTES:
-            return open_any(entry_id, data)  # which says what is wrong
+            return open_any(entry_id, data)  # raises the error that says what is wrong
         found_ledger, found_entry, lac, length, digest_found = _FRONT.unpack_from(data)
         payload = data[_FRONT_BYTES:]
         if (

@@ -1,8 +1,8 @@
-"""Opening a batch without holding up the loop: small ones at once, others in steps and aside.
+"""Unpack a batch without blocking the event loop: small batches at once, others in steps.
 
-What is unpacked by a library runs in a thread, which lets the loop go on. What Python does itself,
-walking over records, is cut into steps of less than a millisecond on the loop: in a thread it would
-take the interpreter from the loop for five milliseconds at every turn.
+Decompression runs in a thread: the library releases the interpreter lock. Walking over records is
+Python code, so it runs on the loop in steps of less than a millisecond: in a thread it would hold
+the interpreter lock for five milliseconds at a time.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from octavo.protocol.limits import RECORDS_BYTES_MAX
 from octavo.protocol.windows import BatchWindows, packing_of
 
 SMALL_BYTES = 256 * 1024
-"""What unpacks to no more is unpacked on the loop: a millisecond or less."""
+"""A batch that unpacks to at most this is unpacked on the loop: a millisecond or less."""
 
 TURN_WINDOWS = 16
-"""After taking so many windows apart others get their turn on the loop."""
+"""After this many windows let other tasks of the loop run."""
 
 Opening = Callable[[Buffer], AbstractAsyncContextManager[BatchWindows]]
-"""Gives a batch, opened, for as long as the block lasts. Raises what `open_batch` raises."""
+"""Opens a batch for the duration of a `with` block. Raises the errors of `open_batch`."""
 
 
 async def open_batch(batch: Buffer) -> BatchWindows:
-    """One whole batch, walked over: it holds as many records as it says, and nothing else.
+    """Unpack a whole batch and check that it holds as many records as it says, and nothing else.
 
-    Raises `InvalidBatch` when it does not, or would unpack to more than `RECORDS_BYTES_MAX`, and
+    Raises `InvalidBatch` if it does not, or would unpack to more than `RECORDS_BYTES_MAX`, and
     `UnsupportedCompression`.
     """
     header, kind = packing_of(batch)
@@ -46,36 +46,37 @@ async def open_batch(batch: Buffer) -> BatchWindows:
 
 @asynccontextmanager
 async def opening(batch: Buffer) -> AsyncGenerator[BatchWindows]:
-    """`open_batch` as an `Opening`, for whoever has one batch at a time."""
+    """`open_batch` as an `Opening`, for callers that open one batch at a time."""
     yield await open_batch(batch)
 
 
 def unpacked_if_small(kind: Compression, packed: bytes) -> bytes | None:
-    """The records that `packed` holds, when that takes no time; None when they are to be
-    `unpacked`, which also says what is wrong with them.
+    """Decompress if the result is small; else return None, and the caller uses `unpacked`.
+
+    None also for damaged data: `unpacked` then says what is wrong.
     """
     if len(packed) > SMALL_BYTES:
         return None
     try:
         return unpack(kind, packed, SMALL_BYTES)
     except InvalidBatch:
-        return None  # damaged, or longer than that: lz4 and zstd do not tell
+        return None  # damaged, or larger than small: lz4 and zstd do not tell which
 
 
 async def unpacked(kind: Compression, packed: bytes) -> bytes:
-    """The records that `packed` holds, by way of a thread. Raises `InvalidBatch`."""
+    """Decompress in a thread. Raises `InvalidBatch`."""
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(None, unpack, kind, packed, RECORDS_BYTES_MAX)
 
 
 async def walked(found: BatchWindows) -> BatchWindows:
-    """The same, walked over to its end, with turns for others. Raises `InvalidBatch`."""
+    """Walk over all records, letting other tasks run. Raises `InvalidBatch`."""
     while found.step():  # noqa: ASYNC110
         await asyncio.sleep(0)
     return found
 
 
 def is_large(header: BatchHeader) -> bool:
-    """Whether opening it may take more memory and time than anything small on the loop does."""
+    """Whether unpacking may take much memory or time: it is compressed, or large."""
     packed = header.attributes & ATTRIBUTE_COMPRESSION
     return bool(packed) or header.total_bytes > SMALL_BYTES

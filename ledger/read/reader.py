@@ -1,13 +1,13 @@
-"""Reading a ledger: closed, or open and followed. Never above the last confirmed entry.
+"""Read a ledger: closed, or open and followed. Never above the last confirmed entry.
 
-A closed ledger never changes: any replica will do. Runs of entries are read in batches from one
-sticky replica, so that its read-ahead pays; a slow one gets company, a failed or damaged one is
-reported and the next is asked (`speculative_read.py`). *Absent* is the answer only when the whole
-write set says so; anything less is `ReadFailed`, which means unknown.
+A closed ledger never changes, so any replica will do. Ranges of entries are read in batches from
+the same replica (the sticky one), to profit from its read-ahead. If it is slow, a second replica is
+asked as well; if it failed or is damaged, the next is asked (`speculative_read.py`). *Absent* is
+the answer only when the whole write set denies the entry; otherwise `ReadFailed` means unknown.
 
 An open ledger is followed without disturbing its writer: the last confirmed entry (LAC) comes from
-its bookies, by asking (`refresh`) or by long-poll (`wait_for`); changes of the ensemble and the
-close come by a watch on its record. The LAC of a reader never goes back.
+its bookies, by asking (`refresh`) or by long-poll (`wait_for`); ensemble changes and the close come
+by a watch on its record. The LAC of a reader never goes back.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from octavo.security.keys.errors import KeyMissing
 log = structlog.get_logger()
 
 _SINGLE_READS_MAX = 128
-"""Entries read at once, one by one, where batches are not possible (E > Qw)."""
+"""How many single reads run at once where batch reads are impossible (E > Qw)."""
 _POLL_PAUSE_S = 0.1
 _BUSY_PAUSE_S = 0.02
 _REWRAP_LOOK_S = 1.0
 
 
 class LedgerReader(EntrySource):
-    """One ledger, open for reading. Made by `LedgerClient.open`."""
+    """A ledger that is open for reading. Made by `LedgerClient.open`."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class LedgerReader(EntrySource):
         version: int,
         opening: Opening | None = None,
     ) -> None:
-        """`opening`: of an encrypted ledger; without it its entries come as they are stored."""
+        """`opening` decrypts an encrypted ledger; without it entries are returned as stored."""
         self._opening = opening
         self._rewrap_looked_s = float("-inf")
         self._client = client
@@ -78,7 +78,7 @@ class LedgerReader(EntrySource):
         self._following: asyncio.Task[None] | None = None
         self._stale = False
         self.damaged_replicas = 0
-        """Copies whose digest did not hold, so far."""
+        """How many copies with a wrong digest this reader has met."""
         self._watch: Watch | None = None
         if metadata.state is not LedgerState.CLOSED:
             self._watch = client.records.watch(metadata.ledger_id, self.look_again)
@@ -88,7 +88,7 @@ class LedgerReader(EntrySource):
 
     @property
     def ledger_id(self) -> int:
-        """Its id."""
+        """The id of the ledger."""
         return self._metadata.ledger_id
 
     @property
@@ -98,19 +98,20 @@ class LedgerReader(EntrySource):
 
     @property
     def is_closed(self) -> bool:
-        """Whether the ledger will never grow any more."""
+        """Whether the ledger is closed and cannot grow."""
         return self._metadata.state is LedgerState.CLOSED
 
     @property
     def last_add_confirmed(self) -> int:
-        """The last entry that may be read, as far as this reader knows; −1 when there is none."""
+        """The last entry that may be read, as far as this reader knows; −1 if there is none."""
         return self._lac
 
     async def read(self, first: int, last: int) -> list[Entry]:
-        """The entries `first` … `last`, verified; payloads are `bytes`. `last` = `first` − 1: none.
+        """Return the entries `first` … `last`, verified; payloads are `bytes`. `last` may be
+        `first` − 1: the empty list.
 
         Raises `BeyondLastConfirmed`, `NoSuchEntry` when the whole write set denies an entry, and
-        `ReadFailed` when nobody could tell. Of an encrypted ledger also `KeyMissing`,
+        `ReadFailed` when that is unknown. For an encrypted ledger also `KeyMissing`,
         `KeySourceUnavailable` and `EntryTampered`.
         """
         self._check_range(first, last)
@@ -122,13 +123,13 @@ class LedgerReader(EntrySource):
         return entries
 
     async def read_unconfirmed(self, first: int, last: int) -> list[Entry]:
-        """The entries `first` … `last` as far as they are there now, confirmed or not.
+        """Return the entries `first` … `last` that exist now, confirmed or not.
 
-        Ends before the first that the whole write set denies. What is above the LAC may be no
-        part of the ledger in the end. Raises `ReadFailed` when nobody could tell.
+        Ends before the first entry that the whole write set denies. Entries above the LAC may be
+        missing from the ledger after a recovery. Raises `ReadFailed` when existence is unknown.
         """
         if first < 0 or last < first - 1:
-            raise LedgerError(f"entries {first} to {last} are no range")
+            raise LedgerError(f"entries {first} to {last}: needs 0 <= first <= last + 1")
         if self.is_closed:
             last = min(last, self._lac)
         entries: list[Entry] = []
@@ -140,7 +141,8 @@ class LedgerReader(EntrySource):
         return entries
 
     async def batches(self, first: int, last: int) -> AsyncGenerator[list[Entry]]:
-        """The same, as they come: at most `read_batch_bytes_max` at a time, the next under way."""
+        """Yield the entries `first` … `last` in batches of at most `read_batch_bytes_max`, while
+        the next batch is being fetched."""
         self._check_range(first, last)
         if last < first:
             return
@@ -168,14 +170,14 @@ class LedgerReader(EntrySource):
 
     @property
     def copies(self) -> int:
-        """How many copies of an entry may be asked for it."""
+        """How many replicas may be asked for an entry."""
         return self._quorum.write_quorum
 
     def turn_away(self, entry_id: int, damage: OctavoError) -> None:
-        """What was read last is damaged in a way that its checksum does not tell.
+        """Report that an entry read last is damaged, although its checksum is right.
 
-        The replica that was asked first is reported, and from now on another one is; those who
-        hold it are told, and mend it among themselves.
+        Reports the sticky replica and switches to another; asks the bookies that hold the entry to
+        compare and mend their copies.
         """
         bookies = self._metadata.fragment_of(entry_id).bookies
         self._report(bookies[self._sticky % len(bookies)], damage)
@@ -184,7 +186,7 @@ class LedgerReader(EntrySource):
         self._tail = None
 
     async def close(self) -> None:
-        """Follow no more. The ledger itself is not touched."""
+        """Stop following. The ledger itself does not change."""
         self._stop_watching()
         if self._following is not None:
             self._following.cancel()
@@ -197,7 +199,7 @@ class LedgerReader(EntrySource):
     # ------------------------------------------------------------------ fetching entries
 
     async def _fetch(self, first: int, last: int) -> list[Entry]:
-        """At least entry `first`, and as many after it as one request may bring."""
+        """Fetch at least entry `first`, and as many after it as one request returns."""
         stored = await self._fetch_stored(first, last)
         if self._opening is None:
             return stored
@@ -209,7 +211,7 @@ class LedgerReader(EntrySource):
             return await self._opening.opened(stored, front=True)
 
     async def _is_rewrapped(self) -> bool:
-        """Whether the record has the data key under another key by now. Looks once a second."""
+        """Whether the ledger's data key was wrapped again by another key. Looks once a second."""
         now_s = self._loop.time()
         if self._opening is None or now_s - self._rewrap_looked_s < _REWRAP_LOOK_S:
             return False
@@ -311,7 +313,7 @@ class LedgerReader(EntrySource):
         return self._options.speculative_read_ms / 1000
 
     def _order(self, bookies: tuple[str, ...]) -> list[str]:
-        """The sticky one first, those that failed lately last."""
+        """Order the replicas: the sticky one first, suspects last."""
         at = self._sticky % len(bookies)
         suspects = self._client.bookies.suspects()
         return sorted((*bookies[at:], *bookies[:at]), key=suspects.__contains__)
@@ -319,7 +321,7 @@ class LedgerReader(EntrySource):
     def _answer_batch(
         self, bookie_id: str, first: int, found: list[bytes], answer: Answer[list[Entry]]
     ) -> None:
-        """The verified front of a batch; with none, an error for this replica."""
+        """Answer with the good entries before the first bad entry; an error if there are none."""
         entries: list[Entry] = []
         try:
             for entry_id, data in enumerate(found, first):
@@ -359,9 +361,9 @@ class LedgerReader(EntrySource):
             )
             self._raise_lac(metadata.last_entry)
             self._wake()
-            self._stop_watching()  # from now on the record is read again when a read fails
+            self._stop_watching()  # a failed read reads the record again
         else:
-            # A fragment starts above a confirmed entry, always.
+            # A fragment always starts right above a confirmed entry.
             self._raise_lac(metadata.fragments[-1].first_entry - 1)
 
     def _raise_lac(self, lac: int) -> None:
@@ -375,7 +377,7 @@ class LedgerReader(EntrySource):
             changed.set_result(None)
 
     def look_again(self) -> None:
-        """The record has changed since it was read, or may have."""
+        """Read the record again: it has changed, or may have."""
         self._stale = True
         if self._following is None:
             self._following = self._client.spawn(self._follow_on())
@@ -387,7 +389,7 @@ class LedgerReader(EntrySource):
                 self._stale = False
                 try:
                     await self._follow()
-                except MetadataError as error:  # no second alarm needs to come: ask again
+                except MetadataError as error:  # the watch may not fire again: retry here
                     log.warning("record_not_read", ledger=self.ledger_id, reason=str(error))
                     self._stale = True
                     await asyncio.sleep(pauses.next_s())
@@ -405,10 +407,10 @@ class LedgerReader(EntrySource):
             self._wake()
 
     async def refresh(self) -> int:
-        """Ask the ensemble for the LAC; returns the highest known. Raises `ReadFailed`.
+        """Ask the ensemble for the LAC; return the highest LAC known. Raises `ReadFailed`.
 
-        Any answer is safe; it waits for enough of them that no later LAC can have been told to
-        anybody else, or for all.
+        Any answer is safe. Waits until enough bookies answered that no other reader can have learnt
+        of a higher LAC before this call, or until all have answered.
         """
         if self.is_closed:
             return self._lac
@@ -434,7 +436,7 @@ class LedgerReader(EntrySource):
         return self._lac
 
     async def _ask_lac(self, bookie_id: str) -> int:
-        """The LAC that one bookie knows of; −1 when it never heard of the ledger."""
+        """Ask one bookie for the LAC; −1 if it never heard of the ledger."""
         bookie = self._client.bookies.get(bookie_id)
         try:
             if bookie.is_ours:
@@ -449,7 +451,7 @@ class LedgerReader(EntrySource):
             return INVALID_ENTRY_ID
 
     async def _ask_lac_in_v3(self, bookie_id: str) -> int:
-        """The higher one of what came alone and what the last entry's header says."""
+        """The higher of the explicit LAC and the LAC in the last entry's header."""
         answer: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         connection = await self._client.bookies.in_v3(bookie_id)
         connection.read_lac(self.ledger_id, settle(answer))
@@ -462,7 +464,7 @@ class LedgerReader(EntrySource):
         return lac
 
     async def _read_lac(self, bookie_id: str) -> int:
-        """From the last entry's header: every bookie can do that."""
+        """Read the LAC from the last entry's header: every bookie supports that."""
         found: asyncio.Future[int] = self._loop.create_future()
 
         def done(error: OctavoError | None, data: bytes) -> None:
@@ -480,7 +482,8 @@ class LedgerReader(EntrySource):
         return await found
 
     async def wait_for(self, after: int, timeout_s: float) -> int:
-        """Wait until the LAC is above `after`, the ledger closed, or the time over; the LAC."""
+        """Wait until the LAC is above `after`, the ledger is closed, or `timeout_s` is over; return
+        the LAC."""
         deadline = self._loop.time() + timeout_s
         while self._lac <= after and not self.is_closed:
             left_s = deadline - self._loop.time()
@@ -490,7 +493,7 @@ class LedgerReader(EntrySource):
         return self._lac
 
     async def _poll(self, after: int, timeout_s: float) -> None:
-        """One long-poll at one bookie; a change of the record ends it too."""
+        """Do one long-poll at one bookie; a change of the record ends it too."""
         bookies = self._metadata.fragments[-1].bookies
         bookie_id = bookies[self._polled % len(bookies)]
         poll = asyncio.ensure_future(self._long_poll(bookie_id, after, timeout_s))

@@ -1,8 +1,8 @@
-"""Asking replicas one after another, and the next one early when the first is slow.
+"""Ask replicas one after another, and ask the next early when one is slow.
 
-The first good answer wins. A replica that fails hands over to the next at once; one that is slow
-gets company after a latency bound (a speculative request), and may still win. Only when all have
-failed has the read failed, with what each of them said.
+The first good answer wins. If a replica fails, the next is asked at once; if it is slow, the next
+is asked too after a latency bound (a speculative read), and the slow replica may still win. The
+read fails only when all have failed, with the reason of each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Ask = Callable[[str, Answer[T]], None]
 
 
 class AllFailed(Exception):
-    """Every replica failed; `answers` has each one's reason."""
+    """Every replica failed; `answers` has the reason of each."""
 
     def __init__(self, answers: dict[str, OctavoError]) -> None:
         super().__init__("all replicas failed")
@@ -27,7 +27,7 @@ class AllFailed(Exception):
 
 
 class SpeculativeRead(Generic[T]):
-    """One question to a row of replicas."""
+    """One question to several replicas, in order."""
 
     def __init__(self, replicas: Sequence[str], ask: Ask[T], patience_s: float) -> None:
         assert replicas
@@ -41,7 +41,7 @@ class SpeculativeRead(Generic[T]):
         self._result: asyncio.Future[tuple[str, T]] = self._loop.create_future()
 
     async def run(self) -> tuple[str, T]:
-        """(who answered, the answer). Raises `AllFailed`."""
+        """Return (the replica that answered, its answer). Raises `AllFailed`."""
         self._ask_next()
         try:
             return await self._result

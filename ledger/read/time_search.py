@@ -1,8 +1,8 @@
-"""Where in a ledger a time begins: the first record that is as new, in the order of offsets.
+"""Find where in a ledger a time begins: the first record, by offset, that is at least as new.
 
-Kafka's rule, which holds also where timestamps are out of order. A time that no calendar has
-(microseconds, say) is no time: its message is passed over. A source finds batches by the
-newest timestamp that their headers name (`EntrySource.as_new_as`); here the record is found.
+This is Kafka's rule, and it holds when timestamps are out of order too. A record whose timestamp is
+beyond the calendar (microseconds, say) is skipped. A source finds batches by the newest timestamp
+in their headers (`EntrySource.as_new_as`); this module finds the record.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ async def offset_as_new_as(
     least: int = 0,
     appended: Appended | None = None,
 ) -> int | None:
-    """The offset, relative to the ledger, of its first record with this timestamp or a newer one.
+    """Find the first record at least as new as `time_ms`; return its offset in the ledger.
 
     `last` is the last entry that may be read, `disorder_ms` the ledger's (`PartitionLedger`).
-    `gaps`: of a compacted view, whose records say their offsets themselves. `first`: the entry that
-    has offset `least`, before which none is wanted. `appended`: the ledger's append times. None:
-    all are older. A batch that cannot be opened counts as its header says. Raises what the source
-    raises.
+    `gaps`: for a compacted view, whose records carry their offsets. `first`: the entry that holds
+    offset `least`; records below `least` do not count. `appended`: the ledger's append times. None:
+    all are older. A batch that cannot be unpacked counts with its header's timestamp. Raises the
+    errors of the source.
     """
     start = first
     while (
@@ -51,7 +51,7 @@ async def offset_as_new_as(
             return header.base_offset + delta
         start = entry.entry_id + 1
         if not passed:
-            # Its header lied. What is behind it is read in turn, not sought by halving every time.
+            # The header's timestamp was wrong: read on in order, instead of a search per batch.
             disorder_ms = DISORDER_UNKNOWN
     return None
 

@@ -1,10 +1,11 @@
-"""Closing a ledger that one does not own.
+"""Close a ledger that another process wrote.
 
 `recovery_state` is the pure state machine of the six steps, `recovery` drives it over real bookies
-and the real record, `events` is what an observer sees of it.
+and the real record, `events` are the steps as an observer gets them.
 
-Promises: the ledger ends behind every entry that was ever acknowledged, at one place, however many
-recover it at once; from the fence on its writer is not acknowledged. A crash leaves the record
-IN_RECOVERY and copies that nobody minds, and the next recovery begins anew. Relies on `write` for
-its rules on ensembles, and on connections of its own. Others use `Recovery` and `RecoveryEvent`.
+Promises: the ledger ends at or after every entry that was ever acknowledged, at the same entry for
+any number of concurrent recoveries; after the fence its writer gets no acknowledgement. A crash
+leaves the record IN_RECOVERY and harmless extra copies, and the next recovery starts again. Relies
+on the ensemble rules of `write`, and on separate connections. Other packages use `Recovery` and
+`RecoveryEvent`.
 """

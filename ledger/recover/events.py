@@ -1,7 +1,7 @@
-"""What an observer of a recovery sees, step by step. The fencing demo prints these.
+"""The steps of a recovery as an observer gets them. The fencing demo prints these.
 
-1 the record is read        4 entries are read on, fencing, to find the end
-2 it is marked IN_RECOVERY  5 what was found is written back to an ack quorum
+1 the record is read        4 entries are read with fencing reads, to find the end
+2 it is marked IN_RECOVERY  5 the entries found are written back to an ack quorum
 3 the bookies are fenced    6 the record is closed
 """
 
@@ -15,7 +15,7 @@ from octavo.metadata.ledgers import LedgerMetadata
 
 @dataclass(frozen=True, slots=True)
 class MetadataSeen:
-    """The record as it stood, now or again after somebody else changed it."""
+    """The record was read, at the start or after another process changed it."""
 
     step: ClassVar[int] = 1
     metadata: LedgerMetadata
@@ -24,7 +24,7 @@ class MetadataSeen:
 
 @dataclass(frozen=True, slots=True)
 class MarkedInRecovery:
-    """The record now says IN_RECOVERY: the old writer can change it no more."""
+    """The record now says IN_RECOVERY: the old writer cannot change it any more."""
 
     step: ClassVar[int] = 2
     metadata: LedgerMetadata
@@ -33,7 +33,7 @@ class MarkedInRecovery:
 
 @dataclass(frozen=True, slots=True)
 class FenceAnswered:
-    """One bookie's answer to the fence; its LAC, or None when it is not known to be fenced."""
+    """A bookie answered the fence: its LAC, or None when it is not known to be fenced."""
 
     step: ClassVar[int] = 3
     bookie_id: str
@@ -51,7 +51,7 @@ class FenceHeld:
 
 @dataclass(frozen=True, slots=True)
 class EntryAnswered:
-    """One bookie's answer to the recovery read of one entry: found, absent, or why unknown."""
+    """A bookie answered the recovery read of an entry: found, absent, or why it is unknown."""
 
     step: ClassVar[int] = 4
     entry_id: int
@@ -61,7 +61,7 @@ class EntryAnswered:
 
 @dataclass(frozen=True, slots=True)
 class LastEntryFound:
-    """The ledger ends here: enough bookies deny the entry after it."""
+    """The ledger ends here: enough bookies deny the next entry."""
 
     step: ClassVar[int] = 4
     last_entry: int
@@ -69,7 +69,7 @@ class LastEntryFound:
 
 @dataclass(frozen=True, slots=True)
 class WrittenBack:
-    """A bookie stored these entries once more."""
+    """A bookie stored these entries in the write-back."""
 
     step: ClassVar[int] = 5
     bookie_id: str
@@ -79,7 +79,7 @@ class WrittenBack:
 
 @dataclass(frozen=True, slots=True)
 class BookieReplaced:
-    """A bookie could not be written back to; the new ensemble is published by step 6."""
+    """A bookie did not take the write-back; step 6 publishes the new ensemble."""
 
     step: ClassVar[int] = 5
     first_entry: int

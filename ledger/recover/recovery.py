@@ -1,9 +1,9 @@
 """Runs a recovery: drives `recovery_state.py` over real bookies and the real record.
 
-Fencing reads and recovery adds go over connections of their own (`bookies/bookies.py`), with the
+Fencing reads and recovery adds use separate connections (`bookies/bookies.py`), with the
 high-priority flag: they pass the fence, read-only mode and full queues (P36). Entries are written
-back byte for byte as they were found, so that one entry has one content everywhere, for ever. A
-crash at any point leaves the ledger IN_RECOVERY, to be recovered by whoever comes next.
+back byte for byte as they were found, so that every copy of an entry stays the same. A crash at any
+point leaves the ledger IN_RECOVERY, and a later recovery closes it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _BUSY_PAUSE_S = 0.02
 
 
 class Recovery:
-    """One recovery of one ledger, by this process."""
+    """A recovery of a ledger, by this process."""
 
     def __init__(
         self,
@@ -101,7 +101,8 @@ class Recovery:
         self._ended = False
 
     async def run(self) -> LedgerMetadata:
-        """The closed ledger's record. Raises `RecoveryFailed`, `Unauthorized`, `LedgerNotFound`."""
+        """Return the closed ledger's record. Raises `RecoveryFailed`, `Unauthorized`,
+        `LedgerNotFound`."""
         try:
             metadata, version = await read_record(
                 self._client.records, self._ledger_id, self._options.metadata_timeout_s
@@ -144,7 +145,7 @@ class Recovery:
             self._fail(error)
 
     def _later(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
-        """Do it then, unless this recovery has ended."""
+        """Call `act` after `delay_s`, unless this recovery has ended."""
         self._loop.call_later(delay_s, lambda: None if self._ended else act(*args))
 
     def _fail(self, error: BaseException) -> None:
@@ -154,7 +155,7 @@ class Recovery:
     # ------------------------------------------------------------------ actions
 
     def _perform(self, actions: list[RecoveryAction]) -> None:
-        # What is answered after the end would have it listen to bookies that nobody lets go of.
+        # A late answer after `_stop` must not start to listen to a bookie: no code would unlisten.
         todo = [] if self._ended else list(reversed(actions))
         while todo:
             action = todo.pop()
@@ -206,8 +207,8 @@ class Recovery:
                 self._restarts += 1
                 if self._restarts > _RESTARTS_MAX:
                     raise RecoveryFailed(
-                        f"ledger {self._ledger_id}: its record was changed by others "
-                        f"{self._restarts} times while it was being recovered"
+                        f"ledger {self._ledger_id}: other processes changed its record "
+                        f"{self._restarts} times during the recovery"
                     )
                 self._tell(MetadataSeen(current, found))
                 self._perform(self._core.conflict(current, found))
@@ -237,9 +238,10 @@ class Recovery:
         self._perform(self._core.fenced(bookie_id, lac))
 
     def _is_squatted(self, bookie_id: str, answer: Any) -> bool:
-        """Whether it has the id under another key. Ours is right: the record has its password.
+        """Whether the bookie has the ledger's id under another key. Our key is right: it comes from
+        the record.
 
-        An Octavo bookie says so only when that key is durable; of others nobody knows.
+        An Octavo bookie refuses only when the other key is durable; an Apache bookie may not.
         """
         ours = self._client.bookies.get(bookie_id, RequestClass.RECOVERY).is_ours
         return ours and isinstance(answer, Unauthorized)
@@ -261,7 +263,7 @@ class Recovery:
             self._perform(self._core.entry_found(entry_id, data, length))
 
     def _ask(self, bookie_id: str, entry_id: int, done: Callable[[Any], None]) -> None:
-        """A fencing read; `done` gets an error, or what `_opened` makes of the entry."""
+        """Send a fencing read; `done` gets an error, or the result of `_opened`."""
         bookie = self._client.bookies.get(bookie_id, RequestClass.RECOVERY)
         until = self._loop.time() + self._options.read_timeout_s
 
@@ -294,7 +296,7 @@ class Recovery:
         use: Callable[[BookieConnection], None],
         failed: Callable[[Any], None],
     ) -> None:
-        """Use the bookie's connection, now or when it stands."""
+        """Call `use` with the bookie's connection, now or once it is connected."""
         if bookie.connection is not None:
             use(bookie.connection)
         else:
@@ -350,25 +352,25 @@ class Recovery:
             self._write_failed(bookie_id, BookieUnavailable(bookie_id, reason))
 
     def bookie_up(self, bookie_id: str) -> None:
-        """What waits for the connection goes out by itself."""
+        """Do nothing: requests that wait for the connection are sent by `_with`."""
 
     def bookie_writable(self, bookie_id: str) -> None:
-        """A recovery writes little at once and does not hold back."""
+        """Do nothing: a recovery writes little at once and never holds back."""
 
     def bookie_down(self, bookie_id: str, error: BookieUnavailable) -> None:
-        """What was written back and not acked is lost."""
+        """Fail the bookie: recovery adds without an ack are lost."""
         if not self._result.done():
             self._write_failed(bookie_id, error)
 
     def added(self, bookie_id: str, first: int, last: int) -> None:
-        """A bookie stored what was written back."""
+        """Note that a bookie stored entries of the write-back."""
         if self._result.done():
             return
         self._tell(WrittenBack(bookie_id, first, last))
         self._perform(self._core.acked(bookie_id, first, last))
 
     def add_refused(self, bookie_id: str, code: int, first: int, last: int) -> None:
-        """It did not."""
+        """Retry if the bookie was busy; else fence it again if it is squatted, or fail it."""
         if self._result.done():
             return
         if code == Code.TOO_MANY_REQUESTS:
@@ -376,7 +378,7 @@ class Recovery:
             return
         error = error_for(code, f"bookie {bookie_id}: recovery add of entries {first} to {last}")
         if self._is_squatted(bookie_id, error):
-            self._spawn(self._fence(bookie_id))  # which is refused too, and that durably
+            self._spawn(self._fence(bookie_id))  # it refuses the fence too, once that is durable
         else:
             self._write_failed(bookie_id, error)
 

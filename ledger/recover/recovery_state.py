@@ -1,20 +1,21 @@
-"""Closing a ledger that one does not own, as a pure state machine: the six steps of recovery.
+"""Close a ledger that another process wrote: the six steps of recovery as a pure state machine.
 
     step  state     does                                                        leaves by
     1     START     read the metadata; closed already: done                     metadata_read
     2     MARKING   CAS the record to IN_RECOVERY                               written, conflict
     3     FENCING   fence the newest fragment's ensemble, learn the LAC         fenced, fence_failed
-    4, 5  READING   read on from the LAC, every read fencing; write back what   entry_*, acked,
-                    is found to its whole write set; find the end               failed, chosen
+    4, 5  READING   read from the LAC on with fencing reads; write the entries  entry_*, acked,
+                    found back to their whole write set; find the end           failed, chosen
     6     CLOSING   CAS to CLOSED with last entry, length, new fragments        written, conflict
           DONE / FAILED
 
-Promises: it never guesses. An entry exists when one replica gives it, does not when Qw − Qa + 1 of
-its write set deny it; with neither, recovery fails and the ledger stays IN_RECOVERY (P27, P30).
-It reads from the ensembles as they stood at its start, also while its own write-backs replace
-bookies; those changes are published by the closing CAS alone (P31): a recoverer that runs beside
-this one would else read from bookies that never had the entries. Any number of recoverers end
-with the same close (P33): the CAS decides, the losers adopt what they find.
+Promises: it never guesses. An entry exists when one replica returns it; it does not exist when
+Qw − Qa + 1 bookies of its write set deny it; otherwise recovery fails and the ledger stays
+IN_RECOVERY (P27, P30).
+It reads from the ensembles of its start, even while its own write-back replaces bookies; only the
+closing CAS publishes these changes (P31): otherwise a concurrent recovery would read from bookies
+that never had the entries. Any number of recoveries end with the same close (P33): the CAS decides,
+and the losers adopt the winner's record.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ from octavo.protocol.codes import OctavoError, Unauthorized
 
 READ_AHEAD_MIN = 2
 READ_AHEAD_MAX = 128
-"""Entries read at once above the last one decided. It doubles: most tails are short. Of a writer
-that waited for each answer there is one, and then none: a broker's survivor recovers thousands."""
+"""Entries read at once above the last decided entry. Starts low and doubles, because most tails are
+short: a writer that waits for each answer leaves one entry at most. A surviving broker recovers
+thousands of such ledgers."""
 READ_AHEAD_BYTES_MAX = 16 * 1024 * 1024
 
 
@@ -75,12 +77,12 @@ NEXT_STATES: Mapping[State, frozenset[State]] = {
     State.DONE: frozenset(),
     State.FAILED: frozenset(),
 }
-"""A compare-and-set that lost starts over: from MARKING and CLOSING."""
+"""After a lost compare-and-set the recovery starts again: from MARKING or CLOSING."""
 
 
 @dataclass(slots=True)
 class Found:
-    """One entry as a replica gave it: its whole bytes and its cumulative length."""
+    """An entry as a replica returned it: its whole bytes and its cumulative length."""
 
     data: bytes
     length: int
@@ -88,7 +90,7 @@ class Found:
 
 @dataclass(slots=True)
 class _Poll:
-    """What the write set said of one entry."""
+    """The answers of the write set about an entry."""
 
     asked: tuple[str, ...]
     found: Found | None = None
@@ -97,7 +99,7 @@ class _Poll:
 
 
 class RecoveryState:
-    """One recovery of one ledger."""
+    """A recovery of a ledger."""
 
     def __init__(self, ledger_id: int) -> None:
         self.ledger_id = ledger_id
@@ -111,7 +113,7 @@ class RecoveryState:
         self._squatted: dict[int, OctavoError] = {}
         self._polls: dict[int, _Poll] = {}
         self.entries: dict[int, Found] = {}
-        """What is being written back: needed until it is confirmed."""
+        """Entries being written back; dropped when confirmed."""
         self._next_read = 0
         self._decided = -1
         self._read_ahead = READ_AHEAD_MIN
@@ -121,17 +123,17 @@ class RecoveryState:
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """The record as this recovery started from."""
+        """The record that this recovery started from."""
         return self._metadata
 
     def is_held_by(self, bookie_id: str, entry_id: int) -> bool:
-        """Whether the write-back of `entry_id` goes to that bookie."""
+        """Whether that bookie gets the write-back of `entry_id`."""
         if self._writing is None or bookie_id not in self._writing.ensemble:
             return False
         return self._quorum.holds(self._writing.ensemble.index(bookie_id), entry_id)
 
     def is_owing(self, bookie_id: str, last: int) -> bool:
-        """Whether that bookie was written back to, up to `last`, and has not acked it all."""
+        """Whether that bookie has not acked all of the write-back up to `last`."""
         if self._writing is None or bookie_id not in self._writing.ensemble:
             return False
         position = self._writing.ensemble.index(bookie_id)
@@ -141,7 +143,7 @@ class RecoveryState:
     # ------------------------------------------------------------------ steps 1 and 2
 
     def metadata_read(self, metadata: LedgerMetadata, version: int) -> list[RecoveryAction]:
-        """Step 1. Also starts over when the record changed under a recovery."""
+        """Take step 1. Also starts again when the record changed during a recovery."""
         assert metadata.ledger_id == self.ledger_id
         self._reset()
         self._metadata, self._version = metadata, version
@@ -155,7 +157,7 @@ class RecoveryState:
         return [WriteMetadata(replace(metadata, state=LedgerState.IN_RECOVERY), version)]
 
     def written(self, version: int) -> list[RecoveryAction]:
-        """The compare-and-set that was asked for took place."""
+        """Continue after the requested compare-and-set took place."""
         if self.state is State.MARKING:
             self._metadata = replace(self._metadata, state=LedgerState.IN_RECOVERY)
             self._version = version
@@ -165,13 +167,13 @@ class RecoveryState:
         return [Done(self._closed_record(), version, adopted=False)]
 
     def conflict(self, current: LedgerMetadata, version: int) -> list[RecoveryAction]:
-        """The compare-and-set lost; `current` is what stands there now."""
+        """Continue after a lost compare-and-set; `current` is the record now."""
         if (
             self.state is State.CLOSING
             and current.state is LedgerState.IN_RECOVERY
             and current.fragments[-1] == self._metadata.fragments[-1]
         ):
-            # Somebody re-replicated an older fragment: keep that, and what was found here.
+            # Re-replication changed an older fragment: keep that, and the entries found here.
             self._metadata, self._version = current, version
             return [WriteMetadata(self._closed_record(), version)]
         return self.metadata_read(current, version)
@@ -185,10 +187,10 @@ class RecoveryState:
         return [Fence(bookie) for bookie in ensemble]
 
     def fenced(self, bookie_id: str, last_add_confirmed: int) -> list[RecoveryAction]:
-        """The bookie is fenced, durably; −1 also when it never heard of the ledger.
+        """Note that the bookie is durably fenced; LAC −1 also if it never heard of the ledger.
 
-        Answers count by who gave them: one that was asked before the recovery started over says
-        nothing about the bookie that stands at its position now.
+        An answer counts for the bookie that sent it: after a restart another bookie may hold its
+        position, and a late answer says nothing about that bookie.
         """
         ensemble = self._metadata.fragments[-1].bookies
         if self.state is not State.FENCING or bookie_id not in ensemble:
@@ -196,16 +198,16 @@ class RecoveryState:
         self._fences[ensemble.index(bookie_id)] = last_add_confirmed
         if not self._quorum.covers(self._fences.keys()):
             return []
-        # A newest fragment whose bookies know nothing yet still proves where it starts (#2615).
+        # Even if its bookies know nothing yet, the newest fragment proves where it starts (#2615).
         start = max(*self._fences.values(), self._metadata.fragments[-1].first_entry - 1)
         return [FenceHolds(start), *self._start_reading(start)]
 
     def squatted(self, bookie_id: str, error: OctavoError) -> list[RecoveryAction]:
-        """The bookie has the ledger's id under the key of somebody else, durably.
+        """Note that the bookie durably has the ledger's id under the key of another ledger.
 
-        It has never stored an entry for us and never will, which is all that a fence is for; what
-        it would answer to reads is a denial. The caller vouches that ours is the ledger's key: the
-        record says so. It takes no write-back.
+        It can store no entry of this ledger, so it counts as fenced, and as denying
+        every read. The caller has checked that our key is the key of the record. The bookie takes
+        no write-back.
         """
         ensemble = self._metadata.fragments[-1].bookies
         if self.state not in (State.FENCING, State.READING) or bookie_id not in ensemble:
@@ -215,15 +217,15 @@ class RecoveryState:
             return self.fenced(bookie_id, -1)
         if not any(map(self._barred, range(self._start + 1, self._decided + 1))):
             return self._takes_nothing(bookie_id, error)
-        # What is being written back was never acked, and has no quorum to go to: begin again.
+        # The entries being written back were never acked, and cannot get a quorum: start again.
         known = self._squatted
         self._reset()
         self._squatted = known
         return self._fence()
 
     def fence_failed(self, bookie_id: str, error: OctavoError) -> list[RecoveryAction]:
-        """No answer, or an error: this bookie is not known to be fenced."""
-        down = isinstance(error, BookieUnavailable)  # one that answers may still store entries
+        """Note that the bookie is not known to be fenced: no answer, or an error."""
+        down = isinstance(error, BookieUnavailable)  # a bookie that answers may still store entries
         if down and self.state is State.READING:
             return self._takes_nothing(bookie_id, error)
         ensemble = self._metadata.fragments[-1].bookies
@@ -234,8 +236,8 @@ class RecoveryState:
         return self._not_counted(bookie_id, error)
 
     def _takes_nothing(self, bookie_id: str, error: OctavoError) -> list[RecoveryAction]:
-        """Too late to matter for the fence. What is being written back needs another bookie now;
-        when nothing is, this one is known to be down once something will be."""
+        """Note a bookie that takes no write-back, found after the fence held. Replace it now if
+        entries are being written back; else mark it down for the entries to come."""
         back = self._writing
         if back is None or bookie_id not in back.ensemble:
             return []
@@ -245,9 +247,9 @@ class RecoveryState:
         return []
 
     def fence_unknown(self, bookie_id: str, error: OctavoError) -> list[RecoveryAction]:
-        """The bookie is fenced, but has lost data: what it knows of the LAC says nothing (#2612).
+        """Note a fenced bookie that has lost data: its LAC proves nothing (#2612).
 
-        It is not one of those that must answer; it takes what is written back.
+        It does not count among the bookies that must answer, but it takes write-backs.
         """
         ensemble = self._metadata.fragments[-1].bookies
         if self.state is not State.FENCING or bookie_id not in ensemble:
@@ -301,7 +303,7 @@ class RecoveryState:
         return actions
 
     def entry_found(self, entry_id: int, data: bytes, length: int) -> list[RecoveryAction]:
-        """One replica gave the entry, whole and with a good digest: it exists."""
+        """Note that a replica returned the entry, whole and with a good digest: it exists."""
         poll = self._polls.get(entry_id)
         if self.state is not State.READING or poll is None or poll.found is not None:
             return []
@@ -309,7 +311,7 @@ class RecoveryState:
         return self._decide()
 
     def entry_absent(self, entry_id: int, bookie_id: str) -> list[RecoveryAction]:
-        """One replica, fenced and with its disk intact, denies the entry."""
+        """Note that a replica, fenced and with its disk intact, denies the entry."""
         poll = self._polls.get(entry_id)
         if self.state is not State.READING or poll is None or bookie_id not in poll.asked:
             return []
@@ -317,7 +319,7 @@ class RecoveryState:
         return self._decide()
 
     def entry_unknown(self, entry_id: int, bookie_id: str, reason: str) -> list[RecoveryAction]:
-        """No answer, a damaged copy, a disk error: never a denial (P29)."""
+        """Note no answer, a damaged copy or a disk error: never a denial (P29)."""
         poll = self._polls.get(entry_id)
         if self.state is not State.READING or poll is None or bookie_id not in poll.asked:
             return []
@@ -325,7 +327,7 @@ class RecoveryState:
         return self._decide()
 
     def _decide(self) -> list[RecoveryAction]:
-        """Take the polled entries in order as far as each is certain."""
+        """Decide the polled entries in order, as far as each is certain."""
         actions: list[RecoveryAction] = []
         first = self._decided + 1
         while self._end is None:
@@ -347,7 +349,8 @@ class RecoveryState:
         return actions + self._write_back(first) + self._read_on() + self._close_if_complete()
 
     def _barred(self, entry_id: int) -> bool:
-        """Whether so many of its write set are others' that it was never acked, nor can be kept."""
+        """Whether squatted bookies keep this entry from a quorum: it was never acked, and cannot
+        be kept."""
         squatted = sum(p in self._squatted for p in self._quorum.write_set(entry_id))
         return squatted >= self._quorum.denials and entry_id > self._start
 
@@ -355,7 +358,7 @@ class RecoveryState:
         del self._polls[entry_id]
         self._length = found.length
         if entry_id <= self._start:
-            return  # confirmed before: only its length was wanted
+            return  # confirmed before: read only for its length
         assert entry_id == self._decided + 1
         self._decided = entry_id
         self.entries[entry_id] = found
@@ -366,7 +369,7 @@ class RecoveryState:
         said = [f"{bookie} denies it" for bookie in sorted(poll.denied)]
         said += [f"{bookie}: {reason}" for bookie, reason in sorted(poll.unknown.items())]
         return RecoveryFailed(
-            f"ledger {self.ledger_id}: whether entry {entry_id} exists cannot be told: "
+            f"ledger {self.ledger_id}: cannot tell whether entry {entry_id} exists: "
             f"{self._quorum.denials} denials or one good copy needed ({'; '.join(said)})"
         )
 
@@ -379,23 +382,23 @@ class RecoveryState:
             WriteBack(p, self._writing.ensemble[p], first, self._decided)
             for p in self._writing.live
         ]
-        # Bookies that did not answer the fence are replaced now that there is need of them.
+        # Bookies that did not answer the fence are replaced only now that they are needed.
         return actions + self._translate(self._writing.spares_changed())
 
     def acked(self, bookie_id: str, first: int, last: int) -> list[RecoveryAction]:
-        """A bookie stored what was written back."""
+        """Note that a bookie stored entries of the write-back."""
         if self._writing is None:
             return []
         return self._written_back(self._writing.acked(bookie_id, first, last))
 
     def failed(self, bookie_id: str, reason: OctavoError) -> list[RecoveryAction]:
-        """A bookie could not be written back to."""
+        """Note that a bookie did not take the write-back."""
         if self._writing is None or self.state is not State.READING:
             return []
         return self._written_back(self._writing.failed(bookie_id, reason))
 
     def chosen(self, spares: Mapping[int, str]) -> list[RecoveryAction]:
-        """Answers `ChooseReplacements`."""
+        """Take the answer to `ChooseReplacements`."""
         if self._writing is None:
             return []
         return self._written_back(self._writing.chosen(spares))
@@ -409,7 +412,7 @@ class RecoveryState:
         return actions + self._read_on() + self._close_if_complete()
 
     def _translate(self, done: list[WriterAction]) -> list[RecoveryAction]:
-        """What the write-back's own machine wants, in terms of a recovery."""
+        """Translate the actions of the write-back's writer state into actions of a recovery."""
         assert self._writing is not None
         actions: list[RecoveryAction] = []
         for action in done:

@@ -344,7 +344,7 @@ async def test_what_nobody_has_is_told_and_the_record_stays(cluster: Cluster) ->
         await keeper.walk()
     assert await client.metadata(writer.ledger_id) == metadata
     assert any(
-        "no replica gave it" in k.status.unfinished.get(writer.ledger_id, "") for k in keepers
+        "no replica returned it" in k.status.unfinished.get(writer.ledger_id, "") for k in keepers
     )
 
 

@@ -99,7 +99,7 @@ async def test_a_lac_that_is_not_signed_is_not_believed(
 
 async def test_what_is_octavos_own_is_not_asked(client: LedgerClient) -> None:
     """It would hang up, and all that is under way there would fail."""
-    with pytest.raises(BadRequest, match="none of Octavo's, and LIST_ENTRIES is"):
+    with pytest.raises(BadRequest, match="is an Apache bookie, and LIST_ENTRIES is"):
         await client.request("a1", Op.LIST_ENTRIES, {"ledger": 1})
 
 

@@ -190,7 +190,7 @@ async def test_every_replica_damaged_is_an_error_not_silence(
         flips_bits(node)
     reader = reader_of(place.service, endingOffsets='{"flights": {"0": 20}}')
     (split,) = await asyncio.to_thread(reader.partitions)
-    with pytest.raises(Exception, match="no replica gave it"):
+    with pytest.raises(Exception, match="no replica returned it"):
         await asyncio.to_thread(list, reader.read(split))
 
 

@@ -112,7 +112,7 @@ MUTANTS = (
             ),
             Edit(
                 "octavo.ledger.recover.recovery_state:RecoveryState._take",
-                "return  # confirmed before: only its length was wanted",
+                "return  # confirmed before: read only for its length",
                 "self._end = self._start\n        self._polls.clear()\n        return",
             ),
         ),
