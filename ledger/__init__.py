@@ -10,6 +10,6 @@ lost), `options`, `encryption` and `errors`. Rooms: `rereplication`, `write`, `r
 Promises: an acknowledged entry is on an ack quorum and stays readable; a closed ledger ends at the
 same entry for every reader; after a fence the old writer gets no acknowledgement. If the writer
 crashes, the ledger stays open until a client recovers it. Relies on `metadata` for the records, and
-on bookies to keep a fence. Other packages use `LedgerClient`, `LedgerWriter`, `LedgerReader`,
+on bookies to keep a fence. Others use `LedgerClient`, `LedgerWriter`, `LedgerReader`,
 `LedgerOptions` and the errors.
 """

@@ -53,7 +53,7 @@ class NotEnoughBookies(LedgerError):
 
 
 class TooFewBookies(NotEnoughBookies):
-    """The cluster has too few bookies, even with those that are down: waiting will not help."""
+    """The cluster has too few bookies, even if all were up: waiting will not help."""
 
     name = "too-few-bookies"
     retryable = False

@@ -1,9 +1,9 @@
-"""Ledgers as objects in an object store, and read from there.
+"""Ledgers as objects in an object store, and how they are read from there.
 
-`format` has a ledger as a Parquet object: written, read back and checked. `offloaded` reads it as a
-closed ledger is read, `object_store` finds the place.
+`format` writes, reads and checks a ledger as a Parquet object. `offloaded` reads it with the
+interface of a closed ledger, `object_store` opens files by URL.
 
-Promises: the same entries come out, checked by the same digests; damage is an error that names the
-object and the entry, never an absence. On a crash half an object may be left, which no record
-names. Relies on pyarrow. Others use `open_offloaded`, `OffloadedReader` and `ObjectWriter`.
+Promises: the same entries are returned, checked by the same digests; damage is an error that names
+the object and the entry, never an absence. A crash may leave half an object, which no record names.
+Relies on pyarrow. Others use `open_offloaded`, `OffloadedReader` and `ObjectWriter`.
 """

@@ -1,12 +1,12 @@
-"""An offloaded ledger as a Parquet object: what is written, and how it is read back and checked.
+"""An offloaded ledger as a Parquet object: how it is written, read back and checked.
 
-One row an entry, row groups of a few MiB: docs/formats/offload.md. The payload stands as it was
-stored and beside it the rest of the entry's header and its digest, so the same entries come out,
-checked by the digest that their writer computed. The footer says which row group holds an entry, an
-offset or a time, where it lies and its checksum. All blocks; `ledger/offload/offloaded.py` drives
-it.
+One row per entry, row groups of a few MiB: docs/formats/offload.md. A row has the payload as it was
+stored, the rest of the entry's header, and its digest; so the same entries are read back, checked
+by the digest that their writer computed. The footer says which row group holds an entry, an offset
+or a time, with its position and checksum. All methods block; `ledger/offload/offloaded.py` calls
+them in a thread.
 
-Relies on pyarrow, which only those need who offload or read what was offloaded.
+Relies on pyarrow, which only processes that offload or read offloaded ledgers need.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from octavo.protocol.entry import HEADER, Entry
 
 FORMAT = 1
 GROUP_BYTES = 2 * 2**20
-"""Payload in a row group: what a reader takes at a time."""
+"""Payload bytes in a row group, which a reader takes at once."""
 GROUP_ENTRIES_MAX = 20_000
 ABOUT_KEY = b"octavo.offload"
 _NUMBERS = ("entry", "offset", "count", "first_ms", "max_ms", "lac", "length")
 
 
 class Group(NamedTuple):
-    """A row group: its bytes `start` to `end` (not in it), their CRC32C, and what it begins with.
+    """A row group: its bytes `start` to `end` (excluded), their CRC32C, and its first entry.
 
     `first_offset` is relative to the ledger.
     """
@@ -50,7 +50,7 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What an object says of itself; its row groups stand beside it."""
+    """The description in an object's footer, next to the list of row groups."""
 
     ledger_id: int
     uuid: str
@@ -62,7 +62,7 @@ class About:
 
 
 class Written(NamedTuple):
-    """A whole object: its size, the CRC32C of its footer, its entries and their checksum."""
+    """A complete object: its size, the CRC32C of its footer, its entries and their checksum."""
 
     bytes: int
     footer_crc: int
@@ -71,14 +71,14 @@ class Written(NamedTuple):
 
 
 class Checksum:
-    """Of all entries in their order: CRC32C over header and payload of each, as one stream."""
+    """CRC32C over header and payload of all entries in order, as one stream."""
 
     def __init__(self) -> None:
         self.crc = 0
         self.entries = 0
 
     def add(self, entry: Entry) -> None:
-        """The next entry."""
+        """Add the next entry."""
         self.crc = crc32c(entry.payload, crc32c(_header(entry), self.crc))
         self.entries += 1
 
@@ -95,22 +95,22 @@ def _schema() -> Any:
 
 
 class _Sink(io.RawIOBase):
-    """Counts and checks what passes through to `file`."""
+    """Passes bytes through to `file`, and counts and checksums them."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
         self.size = 0
         self.crc = 0
-        """Since `begin`."""
+        """The checksum since `begin`."""
         self.start = 0
         self._discards = False
 
     def begin(self) -> None:
-        """A new part."""
+        """Start a new part, with its own checksum."""
         self.start, self.crc = self.size, 0
 
     def discard(self) -> None:
-        """Let nothing through any more: the file may be closed."""
+        """Drop all further bytes: the file may be closed."""
         self._discards = True
 
     def writable(self) -> bool:
@@ -129,10 +129,10 @@ class _Sink(io.RawIOBase):
 
 
 class ObjectWriter:
-    """Writes the entries of one ledger, from its first to its last, into an open file.
+    """Writes the entries of a ledger, from the first to the last, into an open file.
 
-    A context manager: what ends before `close` leaves no footer, and nothing that would write one
-    when it is collected, into a file that is closed by then.
+    A context manager: leaving the block before `close` writes no footer, and makes sure that
+    pyarrow does not write one later, at garbage collection, into a file that is closed by then.
     """
 
     def __init__(self, file: Any, about: About) -> None:
@@ -155,20 +155,20 @@ class ObjectWriter:
         )
 
     def __enter__(self) -> ObjectWriter:
-        """Ready as it is."""
+        """Return the writer itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Write nothing any more, also when it was not closed."""
+        """Write nothing more, whether it was closed or not."""
         self._sink.discard()
         try:
             self._file.close()
-        except Exception:  # what went wrong with it is told already
-            self._file.is_open = False  # or it would be tried once more when it is collected
+        except Exception:  # the block's own error was already raised
+            self._file.is_open = False  # otherwise garbage collection would try to close it again
 
     def add(self, entries: Iterable[Entry], headers: Sequence[BatchHeader] | None = None) -> None:
-        """The next entries. Nothing may be left out. `headers`: of encrypted ones, as the batches
-        in them have them."""
+        """Add the next entries; none may be left out. `headers`: the batch headers of encrypted
+        entries, which cannot be read from their payloads."""
         entries = list(entries)
         if headers is None:
             headers = [read_header(entry.payload) for entry in entries]
@@ -182,14 +182,14 @@ class ObjectWriter:
                 self._write_group()
 
     def close(self) -> Written:
-        """Write what is left, and the footer: without it nobody takes the object for whole."""
+        """Write the rest and the footer: an object without a footer is not complete."""
         assert self.checksum.entries == self._about.entries, "the whole ledger"
         self._write_group()
         about = {**asdict(self._about), "groups": self._groups}
         self._file.add_key_value_metadata({ABOUT_KEY.decode(): json.dumps(about)})
         self._sink.begin()
         self._file.close()
-        # Nothing but the footer was left to write: the last row group went out when it was whole.
+        # Only the footer was left to write: each row group was written when it was complete.
         return Written(self._sink.size, self._sink.crc, self.checksum.entries, self.checksum.crc)
 
     def _write_group(self) -> None:
@@ -233,9 +233,9 @@ class ObjectWriter:
 class ObjectFile:
     """An open object. Every method blocks; `what` names the object in errors.
 
-    pyarrow trusts what it decodes and may take the process down with it, so it is given only bytes
-    whose checksum holds: the footer by the partition's record, row groups by the footer.
-    Raises `OffloadDamaged`, and what the file system raises.
+    pyarrow trusts the bytes that it decodes and may crash the process on damage. So it gets
+    only bytes whose checksum holds: the footer by the partition's record, row groups by the footer.
+    Raises `OffloadDamaged`, and errors of the file system.
     """
 
     def __init__(self, file: Any, what: str, size: int, footer_crc: int) -> None:
@@ -243,7 +243,7 @@ class ObjectFile:
 
         self._what = what
         self._raw = file
-        # A caller that was cancelled has left its thread behind, which still reads.
+        # The thread of a cancelled caller may still be reading.
         self._turn = threading.Lock()
         with _reading(what):
             footer = self._footer(size, footer_crc)
@@ -252,7 +252,7 @@ class ObjectFile:
         self.first_entries = [group.first_entry for group in self.groups]
         rows = self._metadata.num_rows
         if rows != self.about.entries:
-            raise OffloadDamaged(f"{what} has {rows} entries, it says {self.about.entries}")
+            raise OffloadDamaged(f"{what} has {rows} entries, its footer says {self.about.entries}")
 
     def _footer(self, size: int, footer_crc: int) -> bytes:
         self._raw.seek(0, 2)
@@ -261,7 +261,7 @@ class ObjectFile:
         length = int.from_bytes(self._bytes(max(0, size - 8), size)[:4], "little") + 8
         footer = self._bytes(max(0, size - length), size)
         if crc32c(footer) != footer_crc:
-            raise OffloadDamaged(f"{self._what}: the checksum of its footer does not hold")
+            raise OffloadDamaged(f"{self._what}: the checksum of its footer does not match")
         return footer
 
     def _bytes(self, start: int, end: int) -> bytes:
@@ -280,7 +280,7 @@ class ObjectFile:
             raise OffloadDamaged(f"{self._what} does not say which ledger it holds") from error
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._turn, contextlib.suppress(OSError):
             self._raw.close()
 
@@ -315,7 +315,7 @@ class ObjectFile:
             data = self._bytes(place.start, place.end)
         if crc32c(data) != place.crc:
             raise OffloadDamaged(
-                f"{self._what}: the checksum of bytes {place.start} to {place.end} does not hold "
+                f"{self._what}: the checksum of bytes {place.start} to {place.end} does not match "
                 f"(ledger {self.about.ledger_id} from entry {place.first_entry} on)"
             )
         with _reading(self._what):
@@ -330,7 +330,7 @@ class ObjectFile:
 
 
 class _Window(io.RawIOBase):
-    """A part of a file, at its own offsets."""
+    """A part of a file in memory, addressed by its offsets in the file."""
 
     def __init__(self, data: bytes, start: int) -> None:
         self._data = data
@@ -360,7 +360,7 @@ class _Window(io.RawIOBase):
 
 
 class _reading:  # noqa: N801
-    """Translates what pyarrow says of bytes that are not what it wrote."""
+    """Translates pyarrow's errors about damaged bytes into `OffloadDamaged`."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -369,6 +369,6 @@ class _reading:  # noqa: N801
         return None
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        # What a file system says goes on as it is: an OSError.
+        # An OSError of the file system passes unchanged.
         if isinstance(error, ValueError):
             raise OffloadDamaged(f"{self._what} is damaged: {error}") from error

@@ -1,8 +1,8 @@
-"""Where objects lie: a URL or an absolute path, opened by pyarrow's file systems. Blocking.
+"""Open objects by URL or absolute path with pyarrow's file systems. Blocking.
 
-`file:///…` or a path is the local file system (or one mounted there), `s3://`, `gs://`, `abfs://`
-and `hdfs://` are what pyarrow was built with; their credentials come from the environment, as
-theirs do. Every error names the object.
+`file:///…` or a path is the local file system (or a mounted one); `s3://`, `gs://`, `abfs://` and
+`hdfs://` work if pyarrow was built with them, with the usual credentials of the environment. Every
+error names the object.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from octavo.ledger.errors import OffloadUnavailable
 
 
 def file_system(url: str) -> tuple[Any, str]:
-    """The file system and the path in it. Raises `OffloadUnavailable`."""
+    """Find the file system and the path in it. Raises `OffloadUnavailable`."""
     try:
         from pyarrow import fs
     except ImportError as error:
         raise OffloadUnavailable(
-            f"{url}: offloaded ledgers need pyarrow, which is not here: "
+            f"{url}: offloaded ledgers need pyarrow, which is not installed: "
             "pip install 'octavo[offload]'"
         ) from error
     try:
@@ -32,13 +32,13 @@ def file_system(url: str) -> tuple[Any, str]:
 
 
 def joined(folder: str, *names: str) -> str:
-    """The URL of something below a folder. A query (`?region=…`) stays at the end."""
+    """The URL of an object below a folder. A query (`?region=…`) stays at the end."""
     base, mark, query = folder.partition("?")
     return "/".join((base.rstrip("/"), *names)) + mark + query
 
 
 def open_object(url: str) -> Any:
-    """An object, open for reading at random. Raises `OffloadUnavailable`."""
+    """Open an object for random reads. Raises `OffloadUnavailable`."""
     files, path = file_system(url)
     try:
         return files.open_input_file(path)

@@ -1,8 +1,8 @@
-"""Reading a ledger from its offloaded object, in the way that `LedgerReader` reads a closed one.
+"""Read a ledger from its offloaded object, with the interface of a closed `LedgerReader`.
 
-The same entries come out, checked by the same digests; damage is an error that names the object
-and the entry, never an absence. Files are read in the loop's executor, one row group at a time;
-the newest is kept, for readers go on where they were.
+The same entries are returned, checked by the same digests; damage is an error that names the object
+and the entry, never an absence. Files are read in the loop's executor, one row group at a time; the
+last row group is kept, because readers usually continue in it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ T = TypeVar("T")
 
 
 class OffloadedReader(EntrySource):
-    """Made by `open_offloaded`."""
+    """A reader of an offloaded ledger. Made by `open_offloaded`."""
 
     is_closed = True
 
     def __init__(
         self, ledger_id: int, url: str, file: ObjectFile, opening: Opening | None = None
     ) -> None:
-        """`opening`: of an encrypted ledger; without it its entries come as they are stored."""
+        """`opening` decrypts an encrypted ledger; without it entries are returned as stored."""
         self._ledger_id = ledger_id
         self._url = url
         self._file = file
@@ -45,20 +45,20 @@ class OffloadedReader(EntrySource):
 
     @property
     def ledger_id(self) -> int:
-        """Its id."""
+        """The id of the ledger."""
         return self._ledger_id
 
     @property
     def last_add_confirmed(self) -> int:
-        """The last entry."""
+        """The last entry of the ledger."""
         return self._file.about.entries - 1
 
     async def refresh(self) -> int:
-        """It never changes."""
+        """Return the last entry: an offloaded ledger never changes."""
         return self.last_add_confirmed
 
     async def wait_for(self, after: int, timeout_s: float) -> int:  # noqa: ARG002
-        """It never grows."""
+        """Return the last entry at once: an offloaded ledger never grows."""
         return self.last_add_confirmed
 
     async def check_key(self) -> None:
@@ -67,7 +67,7 @@ class OffloadedReader(EntrySource):
             await self._opening.check()
 
     async def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         async with self._turn:
             self._kept = (-1, [])
             await asyncio.get_running_loop().run_in_executor(None, self._file.close)
@@ -75,11 +75,11 @@ class OffloadedReader(EntrySource):
     # ------------------------------------------------------------------ entries
 
     async def read(self, first: int, last: int) -> list[Entry]:
-        """The entries `first` … `last`. Raises `OffloadDamaged`, `OffloadUnavailable`."""
+        """Return the entries `first` … `last`. Raises `OffloadDamaged`, `OffloadUnavailable`."""
         return [entry async for entry in self.entries(first, last)]
 
     async def batches(self, first: int, last: int) -> AsyncGenerator[list[Entry]]:
-        """The same, as they lie together, the next under way while one is used."""
+        """Yield the entries `first` … `last` by row group, while the next group is being read."""
         self._check_range(first, last)
         if last < first:
             return
@@ -100,7 +100,7 @@ class OffloadedReader(EntrySource):
 
     def _begin(self, group: int) -> asyncio.Task[list[Entry]]:
         task = asyncio.ensure_future(self._group(group))
-        # Of a reader that stops early nobody asks what came of it.
+        # If the reader stops early, no task awaits this: mark its error as retrieved.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
@@ -119,7 +119,7 @@ class OffloadedReader(EntrySource):
     # ------------------------------------------------------------------ searches
 
     async def entry_holding(self, offset: int) -> int:
-        """The entry that holds an offset, which is relative to the ledger."""
+        """Find the entry that holds an offset, which is relative to the ledger."""
         entries = await self._group(self._file.group_of_offset(offset))
         at = bisect_right(entries, offset, key=lambda entry: read_header(entry.payload).base_offset)
         return entries[at - 1].entry_id
@@ -132,7 +132,7 @@ class OffloadedReader(EntrySource):
         disorder_ms: int,  # noqa: ARG002
         appended: Appended | None = None,
     ) -> Entry | None:
-        """See `EntrySource`. The footer has the newest timestamp of each row group: one is read."""
+        """See `EntrySource`. The footer has each row group's newest timestamp: read only one."""
         if start > last:
             return None
         for number in range(self._file.group_of_entry(start), len(self._file.groups)):
@@ -150,9 +150,10 @@ async def open_offloaded(
     offload: OffloadRecord,
     keys: DataKeys | None = None,
 ) -> OffloadedReader:
-    """The copy that a partition's record names, which must be whole. `keys`: see `LedgerClient`.
+    """Open the copy that a partition's record names. `keys`: see `LedgerClient`.
 
-    Raises `OffloadUnavailable`; `OffloadDamaged` also when it is another ledger's or another copy.
+    Raises `OffloadUnavailable`, and `OffloadDamaged` if the object is incomplete, or belongs to
+    another ledger or another copy.
     """
 
     def opened() -> OffloadedReader:

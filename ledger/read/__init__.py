@@ -8,5 +8,5 @@ the first record from a time on; `continuity` checks that no message is missing 
 
 Promises: a returned entry was checked, is confirmed, and is the same for every reader. An entry
 that no replica can return is an error, never the end of the ledger. Relies on `bookies`. A crash
-loses nothing. Other packages use `LedgerReader`, `Continuity`, `opening` and `offset_as_new_as`.
+loses nothing. Others use `LedgerReader`, `Continuity`, `opening` and `offset_as_new_as`.
 """

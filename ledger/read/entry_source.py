@@ -93,7 +93,7 @@ class EntrySource(ABC):
 
     def _check_range(self, first: int, last: int) -> None:
         if first < 0 or last < first - 1:
-            raise LedgerError(f"entries {first} to {last}: needs 0 <= first <= last + 1")
+            raise LedgerError(f"entries {first} to {last}: no range; needs 0 <= first <= last + 1")
         if last > self.last_add_confirmed:
             raise BeyondLastConfirmed(self.ledger_id, last, self.last_add_confirmed)
 

@@ -129,7 +129,7 @@ class LedgerReader(EntrySource):
         missing from the ledger after a recovery. Raises `ReadFailed` when existence is unknown.
         """
         if first < 0 or last < first - 1:
-            raise LedgerError(f"entries {first} to {last}: needs 0 <= first <= last + 1")
+            raise LedgerError(f"entries {first} to {last}: no range; needs 0 <= first <= last + 1")
         if self.is_closed:
             last = min(last, self._lac)
         entries: list[Entry] = []

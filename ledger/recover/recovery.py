@@ -155,7 +155,7 @@ class Recovery:
     # ------------------------------------------------------------------ actions
 
     def _perform(self, actions: list[RecoveryAction]) -> None:
-        # A late answer after `_stop` must not start to listen to a bookie: no code would unlisten.
+        # After `_stop` a late answer must not `listen` to a bookie: it would never `unlisten`.
         todo = [] if self._ended else list(reversed(actions))
         while todo:
             action = todo.pop()

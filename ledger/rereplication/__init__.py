@@ -1,10 +1,11 @@
 """Re-replication: each bookie fetches the copies that it lacks.
 
-`keeper` walks over the ledgers' records for one bookie; `copies` says, purely, which entries it is
-to hold and which of a lost bookie's are its to take; `copying` copies one stretch, byte for byte;
-`forgetting` takes a bookie that is gone out of the cluster.
+`keeper` walks over the ledgers' records for one bookie; `copies` computes (pure) which entries it
+must hold and which positions of lost bookies it takes over; `copying` copies a range of entries,
+byte for byte; `comparing` compares doubtful copies; `forgetting` removes a bookie that is gone for
+good from the cluster.
 
-Promises: a record names a new holder only after that has the entries, durably. There is no list of
-work and no lock: after a crash the next walk finds what is missing. Relies on the ledger client.
-Others use `CopyKeeper`, `KeeperOptions`, `KeeperStatus` and `forget_bookie`.
+Promises: a record names a new holder only after that bookie durably has the entries. There is
+neither a work list nor a lock: after a crash the next walk finds what is missing. Relies on the
+ledger client. Others use `CopyKeeper`, `KeeperOptions`, `KeeperStatus` and `forget_bookie`.
 """

@@ -1,19 +1,20 @@
-"""Compares copies that somebody doubts: one that was forged, checksum and all, is replaced.
+"""Compare doubtful copies, and replace a copy that was forged with a right checksum.
 
-Whoever may write an entry can compute its checksum, so no scrubber finds a forged one. A reader
-does, by offsets that do not follow one another (read/continuity.py), and tells those who hold the
-entries (read/doubts.py). That is a hint and no more. Each bookie compares its copy with those of
-all the write set, and changes nobody's but its own:
+Any process that may write an entry can compute its checksum, so a scrubber finds no forged copy. A
+reader finds it, by offsets that do not follow one another (read/continuity.py), and tells the
+bookies that hold the entries (read/doubts.py). That is only a hint. Each bookie compares its copy
+with the copies of the whole write set, and changes only its own:
 
-    most of the write set hold one entry, and here is another one: theirs is added over it;
-    no entry has most of them, or theirs does not follow and ours does: nothing is touched, and it
-    is told, for no machine can say who is right;
-    too few answered to tell: again later.
+    a majority holds the same entry and ours differs: add theirs over ours;
+    no majority, or theirs does not follow and ours does: change nothing, and log that copies
+    disagree, for an operator to decide;
+    too few answered to tell: try again later.
 
-Same are entries of one length and payload; the LAC may differ, and the digest with it. Only what no
-writer can change any more is compared (`copies.stretches`). What was here stays until the other
-copy is durable, and counts as replaced once it was read back. One entry is held at a time. What is
-doubted is kept in memory: after a restart the next reader finds it again.
+Copies are the same if length and payload are equal; the LAC may differ, and the digest with it.
+Only entries that no writer can change any more are compared (`copies.stretches`). Our old copy
+stays until the new one is durable, and the replacement counts once it was read back. Only a single
+entry is in memory at a time. Doubts are kept in memory only: after a restart the next reader finds
+them again.
 """
 
 from __future__ import annotations
@@ -51,67 +52,67 @@ log = structlog.get_logger()
 
 DOUBTED_MAX = 1_000
 _PAUSE_S = 0.5
-"""Between two ledgers: who tells of doubts without end costs so little."""
+"""The pause between two ledgers bounds the work that endless doubts can cause."""
 _NO_COPY = (BookieIOError, DigestMismatch, NoSuchEntry, NoSuchLedger, UnknownState)
-"""There is no good copy, for certain. Anything else may have been a bookie that was busy."""
+"""Errors that prove there is no good copy. After other errors a busy bookie may still have it."""
 
 
 class OwnCopies(Protocol):
-    """The bookie whose copies are compared, from within."""
+    """The bookie whose copies are compared; the calls are local."""
 
     @property
     def bookie_id(self) -> str:
-        """Its name in ensembles."""
+        """The id by which ensembles name it."""
 
     async def replace(self, key: bytes, entry: bytes) -> None:
-        """Add an entry over what is here under its id; durable on return."""
+        """Add an entry over the local copy with its id; durable on return."""
 
 
 @dataclass(slots=True)
 class ComparingStatus:
-    """For people and metrics."""
+    """Counts for metrics, and disagreements for operators."""
 
     compared_entries: int = 0
     replaced: int = 0
-    """Copies of this bookie that the others' proved wrong."""
+    """How many copies of this bookie were replaced after the majority proved them wrong."""
     disagreeing: dict[tuple[int, int], str] = field(default_factory=dict)
-    """(Ledger, entry) of which no copy is known to be the right one, and who has what."""
+    """(Ledger, entry) without a majority for any copy, with the bookies that hold each version."""
 
 
 class _Content(NamedTuple):
-    """What makes an entry."""
+    """The parts of an entry that every right copy shares."""
 
     length: int
     payload: bytes
 
 
 class _Vote(NamedTuple):
-    """All copies of one entry."""
+    """The copies of an entry at its whole write set."""
 
     entry_id: int
     ours: _Content | None
-    """None: no good copy is here, or it could not be had just now."""
+    """None: there is no good copy here, or it cannot be read now."""
     agreed: _Content | None
-    """What most of the write set hold."""
+    """The content that a majority of the write set holds."""
     data: bytes
-    """A copy of that, whole."""
+    """The bytes of a copy with the agreed content."""
     unsure: bool
-    """Who did not answer may matter."""
+    """Whether the bookies that did not answer could change the result."""
     said: str
 
     @property
     def is_one(self) -> bool:
-        """Whether ours is the right one."""
+        """Whether our copy has the agreed content."""
         return self.ours is not None and self.ours == self.agreed
 
 
 class CopyComparer:
-    """One per bookie. Costs nothing until somebody doubts."""
+    """Compares a bookie's copies. Idle until a reader reports a doubt."""
 
     def __init__(
         self, client: LedgerClient, own: OwnCopies, *, retry_s: float, bytes_per_s: float
     ) -> None:
-        """`retry_s`: to the next look at what could not be decided."""
+        """`retry_s`: the pause before undecided entries are compared again."""
         self._client = client
         self._own = own
         self._me = own.bookie_id
@@ -123,7 +124,7 @@ class CopyComparer:
         self.status = ComparingStatus()
 
     def doubt(self, ledger_id: int, first: int, last: int) -> None:
-        """Compare these entries soon. Of very many doubts at a time the oldest are let go."""
+        """Compare these entries soon. Above `DOUBTED_MAX` doubts the oldest are dropped."""
         self._doubted[ledger_id, (first, last)] = None
         if len(self._doubted) > DOUBTED_MAX:
             del self._doubted[next(iter(self._doubted))]
@@ -143,7 +144,7 @@ class CopyComparer:
             self._task = None
 
     async def compare(self) -> None:
-        """All that is doubted, once. What could not be decided is doubted on."""
+        """Compare every doubtful entry once. Undecided entries stay in doubt."""
         for doubted in tuple(self._doubted):
             ledger_id, span = doubted
             left: Range | None = span
@@ -164,7 +165,7 @@ class CopyComparer:
             await asyncio.sleep(_PAUSE_S)
 
     async def _ledger(self, metadata: LedgerMetadata, first: int, last: int) -> Range | None:
-        """What of it could not be decided."""
+        """Compare entries of a ledger; return the range that could not be decided."""
         if self._me not in names(metadata):
             return None
         quorum, settled = quorum_of(metadata), -1
@@ -187,7 +188,7 @@ class CopyComparer:
     # ------------------------------------------------------------------ one entry
 
     async def _entry(self, metadata: LedgerMetadata, entry_id: int, settled: int) -> bool:
-        """Compare it, and replace ours if that is wrong; whether that could be decided."""
+        """Compare an entry, and replace our copy if it is wrong; return whether it was decided."""
         vote = await self._vote(metadata, entry_id)
         self.status.compared_entries += 1
         if vote.unsure and not vote.is_one:
@@ -245,7 +246,7 @@ class CopyComparer:
         )
 
     async def _is_right(self, metadata: LedgerMetadata, vote: _Vote, settled: int) -> bool:
-        """Whether what most hold may stand here: not where ours alone keeps the order."""
+        """Whether the majority's copy may replace ours: not if only ours keeps the offset order."""
         if vote.agreed is None:
             return False
         if vote.ours is None:
@@ -257,7 +258,7 @@ class CopyComparer:
         return theirs or not _follows(entry_id, before, vote.ours, after)
 
     async def _replace(self, metadata: LedgerMetadata, vote: _Vote) -> bool:
-        """Add what most hold; whether it is read back as that."""
+        """Add the majority's copy; return whether it was read back."""
         await self._own.replace(master_key(metadata.password), vote.data)
         if not (await self._vote(metadata, vote.entry_id)).is_one:
             return False
@@ -282,9 +283,9 @@ def _said(held: Sequence[Sequence[str]], none: Sequence[str], silent: Sequence[s
 def _follows(
     entry_id: int, before: _Content | None, content: _Content, after: _Content | None
 ) -> bool:
-    """Whether it is a batch that begins where the one before ends, and ends where the next begins.
+    """Whether this batch begins where the batch before it ends, and ends where the next begins.
 
-    What is known of neither side is no objection.
+    An unknown neighbour is no objection.
     """
     span = _span(content)
     if span is None:
@@ -296,7 +297,7 @@ def _follows(
 
 
 def _span(content: _Content | None) -> Range | None:
-    """The offsets of a batch, relative to its ledger, the end excluded; None for no batch."""
+    """The offsets of a batch in its ledger, the end excluded; None if it is no batch."""
     if content is None:
         return None
     try:

@@ -1,10 +1,10 @@
-"""Which entries a bookie is to hold, and which of a lost bookie's fall to whom. Pure.
+"""Which entries a bookie must hold, and which bookie takes over a lost bookie's entries. Pure.
 
-A *stretch* is the part of a fragment whose holders nobody will change any more: all of a closed
-ledger, and every fragment of an open one but the last. A *hole* is a position of a stretch whose
-bookie is lost. Whoever computes the adopter of a hole from the same view of the cluster finds the
-same one, so nothing needs to be agreed on: two who differ copy the same bytes to two bookies, and
-the compare-and-set of the record lets one of them in.
+A *stretch* is the part of a fragment whose holders no writer will change any more: all of a closed
+ledger, and every fragment of an open ledger but the last. A *hole* is a position of a stretch whose
+bookie is lost. Every process with the same view of the cluster computes the same adopter of a hole,
+so no agreement is needed: with different views two bookies copy the same bytes, and the
+compare-and-set of the record accepts one of them.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Entries `first` … `last` of one fragment; `last` = `first` − 1 when it has none."""
+    """Entries `first` … `last` of a fragment; `last` = `first` − 1 if there are none."""
 
     fragment: Fragment
     last: int
 
     @property
     def first(self) -> int:
-        """Where the fragment begins."""
+        """The first entry of the fragment."""
         return self.fragment.first_entry
 
 
 def stretches(metadata: LedgerMetadata) -> list[Stretch]:
-    """What of the ledger can be copied, ascending."""
+    """Return the stretches of the ledger that can be copied, ascending."""
     ends = [fragment.first_entry - 1 for fragment in metadata.fragments[1:]]
     if metadata.state is LedgerState.CLOSED:
         ends = [min(end, metadata.last_entry) for end in (*ends, metadata.last_entry)]
@@ -45,7 +45,7 @@ def stretches(metadata: LedgerMetadata) -> list[Stretch]:
 
 
 def tail_of(metadata: LedgerMetadata) -> tuple[str, ...]:
-    """Who takes the adds of a ledger that is not closed; empty for a closed one."""
+    """The bookies that get the adds of an open ledger; empty for a closed ledger."""
     closed = metadata.state is LedgerState.CLOSED
     return () if closed else metadata.fragments[-1].bookies
 
@@ -56,7 +56,7 @@ def names(metadata: LedgerMetadata) -> set[str]:
 
 
 def missing(quorum: Quorum, position: int, first: int, last: int, held: list[Range]) -> list[Range]:
-    """The runs of `first` … `last` that `position` is to hold and that are not in `held`.
+    """Return the runs of `first` … `last` that `position` must hold and that `held` lacks.
 
     `held` is ascending and joined. The runs ascend.
     """
@@ -97,10 +97,10 @@ def adopters(
     lost: Collection[str],
     candidates: Mapping[str, BookieInfo],
 ) -> dict[int, str]:
-    """Who takes each position whose bookie is lost; none where no bookie can.
+    """Choose a bookie for each position whose bookie is lost; omit those without any.
 
-    The same for whoever sees the same `candidates`. `first` tells the ledger's fragments apart, so
-    that the copies of a lost bookie spread over all that are there.
+    The result is the same for everyone with the same `candidates`. `first` tells the ledger's
+    fragments apart, so that the copies of a lost bookie spread over all bookies.
     """
     holes = [position for position, bookie in enumerate(bookies) if bookie in lost]
     rng = random.Random(f"{metadata.ledger_id}/{first}")
@@ -110,7 +110,7 @@ def adopters(
 def moved(
     metadata: LedgerMetadata, fragment: Fragment, position: int, to: str
 ) -> LedgerMetadata | None:
-    """The record with `to` at this position; None when the fragment is not as it was."""
+    """The record with `to` at this position; None if the fragment has changed meanwhile."""
     if fragment not in metadata.fragments or to in fragment.bookies:
         return None
     bookies = list(fragment.bookies)

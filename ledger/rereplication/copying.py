@@ -1,8 +1,8 @@
-"""Copies entries of one ledger to one bookie from the others that hold them, byte for byte.
+"""Copy entries of a ledger from the bookies that hold them to another bookie, byte for byte.
 
-A copy is read, checked against its digest, written with the recovery flag, and counts once that
-bookie has acknowledged it, which is after its sync. A source that is slow, silent or damaged is
-passed over for the next. An entry that nobody has is never made up: the copying ends there.
+A copy is read, checked against its digest, and written with the recovery flag. It counts once the
+target bookie acknowledged it, which is after its sync. If a source is slow, silent or damaged, the
+next is asked. An entry without any good copy is never made up: the copying fails there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SINGLE_READS_MAX = 128
 
 
 class Copying:
-    """To one bookie, of one ledger."""
+    """Copies entries of a ledger to a bookie."""
 
     def __init__(self, client: LedgerClient, metadata: LedgerMetadata, to: str) -> None:
         self._client = client
@@ -48,7 +48,7 @@ class Copying:
         crc32c = metadata.digest_type is DigestType.CRC32C
         self._flags = int(Flag.RECOVERY_ADD | (Flag.CRC32C if crc32c else Flag.NONE))
         self.entries = 0
-        """Copied so far, durably."""
+        """How many entries were copied so far, durably."""
         self.bytes = 0
 
     @property
@@ -56,9 +56,9 @@ class Copying:
         return self._client.bookies.get(self._to, RequestClass.RECOVERY)
 
     async def copy(self, fragment: Fragment, run: Range, spread: float) -> None:
-        """Copy the entries of `run`, taking no less than `spread` seconds for each byte.
+        """Copy the entries of `run`, spending at least `spread` seconds per byte.
 
-        Raises `ReadFailed` when an entry cannot be had, and what the bookie answers.
+        Raises `ReadFailed` when an entry has no good copy, and error answers of the target.
         """
         first, last = run
         loop = asyncio.get_running_loop()
@@ -72,17 +72,17 @@ class Copying:
             self.bytes += size
             await asyncio.sleep(max(0.0, since + size * spread - loop.time()))
 
-    # ------------------------------------------------------------------ what is held already
+    # ------------------------------------------------------------------ copies that exist
 
     async def copy_at(self, bookie: str, entry_id: int) -> bytes:
-        """A bookie's copy of an entry, whose digest holds. Raises why there is none to be had."""
+        """Return a bookie's copy of an entry, with a good digest. Raises the bookie's error."""
         try:
             return (await self._read_from([bookie], entry_id, entry_id))[0]
         except AllFailed as failed:
             raise failed.answers[bookie] from failed
 
     async def sound(self, run: Range) -> list[Range]:
-        """The parts of `run` that the bookie itself serves, and whose digests hold."""
+        """Return the parts of `run` that the target bookie can serve with good digests."""
         first, last = run
         found: list[Range] = []
         while first <= last:
@@ -104,7 +104,7 @@ class Copying:
     # ------------------------------------------------------------------ reading
 
     async def _read(self, fragment: Fragment, first: int, last: int) -> list[bytes]:
-        """At least the entry `first`, and more after it if one request brings them."""
+        """Read at least the entry `first`, and more after it if a request returns them."""
         if self._quorum.everywhere:
             return await self._found(self._sources(fragment, first), first, last)
         last = min(last, first + _SINGLE_READS_MAX - 1)
@@ -122,7 +122,7 @@ class Copying:
 
     async def _found(self, sources: list[str], first: int, last: int) -> list[bytes]:
         if not sources:
-            raise ReadFailed(self._metadata.ledger_id, first, {"nobody": "Qw is 1"})
+            raise ReadFailed(self._metadata.ledger_id, first, {"no other bookie": "Qw is 1"})
         try:
             return await self._read_from(sources, first, last)
         except AllFailed as failed:
@@ -153,7 +153,7 @@ class Copying:
     def _take(
         self, bookie_id: str, first: int, found: list[bytes], answer: Answer[list[bytes]]
     ) -> None:
-        """The good front of what came."""
+        """Answer with the good entries before the first bad entry."""
         good = 0
         try:
             for entry_id, data in enumerate(found, first):
@@ -172,7 +172,7 @@ class Copying:
     # ------------------------------------------------------------------ writing
 
     async def _write(self, first: int, entries: list[bytes]) -> None:
-        """Add `entries`; return when all are durable. Raises what the bookie answers."""
+        """Add `entries`; return when all are durable. Raises error answers of the target."""
         connection = await self._target.connected()
         ledger_id = self._metadata.ledger_id
         answers = _Answers(self._to, first, len(entries), self._options.add_timeout_s)
@@ -190,7 +190,7 @@ class Copying:
 
 
 class _Answers:
-    """To the adds of one batch."""
+    """Collects the answers to the adds of a batch."""
 
     def __init__(self, bookie_id: str, first: int, count: int, timeout_s: float) -> None:
         self._bookie_id = bookie_id
@@ -202,13 +202,13 @@ class _Answers:
         self._error: OctavoError | None = None
 
     def to_send(self) -> list[int]:
-        """What is to be sent now."""
+        """Return the entries to send now, including refused entries."""
         self.owing |= self.refused
         self.refused = set()
         return sorted(self.owing)
 
     async def settled(self) -> None:
-        """Until each has an answer; after a pause when some are to be sent again."""
+        """Wait until each entry has an answer; pause if the bookie refused some as too busy."""
         while self.owing:
             self._changed.clear()
             try:
@@ -223,11 +223,11 @@ class _Answers:
             await asyncio.sleep(self._pauses.next_s())
 
     def added(self, bookie_id: str, first: int, last: int) -> None:  # noqa: ARG002
-        """Durable."""
+        """Note that these copies are durable."""
         self._answered(first, last)
 
     def add_refused(self, bookie_id: str, code: int, first: int, last: int) -> None:
-        """Not stored."""
+        """Note that these copies were not stored."""
         if code == Code.TOO_MANY_REQUESTS:
             self.refused.update(self.owing.intersection(range(first, last + 1)))
         else:

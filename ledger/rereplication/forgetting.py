@@ -1,8 +1,8 @@
-"""Takes a bookie that is gone for good out of the cluster: nobody waits for it any more.
+"""Remove a bookie that is gone for good from the cluster, so that no process waits for it.
 
-Only when nothing can miss it: it is not registered, and no ledger names it. Re-replication writes
-others into the records of the ledgers that it held; until the last is done it is still needed, for
-a ledger that names a forgotten bookie would wait for somebody who may come back as another.
+Allowed only when it is unregistered and no ledger names it. Re-replication puts other bookies
+into the records of the ledgers that it held; until that is complete the bookie is still needed: a
+ledger that names a forgotten bookie would trust a different bookie that comes up under its id.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _NAMED_MAX = 5
 
 
 class BookieUnknown(LedgerError):
-    """The cluster has no bookie of that id."""
+    """The cluster has no bookie with this id."""
 
     name = "bookie-unknown"
 
 
 class BookieStillNeeded(LedgerError):
-    """It is up, or ledgers name it."""
+    """The bookie is up, or ledgers still name it."""
 
     name = "bookie-still-needed"
 
@@ -43,13 +43,13 @@ async def forget_bookie(registry: BookieRegistry, ledgers: LedgerStore, bookie_i
         shown = ", ".join(map(str, naming[:_NAMED_MAX]))
         more = f" and {len(naming) - _NAMED_MAX:,} more" if len(naming) > _NAMED_MAX else ""
         raise BookieStillNeeded(
-            f"{len(naming):,} ledgers still name bookie {bookie_id}: {shown}{more}. The others "
-            "take over what it held some minutes after it was lost; of a ledger that is being "
-            "written after it has ended"
+            f"{len(naming):,} ledgers still name bookie {bookie_id}: {shown}{more}. The other "
+            "bookies take its entries over some minutes after it was lost; entries of an open "
+            "ledger follow after it was closed. Try again then"
         )
     await registry.delete_cookie(bookie_id, version)
     try:
-        await _check_gone(registry, bookie_id)  # it may have started this very moment
+        await _check_gone(registry, bookie_id)  # it may have started a moment ago
     except BookieStillNeeded:
         try:
             await registry.write_cookie(cookie)
@@ -59,7 +59,7 @@ async def forget_bookie(registry: BookieRegistry, ledgers: LedgerStore, bookie_i
 
 
 async def ledgers_naming(ledgers: LedgerStore, bookie_id: str) -> list[int]:
-    """The ledgers with a fragment on that bookie, ascending."""
+    """Return the ledgers with a fragment on that bookie, ascending."""
     turn = asyncio.Semaphore(_READ_AT_ONCE)
 
     async def names_it(ledger_id: int) -> bool:
@@ -67,7 +67,7 @@ async def ledgers_naming(ledgers: LedgerStore, bookie_id: str) -> list[int]:
             try:
                 metadata, _ = await ledgers.read(ledger_id)
             except RecordNotFound:
-                return False  # deleted meanwhile
+                return False  # deleted since it was listed
             return any(bookie_id in fragment.bookies for fragment in metadata.fragments)
 
     listed = await ledgers.list()

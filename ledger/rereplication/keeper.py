@@ -1,23 +1,26 @@
-"""Keeps the copies of one bookie complete: re-replication, by each bookie for itself.
+"""Re-replication: keeps a bookie's copies complete. Every bookie runs it for itself.
 
-There is no auditor, no list of work and no lock. Each bookie walks over the ledgers' records and
-fetches from the others
+There is no auditor, work list or lock. Each bookie walks over the ledgers' records and
+fetches from the other bookies
 
-    what the records say that it holds and it does not: it was down, or its disk was lost;
-    what a lost bookie held, where `copies.adopters` names this one: then the record, by
-    compare-and-set, names it too.
+    entries that it should hold by the records and does not: it was down, or its disk was lost;
+    entries of a lost bookie, if `copies.adopters` names this bookie: then the record is changed by
+    compare-and-set to name it.
 
-A bookie is lost when it was not registered for `lost_bookie_s`. Copied is only what no writer can
-change any more (`copies.stretches`); an open ledger whose ensemble has a lost bookie for
-`open_ledger_s` longer is closed by recovery first. An open ledger that names this bookie keeps it
-in limbo. Its writer may live: the writer goes on without this bookie, and a broker rolls the ledger
-over (broker/partition/rollover.py, broker/state/log.py). So as long as a broker owns it, it is left
-to that broker, and a ledger of another writer is closed by recovery only after ten times as long. A
-closed ledger is fenced here before a copy counts: its old writer may still live, and the fence may
-be what was lost.
+A bookie is lost when it was not registered for `lost_bookie_s`. Only entries that no writer can
+change any more are copied (`copies.stretches`). If the ensemble of an open ledger has a lost
+bookie for `open_ledger_s` longer, the ledger is closed by recovery first.
 
-Two who copy at once do double work and no harm; a crash at any point leaves copies that the next
-walk finds. What nobody has is told, never made up, and the record stays as it is.
+An open ledger that names this bookie keeps it in limbo. Its writer may live: the writer continues
+without this bookie, and a broker rolls the ledger over (broker/partition/rollover.py,
+broker/state/log.py). So while a broker owns the ledger, it is left to that broker; a ledger of
+another writer is closed by recovery only after ten times as long. Before a copy of a closed ledger
+counts, the ledger is fenced here: its old writer may still live, and the lost disk may have had the
+fence.
+
+Two bookies that copy at once do double work and no harm; a crash at any point leaves copies that
+the next walk finds. Entries without any good copy are logged, never made up, and the record stays
+as it is.
 """
 
 from __future__ import annotations
@@ -55,71 +58,71 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 _ROLL_OVER_FACTOR = 10
-"""The owner of a ledger has so many times `open_ledger_s` to roll it over."""
+"""The owner of a ledger has this many times `open_ledger_s` to roll it over."""
 
 
 class OwnBookie(Protocol):
-    """The bookie whose copies are kept, from within."""
+    """The bookie whose copies are kept; the calls are local."""
 
     @property
     def bookie_id(self) -> str:
-        """Its name in ensembles."""
+        """The id by which ensembles name it."""
 
     @property
     def unsure_through(self) -> int:
-        """The highest ledger of which it may have lost something; −1 when of none."""
+        """The highest ledger of which it may have lost entries; −1 if it lost none."""
 
     def is_unsure(self, ledger_id: int) -> bool:
-        """Whether something of this ledger may have been lost here."""
+        """Whether it may have lost entries of this ledger."""
 
     async def held(self, ledger_id: int) -> list[Range]:
-        """What it holds, ascending, joined."""
+        """Return the entries that it holds, as ascending, joined ranges."""
 
     def doubtful(self, ledger_id: int) -> bool:
-        """Whether what it holds of this ledger is to be read back before it counts."""
+        """Whether its copies of this ledger must be read back before they count."""
 
     async def fence(self, ledger_id: int, key: bytes) -> None:
         """Refuse ordinary adds for ever; durable on return."""
 
     async def vouch(self, ledger_ids: Iterable[int]) -> None:
-        """These ledgers are whole here."""
+        """Record that it holds all its entries of these ledgers."""
 
     async def end_limbo(self) -> None:
-        """All are that name this bookie."""
+        """Record that it holds all its entries of every ledger that names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeeperOptions:
-    """How patient a keeper is."""
+    """The time limits and the rate of a keeper."""
 
     lost_bookie_s: float = 600.0
-    """Not registered for so long, a bookie is lost."""
+    """After this time without registration a bookie is lost."""
     open_ledger_s: float = 30.0
-    """An open ledger's writer has so much longer to replace it by itself."""
+    """How much longer an open ledger's writer has to replace a lost bookie by itself."""
     interval_s: float = 86_400.0
-    """From the end of a walk that left nothing to do to the next."""
+    """From the end of a walk that left nothing to do to the start of the next."""
     retry_s: float = 60.0
-    """The same when something could not be done."""
+    """The same after a walk that left ledgers unfinished."""
     bytes_per_s: float = 32 * 1024 * 1024
-    """How fast copies are fetched, all ledgers together."""
+    """How fast copies are fetched, for all ledgers together."""
 
 
 @dataclass(slots=True)
 class KeeperStatus:
-    """For people and metrics."""
+    """Counts for metrics, and unfinished ledgers for operators."""
 
     walks: int = 0
     ledgers_looked_at: int = 0
     copied_entries: int = 0
     copied_bytes: int = 0
     adopted: int = 0
-    """Positions of lost bookies that this one took over."""
+    """How many positions of lost bookies this bookie took over."""
     unfinished: dict[int, str] = field(default_factory=dict)
-    """Ledgers that could not be made whole in the last walk, and why."""
+    """Ledgers that the last walk could not complete, and why."""
 
 
 class CopyKeeper:
-    """One per bookie. `run` it for as long as the bookie is registered."""
+    """Keeps a bookie's copies. `run` it for as long as the bookie is registered."""
 
     def __init__(
         self,
@@ -128,8 +131,8 @@ class CopyKeeper:
         options: KeeperOptions | None = None,
         is_owned: Callable[[LedgerMetadata], Awaitable[bool]] | None = None,
     ) -> None:
-        """`is_owned`: whether a live broker owns an open ledger, so that it will roll it over;
-        raises what reading metadata does. None: brokers are not asked for."""
+        """`is_owned`: whether a live broker owns an open ledger, and so will roll it over; may
+        raise metadata errors. None: no brokers are considered."""
         self._is_owned = is_owned
         self._client = client
         self._own = own
@@ -147,12 +150,12 @@ class CopyKeeper:
     # ------------------------------------------------------------------ when
 
     def walk_now(self) -> None:
-        """Look at all ledgers soon, whatever the interval."""
+        """Start a walk soon, whatever the interval."""
         self._due = True
         self._woken.set()
 
     async def run(self) -> None:
-        """Walk, now and again; ends by being cancelled."""
+        """Walk over all ledgers again and again, until cancelled."""
         stop = self._client.bookies.on_change(self._bookies_changed)
         try:
             while True:
@@ -168,7 +171,7 @@ class CopyKeeper:
             stop()
 
     async def _until_due(self, began: float) -> None:
-        """Until somebody asks, a bookie was lost since the walk `began`, or the pause is over."""
+        """Wait until a walk is requested, a bookie became lost after `began`, or the pause ends."""
         options = self._options
         pause_s = options.retry_s if self._reasons else options.interval_s
         next_walk = self._loop.time() + pause_s
@@ -183,7 +186,7 @@ class CopyKeeper:
                     await self._woken.wait()
 
     def _bookies_changed(self) -> None:
-        """One that came may take what had nowhere to go; one that left is lost some time later."""
+        """Walk now if a new bookie may help; a bookie that left is lost some time later."""
         there = set(self._client.bookies.available)
         back = there & self._absent_since.keys()
         self._note_absent(self._there)
@@ -193,7 +196,7 @@ class CopyKeeper:
         self._woken.set()
 
     def _note_absent(self, known: Iterable[str]) -> None:
-        """Keep since when each of these, and of those before, is not registered."""
+        """Note since when these bookies, and those noted before, are not registered."""
         there = self._client.bookies.available
         now = self._loop.time()
         since = self._absent_since
@@ -231,7 +234,7 @@ class CopyKeeper:
                 if ledger_id <= bound and self._me in names(metadata):
                     open_in_limbo |= metadata.state is not LedgerState.CLOSED
             except LedgerNotFound:
-                continue  # deleted meanwhile
+                continue  # deleted since it was listed
             except (MetadataUnavailable, SessionExpired):
                 raise
             except OctavoError as error:
@@ -258,7 +261,7 @@ class CopyKeeper:
     # ------------------------------------------------------------------ one ledger
 
     async def _look_after(self, metadata: LedgerMetadata) -> LedgerMetadata:
-        """Copy what of it is to be here; returns the record as it is then."""
+        """Copy the entries that should be here; return the ledger's record afterwards."""
         metadata = await self._close_if_abandoned(metadata)
         whole = True
         for stretch in stretches(metadata):
@@ -273,11 +276,11 @@ class CopyKeeper:
                 await self._own.vouch([ledger_id])
                 log.info("ledger_whole_again", bookie=self._me, ledger=ledger_id)
             elif not closed and ledger_id not in self._reasons:
-                self._leave(ledger_id, "it is open: only what is closed can be whole")
+                self._leave(ledger_id, "it is open: it can be completed only once it is closed")
         return await self._adopt(metadata)
 
     async def _close_if_abandoned(self, metadata: LedgerMetadata) -> LedgerMetadata:
-        """Recover an open ledger whose writer did not replace who is lost; as it is otherwise."""
+        """Recover an open ledger whose writer did not replace a lost bookie; return the record."""
         ledger_id, tail = metadata.ledger_id, tail_of(metadata)
         lost = self._lost()
         takes = adopters(metadata, tail, 0, lost, self._candidates(ledger_id))
@@ -287,14 +290,14 @@ class CopyKeeper:
             self._waited_for.pop(ledger_id, None)
             return metadata
         if not mine and min(takes.values()) != self._me:
-            return metadata  # one of them is enough
+            return metadata  # only the lowest of the adopters recovers it
         if not takes and self._is_owned is not None and await self._is_owned(metadata):
             self._waited_for[ledger_id] = self._loop.time()
-            self._leave(ledger_id, "it is open: the broker that owns it is to roll it over")
+            self._leave(ledger_id, "it is open: the broker that owns it will roll it over")
             return metadata
         since = self._waited_for.setdefault(ledger_id, self._loop.time())
         patience_s = self._options.open_ledger_s
-        if not takes:  # no bookie is lost: only our limbo waits for it, and its writer may live
+        if not takes:  # no bookie is lost: only our limbo waits, and the writer may be alive
             patience_s *= _ROLL_OVER_FACTOR
         if self._loop.time() - since < patience_s:
             self._leave(ledger_id, "it is open: its writer may still replace a bookie, or close it")
@@ -303,7 +306,7 @@ class CopyKeeper:
         return await self._client.recover(ledger_id, password=metadata.password)
 
     def _candidates(self, ledger_id: int) -> Mapping[str, BookieInfo]:
-        """Who can take copies of this ledger: ours, writable, and sure of it."""
+        """The bookies that may take copies of this ledger: Octavo's, not in limbo for it."""
         return {
             bookie: info
             for bookie, info in self._client.bookies.available.items()
@@ -311,7 +314,7 @@ class CopyKeeper:
         }
 
     async def _fetch(self, metadata: LedgerMetadata, stretch: Stretch, position: int) -> bool:
-        """Copy what `position` is to hold of `stretch` and is not here; whether all of it is."""
+        """Copy the entries of `stretch` that `position` lacks; return whether all are here."""
         ledger_id = metadata.ledger_id
         copying = Copying(self._client, metadata, self._me)
         first, last = stretch.first, stretch.last
@@ -344,10 +347,10 @@ class CopyKeeper:
                 )
         return True
 
-    # ------------------------------------------------------------------ what lost bookies held
+    # ------------------------------------------------------------------ lost bookies' entries
 
     async def _adopt(self, metadata: LedgerMetadata) -> LedgerMetadata:
-        """Take over the positions of lost bookies that fall to this one."""
+        """Take over the positions of lost bookies that `adopters` assigns to this bookie."""
         lost = self._lost()
         candidates = self._candidates(metadata.ledger_id)
         for stretch in stretches(metadata):
@@ -357,7 +360,9 @@ class CopyKeeper:
                 if bookie not in lost:
                     continue
                 if position not in takes:
-                    why = f"bookie {bookie} is lost, and no other can take entry {stretch.first} on"
+                    why = (
+                        f"bookie {bookie} is lost, and no bookie can take entry {stretch.first} on"
+                    )
                     self._leave(metadata.ledger_id, why)
                 elif takes[position] == self._me and await self._fetch(metadata, stretch, position):
                     metadata = await self._take_over(metadata, stretch, position, bookie)
@@ -366,7 +371,7 @@ class CopyKeeper:
     async def _take_over(
         self, metadata: LedgerMetadata, stretch: Stretch, position: int, lost: str
     ) -> LedgerMetadata:
-        """The copies are here: have the record say so."""
+        """Put this bookie into the record, now that the copies are here."""
         ledger_id = metadata.ledger_id
         if metadata.state is LedgerState.CLOSED:
             await self._own.fence(ledger_id, master_key(metadata.password))

@@ -1,9 +1,9 @@
-"""What one position of a ledger's ensemble has been sent, and what it is to be sent next.
+"""One position of a ledger's ensemble: which entries its bookie was sent, and which come next.
 
 In the common case a new chunk goes straight to the connection, the same bytes for every bookie.
-A channel falls behind when its connection is not there or takes no more bytes, or its bookie
-answered `TooManyRequests`: then it pumps from what `Pending` holds, at its own pace, and slows
-down rather than fail (the window halves, and grows with every ack).
+A channel falls behind when its connection is missing or full, or its bookie answered
+`TooManyRequests`. Then it sends from `Pending` at its own pace, and slows down instead of failing
+(its window of unacked entries halves, and grows with every ack).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from octavo.protocol.entry import Buffer
 
 _WINDOW_MIN = 16
 _WINDOW_MAX = 65_536
-"""A window that has grown so wide bounds nothing: it is taken away."""
+"""Above this size the window is removed: it no longer bounds anything."""
 
 
 class BookieChannel:
-    """One bookie of one writer's ensemble."""
+    """One bookie of a writer's ensemble."""
 
     def __init__(
         self,
@@ -57,29 +57,29 @@ class BookieChannel:
         return {"again": len(self._again)}
 
     def waits_in_vain(self) -> str:
-        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        """Say what is stuck although it could be sent; empty if nothing is."""
         connection = self._connection
         if connection is None or not connection.writable or self.down or self._pause is not None:
             return ""
-        return "entries wait, and the bookie takes them" if self._due() is not None else ""
+        return "entries wait, and the bookie could take them" if self._due() is not None else ""
 
     @property
     def down(self) -> bool:
-        """Whether the ledger goes on without this bookie for now; what it misses may be gone.
+        """Whether the writer continues without this bookie; entries it missed may be released.
 
-        Asked of the core each time: it learns of failures while it has nothing to do about them.
+        Asked from the core each time: it learns of failures without telling this channel.
         """
         return self._position in self._core.down
 
     def attach(self, now: float) -> None:
-        """Take the bookie's connection, if there is one."""
+        """Use the bookie's connection, if there is one."""
         self._heard_at = now
         self._connection = self.bookie.connection
         if self._connection is not None:
             self._connection.attach(self._core.metadata.ledger_id, self._sink)
 
     def stop(self) -> None:
-        """Send nothing more, listen no more."""
+        """Stop sending, and detach from the connection."""
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None
@@ -88,7 +88,7 @@ class BookieChannel:
             self._connection = None
 
     def restart(self, first_entry: int, now: float) -> None:
-        """Send everything from `first_entry` on, newly or again."""
+        """Send (or resend) everything from `first_entry` on."""
         self._next = first_entry
         self._again.clear()
         self._heard_at = now
@@ -97,9 +97,9 @@ class BookieChannel:
     # ------------------------------------------------------------------ sending
 
     def push(self, chunk: Chunk, frames: tuple[Sequence[Buffer], int] | None, now: float) -> None:
-        """A new chunk; `frames` when it goes whole to every bookie."""
+        """Send a new chunk; `frames` is given if every bookie gets the whole chunk."""
         if self._owed >= chunk.first_entry:
-            self._heard_at = now  # nothing was owed until now
+            self._heard_at = now  # no ack was due before: the time-out starts now
         connection = self._connection
         if (
             frames is not None
@@ -117,7 +117,7 @@ class BookieChannel:
             self.pump()
 
     def pump(self) -> None:
-        """Send what is due, as far as the connection and the window allow."""
+        """Send all due entries that the connection and the window allow."""
         connection = self._connection
         if connection is None or self.down or self._pause is not None:
             return
@@ -137,8 +137,8 @@ class BookieChannel:
                 connection.send_adds(frames, size)
 
     def _due(self) -> tuple[int, int, bool] | None:
-        """The next run to send: (first, last, whether it was refused before)."""
-        owed = self._owed  # what lies before it may have been let go
+        """Find the next run to send: (first, last, whether it was refused before)."""
+        owed = self._owed  # entries before it may have been released
         self._next = max(self._next, owed)
         while self._again and self._again[0][1] < owed:
             del self._again[0]
@@ -154,10 +154,10 @@ class BookieChannel:
                 return None
         return self._next, min(self._core.lap, self._next + room), False
 
-    # ------------------------------------------------------------------ what the bookie says
+    # ------------------------------------------------------------------ answers of the bookie
 
     def heard(self, now: float, count: int) -> None:
-        """It acked `count` entries."""
+        """Widen the window after the bookie acked `count` entries."""
         self._heard_at = now
         if self._window is None:
             return
@@ -168,7 +168,7 @@ class BookieChannel:
         self.pump()
 
     def busy(self, now: float, first: int, last: int) -> None:
-        """It has too much to do: a pause, a narrower window, and the same entries again."""
+        """Pause, narrow the window and resend these entries: the bookie is overloaded."""
         self._heard_at = now
         self._again.append((first, last))
         self._again = _merged(self._again)
@@ -184,16 +184,16 @@ class BookieChannel:
         self.pump()
 
     def owes(self) -> bool:
-        """Whether the bookie has acks to give."""
+        """Whether the bookie owes acks."""
         return not self.down and self._owed <= self._core.lap
 
     @property
     def _owed(self) -> int:
-        """The first entry that it must hold and has not acked: sent, due, or yet to come."""
+        """The first entry that the bookie must hold and has not acked: sent or not."""
         return self._core.quorum.next_held(self._position, self._acked_to[self._position])
 
     def overdue(self, now: float) -> bool:
-        """Whether it owes acks and has given no sign of life for too long."""
+        """Whether the bookie owes acks and has sent nothing for `add_timeout_s`."""
         return self.owes() and now - self._heard_at >= self._options.add_timeout_s
 
 

@@ -1,8 +1,8 @@
 """Keeps one open ledger's entries on its ensemble: drives `writer_state.py` over real bookies.
 
-Between `LedgerWriter`, which has callers, and the bookies, which answer: what is flushed goes to
-every live position; acks, refusals, broken connections and the clock become events of the pure
-core; the actions that come back are done here. What concerns callers is passed up to the writer.
+It stands between `LedgerWriter`, which has callers, and the bookies. Flushed adds go to every live
+position; acks, refusals, broken connections and the clock become events of the pure core; the
+core's actions are carried out here. Results for callers are passed up to the writer.
 """
 
 from __future__ import annotations
@@ -43,36 +43,36 @@ from octavo.protocol.entry import digest_for, pack_lac
 from octavo.protocol.extension import Op
 
 _FATAL = (Code.FENCED, Code.UNAUTHORIZED, Code.NO_LEDGER)
-"""One such answer ends the writer: fenced, a wrong key, deleted."""
+"""One such answer from any bookie ends the writer: fenced, a wrong key, deleted."""
 
 _GIVE_UP_PAUSE_S = 0.02
-"""Until a writer whose time is over looks again whether a bookie that it tries once more helps."""
+"""At the end of the stall time a bookie may just be retried: check again after this pause."""
 _TELL_AGAIN_S = 240.0
-"""Until an idle ledger's LAC is told once more to bookies of Apache's."""
+"""An idle ledger's LAC is sent to Apache bookies again after this time."""
 _ANNOUNCE_PAUSE_S_MAX = 5.0
-"""A bookie that does not confirm the LAC is told again after pauses that grow to this."""
+"""A bookie that does not confirm the LAC is sent it again after pauses that grow to this."""
 
 WriterEvent = EnsembleChanged | ChangeDelayed | Stalled | Forced | Ended | Closed
 
 
 class ReplicationOwner(Protocol):
-    """What the writer wants to know."""
+    """The callbacks of the writer."""
 
     def confirmed(self, last_entry: int) -> None:
-        """All entries up to this one are durable."""
+        """Called when all entries up to `last_entry` are durable."""
 
     def written(self, last_entry: int) -> None:
-        """An ack quorum has all up to this one; it need not be durable yet."""
+        """Called when an ack quorum has written all up to `last_entry`, perhaps not durably."""
 
     def released(self) -> None:
-        """Less is held than before."""
+        """Called when fewer bytes may be held than before."""
 
     def tell(self, event: WriterEvent) -> None:
-        """Something that a person, or the end of the writer, depends on."""
+        """Called with events for the log, and with the end of the writer."""
 
 
 class EnsembleWriter:
-    """The ensemble of one open ledger."""
+    """The ensemble of an open ledger."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class EnsembleWriter:
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._ledger_id = metadata.ledger_id
-        # What was deferred may be much to sync, and is no reason to replace a bookie.
+        # A force may sync much data: a slow one is no reason to replace a bookie.
         timeout_s = max(client.options.add_timeout_s, client.options.stall_timeout_s)
         self._forces = Forces(self.core, timeout_s, self._forced, self._force_failed)
         self._channels: list[BookieChannel] = []
@@ -99,7 +99,7 @@ class EnsembleWriter:
         self._stall: asyncio.TimerHandle | None = None
         self._stalled_lac = -1
         self._announced_lac = -1
-        """Every live bookie knows this one, or an add under way tells it."""
+        """Every live bookie knows this LAC, or an add under way carries it."""
         self._announcing_lac = -1
         self._announce_at = 0.0
         self._announce_pauses = self._pauses_of_announcing()
@@ -112,7 +112,7 @@ class EnsembleWriter:
         self._sync_senders()
 
     def push(self, payloads: Sequence[bytes]) -> None:
-        """Encode what was added in one loop turn and hand it to the ensemble."""
+        """Encode the adds of a turn of the loop and send them to the ensemble."""
         core, pending = self.core, self.pending
         lac, start = core.lac, 0
         now = self._flushed_at = self._loop.time()
@@ -129,7 +129,7 @@ class EnsembleWriter:
     # ------------------------------------------------------------------ what bookies answer
 
     def added(self, bookie_id: str, first: int, last: int) -> None:
-        """A bookie stored these entries."""
+        """Handle a bookie's ack of these entries."""
         channel = self._by_bookie.get(bookie_id)
         if channel is None:
             return
@@ -142,14 +142,14 @@ class EnsembleWriter:
             self._forces.pump(self._channels)
 
     def _is_half_full(self) -> bool:
-        """Whether so much is held for want of a force that callers would have to wait."""
+        """Whether unforced entries fill half the bound: force them before callers must wait."""
         pending, options = self.pending, self._options
         return 2 * pending.held_bytes > options.pending_bytes_max or (
             2 * (pending.next_entry - pending.held_from) > options.pending_entries_max
         )
 
     def force(self, last_entry: int) -> None:
-        """Have all up to this entry confirmed, with deferred syncs; acks of it have come."""
+        """With deferred syncs, make all entries up to `last_entry` durable; they were acked."""
         self._forces.wanted = max(self._forces.wanted, last_entry)
         self._forces.pump(self._channels)
         self._client.keep_ticking(self)
@@ -165,7 +165,7 @@ class EnsembleWriter:
         self._release()
 
     def add_refused(self, bookie_id: str, code: int, first: int, last: int) -> None:
-        """A bookie did not store these entries."""
+        """Handle a bookie's refusal of these entries."""
         channel = self._by_bookie.get(bookie_id)
         if channel is None:
             return
@@ -181,7 +181,7 @@ class EnsembleWriter:
         self._release()
 
     def bookie_up(self, bookie_id: str) -> None:
-        """A connection stands."""
+        """Use the new connection: the bookie gets its unconfirmed entries again."""
         channel = self._by_bookie.get(bookie_id)
         if channel is not None:
             channel.attach(self._loop.time())
@@ -191,14 +191,14 @@ class EnsembleWriter:
             self._forces.pump(self._channels)
 
     def bookie_down(self, bookie_id: str, error: BookieUnavailable) -> None:
-        """The connection broke, and with it what was under way."""
+        """Handle the loss of a connection and of everything under way on it."""
         if bookie_id in self._by_bookie:
             self._client.bookies.suspect(bookie_id)
             self.perform(self.core.failed(bookie_id, error))
             self._release()
 
     def bookie_writable(self, bookie_id: str) -> None:
-        """It takes bytes again."""
+        """Send more: the connection takes bytes again."""
         channel = self._by_bookie.get(bookie_id)
         if channel is not None:
             channel.pump()
@@ -206,7 +206,7 @@ class EnsembleWriter:
     # ------------------------------------------------------------------ actions
 
     def perform(self, actions: list[WriterAction]) -> None:
-        """Do what the core wants, in its order."""
+        """Carry out the core's actions, in order."""
         if not actions:
             return
         todo = deque(actions)
@@ -251,18 +251,18 @@ class EnsembleWriter:
         self._release()
 
     def _release(self) -> None:
-        """Let go of what no bookie of the ensemble will be sent again."""
+        """Release the entries that no bookie of the ensemble will be sent again."""
         core = self.core
         floor = core.lac
         for position, acked_to in enumerate(core.acks.acked_to):
             if acked_to < floor and position not in core.down:
-                # What lies before the next entry that it must hold is nothing to wait for.
+                # Entries before the next one that this bookie must hold need not be kept for it.
                 floor = min(floor, core.quorum.next_held(position, acked_to) - 1)
         self.pending.release(floor)
         self._owner.released()
 
     def stop(self) -> None:
-        """Send nothing more, listen no more. May be called twice."""
+        """Send nothing more, and stop listening. May be called twice."""
         self._cancel_stall_timer()
         if self._telling_again is not None:
             self._telling_again.cancel()
@@ -275,13 +275,13 @@ class EnsembleWriter:
         self.pending.release(self.pending.next_entry)
 
     def fail(self, error: OctavoError) -> None:
-        """The end of this writer; its ledger stays open, for its recovery."""
+        """End this writer; its ledger stays open until its recovery."""
         self.perform(self.core.abandon(error))
 
     # ------------------------------------------------------------------ the ensemble
 
     def _sync_senders(self) -> None:
-        """One channel for each position, with the bookie that stands there now."""
+        """Give each position a channel with the bookie that the ensemble now names."""
         for position, bookie_id in enumerate(self.core.ensemble):
             if position < len(self._channels):
                 if self._channels[position].bookie.bookie_id == bookie_id:
@@ -320,7 +320,7 @@ class EnsembleWriter:
 
     def _give_up(self) -> None:
         self._stall = None
-        if self.core.state is State.OPEN:  # a failed bookie is just tried again: once more, if ever
+        if self.core.state is State.OPEN:  # a failed bookie is being retried: give it this chance
             self._stall = self._loop.call_later(_GIVE_UP_PAUSE_S, self._give_up)
         else:
             core = self.core
@@ -330,12 +330,12 @@ class EnsembleWriter:
     # ------------------------------------------------------------------ the clock
 
     def tick(self, now: float) -> bool:
-        """Deadlines and the explicit LAC; False when nothing here waits for time to pass."""
+        """Check deadlines and send the explicit LAC; False when nothing here waits for time."""
         core = self.core
         if core.state not in writer_state.ADDABLE:
             return False
         if core.state is State.OPEN and (core.lac > self._stalled_lac or core.lac == core.lap):
-            self._cancel_stall_timer()  # a bookie that comes back only to refuse ends no stall
+            self._cancel_stall_timer()  # a bookie that returns only to refuse does not end a stall
         for channel in tuple(self._channels):
             if channel.overdue(now):
                 self._time_out(channel, now)
@@ -358,7 +358,7 @@ class EnsembleWriter:
             bookie.drop(error.reason)
 
     def _retry_failed(self) -> None:
-        """Failed bookies without a replacement: is one well again, or is there a spare?"""
+        """Retry failed bookies without a replacement, and look for spares."""
         self._retry_later()
         self._client.bookies.probe()
         self._spares_changed()
@@ -368,9 +368,10 @@ class EnsembleWriter:
         self._release()
 
     def _announce_lac(self, now: float) -> bool:
-        """Tell an idle ledger's LAC to its bookies until all have confirmed; whether some have not.
+        """Send an idle ledger's LAC to its bookies until all have confirmed it.
 
-        Nothing else would: a reader at the end waits for the last entry until the next add.
+        Otherwise a reader at the end would wait for the last entry until the next add. Returns
+        whether some bookie has not confirmed.
         """
         lac = self.core.lac
         if lac <= self._announced_lac:
@@ -384,7 +385,7 @@ class EnsembleWriter:
         live = [self._channels[position].bookie for position in self.core.live]
         untold = [bookie for bookie in live if bookie.bookie_id not in self._told]
         if not untold:
-            if not self.core.down:  # one that is down will have to be told
+            if not self.core.down:  # resend when it is back
                 self._announced_lac = lac
             return bool(self.core.down)
         self._announce_at = now + self._announce_pauses.next_s()
@@ -401,7 +402,7 @@ class EnsembleWriter:
         return True
 
     async def _tell_in_v3(self, bookie_id: str, lac: int) -> None:
-        """Apache's bookies take a LAC that comes alone in v3 frames only."""
+        """Send the LAC to an Apache bookie, which takes explicit LACs only in v3 frames."""
         metadata = self.core.metadata
         signed = pack_lac(digest_for(metadata.digest_type, metadata.password), self._ledger_id, lac)
         done = partial(self._lac_told, bookie_id, lac)
@@ -413,7 +414,7 @@ class EnsembleWriter:
             connection.write_lac(self._ledger_id, lac, self.pending.key, signed, done)
 
     def _tell_again(self) -> None:
-        """Apache's bookies keep a LAC that came alone in memory, for ten minutes."""
+        """Send the LAC again: Apache bookies keep an explicit LAC in memory for ten minutes."""
         self._telling_again = None
         self._announced_lac = self._announcing_lac = -1
         self._client.keep_ticking(self)

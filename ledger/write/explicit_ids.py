@@ -1,8 +1,8 @@
-"""Adds under ids that their callers choose, in any order: BookKeeper's WriteAdvHandle.
+"""Adds with ids that callers choose, in any order: BookKeeper's WriteAdvHandle.
 
 Callers are answered in the order of ids, so an add that comes early is answered late in any case:
-it waits here until all below it have come, and then goes the way of all adds. So bookies see every
-ledger written in order, and an entry's length counts what lies before it.
+it waits here until all lower ids have come, and is then added as usual. So every ledger is written
+to bookies in order, and an entry's length counts all entries before it.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
 _BUSY_PAUSE_S = 0.02
 _EARLY_COST_BYTES = 200
-"""What one that waits costs beside its payload."""
+"""A waiting entry's cost in addition to its payload."""
 
 
 class ExplicitIds:
-    """Takes all adds of `writer`, which nobody else adds to from then on."""
+    """Takes all adds of `writer`; no other caller may add to it from then on."""
 
     def __init__(self, writer: LedgerWriter, early_bytes_max: int = 32 * 1024 * 1024) -> None:
         self._writer = writer
         self._early_bytes_max = early_bytes_max
         self._early: dict[int, tuple[bytes, AddDone]] = {}
         self.early_bytes = 0
-        """What waits for ids below its own."""
+        """The cost of the entries that wait for lower ids."""
         writer.on_event.append(self._heard)
 
     def describe(self) -> dict[str, int]:
@@ -44,10 +44,10 @@ class ExplicitIds:
         return {"early_bytes": self.early_bytes, "early": len(self._early)}
 
     def add(self, entry_id: int, payload: Buffer, done: AddDone) -> None:
-        """Add an entry; `done(entry_id, error)` is called in the order of ids, as by a writer.
+        """Add an entry; `done(entry_id, error)` is called in the order of ids.
 
-        Raises `DuplicateEntryId` where one of that id was added before, `WriterBusy` when too
-        much waits for an id that does not come, and what `LedgerWriter.add` raises.
+        Raises `DuplicateEntryId` if this id was added before, `WriterBusy` when too many bytes
+        wait for a missing lower id, and the errors of `LedgerWriter.add`.
         """
         if entry_id < 0:
             raise LedgerError(f"entry {entry_id}: ids begin with 0")
@@ -67,13 +67,13 @@ class ExplicitIds:
         if self.early_bytes + cost > self._early_bytes_max:
             raise WriterBusy(
                 f"ledger {self._writer.ledger_id}: {self.early_bytes} bytes in {len(self._early)} "
-                f"entries wait for entry {following}; add that one first"
+                f"entries wait for entry {following}; add that entry first"
             )
         self._early[entry_id] = data, done
         self.early_bytes += cost
 
     async def append(self, entry_id: int, payload: Buffer) -> None:
-        """Add an entry and wait until it is answered. Raises what `add` raises, or tells."""
+        """Add an entry and wait for its answer. Raises the errors of `add` and of the answer."""
         await self._writer.drain()
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -89,12 +89,12 @@ class ExplicitIds:
         await answered
 
     async def close(self) -> LedgerMetadata:
-        """As `LedgerWriter.close`; what waits behind a gap is no part of the ledger."""
-        self._fail(LedgerClosed(f"ledger {self._writer.ledger_id} was closed before its gap was"))
+        """Close the writer; entries behind a gap are not part of the ledger."""
+        self._fail(LedgerClosed(f"ledger {self._writer.ledger_id} was closed with a gap before it"))
         return await self._writer.close()
 
     def _go_on(self) -> None:
-        """Hand on what has its turn now; what the writer refuses keeps waiting."""
+        """Add the entries whose turn it is; if the writer is busy, they keep waiting."""
         while (found := self._early.get(self._writer.last_add_pushed + 1)) is not None:
             payload, done = found
             entry_id = self._writer.last_add_pushed + 1

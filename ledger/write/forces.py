@@ -1,12 +1,12 @@
-"""Has bookies make durable what they acked before its sync: for ledgers with deferred syncs.
+"""Make bookies sync the adds whose sync was deferred.
 
-Up to `wanted` every live bookie is to have everything for good, also when an ack quorum has it:
-only then the writer lets go of it. Whatever a bookie has acked and has not forced yet it is asked
-to force, one question at a time; what it acks meanwhile is asked for next.
-A bookie that failed is asked again, for it has to ack all of that again: the writer state knows by
-its `Force` which question an answer belongs to, and `forget` makes room for the new question.
-Apache's bookies do not know our operation, and sync an add before they ack it, whatever our flag
-says: their acks are as good.
+Every live bookie must make all entries up to `wanted` durable, even if an ack quorum already
+has them: the writer releases them only then. Each bookie is asked to force the entries that it
+has acked and not yet forced, one request at a time; entries acked meanwhile go with the next.
+A bookie that failed has to ack and force all of them again: the writer state knows by its `Force`
+to which request an answer belongs, and `forget` makes room for a new request.
+Apache bookies do not know our operation, but they sync every add before they ack it, whatever our
+flag says: their acks count as forced.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from octavo.protocol.extension import Op
 
 
 class Forces:
-    """Those of one writer."""
+    """A writer's force requests."""
 
     def __init__(
         self,
@@ -31,17 +31,17 @@ class Forces:
         on_forced: Callable[[Force], None],
         on_failed: Callable[[str, OctavoError], None],
     ) -> None:
-        """`on_forced(asked)` when a bookie has that for good; `on_failed(bookie_id, error)` when
-        it could not, or did not answer in `timeout_s`."""
+        """`on_forced(asked)` is called when a bookie has made that durable;
+        `on_failed(bookie_id, error)` when it failed or gave no answer in `timeout_s`."""
         self._core = core
         self._timeout_s = timeout_s
         self._on_forced = on_forced
         self._on_failed = on_failed
         self._asked: dict[str, object] = {}
         self._resting: dict[str, None] = {}
-        """Bookies that have too much to do, until the next tick."""
+        """Bookies that answered `TooManyRequests`: not asked until the next tick."""
         self.wanted = -1
-        """See above."""
+        """The last entry to make durable."""
 
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
@@ -49,17 +49,17 @@ class Forces:
 
     @property
     def are_owed(self) -> bool:
-        """Whether something wanted is not confirmed, or a bookie has to be asked for it."""
+        """Whether a wanted entry is not confirmed, or a bookie still has to be asked."""
         return self.wanted > self._core.lac or bool(self._behind())
 
     def _behind(self) -> list[int]:
-        """The positions of those who have something to force."""
+        """The positions that have acked entries and not forced them."""
         core, wanted = self._core, self.wanted
         durable, written = core.acks.acked_to, core.received.acked_to
         return [p for p in core.live if durable[p] < min(wanted, written[p])]
 
     def pump(self, channels: Sequence[BookieChannel]) -> None:
-        """Ask who has something to force."""
+        """Ask every bookie that has entries to force."""
         core = self._core
         if not core.deferred or core.state not in ADDABLE:
             return
@@ -77,11 +77,11 @@ class Forces:
                 connection.request(Op.FORCE, body, done, timeout_s=self._timeout_s)
 
     def rested(self) -> None:
-        """Who had too much to do may be asked again."""
+        """Allow asking the bookies that were too busy."""
         self._resting.clear()
 
     def forget(self, bookie_id: str) -> None:
-        """What the bookie was asked counts no more."""
+        """Ignore the answer to the request that this bookie was sent."""
         self._asked.pop(bookie_id, None)
 
     def _answered(

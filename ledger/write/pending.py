@@ -1,9 +1,9 @@
-"""The adds of one writer that may have to be sent again: encoded once, held until not needed.
+"""The adds of a writer that may have to be sent again: encoded once, held until not needed.
 
-Everything that was added in one loop turn becomes a `Chunk` or a few: header and digest are made
-once per entry, in one tight loop, and the frames are joined once for all bookies that get the same
-run. A chunk goes when every live bookie has acked it. Large payloads are never copied: their
-frames stay in two pieces, and the socket gathers them.
+All adds of a turn of the loop become a few `Chunk`s: header and digest are made once per
+entry, in a tight loop, and the frames are joined once for all bookies that get the same run. A
+chunk is released when every live bookie has acked it. Large payloads are never copied: their frames
+stay in two pieces, and the socket gathers them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from octavo.protocol.entry import HEADER, HEADER_BYTES, Buffer, DigestType, dige
 from octavo.protocol.frames import ADD_HEADER, ADD_PREFIX_BYTES, LENGTH, Flag
 
 CHUNK_BYTES_MAX = 128 * 1024
-"""A longer run becomes several chunks, so that bookies begin before all of it is encoded."""
+"""A longer run becomes several chunks, so that bookies can start before all of it is encoded."""
 JOINED_PAYLOAD_BYTES_MAX = 8 * 1024
-"""Chunks whose mean payload is above it are not joined: copying would cost more than gathering."""
+"""Above this mean payload, frames are not joined: copying would cost more than gathering."""
 _FRONT_CRC32C = struct.Struct(">II20s32sI")
 _TRIM_AT = 256
 
@@ -41,7 +41,7 @@ class Chunk:
 
 
 class Pending:
-    """What one ledger's writer has sent, or is to send, and may have to send again."""
+    """The entries of a ledger's writer that may have to be sent, or sent again."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Pending:
         deferred: bool = False,
         seal: Callable[[int, bytes], bytes] | None = None,
     ) -> None:
-        """`seal` makes of an entry's id and payload what is stored instead; once for each."""
+        """`seal` turns an entry's id and payload into the stored payload; called once per entry."""
         assert metadata.ledger_id >= 0
         self._ledger_id = metadata.ledger_id
         self._quorum = quorum
@@ -68,7 +68,7 @@ class Pending:
         self._released = 0
         self.next_entry = 0
         self.length = 0
-        """The ledger's payload bytes, with all that was ever encoded."""
+        """The payload bytes of all entries encoded so far."""
         self.held_bytes = 0
 
     def describe(self) -> dict[str, int]:
@@ -83,7 +83,7 @@ class Pending:
     # ------------------------------------------------------------------ encoding
 
     def encode(self, payloads: Sequence[bytes], start: int, lac: int) -> tuple[Chunk, int]:
-        """One chunk of `payloads[start:]`, as many as fit; returns it and the next start."""
+        """Encode a chunk of `payloads[start:]`, as many as fit; return it and the next start."""
         first, before = self.next_entry, self.length
         parts: list[Buffer] = []
         encode = self._encode_crc32c if self._crc32c else self._encode_any
@@ -160,11 +160,11 @@ class Pending:
     # ------------------------------------------------------------------ sending
 
     def frames(self, chunk: Chunk) -> tuple[Sequence[Buffer], int]:
-        """The whole chunk, for every bookie when E = Qw."""
+        """The frames of the whole chunk, for every bookie when E = Qw."""
         return _gather(chunk.parts, chunk.size), chunk.size
 
     def frames_for(self, position: int, first: int, last: int) -> tuple[Sequence[Buffer], int, int]:
-        """What `position` must hold of the chunk that has `first`, from there to `last` at most.
+        """The frames that `position` must hold, from `first` to `last` or the end of its chunk.
 
         Returns the frames, their size, and the next entry to send.
         """
@@ -188,17 +188,17 @@ class Pending:
         return _gather(chosen, size), size, last + 1
 
     def chunk_of(self, entry_id: int) -> Chunk:
-        """The chunk that has `entry_id`; it must not have been released."""
+        """Find the chunk with `entry_id`, which must not have been released."""
         index = bisect_right(self._firsts, entry_id) - 1
         assert index >= self._released, f"entry {entry_id} was released"
         chunk = self._chunks[index]
         assert chunk.first_entry <= entry_id <= chunk.last_entry
         return chunk
 
-    # ------------------------------------------------------------------ letting go
+    # ------------------------------------------------------------------ release
 
     def release(self, up_to: int) -> None:
-        """No entry up to `up_to` will be sent again."""
+        """Release all entries up to `up_to`: they will not be sent again."""
         chunks, at = self._chunks, self._released
         while at < len(chunks) and chunks[at].last_entry <= up_to:
             self.held_bytes -= chunks[at].size
@@ -212,13 +212,13 @@ class Pending:
 
     @property
     def held_from(self) -> int:
-        """The first entry that can still be sent."""
+        """The first entry that is still held."""
         if self._released < len(self._chunks):
             return self._chunks[self._released].first_entry
         return self.next_entry
 
     def length_at(self, entry_id: int) -> int:
-        """The ledger's payload bytes up to `entry_id`: all, or those below a held entry."""
+        """The payload bytes up to `entry_id`: the last entry, or an entry before a held entry."""
         if entry_id == self.next_entry - 1:
             return self.length
         chunk = self.chunk_of(entry_id + 1)
@@ -227,7 +227,7 @@ class Pending:
 
 
 def _gather(parts: list[Buffer], size: int) -> Sequence[Buffer]:
-    """Small frames as one buffer, large ones as they are."""
+    """Join small frames into one buffer; leave large frames as they are."""
     if 2 * size > JOINED_PAYLOAD_BYTES_MAX * len(parts):
         return parts
     return (b"".join(parts),) if parts else ()

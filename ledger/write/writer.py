@@ -1,21 +1,21 @@
-"""The writer of one ledger, as its callers see it: add, wait, close.
+"""The writer of a ledger, as its callers see it: add, wait, close.
 
-The way of an add: `add` notes payload and callback → once per loop turn `_flush` hands them to
-`ensemble_writer.py`, which encodes them (`pending.py`) and gives the same bytes to every bookie of
-the ensemble → `added` comes back with a run of entries → `WriterState.acked` says what is confirmed
-→ `confirmed` calls the callbacks, in order.
+The path of an add: `add` notes payload and callback → once per turn of the loop `_flush` hands them
+to `ensemble_writer.py`, which encodes them (`pending.py`) and sends the same bytes to every bookie
+of the ensemble → `added` gets a run of acked entries → `WriterState.acked` says which entries are
+confirmed → `confirmed` calls the callbacks, in order.
 
-With deferred syncs (`force`) an ack is no promise: callers are answered when an ack quorum has
-written the entry, the LAC follows when it was forced, and `pending_bytes` counts what was not. So
-that nobody has to wait for themselves, half the bound is forced without being asked for.
+With deferred syncs an ack does not mean durable: callers are answered when an ack quorum has
+written the entry, the LAC follows after a force, and `pending_bytes` counts what is not forced.
+When half the bound is reached a force starts by itself, so that writers need not wait.
 
-Relies on the event loop alone: no locks, and nothing here blocks. When the process crashes, what
-was acked is durable, and the ledger is closed by whoever recovers it.
+Relies on the event loop alone: no locks, and nothing here blocks. If the process crashes, acked
+entries are durable, and a client that recovers the ledger closes it.
 
-Back-pressure. `pending_bytes` counts what any live bookie of the ensemble still owes an ack for;
-above its bound `drain` waits. So the slowest live bookie sets the pace in the long run, a hiccup
-of one is absorbed by the bound, and memory stays bounded (pulsar #14861). A bookie that gives no
-sign of life for `add_timeout_s` is no longer live: it is replaced, or not waited for.
+Back-pressure. `pending_bytes` counts entries that any live bookie of the ensemble has not acked;
+above its bound `drain` waits. So the slowest live bookie sets the pace in the long run, the bound
+absorbs short delays, and memory stays bounded (pulsar #14861). A bookie that sends nothing for
+`add_timeout_s` is no longer live: it is replaced, or the writer continues without it.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ log = structlog.get_logger()
 __all__ = ["AddDone", "LedgerWriter", "WriterEvent"]
 
 AddDone = Callable[[int, OctavoError | None], None]
-"""(entry id, None) when it is durable, or, with deferred syncs, written; (entry id, why) when it is
-not known to be."""
+"""(entry id, None) when it is durable or, with deferred syncs, written; (entry id, error) when that
+is not known."""
 _HELD_FACTOR_MAX = 4
-"""`add` itself refuses at so many times the bound: a caller that never drains is a bug."""
+"""`add` refuses at this multiple of the bound: a caller that never drains has a bug."""
 
 
 class LedgerWriter:
-    """One ledger, open for writing by this process. Made by `LedgerClient.create`."""
+    """A ledger that this process writes. Made by `LedgerClient.create`."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class LedgerWriter:
         deferred: bool = False,
         sealing: Sealing | None = None,
     ) -> None:
-        """`sealing`: of an encrypted ledger."""
+        """`sealing` encrypts the payloads of an encrypted ledger."""
         self._client = client
         self._sealing = sealing
         self._options = client.options
@@ -81,7 +81,7 @@ class LedgerWriter:
         self._flush_scheduled = False
         self._drained: list[asyncio.Future[None]] = []
         self._forced: list[tuple[int, asyncio.Future[None]]] = []
-        """Who waits until an entry is durable."""
+        """Callers of `force`, each with the entry that must become durable."""
         self._all_answered: asyncio.Future[None] | None = None
         self._confirming = False
         self._error: OctavoError | None = None
@@ -89,7 +89,7 @@ class LedgerWriter:
         self._closed: asyncio.Future[LedgerMetadata] | None = None
         self._length_at_end: int | None = None
         self.on_event: list[Callable[[WriterEvent], None]] = []
-        """Called with each event of `WriterEvent`, on the loop."""
+        """Called with each `WriterEvent`, on the loop."""
         seal = None if sealing is None else sealing.seal
         self._ensemble_writer = EnsembleWriter(
             client, metadata, version, self, deferred=deferred, seal=seal
@@ -107,7 +107,7 @@ class LedgerWriter:
         }
 
     def waits_in_vain(self) -> str:
-        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        """Say what is stuck although it could proceed; empty if nothing is."""
         if not self._is_full() and any(not one.done() for one in self._drained):
             return "callers wait for room, and there is room"
         return ""
@@ -116,12 +116,12 @@ class LedgerWriter:
 
     @property
     def ledger_id(self) -> int:
-        """Its id."""
+        """The id of the ledger."""
         return self._core.metadata.ledger_id
 
     @property
     def deferred(self) -> bool:
-        """Whether an ack says no more than that it is written; see `force`."""
+        """Whether an ack means written only, not durable; see `force`."""
         return self._core.deferred
 
     @property
@@ -131,47 +131,47 @@ class LedgerWriter:
 
     @property
     def last_add_confirmed(self) -> int:
-        """The last entry that is durable, with all before it; −1 at first."""
+        """The last durable entry, with all before it; −1 at first."""
         return self._core.lac
 
     @property
     def last_add_pushed(self) -> int:
-        """The last entry that was added; −1 at first."""
+        """The last added entry; −1 at first."""
         return self._next_entry - 1
 
     @property
     def length(self) -> int:
-        """Bytes of all that was added, as they are stored."""
+        """Stored bytes of all added payloads."""
         return self._pending.length + self._payload_bytes
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes held because some live bookie has not acked them."""
+        """Bytes held because a live bookie has not acked them."""
         return self._pending.held_bytes + self._payload_bytes
 
     @property
     def failed_bookies(self) -> tuple[str, ...]:
-        """Members of the ensemble that are not written to at present."""
+        """Members of the ensemble that get no adds at present."""
         return tuple(self._core.ensemble[position] for position in sorted(self._core.down))
 
     @property
     def sealing(self) -> Sealing | None:
-        """Of an encrypted ledger."""
+        """Encrypts the payloads; None if the ledger is not encrypted."""
         return self._sealing
 
     @property
     def error(self) -> OctavoError | None:
-        """Why nothing can be added any more; None while it can."""
+        """Why adds are refused from now on; None while they are not."""
         return self._error
 
     def add(self, payload: Buffer, done: AddDone) -> int:
         """Append; `done(entry_id, error)` is called later, in entry order. Returns the entry id.
 
-        A `bytes` payload is not copied. Raises `LedgerFenced`, `LedgerClosed` or whatever ended
-        the writer, `PayloadTooLong`, `KeyMissing` where its key was forgotten, and `WriterBusy`
-        when far more than `drain` allows is pending.
-        `done` gets `OutcomeUnknown` for what was sent and may be part of the ledger, and the
-        error itself for what certainly is not.
+        A `bytes` payload is not copied. Raises `LedgerFenced`, `LedgerClosed` or the error that
+        ended the writer, `PayloadTooLong`, `KeyMissing` if the ledger's key was forgotten, and
+        `WriterBusy` when far more than `drain` allows is pending.
+        `done` gets `OutcomeUnknown` if the entry was sent and may be part of the ledger, and the
+        error itself if it certainly is not.
         """
         if self._error is not None:
             raise self._error
@@ -198,7 +198,7 @@ class LedgerWriter:
         return entry_id
 
     async def append(self, payload: Buffer) -> int:
-        """Append and wait until it is durable; returns the entry id. Raises what `add` tells."""
+        """Append and wait until durable; return the entry id. Raises the errors of `add`."""
         await self.drain()
         future: asyncio.Future[int] = self._loop.create_future()
 
@@ -214,18 +214,19 @@ class LedgerWriter:
         return await future
 
     async def drain(self) -> None:
-        """Wait while more is pending than the bound. Returns at once on a writer that ended."""
+        """Wait while more than the bound is pending. Returns at once if the writer ended."""
         while self._is_full() and self._error is None:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._drained.append(waiter)
             await waiter
 
     async def force(self) -> int:
-        """Wait until all that was acked by now is durable; returns the last such entry.
+        """Wait until every entry acked so far is durable; return the last such entry.
 
-        For ledgers with deferred syncs; in others what was acked is durable. All bookies of the
-        ensemble are asked, an ack quorum of each entry's has to say yes: one that fails is
-        replaced, as for an add. Raises what ended the writer: `LedgerFenced`, for one.
+        For ledgers with deferred syncs; without these every acked entry is durable. All bookies of
+        the ensemble are asked, and an ack quorum of each entry's write set must confirm. A bookie
+        that fails is replaced, as for an add. Raises the error that ended the writer, for example
+        `LedgerFenced`.
         """
         last_entry = self._core.written_to
         if last_entry > self._core.lac:
@@ -238,12 +239,13 @@ class LedgerWriter:
         return self._core.lac
 
     async def close(self) -> LedgerMetadata:
-        """Refuse new adds, wait for those under way, close the ledger at the last confirmed one.
+        """Refuse new adds, wait for pending ones, and close the ledger at the last confirmed entry.
 
-        With deferred syncs it forces first. What cannot be forced in time is not in the ledger.
+        With deferred syncs it forces first. Entries that cannot be forced in time are not in the
+        ledger.
 
-        Callers at the same time get the same answer. Raises `LedgerFenced` when somebody else
-        closes it, and `MetadataUnavailable`: then call again, or leave it to its recovery.
+        Concurrent callers get the same answer. Raises `LedgerFenced` when another client closes the
+        ledger, and `MetadataUnavailable`: then call again, or leave the ledger to its recovery.
         """
         if self._closing is None or self._close_may_be_repeated(self._closing):
             if self._error is None:
@@ -255,9 +257,9 @@ class LedgerWriter:
         return closing.done() and self._core.state is State.ENDED and not self._core.fenced
 
     def abandon(self, error: OctavoError) -> None:
-        """The client is closing: no further ack; the ledger stays open, for its recovery.
+        """Acknowledge nothing more, because the client closes; the ledger stays open.
 
-        Called by a callback of `add`, it waits for those confirmed together with that one.
+        If a callback of `add` calls this, first answer the entries confirmed together with it.
         """
         if self._confirming:
             self._loop.call_soon(self.abandon, error)
@@ -280,7 +282,7 @@ class LedgerWriter:
         )
 
     def _flush(self) -> None:
-        """Hand on what was added in this loop turn."""
+        """Hand on the adds of this turn of the loop."""
         self._flush_scheduled = False
         if self._payloads and self._core.state in writer_state.ADDABLE:
             payloads, self._payloads = self._payloads, []
@@ -288,7 +290,7 @@ class LedgerWriter:
             self._ensemble_writer.push(payloads)
 
     def confirmed(self, last_entry: int) -> None:
-        """All up to `last_entry` is durable."""
+        """Note that all entries up to `last_entry` are durable."""
         if not self._core.deferred:
             self.written(last_entry)
             return
@@ -309,7 +311,7 @@ class LedgerWriter:
                 for entry_id in range(self._answered + 1, last_entry + 1):
                     self._answered = entry_id
                     popleft()(entry_id, None)
-            except Exception as error:  # a caller's bug must not cost the others their answers
+            except Exception as error:  # a caller's bug must not keep others from their answer
                 self._report(error)
         self._confirming = False
         if self._all_answered is not None and not self._dones:
@@ -321,7 +323,7 @@ class LedgerWriter:
         )
 
     def released(self) -> None:
-        """Wake whoever waits in `drain`."""
+        """Wake the callers of `drain` if there is room."""
         if self._drained and not self._is_full():
             self._wake()
 
@@ -334,7 +336,7 @@ class LedgerWriter:
     # ------------------------------------------------------------------ the end
 
     def tell(self, event: WriterEvent) -> None:
-        """Log an event, pass it on, and end with `Ended` and `Closed`."""
+        """Log an event, pass it on, and end the writer on `Ended` and `Closed`."""
         ledger_id = self.ledger_id
         match event:
             case EnsembleChanged(first_entry, old, new):
@@ -366,7 +368,7 @@ class LedgerWriter:
             listener(event)
 
     def _end(self, error: OctavoError) -> None:
-        """No further ack: whoever waits gets an error, in order."""
+        """Acknowledge nothing more: waiting callers get an error, in order."""
         self._error = error
         if self._length_at_end is None:
             self._length_at_end = self._pending.length_at(self._core.lac)
@@ -406,7 +408,7 @@ class LedgerWriter:
                     self._all_answered = self._loop.create_future()
                     await self._all_answered
                 if core.state in writer_state.ADDABLE:
-                    with contextlib.suppress(OctavoError):  # what ended the writer comes below
+                    with contextlib.suppress(OctavoError):  # the writer's error is raised below
                         await self.force()
         if core.fenced or core.state is State.CLOSED:
             assert self._error is not None

@@ -1,16 +1,16 @@
-"""The writer of one ledger as a pure state machine: what is pending, confirmed, replaced, closed.
+"""The writer of a ledger as a pure state machine: pending and confirmed entries, replaced bookies.
 
-Events are method calls, what must be done comes back as a list of actions, in order. No clock, no
-sockets, no asyncio: `writer.py` drives it for a ledger's owner, `recover/recovery_state.py` reuses
-it for write-backs (`publish=False`: changes of the ensemble then stay in memory, P31).
+Events are method calls; each returns the actions to carry out, in order. No clock, no sockets, no
+asyncio: `ensemble_writer.py` drives it for a ledger's owner, `recover/recovery_state.py` reuses it
+for write-backs (`publish=False`: ensemble changes then stay in memory, P31).
 
 Promises: entries are confirmed in order (P13), by Qa bookies that the *published* ensemble names
-(P15, BookKeeper #4097), never while a change of the ensemble is unresolved (P14). A fragment
-starts at the last confirmed entry + 1 exactly (P17). After `Ended` nothing is confirmed (P19).
+(P15, BookKeeper #4097), never while an ensemble change is unresolved (P14). A fragment starts
+exactly at the last confirmed entry + 1 (P17). After `Ended` nothing is confirmed (P19).
 
-With deferred syncs (P21) an ack says that a bookie has the entry, and what it answers to a force
-that it has it for good: only that confirms. A bookie that failed may have lost what was not forced,
-so it gets all of that again, and so does who replaces it: its fragment begins there.
+With deferred syncs (P21) an ack means that a bookie has the entry, and the answer to a force means
+that it has the entry durably: only that confirms. A failed bookie may have lost unforced entries,
+so it gets all of them again, and so does its replacement: the new fragment begins there.
 
     state       means                                             leaves by
     OPEN        acks count                                        failed, close, refused
@@ -18,8 +18,8 @@ so it gets all of that again, and so does who replaces it: its fragment begins t
     PUBLISHING  a new ensemble is being written by CAS            written, conflict, failed
     STALLED     too few bookies live, no spare: wait for either   returned, spares_changed, give_up
     CLOSING     the closed record is being written by CAS         written, conflict
-    CLOSED      ended well                                        never
-    ENDED       fenced, or cannot go on; close() may follow       close, unless fenced
+    CLOSED      the ledger is closed                              never
+    ENDED       fenced, or cannot continue; close() may follow    close, unless fenced
 """
 
 from __future__ import annotations
@@ -82,17 +82,17 @@ _NONE: list[WriterAction] = []
 
 
 class Force(NamedTuple):
-    """A question to one bookie: whether it has for good what it has acked so far."""
+    """A request to a bookie to make durable all that it has acked so far."""
 
     bookie_id: str
     last_entry: int
     """The bookie has acked all that it holds up to this entry."""
     term: int
-    """The position's number when it was asked: a failure, a replacement and a return change it."""
+    """Its position's term when it was asked: a failure, a replacement and a return change it."""
 
 
 class WriterState:
-    """One ledger's pending adds and its ensemble. Not for two threads."""
+    """A ledger's pending adds and its ensemble. Not thread-safe."""
 
     def __init__(
         self,
@@ -111,12 +111,12 @@ class WriterState:
         self.lap = last_add_confirmed
         self.ensemble = list(metadata.fragments[-1].bookies)
         self.acks = Acks(self.quorum, last_add_confirmed)
-        """What bookies have for good."""
+        """The entries that each bookie has durably."""
         self.received = Acks(self.quorum, last_add_confirmed) if deferred else self.acks
-        """What they have acked: with deferred syncs a power failure may take it back."""
+        """The entries that each has acked: with deferred syncs a power failure may lose them."""
         self._written_to = last_add_confirmed
         self._terms = [0] * self.quorum.ensemble_size
-        """A new number whenever what a position has acked is forgotten: see `Force`."""
+        """Changes whenever the acks of a position are forgotten: see `Force`."""
         self._newest_term = 0
         self.down: dict[int, OctavoError] = {}
         """Positions whose bookie failed and has not been replaced, with the reason."""
@@ -126,18 +126,18 @@ class WriterState:
         self._fenced = False
         self._close_length: int | None = None
         self._lost: Fragment | None = None
-        """A fragment whose compare-and-set was never answered: it may stand there."""
+        """The fragment of a compare-and-set without an answer: the record may have it."""
 
     # ------------------------------------------------------------------ adds and their answers
 
     def push(self, count: int) -> None:
-        """`count` more entries are pending. Their sending is the driver's: `live` says to whom."""
+        """Add `count` pending entries. The driver sends them to the positions in `live`."""
         assert self.state in ADDABLE, self.state
         self.lap += count
 
     @property
     def fenced(self) -> bool:
-        """Whether it ended because the ledger is somebody else's now."""
+        """Whether the writer ended because another process fenced or closed the ledger."""
         return self._fenced
 
     @property
@@ -146,38 +146,38 @@ class WriterState:
         return [p for p in range(self.quorum.ensemble_size) if p not in self.down]
 
     def acked(self, bookie_id: str, first: int, last: int) -> list[WriterAction]:
-        """`bookie_id` acked `first` … `last`. Counts for members of the ensemble alone (P15)."""
+        """Note that `bookie_id` acked `first` … `last`. Only ensemble members count (P15)."""
         try:
             position = self.ensemble.index(bookie_id)
         except ValueError:
             return _NONE
         if last > self.lap:
             return self.failed(
-                bookie_id, WriteRefused(f"{bookie_id} acked entry {last}, never sent to it")
+                bookie_id, WriteRefused(f"{bookie_id} acked entry {last}, which it was not sent")
             )
         self.received.add(position, first, last)
         return self._confirm() if self.state is State.OPEN else _NONE
 
     @property
     def deferred(self) -> bool:
-        """Whether an ack says nothing of a sync."""
+        """Whether an ack does not include a sync."""
         return self.received is not self.acks
 
     @property
     def written_to(self) -> int:
-        """The last entry whose caller may have been answered, with all before it."""
+        """The last entry whose caller may have been answered, with all entries before it."""
         return self._written_to if self.deferred else self.lac
 
     def to_force(self, position: int) -> Force:
-        """Return the question to the bookie at `position`; its answer goes to `forced`."""
+        """Make the force request for the bookie at `position`; its answer goes to `forced`."""
         last_entry = self.received.acked_to[position]
         return Force(self.ensemble[position], last_entry, self._terms[position])
 
     def forced(self, asked: Force) -> list[WriterAction]:
-        """The bookie made durable what it had acked when it was asked.
+        """Note that the bookie made durable all that it had acked when it was asked.
 
-        Says nothing when the bookie failed, was replaced or came back in the meantime: from then
-        on it has to ack again whatever it had not forced.
+        Ignored if the bookie failed, was replaced or returned since then: it must ack all unforced
+        entries again.
         """
         if asked.bookie_id not in self.ensemble:
             return _NONE
@@ -206,9 +206,9 @@ class WriterState:
         return [Written(written)]
 
     def refused(self, bookie_id: str, error: OctavoError) -> list[WriterAction]:
-        """`bookie_id` answered that the ledger may not be written: fenced, or a wrong key.
+        """End, because `bookie_id` answered that it takes no adds: fenced, or a wrong key.
 
-        One such answer suffices, from any bookie of the ensemble: the fence is durable there.
+        A single such answer suffices, from any bookie of the ensemble: its fence is durable.
         """
         if bookie_id not in self.ensemble or self.state not in ADDABLE:
             return []
@@ -218,11 +218,11 @@ class WriterState:
     # ------------------------------------------------------------------ failures and spares
 
     def failed(self, bookie_id: str, reason: OctavoError) -> list[WriterAction]:
-        """`bookie_id` failed or timed out, be it for an add that was confirmed long ago (P18)."""
+        """Note that `bookie_id` failed, even for an add that was confirmed long ago (P18)."""
         if bookie_id not in self.ensemble or self.state not in ADDABLE:
             return []
         position = self.ensemble.index(bookie_id)
-        self._forget_written(position)  # also late acks of a bookie that was down
+        self._forget_written(position)  # even if it was down already: late acks may have come
         if position in self.down:
             return []
         self.down[position] = reason
@@ -231,7 +231,7 @@ class WriterState:
         return []
 
     def returned(self, bookie_id: str) -> list[WriterAction]:
-        """A bookie that failed answers again: it gets what is unconfirmed, if still a member."""
+        """Send a failed bookie that answers again its unconfirmed entries, if still a member."""
         if self.state not in (State.OPEN, State.STALLED) or bookie_id not in self.ensemble:
             return []
         position = self.ensemble.index(bookie_id)
@@ -240,7 +240,7 @@ class WriterState:
         del self.down[position]
         reached = self.acks.acked_to[position]
         if reached < self.lac:
-            # What it missed is confirmed by others; it counts anew from here on.
+            # The entries that it missed are confirmed by others; its acks count from here on.
             self.acks.join(position, self.lac)
             reached = self.lac
         self._forget_written(position)
@@ -248,24 +248,24 @@ class WriterState:
         return actions + self._go_on()
 
     def _forget_written(self, position: int) -> None:
-        """A bookie that failed may have lost what it acked before its sync."""
+        """Forget acks before a sync: a failed bookie may have lost these entries."""
         self._newest_term += 1
         self._terms[position] = self._newest_term
         if self.deferred:
             self.received.join(position, self.acks.acked_to[position])
 
     def spares_changed(self) -> list[WriterAction]:
-        """Other bookies are available now: a delayed change may become possible."""
+        """Retry a delayed ensemble change, because other bookies are available now."""
         if self.down and self.state in (State.OPEN, State.STALLED):
             return self._choose()
         return []
 
     def abandon(self, error: OctavoError) -> list[WriterAction]:
-        """The process stops writing without closing the ledger."""
+        """End without closing the ledger."""
         return self._end(error) if self.state in (*ADDABLE, State.CLOSING) else []
 
     def give_up(self, why: str = "") -> list[WriterAction]:
-        """The time allowed by `Stalled` is over; `why` tells of the bookies that are no choice."""
+        """End after the time allowed by `Stalled`; `why` says why bookies cannot be chosen."""
         if self.state is not State.STALLED:
             return []
         up = [self.ensemble[p] for p in self.live]
@@ -287,11 +287,11 @@ class WriterState:
         return [ChooseReplacements(self._asked, tuple(self.ensemble))]
 
     def chosen(self, spares: Mapping[int, str]) -> list[WriterAction]:
-        """Answers `ChooseReplacements`: a spare for each position that can have one."""
+        """Take the answer to `ChooseReplacements`: spares for the positions that can have one."""
         if self.state is not State.CHOOSING:
             return []
         if set(self.down) - set(self._asked):
-            return self._ask()  # several failed bookies are replaced together
+            return self._ask()  # more bookies failed meanwhile: replace them together
         if not spares:
             return self._do_without()
         assert set(spares) <= set(self.down)
@@ -319,7 +319,7 @@ class WriterState:
     # ------------------------------------------------------------------ the metadata record
 
     def _changed(self, metadata: LedgerMetadata) -> LedgerMetadata:
-        """`metadata` with the planned bookies in place from the first unconfirmed entry on."""
+        """`metadata` with the planned bookies from the first unconfirmed entry on."""
         bookies = list(self.ensemble)
         for position, spare in self._planned.items():
             bookies[position] = spare
@@ -331,7 +331,7 @@ class WriterState:
         return replace(metadata, fragments=(*kept, newest))
 
     def _apply(self, metadata: LedgerMetadata, version: int) -> list[WriterAction]:
-        """The change holds: forget the acks of the replaced, send anew, count again."""
+        """Use the published change: forget the acks of replaced bookies, send again, recount."""
         self.metadata, self.version = metadata, version
         old, first = tuple(self.ensemble), self.lac + 1
         actions: list[WriterAction] = []
@@ -353,7 +353,7 @@ class WriterState:
         return actions + self._confirm()
 
     def written(self, version: int) -> list[WriterAction]:
-        """The compare-and-set that was asked for took place."""
+        """Continue after the requested compare-and-set took place."""
         if self.state is State.CLOSING:
             return self._closed(self._closed_record(self.metadata))
         if self.state is not State.PUBLISHING:
@@ -361,7 +361,7 @@ class WriterState:
         return self._apply(self._changed(self.metadata), version)
 
     def conflict(self, current: LedgerMetadata, version: int) -> list[WriterAction]:
-        """The compare-and-set lost, or its answer did; `current` is what stands there now."""
+        """Continue after a lost compare-and-set, or a lost answer; `current` is the record now."""
         if self.state is State.CLOSING:
             return self._close_conflict(current, version)
         if self.state is not State.PUBLISHING:
@@ -370,16 +370,16 @@ class WriterState:
             return self._fenced_by(current)
         wanted = self._changed(self.metadata)
         if current.fragments[-1] == wanted.fragments[-1]:
-            return self._apply(current, version)  # our own write, whose answer was lost
+            return self._apply(current, version)  # our own write: only its answer was lost
         if current.fragments[-1] != self.metadata.fragments[-1]:
             return self._foreign(current)
-        self.metadata, self.version = current, version  # somebody repaired an older fragment
+        self.metadata, self.version = current, version  # re-replication changed an older fragment
         if self._close_length is not None:
             return self._begin_close()
         return [WriteMetadata(self._changed(current), version)]
 
     def metadata_lost(self, error: OctavoError) -> list[WriterAction]:
-        """The metadata store cannot be reached, or the record is gone."""
+        """End, because the metadata store cannot be reached or the record is gone."""
         if self.state is State.PUBLISHING:
             self._lost = self._changed(self.metadata).fragments[-1]
         elif self.state is not State.CLOSING:
@@ -411,7 +411,7 @@ class WriterState:
             same = (current.last_entry, current.length) == (self.lac, self._close_length)
             return self._closed(current) if same else self._fenced_by(current)
         if current.state is LedgerState.IN_RECOVERY:
-            return self._fenced_by(current)  # whoever recovers it closes it
+            return self._fenced_by(current)  # the recovery closes it
         if current.fragments[-1] not in (self.metadata.fragments[-1], self._lost):
             return self._foreign(current)
         self.metadata, self.version = current, version
@@ -425,9 +425,9 @@ class WriterState:
     def _fenced_by(self, current: LedgerMetadata) -> list[WriterAction]:
         self._fenced = True
         found = (
-            f"closed by another at entry {current.last_entry}"
+            f"closed by another process at entry {current.last_entry}"
             if current.state is LedgerState.CLOSED
-            else "being recovered by another"
+            else "being recovered by another process"
         )
         return self._end(LedgerFenced(f"ledger {current.ledger_id} is {found}"))
 

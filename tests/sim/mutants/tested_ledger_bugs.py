@@ -255,7 +255,7 @@ BUGS = (
             Edit(
                 "octavo.ledger.write.bookie_channel:BookieChannel.push",
                 "    if self._owed >= chunk.first_entry:\n"
-                "        self._heard_at = now  # nothing was owed until now\n",
+                "        self._heard_at = now  # no ack was due before: the time-out starts now\n",
                 "",
             ),
         ),
@@ -285,7 +285,7 @@ BUGS = (
         (
             Edit(
                 "octavo.ledger.write.ensemble_writer:EnsembleWriter._announce_lac",
-                "        if not self.core.down:  # one that is down will have to be told\n"
+                "        if not self.core.down:  # resend when it is back\n"
                 "            self._announced_lac = lac\n"
                 "        return bool(self.core.down)\n",
                 "        self._announced_lac = lac\n        return False\n",
