@@ -9,10 +9,10 @@ MUTANTS = (
         "corruption-answered-absent",
         3,
         "BookKeeper #2908",
-        "a damaged entry log is answered with: no such entry",
-        """A log that could not be read was answered like an entry that is not there, and recovery
-        cut the ledger at it: one bad sector became the loss of what other bookies held. The edit
-        takes what cannot be read for absent.""",
+        'a bookie answers "no such entry" when it cannot read a damaged entry log',
+        """A bookie that could not read an entry log answered as if the entry did not exist, and
+        recovery cut the ledger there. So a single bad sector lost entries that other bookies
+        still held. The edit answers "no such entry" for entries that cannot be read.""",
         "P41, S3 (P29)",
         "bit rot or read errors in an entry log, then reads or a recovery",
         (
@@ -31,11 +31,11 @@ MUTANTS = (
         "highest-mark-of-several-folders",
         8,
         "BookKeeper #3329",
-        "with several ledger folders the highest mark counts, though one is behind",
-        """Each folder kept a mark of its own and was flushed by itself; replay began at the
-        highest, so what the slower folder had not flushed was in neither journal nor log. The edit
-        moves the mark of the folders that have nothing to flush ahead of the others; the highest
-        one counts, as ever.""",
+        "with several ledger folders, replay starts at the highest mark",
+        """Each folder had its own mark and was flushed by itself, but replay began at the highest
+        mark. Entries that a slower folder had not flushed were then in neither journal nor log.
+        The edit advances the marks of folders that have nothing to flush; replay uses the
+        highest mark, as it does today.""",
         "P39, P38 (S1)",
         "a crash in the middle of a checkpoint",
         (
@@ -54,10 +54,10 @@ MUTANTS = (
         "checkpoint-skipped",
         9,
         "BookKeeper #4844",
-        "a flush is skipped and the journal is trimmed all the same",
-        """Checkpoints that could not be compared were taken for equal, so the flush between them
-        was left out while the journal before the later one was removed. The edit leaves out the
-        entries when the journal has gone on to another file since the last checkpoint.""",
+        "a flush is skipped and the journal is trimmed anyway",
+        """Checkpoints that could not be compared counted as equal. So the flush between them was
+        skipped, while the journal before the later one was deleted. The edit skips the entries
+        when the journal has moved to another file since the last checkpoint.""",
         "P39, P38 (S1)",
         "journals that roll over between checkpoints",
         (
@@ -75,9 +75,9 @@ MUTANTS = (
         "fence-not-replayed",
         12,
         "BookKeeper #867",
-        "a restart forgets the fences that only the journal holds",
-        """Fence and master-key records in the journal were passed over at replay. The edit does
-        that: after a crash the bookie takes adds of a writer that it had shut out.""",
+        "replay of the journal skips fence records",
+        """Replay skipped fence and master-key records in the journal. After a crash, the bookie
+        accepted adds from a writer that it had fenced. The edit skips fence records.""",
         "P24 (S5, S3)",
         "a bookie that crashes between a fence and the next checkpoint",
         (
@@ -93,8 +93,9 @@ MUTANTS = (
         19,
         "P24, BookKeeper #208",
         "a fence is answered before it is durable",
-        """The fence is in the journal's queue and the answer is out: a crash in between forgets a
-        promise that the recoverer relies on. The edit does not wait.""",
+        """The fence is still in the journal's queue when the answer goes out. A crash at that
+        moment forgets a promise on which the recovery relies. The edit does not wait for the
+        sync.""",
         "P24 (S5, S3)",
         "a bookie that crashes just after it was fenced, with its writer alive",
         (
@@ -109,7 +110,7 @@ MUTANTS = (
         "volatile-fence",
         0,
         "P24, BP-46",
-        "a fence is not journaled",
+        "a fence is not written to the journal",
         """The fence holds in memory, and on disk only after the next checkpoint. The edit answers
         without a journal record.""",
         "P24 (S5, S3)",
@@ -126,8 +127,8 @@ MUTANTS = (
         "ack-before-fsync",
         20,
         "P38",
-        "adds are acked before they are on the disk",
-        """The write is in the page cache and the ack is out; the sync comes with the next write.
+        "adds are acked before they are synced",
+        """The write is in the page cache when the ack goes out; the next write brings the sync.
         The edits sync before the write instead of after it.""",
         "P38 (S1)",
         "a power failure",
@@ -156,9 +157,9 @@ MUTANTS = (
         "fsync-retried",
         21,
         'fsyncgate; ATC\'20 "Can applications recover from fsync failures?"',
-        "a failed fsync is tried again, and believed",
-        """After a failed fsync the kernel holds the pages for clean: the second call succeeds and
-        nothing was written. The edit tries again.""",
+        "a failed fsync is tried again, and its success is believed",
+        """After a failed fsync the kernel considers the pages clean: a second call succeeds
+        although nothing was written. The edit tries again and believes the answer.""",
         "P38 (S1)",
         "an fsync that fails, then a crash",
         (
@@ -177,10 +178,10 @@ MUTANTS = (
         "rename-without-directory-fsync",
         22,
         "ALICE (OSDI'14)",
-        "a new journal file's name is not made durable",
-        """The file and its content are synced, its name is not: after a power failure the folder
-        does not know it, and the entries in it are gone without a trace. The edit leaves out the
-        sync of the folder.""",
+        "the folder is not synced after a new journal file is created",
+        """The file and its contents are synced, but its name is not. After a power failure the
+        folder does not list the file, and its entries are gone without a trace. The edit
+        removes the sync of the folder.""",
         "P38 (S1)",
         "a power failure after the journal has rolled over",
         (
@@ -195,9 +196,9 @@ MUTANTS = (
         "empty-disk-joins",
         23,
         "BookKeeper #4812, CK-1",
-        "an empty disk joins under the old identity",
-        """A bookie whose disk was lost came back under its name and denied, in good faith, what it
-        had acked. The edit lets a folder without a cookie pass.""",
+        "a bookie starts with an empty disk under its old identity",
+        """A bookie that had lost its disk returned under its old name and denied entries that it
+        had acked. The edit accepts a folder without a cookie.""",
         "P42 (S3)",
         "a bookie whose disk is replaced by an empty one",
         (
@@ -215,7 +216,7 @@ MUTANTS = (
         "state-not-flushed-with-an-empty-cache",
         0,
         "BookKeeper PR #4843",
-        "with no entries to flush the ledger state is not flushed, but the mark moves",
+        "a checkpoint without entries moves the mark but does not write fences and LACs",
         """When the write cache was empty the flush returned early, before fences and explicit LACs
         were written, and the mark moved past their journal records. The edit leaves the changed
         states out when there are no entries.""",
@@ -233,7 +234,7 @@ MUTANTS = (
         "explicit-lac-not-persisted",
         0,
         "BookKeeper #1527, #1533",
-        "a LAC that came alone is lost in a restart",
+        "an explicit LAC is not journaled, and a restart forgets it",
         """A reader was told a LAC by a bookie that forgot it in a restart. The edit takes the LAC
         into memory and answers, without a journal record.""",
         "P8 (what a bookie told, it still knows)",
@@ -250,7 +251,7 @@ MUTANTS = (
         "torn-tail-taken-as-good",
         0,
         "BookKeeper #4659",
-        "garbage in the torn tail of a journal is replayed",
+        "replay accepts a half-written journal block without checking its checksum",
         """Journal records carried no checksum: what a power failure left half written was taken
         for entries. The edit does not look at the checksum of a block's body.""",
         "P40, P7 (S4)",
@@ -267,7 +268,7 @@ MUTANTS = (
         "one-journal-trims-all",
         0,
         "BookKeeper #3329, of journals",
-        "with several journals all are trimmed by the mark of the first",
+        "all journals are trimmed at the mark of the first",
         """Each journal has a position of its own in the mark. The edit removes the files of all of
         them before the first one's.""",
         "P38, P39 (S1)",
@@ -284,7 +285,7 @@ MUTANTS = (
         "loss-accepted-without-limbo",
         0,
         "BookKeeper BP-46",
-        "a bookie starts on a lost disk without remembering that it lost anything",
+        "a bookie whose data was lost starts without going into limbo",
         """The operator's word lets the bookie start on an empty folder, and from then on it is sure
         of everything. The edit does not write down for which ledgers it is not.""",
         "P42 (S3)",
@@ -302,7 +303,7 @@ MUTANTS = (
         "limbo-answered-absent",
         0,
         "BookKeeper #4812, BP-46",
-        "a bookie in limbo denies what it has lost",
+        'a bookie in limbo answers "no such entry" for entries that it may have lost',
         """It knows that it lost a disk, and answers: no such entry. Recovery takes that for proof.
         The edit takes what is not there for what never was.""",
         "P41, S3 (P29)",
@@ -319,7 +320,7 @@ MUTANTS = (
         "read-only-for-ever",
         0,
         "S8",
-        "a bookie whose disk was full stays read-only when there is room again",
+        "a bookie stays read-only after its full disk has room again",
         """The edit never takes the mode back.""",
         "S8",
         "a disk that fills up and has room again",
@@ -335,7 +336,7 @@ MUTANTS = (
         "scrubber-overlooks",
         0,
         "P43",
-        "the scrubber walks by what is damaged",
+        "the scrubber finds damage and does not report it",
         """The edit drops what the walk has found: nobody knows of the damage before a reader meets
         it.""",
         "P41 (damage is reported)",

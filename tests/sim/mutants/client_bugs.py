@@ -9,7 +9,7 @@ MUTANTS = (
         "json-text-loses-its-quotes",
         0,
         "protocol/json_message.py, octavo/client/types.py",
-        "a stored JSON text comes back as the text that it stands for",
+        'a JSON text such as `"hello"` comes back without its quotes',
         """The client took `"value": "hello"` for text, so `"hello"` lost its quotes on the way to
         whoever received it, as escapes and the difference from `hello` did.""",
         "X11",
@@ -28,7 +28,7 @@ MUTANTS = (
         "stored-null-shown-as-no-value",
         0,
         "protocol/json_message.py, broker/http/api/payloads.py",
-        "a stored `null` comes back as no value: a tombstone that nobody wrote",
+        "a stored `null` comes back as a tombstone",
         """A value that is JSON was spliced into the answer as it is; a stored `null` reads the same
         as a message without a value.""",
         "X11",
@@ -47,7 +47,7 @@ MUTANTS = (
         "loop-forgets-its-leases",
         0,
         "octavo/client/handing.py",
-        "a loop over deliveries does not extend the leases of what it holds",
+        "a client's delivery loop does not extend its leases",
         """`deliveries()` took 500 messages and worked them off, however long that took; when their
         leases were over others were given them, and its acks came too late.""",
         "X12",
@@ -59,7 +59,7 @@ MUTANTS = (
         "what-was-done-is-forgotten-when-the-loop-is-left",
         0,
         "octavo/client/deliveries.py",
-        "a loop that is left gives back what is done, instead of acking it",
+        "a delivery loop that ends gives back messages that it has processed",
         """The last call of a loop named everything that it had had as not done: each message is
         processed again, in the same epoch, by whoever comes next.""",
         "X12",
@@ -82,7 +82,7 @@ MUTANTS = (
         "batch-takes-one-sequence",
         0,
         "octavo/client/partition_queue.py",
-        "a producer counts batches where the broker counts messages",
+        "the client counts one sequence for a batch, the broker one for each message",
         """The next batch begins at a sequence that the last one has used: it is taken for a repeat
         of that, its messages are nowhere, and their sender was told that they are stored.""",
         "S9",

@@ -11,7 +11,7 @@ MUTANTS = (
         "adopted-before-copied",
         0,
         "BookKeeper P52, P53",
-        "a record names a new holder before that has the entries",
+        "the record names a new bookie before it has the entries",
         """A lost bookie is replaced in the ledger's record first and the entries are copied then.
         A crash between leaves a record that promises a copy which is not there, and nothing tells
         that it is missing. The edit takes over without having fetched.""",
@@ -30,7 +30,7 @@ MUTANTS = (
         "copy-counts-before-its-sync",
         0,
         "BookKeeper P52",
-        "a copy counts when it was sent, not when it is durable",
+        "a copy counts when it is sent, not when it is durable",
         """The worker sends the entries and does not wait for the answers. Those that are refused or
         lost on the way are nowhere; the record names the bookie all the same. The edit returns
         once the adds are written to the socket.""",
@@ -49,7 +49,7 @@ MUTANTS = (
         "vouched-without-a-fence",
         0,
         "BookKeeper BP-46, #4812",
-        "a ledger leaves limbo without its fence",
+        "a ledger leaves limbo without being fenced again",
         """A bookie that lost its disk has forgotten which ledgers it had fenced. Having fetched
         back a closed ledger it takes ordinary adds of it again: a second bookie that does so makes
         an ack quorum for an old writer, above the close. The edit does not fence.""",
@@ -68,7 +68,7 @@ MUTANTS = (
         "vouched-though-incomplete",
         0,
         "BookKeeper BP-46",
-        "a ledger leaves limbo though a part of it could not be fetched",
+        "a ledger leaves limbo although some entries could not be fetched",
         """What cannot be fetched now is passed over, and the ledger counts as whole: from then on
         this bookie says "no such entry" of entries that it held and lost. The edit vouches for
         every ledger that is closed.""",
@@ -87,7 +87,7 @@ MUTANTS = (
         "limbo-ends-over-open-ledgers",
         0,
         "BookKeeper BP-46",
-        "the limbo ends while an open ledger names the bookie",
+        "a bookie leaves limbo while an open ledger still names it",
         """Closed ledgers were fetched back, so the bookie is sure of everything again, also of an
         open ledger whose fence and entries it lost: its denials then count in a recovery. The edit
         does not look at open ledgers.""",

@@ -25,7 +25,7 @@ def _bug(
 MUTANTS = (
     _bug(
         "task-of-one-that-left",
-        "a read that its connection's end has cancelled stays counted",
+        "a cancelled read stays counted after its connection ends",
         "The count says how many reads may run. After some thousand clients none may.",
         "Q1",
         (
@@ -37,7 +37,7 @@ MUTANTS = (
     ),
     _bug(
         "line-of-one-that-left",
-        "reads that waited when their connection ended stay counted",
+        "waiting reads stay counted after their connection ends",
         "Above the bound each read is refused, though nothing waits.",
         "Q1",
         (
@@ -49,7 +49,7 @@ MUTANTS = (
     ),
     _bug(
         "poll-of-one-that-left",
-        "a long poll that its connection's end has cancelled stays counted",
+        "a cancelled long poll stays counted after its connection ends",
         "Followers of ledgers come and go; in the end each poll is refused.",
         "Q1",
         (
@@ -61,7 +61,7 @@ MUTANTS = (
     ),
     _bug(
         "half-frame-of-one-that-left",
-        "the beginning of a frame stays counted when its connection ends",
+        "a half-received frame stays counted after its connection ends",
         "The room for frames that are not whole fills, and every socket is read by small pieces.",
         "Q1",
         (
@@ -73,7 +73,7 @@ MUTANTS = (
     ),
     _bug(
         "task-ends-and-wakes-none",
-        "a read that ends does not let the next one begin",
+        "a read that ends does not start the next read",
         "A connection that waited for a task gets it with the next turn, or is refused.",
         "Q2",
         ("octavo.bookie.wire.read_scheduler:ReadScheduler.task_ended", "self._unblock()", "pass"),
@@ -81,7 +81,7 @@ MUTANTS = (
     ),
     _bug(
         "stuck-for-good",
-        "a connection that had as many reads under way as it may never has a turn again",
+        "a connection that reached its limit of reads never gets a turn again",
         "Its reads wait until the client gives up.",
         "S1, Q1",
         (f"{_FLIGHT}._ran_in_turn", "self._stuck = False", "pass"),
@@ -89,7 +89,7 @@ MUTANTS = (
     ),
     _bug(
         "turn-ends-with-some-left",
-        "a turn that leaves connections over does not plan the next one",
+        "a turn that leaves connections waiting does not plan another turn",
         "They wait until another connection asks something.",
         "Q2",
         (
@@ -101,7 +101,7 @@ MUTANTS = (
     ),
     _bug(
         "room-for-frames-is-not-told",
-        "room for a long frame that comes free is given to nobody",
+        "room for a long frame becomes free and no waiting socket is resumed",
         "The socket stays unread until its client sends something else, which it cannot.",
         "Q2",
         (
@@ -113,7 +113,7 @@ MUTANTS = (
     ),
     _bug(
         "landed-and-starts-none",
-        "a read from disk that ends does not start the next one",
+        "a disk read that ends does not start the next one",
         "What waits for a thread waits for another read to come.",
         "Q2",
         ("octavo.bookie.read.cold_reads:ColdReads._landed", "self._start()", "pass"),
@@ -121,7 +121,7 @@ MUTANTS = (
     ),
     _bug(
         "drain-is-not-woken",
-        "a writer that has room again does not wake who waits for that",
+        "a writer that has room again does not wake its waiting callers",
         "A partition whose ledger writer was full once takes no publish any more.",
         "Q2 (S9)",
         ("octavo.ledger.write.writer:LedgerWriter.released", "self._wake()", "pass"),
@@ -152,7 +152,7 @@ _SUBSCRIPTION = "octavo.broker.subscriptions.subscription:Subscription"
 BUGS = (
     _tested(
         "given-up-and-still-counted",
-        "a publish that gives up its place in the line leaves its bytes there",
+        "a publish that gives up waiting leaves its bytes counted",
         "After some of them each publish that finds no room at once is refused.",
         "Q1",
         _LINE,
@@ -160,7 +160,7 @@ BUGS = (
     ),
     _tested(
         "given-up-and-lets-none-in",
-        "a publish that gives up its place in the line lets no one behind it in",
+        "a publish that gives up waiting does not let the next one in",
         "It was too long for the room that there is, and those behind it are not.",
         "Q2",
         _LINE,
@@ -168,7 +168,7 @@ BUGS = (
     ),
     _tested(
         "cancelled-and-still-in-line",
-        "a publish whose caller has gone keeps its place in the line",
+        "a publish whose caller has gone keeps its place in the queue",
         "Only a publish that waited for too long left it.",
         "Q1",
         _LINE,
@@ -176,7 +176,7 @@ BUGS = (
     ),
     _tested(
         "busy-again-goes-last",
-        "a batch that a busy writer does not take goes behind those that wait",
+        "a batch that a busy writer refuses goes to the end of the queue",
         "A writer that takes some and is busy again changes their order.",
         "S9 (order)",
         _LINE,
@@ -184,7 +184,7 @@ BUGS = (
     ),
     _tested(
         "placed-before-the-reconnect",
-        "after a reconnect a watch that was cancelled before counts as placed",
+        "a watch cancelled before a reconnect counts as placed after it",
         "The same watch, placed again, never fires.",
         "watches stand",
         _AGAIN,
@@ -192,7 +192,7 @@ BUGS = (
     ),
     _tested(
         "resumed-and-sends-nothing",
-        "a channel whose pause is over sends nothing",
+        "a channel whose pause ends does not resume sending",
         "Its entries wait until another chunk is pushed, or the bookie counts as silent.",
         "Q2",
         "unit/ledger/test_bookie_channel.py",
@@ -200,7 +200,7 @@ BUGS = (
     ),
     _tested(
         "heard-and-sends-nothing",
-        "an ack that widens the window of a channel sends nothing",
+        "an ack that widens a channel's window does not resume sending",
         "The last entries of a writer wait until the bookie counts as silent.",
         "Q2",
         "unit/ledger/test_bookie_channel.py",
@@ -208,7 +208,7 @@ BUGS = (
     ),
     _tested(
         "resumed-socket-is-not-told",
-        "a socket that takes bytes again does not tell the writers",
+        "a socket that accepts bytes again does not notify the writers",
         "They wait for their next tick.",
         "Q2",
         "unit/ledger/test_connection_counts.py",
@@ -216,7 +216,7 @@ BUGS = (
     ),
     _tested(
         "flushed-and-not-told",
-        "a full buffer that is flushed does not tell the writers",
+        "a flushed buffer does not notify the writers",
         "They wait for their next tick.",
         "Q2",
         "unit/ledger/test_connection_counts.py",
@@ -228,7 +228,7 @@ BUGS = (
     ),
     _tested(
         "answered-and-still-kept",
-        "a request that was answered stays with its connection",
+        "an answered request stays in its connection's memory",
         "A connection lasts for weeks, and a request each second stays.",
         "Q1",
         "unit/ledger/test_connection_counts.py",
@@ -240,7 +240,7 @@ BUGS = (
     ),
     _tested(
         "room-for-one-alone",
-        "room for answers wakes one of the reads that wait for it",
+        "free room for answers wakes only one of the waiting reads",
         "The others wait until room is short and comes free again.",
         "Q2",
         "unit/bookie/test_read_room.py",
@@ -248,7 +248,7 @@ BUGS = (
     ),
     _tested(
         "a-list-keeps-its-turn",
-        "a list of entries keeps its turn",
+        "a list of entries never gives its turn back",
         "After two of them each list is refused.",
         "Q1",
         "unit/bookie/test_read_room.py",
@@ -256,7 +256,7 @@ BUGS = (
     ),
     _tested(
         "asked-once-for-all",
-        "a bookie that answered a force counts as asked",
+        "a bookie that answered a force is never asked to force again",
         "It is never asked again, and the ledger confirms nothing more.",
         "Q1 (S9)",
         "unit/ledger/test_forces.py",
@@ -264,7 +264,7 @@ BUGS = (
     ),
     _tested(
         "one-group-and-no-more",
-        "the journal ends after one group",
+        "the journal stops after one group commit",
         "Adds behind it wait until another one comes.",
         "Q2",
         "unit/bookie/test_journal_groups.py",
@@ -276,7 +276,7 @@ BUGS = (
     ),
     _tested(
         "given-and-still-read",
-        "a hand-out that was given counts as being read",
+        "a delivered hand-out stays counted as being read",
         "A consumer that is gone holds an exclusive subscription for ever.",
         "Q1",
         _CALLS,
@@ -284,7 +284,7 @@ BUGS = (
     ),
     _tested(
         "given-back-and-still-read",
-        "a hand-out that was given back counts as being read",
+        "a returned hand-out stays counted as being read",
         "A consumer that is gone holds an exclusive subscription for ever.",
         "Q1",
         _CALLS,
@@ -292,7 +292,7 @@ BUGS = (
     ),
     _tested(
         "ended-and-still-receiving",
-        "a call that ended without a message counts as waiting",
+        "a receive that ended without a message stays counted as waiting",
         "Each later call gets a smaller share, and the subscription never expires.",
         "Q1",
         _CALLS,
@@ -304,7 +304,7 @@ BUGS = (
     ),
     _tested(
         "given-up-and-still-waiting",
-        "a call that is given up leaves its waiter behind",
+        "a receive that is given up leaves its waiter in memory",
         "The waiters of calls that timed out pile up until a message comes.",
         "Q1",
         _CALLS,

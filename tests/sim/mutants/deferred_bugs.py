@@ -10,7 +10,7 @@ MUTANTS = (
         "confirmed-without-a-force",
         0,
         "writer_state.py (acked)",
-        "the LAC follows acks whose sync was deferred",
+        "the LAC advances with adds that are acked but not yet synced",
         """What an ack quorum has written power failures may take back, all copies at once. The edit
         counts acks as if they were forces: readers are told of entries that may go.""",
         "P15, P21 (S1, S6)",
@@ -29,7 +29,7 @@ MUTANTS = (
 BUGS = (
     TestedBug(
         "force-before-the-sync",
-        "a force is answered before what was deferred is on the disk",
+        "a force is answered before the deferred adds are on disk",
         """Its adds were acked as written, and were to be durable with the force: its writer tells
         readers of them. Power fails before another add has the journal synced.""",
         "P38, P21 (S1)",
@@ -38,7 +38,7 @@ BUGS = (
     ),
     TestedBug(
         "acks-outlive-their-bookie",
-        "a force is believed of a bookie that was restarted since its acks",
+        "a force is believed from a bookie that restarted after it acked",
         """A bookie that comes back knows of no force that it owes, and says yes: what it had acked
         and not synced is lost. Apache's client asks whoever is there, too.""",
         "P15, P21 (S1)",

@@ -9,10 +9,10 @@ MUTANTS = (
         "bad-header-means-an-empty-log",
         10,
         "BookKeeper #4607",
-        "a damaged entry-log header makes garbage collection delete a live log",
-        """A log whose header could not be read counted as one without ledgers, so nothing in it was
-        live, and it went. The edits take a log with a bad header, or one that cannot be stepped
-        through, for empty.""",
+        "garbage collection takes a log with a damaged header for empty, and deletes it",
+        """A log with an unreadable header counted as a log without ledgers. So nothing in it was
+        live, and it was deleted. The edits treat a log with a damaged header, or a log that
+        cannot be walked, as empty.""",
         "P45, P44 (S1)",
         "bit rot or a read error in the first bytes of an entry log",
         (
@@ -43,10 +43,10 @@ MUTANTS = (
         "one-incomplete-listing-believed",
         11,
         "BookKeeper #870, YBK-183",
-        "garbage collection trusts one incomplete listing and deletes live ledgers",
-        """The iterator over ledgers left some out when a request failed, and what it left out was
-        deleted. The edits let a listing pass over a folder that could not be read, look nothing up
-        by its id, and do without quarantine.""",
+        "garbage collection believes one incomplete listing and deletes live ledgers",
+        """The iterator over ledgers left some out when a request failed, and the bookie deleted
+        those. The edits let a listing skip a folder that could not be read, and remove the
+        second look by id and the quarantine.""",
         "P44 (S1)",
         "a metadata store that does not answer for a while",
         (
@@ -74,7 +74,7 @@ MUTANTS = (
         "log-unlinked-before-the-index-flush",
         0,
         "BookKeeper #1534, #1536",
-        "compaction removes a log before the index that names the copies is on the disk",
+        "compaction deletes the old log before the index of the copies is on disk",
         """The index was flushed some time after the old log had gone; a crash in between left an
         index that pointed into nothing. The edit leaves the flush to the next checkpoint.""",
         "P45",
@@ -91,7 +91,7 @@ MUTANTS = (
         "copies-behind-the-mark",
         0,
         "P45",
-        "the mark does not vouch for what compaction copied",
+        "compaction moves the mark only in memory, so a restart cuts the copies",
         """A start cuts the logs where the mark ends: what was copied behind it is gone, and the log
         that it came from too. The edit moves the mark in memory alone.""",
         "P38, P45 (S1)",

@@ -17,7 +17,7 @@ _FLOOR = (
 BUGS = (
     TestedBug(
         "left-before-it-was-given",
-        "an owner leaves leases of messages that no consumer has got",
+        "an owner hands on leases of messages that no consumer has received",
         """A message was still on its way from the bookies when the owner ended. Its lease is
         handed on like all others, and no consumer can ack it until the lease ends.""",
         "decision 72 (what no consumer got is handed out)",
@@ -32,7 +32,7 @@ BUGS = (
     ),
     TestedBug(
         "counts-end-with-the-owner",
-        "how often a message was delivered is not handed on",
+        "delivery counts are not handed on",
         """The lease is, and the ack id is good. But a poison message begins to count anew with
         each drain, and never becomes a dead letter.""",
         "decision 72 (delivery counts go on)",
@@ -47,7 +47,7 @@ BUGS = (
     ),
     TestedBug(
         "delays-stand-still",
-        "a delay does not run on while nobody uses the subscription",
+        "delays stop while no consumer uses the subscription",
         """What is out and what waits are two kinds of one table, and time passes for both. The
         edit leaves one of them out of a tuple.""",
         "decision 72 (delays go on)",
@@ -62,7 +62,7 @@ BUGS = (
     ),
     TestedBug(
         "second-part-with-counts-of-the-first",
-        "in a table of more than 10,000 messages the counts are those of others",
+        "in a table of over 10,000 messages, counts are assigned to the wrong messages",
         """A long table is told in several operations. The edit cuts offsets and counts
         differently: both have the right length, so no reader refuses them.""",
         "decision 72 (delivery counts go on)",
@@ -77,7 +77,7 @@ BUGS = (
     ),
     TestedBug(
         "floor-swept-along",
-        "a run whose last message is the first unacked one is dropped whole",
+        "dropping acked messages also drops the first unacked one",
         """An off-by-one at the bound: what lies before the floor is acked, the floor is not. That
         message is due and never handed out, until another broker takes the partition over.""",
         "what is due is handed out",
@@ -92,7 +92,7 @@ BUGS = (
     ),
     TestedBug(
         "taken-ones-come-again",
-        "a run that is broken up gives back what was taken from it",
+        "breaking up a run returns messages that were already taken from it",
         """The first of a run are taken by moving a number on, and cut off later. Who reads the
         array from its beginning meets them again: they are handed out a second time.""",
         "a message is out under one lease",
@@ -107,7 +107,7 @@ BUGS = (
     ),
     TestedBug(
         "former-heads-are-believed",
-        "the heap of runs is believed where a run has changed since",
+        "the heap of delayed runs uses entries that are out of date",
         """The heap keeps entries of former states, which are passed over when they come up. The
         edit looks only whether the run is still there.""",
         "nothing is handed out before it is due, nor twice",

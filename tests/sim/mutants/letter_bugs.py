@@ -9,7 +9,7 @@ MUTANTS = (
         "take-over-forgets-delivery-counts",
         0,
         "broker/partition/opening.py",
-        "the second successor counts deliveries from one again",
+        "delivery counts are lost in the second take-over",
         """A take-over replays the state ledger and begins its own with a snapshot, which had the
         cursors alone. The first version was so: tests went through one take-over, and the first
         successor has the counts in memory.""",
@@ -28,7 +28,7 @@ MUTANTS = (
         "count-is-told-before-it-is-kept",
         0,
         "broker/subscriptions/subscription.py",
-        "a consumer hears of a delivery count that nobody will remember",
+        "a delivery count is sent to a consumer before it is durable",
         """Counts lived in the owner's memory, as in Pulsar: a message that breaks its consumers
         starts anew at each take-over, and is never given up.""",
         "X15",
@@ -46,7 +46,7 @@ MUTANTS = (
         "dead-letter-sent-again-is-another",
         0,
         "broker/cluster/letters.py",
-        "a copy that is sent again is stored again",
+        "each try of a dead letter uses a new producer, so a repeat is stored twice",
         """When the answer to the first copy is lost, or its sender dies before the ack, it is sent
         again. The edit gives each try a producer of its own, so the topic takes it for new.""",
         "X14",

@@ -19,7 +19,7 @@ def _bug(name: str, title: str, story: str, *edits: tuple[str, str, str]) -> Mut
 MUTANTS = (
     _bug(
         "only-an-empty-store-is-older",
-        "a bookie refuses a store that knows nothing of it, and takes an older copy",
+        "a bookie refuses a metadata store without it, but accepts an older copy",
         "The copy has a mark of the bookie, a lower one. What was made since is lost in silence.",
         (
             f"{_MARK}.rise",
@@ -29,7 +29,7 @@ MUTANTS = (
     ),
     _bug(
         "no-mark-for-a-new-ledger",
-        "a ledger that begins does not raise the mark of its bookie",
+        "a new ledger does not raise its bookie's mark",
         "The mark rises once a minute alone: the ledgers of that minute are lost in silence.",
         (
             f"{_NODE}._start",
@@ -39,7 +39,7 @@ MUTANTS = (
     ),
     _bug(
         "no-mark-after-a-session",
-        "a bookie that runs does not look at the metadata when a new session begins",
+        "a running bookie does not check the metadata when a new session begins",
         "The store was replaced under it. It serves the older one for up to a minute.",
         (
             f"{_NODE}._on_session",
@@ -49,7 +49,7 @@ MUTANTS = (
     ),
     _bug(
         "accepted-with-the-old-ids",
-        "an older copy is accepted, and ids go on where the copy had come to",
+        "after an older copy is accepted, new ledgers reuse ids",
         "New ledgers get ids that bookies know already, and cannot reach their ack quorum.",
         (
             f"{_MARK}.start",
@@ -59,7 +59,7 @@ MUTANTS = (
     ),
     _bug(
         "mark-on-the-disks-first",
-        "the mark is raised on the disks before it is in the store",
+        "the mark is written to the disks before the metadata store has it",
         """A crash, or a store that does not answer, comes between the two. The next start finds the
         store behind the disks, and refuses metadata that is the newest.""",
         (

@@ -9,7 +9,7 @@ MUTANTS = (
         "duplicate-answered-before-it-is-durable",
         0,
         "publisher.py",
-        "a repeat is answered before what it repeats is durable",
+        "a duplicate is answered before the original message is durable",
         """An off-by-one: the answer waits for all before the message and not for the message. Its
         sender is told an offset that a take-over may give to another message.""",
         "S9, S1",
@@ -27,7 +27,7 @@ MUTANTS = (
         "stored-and-not-touched",
         0,
         "ledger_control.py",
-        "what a bookie stored does not count as a change of its ledger's state",
+        "stored entries do not mark their ledger's state as changed",
         """The last entry and the LAC are in memory, and in the journal until it is trimmed. The
         edit leaves out the line that puts them into the next checkpoint.""",
         "P8, P39",
@@ -44,7 +44,7 @@ MUTANTS = (
         "same-fragments-same-record",
         0,
         "records.py",
-        "a lost answer counts as success when the ensembles are the same",
+        "a metadata write counts as done if only the ensembles match",
         """What stands there is compared with what was wanted. The edit compares the part that
         usually differs: of two who close a ledger both believe in their own end.""",
         "S2 (P51)",
@@ -61,7 +61,7 @@ MUTANTS = (
         "bulk-load-without-new-tail",
         0,
         "rollover.py",
-        "after a bulk load the tail of the cache goes on from the ledger before it",
+        "after a bulk load, the tail cache continues from the ledger before it",
         """A cached run of offsets has no gap. The edit leaves out the new, empty one that follows
         a bulk load.""",
         "S8, S9",
@@ -101,7 +101,7 @@ MUTANTS = (
         "stale-record-after-a-repair",
         0,
         "writer_state.py",
-        "a writer that lost a compare-and-set to a repair writes the old holders back",
+        "a writer's close undoes a re-replication that it conflicted with",
         """Somebody re-replicated an older fragment. The change is made again over what stands there
         by now; the edit takes its version only, so that the close takes the repair back.""",
         "P54 (what was adopted stays)",
@@ -119,7 +119,7 @@ MUTANTS = (
         "tail-loses-its-place",
         0,
         "cache.py",
-        "the tail of a partition finds other batches than were asked for once it was shortened",
+        "shortening the tail cache shifts offsets against batches",
         """Two lists of equal length are cut together; one of the two lines looks like a repeat.
         Offsets then stand beside batches of other offsets.""",
         "S9, X9",
@@ -137,7 +137,7 @@ MUTANTS = (
         "taken-in-each-time-it-is-asked",
         0,
         "part_loader.py",
-        "a partition that has its part of a batch takes it in again when it is asked again",
+        "a partition takes in its part of a batch at each request",
         """Whoever did not hear the answer asks again. The edit looks only whether the partition has
         a part in the batch, not whether it has taken it in.""",
         "X2",
@@ -155,7 +155,7 @@ MUTANTS = (
         "sent-from-what-was-let-go",
         0,
         "bookie_channel.py",
-        "a bookie that fell behind is sent what the writer has let go",
+        "a slow bookie is sent entries that the writer has already released",
         """What it does not owe any more may be gone. The line that passes over it looks redundant:
         whoever was sent everything never needs it.""",
         "S8",

@@ -12,7 +12,7 @@ MUTANTS = (
         "view-trimmed-for-before-it-covers",
         0,
         "maintenance.py",
-        "retention takes what no compacted view has yet",
+        "retention removes messages that no compacted view has yet",
         """Retention by size or time does not know of views. The edit forgets to tell it: of a key
         that is written rarely the only message goes.""",
         "X18 (nothing goes that is in no view)",
@@ -30,7 +30,7 @@ MUTANTS = (
         "older-message-kept-from-the-view",
         0,
         "compaction.py",
-        "a message of the view before stays beside a newer one of its key",
+        "a compaction keeps the old view's message next to a newer one of its key",
         """Of the view before every key is once, so that it is kept looks right. It has to be looked
         up among the new ones all the same.""",
         "X18 (none beside the newest)",
@@ -48,7 +48,7 @@ MUTANTS = (
         "tombstones-go-at-once",
         0,
         "compaction.py",
-        "a tombstone goes in its second view, however young",
+        "a tombstone is removed too early: the delay is added instead of subtracted",
         """The delay is for those who read the view now and then. The edit adds it where it is to be
         taken off.""",
         "X18 (tombstones only after the delay)",
@@ -66,7 +66,7 @@ MUTANTS = (
         "full-map-is-passed-over",
         0,
         "compactor.py",
-        "a run that knows as many keys as it may says that it has compacted everything",
+        "a compaction that ran out of room claims to cover the rest of the log",
         """It ends before the batch that it had no room for; its horizon has to stand there. The
         edit sets it where the closed ledgers end.""",
         "X18 (the newest of each key)",
@@ -84,7 +84,7 @@ MUTANTS = (
         "given-before-it-is-due",
         0,
         "subscription.py",
-        "of a batch whose first message is due the others are handed out with it",
+        "a batch is delivered when its first message is due, including messages that are not",
         """Batches are looked into once. The edit stops at the first message that is due, as if due
         times ascended.""",
         "X19 (none before it is due)",
@@ -102,7 +102,7 @@ MUTANTS = (
         "not-due-and-forgotten",
         0,
         "dispatch.py",
-        "what is not due is passed over and not remembered where it was not handed out",
+        "messages skipped because they are not due are forgotten until a take-over",
         """What follows in the batch and is not due is passed over without having been leased. The
         edit remembers only what was leased: the rest comes after the next take-over, if ever.""",
         "S9 (all of it is consumed)",
@@ -122,7 +122,7 @@ _TESTS = "cluster/test_compaction_by_itself.py::"
 BUGS = (
     TestedBug(
         "tombstone-goes-with-its-first-view",
-        "a tombstone that is old enough goes before any view had it",
+        "an old tombstone is removed before any view contained it",
         """Who reads the view alone never learns that the key is gone. The edit looks at its age
         alone: an old timestamp, or a topic whose first run comes late.""",
         "X18 (a view told of each tombstone)",
@@ -138,7 +138,7 @@ BUGS = (
     ),
     TestedBug(
         "ledgers-of-a-lost-run-stay",
-        "what a run has written that was lost to another one is left for ever",
+        "the ledgers of a compaction run that lost a race are never deleted",
         """A ledger of a compaction may go once the record has another run than its own. The edit
         waits for a record without any compaction.""",
         "P62",

@@ -1,8 +1,8 @@
 """Writes docs/planted_bugs.md: `python -m tests.sim.mutants.page [RESULTS]`.
 
-The page is made of the planted bugs themselves and of measured.json: what found each of them when
-it was last searched. RESULTS, what `python -m tests.sim mutants --json` printed for some or all of
-them, is taken into measured.json first. A test holds that the page is what comes out here.
+The page has a line for each planted bug: the bug, and what found it in its last search
+(measured.json). RESULTS is the output of `python -m tests.sim mutants --json`, which is merged into
+measured.json first. A test compares the page with what this module writes.
 """
 
 from __future__ import annotations
@@ -23,33 +23,32 @@ PAGE = ROOT / "docs" / "planted_bugs.md"
 CANON_MAX = 25
 HEAD = """# Planted bugs
 
-<!-- Written by python -m tests.sim.mutants.page; edits belong into tests/sim/mutants. -->
+<!-- Written by python -m tests.sim.mutants.page; edit tests/sim/mutants instead. -->
 
-A simulator that finds nothing proves nothing. So the bugs that the field really had, in BookKeeper,
-Pulsar, Kafka and in what runs on them, are planted in Octavo's own code, one at a time, and seeds
-are run from 0 on until one fails. The seed that fails must pass without the bug. A planted bug that
-is not found means that the simulator is blind there, and is mended there: no seed, fault or check
-is made for one bug alone. Where the code beneath has not changed its story, the seed of the last
-search finds it again, and is run first.
+A simulator that finds nothing proves nothing. So bugs that BookKeeper, Pulsar, Kafka and systems on
+top of them really had, and mistakes that a reviewer may overlook, are planted in Octavo's own code,
+one at a time. Then seeds are run from 0 on until a seed fails, or a test is run that must fail.
+Without the bug, the same seed or test must pass. If nothing finds a bug, the simulator or the tests
+have a blind place, which is then closed for the whole kind.
 
 ```sh
-make mutants                              # all of them, by last time's seed where it still does
-make mutants ONLY=ack-before-fsync        # one
-python -m tests.sim run SEED --verbose --mutant ack-before-fsync     # how it comes about
+make mutants                              # all of them
+make mutants ONLY=ack-before-fsync        # one of them, by the name in its row
+python -m tests.sim run SEED --verbose --mutant ack-before-fsync     # see how it does harm
 ```
 
-Each bug is a few words of one production function, replaced in place and taken back exactly
-(`tests/sim/mutants/*_bugs.py`; the story of each stands there, with the edit). An edit that no
-longer fits the code is an error. CI runs those that are found fastest
-(`tests/sim/test_mutants.py`) and holds all edits against the code (`tests/unit/sim`).
+A bug is an edit of a few words in one production function. Edit, story and circumstances of each
+are in `tests/sim/mutants/*_bugs.py`. An edit that no longer fits the code is an error. CI runs the
+bugs that are found fastest (`tests/sim/test_mutants.py`) and checks all edits (`tests/unit/sim`).
 
-Of some a test is the right judge: the bug is planted, the test is run in a process of its own and
-must fail; without the bug it passes (`tests/sim/mutants/tested*.py`).
+In the tables, *seeds* is the number of seeds until the bug was found in its last search from 0 on,
+which is the same on every machine. *Caught by* is a property of [properties.md](properties.md).
+Tests are below `tests/`.
 """
 
 
 def taken_in(known: Mapping[str, Finding], results: Iterable[str]) -> dict[str, Finding]:
-    """`known`, and what the lines of `mutants --json` say; a bug that was not found has no row."""
+    """Merge the lines of `mutants --json` into `known`; a bug that was not found has no row."""
     found = {name: one for name, one in known.items() if name in MUTANTS or name in TESTED}
     for line in results:
         if not line.startswith("{"):
@@ -68,28 +67,25 @@ def taken_in(known: Mapping[str, Finding], results: Iterable[str]) -> dict[str, 
 
 
 def page(found: Mapping[str, Finding]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     seeds = [found[name].seeds for name in MUTANTS if name in found]
     tested = sum(name in found for name in TESTED)
     lines = [HEAD]
     lines.append(
         f"Found: {len(seeds)} of {len(MUTANTS)} by seeds, median {round(median(seeds))} seeds, at "
-        f"most {max(seeds):,}; {tested} of {len(TESTED)} by tests. Seeds until found are those of "
-        "the bug's last search from 0 on, the same on every machine: the last of them still finds "
-        "it. `--afresh` searches anew, for an earlier one may by now.\n"
+        f"most {max(seeds):,}; {tested} of {len(TESTED)} by tests.\n"
     )
     for section in SECTIONS:
         lines += _section(section, found)
     lines += ["## Does not apply yet", ""]
     lines += _table(
-        ("no.", "bug", "reference", "why"),
+        ("no.", "bug", "reference", "reason"),
         [(str(a.canon), a.title, a.reference, a.reason) for a in ABSENT],
     )
-    lines += ["", "## What each was, and how it is planted", ""]
-    for mutant in MUTANTS.values():
-        lines += _story(mutant)
-    for bug in TESTED.values():
-        lines += _tested_story(bug)
+    lines += ["", "## The stories of the canon", ""]
+    for mutant in sorted(MUTANTS.values(), key=lambda m: m.canon):
+        if mutant.canon:
+            lines += _story(mutant)
     return "\n".join(lines)
 
 
@@ -98,13 +94,13 @@ def _section(section: Section, found: Mapping[str, Finding]) -> list[str]:
     if section.mutants:
         by_canon = sorted(section.mutants, key=lambda m: m.canon or CANON_MAX + 1)
         lines += _table(
-            ("no.", "bug", "what it breaks", "seeds", "caught by"),
+            ("bug", "name", "caught by", "seeds"),
             [_row(mutant, found.get(mutant.name)) for mutant in by_canon],
         )
         lines.append("")
     if section.tested:
         lines += _table(
-            ("bug", "what it breaks", "found by"),
+            ("bug", "name", "test"),
             [_tested_row(bug, found.get(bug.name)) for bug in section.tested],
         )
         lines.append("")
@@ -112,34 +108,28 @@ def _section(section: Section, found: Mapping[str, Finding]) -> list[str]:
 
 
 def _row(mutant: Mutant, found: Finding | None) -> tuple[str, ...]:
+    number = f"{mutant.canon}. " if mutant.canon else ""
     seeds = "not found" if found is None else f"{found.seeds:,}"
-    bug = f"{mutant.title} (`{mutant.name}`)"
-    return str(mutant.canon or ""), bug, mutant.breaks, seeds, "" if found is None else found.by
+    return number + mutant.title, f"`{mutant.name}`", "" if found is None else found.by, seeds
 
 
 def _tested_row(bug: TestedBug, found: Finding | None) -> tuple[str, ...]:
-    return f"{bug.title} (`{bug.name}`)", bug.breaks, f"`{found.by}`" if found else "not found"
-
-
-def _tested_story(bug: TestedBug) -> list[str]:
-    places = ", ".join(dict.fromkeys(f"`{edit.target}`" for edit in bug.edits))
-    story = " ".join(bug.story.split())
-    return [f"**{bug.title}.** {story} Planted in {places}, judged by `{bug.test}`.", ""]
+    """The test's file is enough: measured.json names the test that failed first."""
+    test = f"`{bug.test.split('::')[0]}`" if found else "not found"
+    return bug.title, f"`{bug.name}`", test
 
 
 def _property(failure: str) -> str:
-    """The name of the property, of a line that says what failed, when and where."""
+    """Return the name of the property from a line that says what failed, when and where."""
     what = failure.split(" s: ", 1)[-1]
     name = what.split(" ", 1)[0].rstrip(":")
     return name if name[:1] in "SPXCT" and any(c.isdigit() for c in name) else "an error"
 
 
 def _story(mutant: Mutant) -> list[str]:
-    number = f"{mutant.canon}. " if mutant.canon else ""
-    places = ", ".join(dict.fromkeys(f"`{edit.target}`" for edit in mutant.edits))
     return [
-        f"**{number}{mutant.title}** ({mutant.reference}). {' '.join(mutant.story.split())} "
-        f"Planted in {places}. Comes to light with {mutant.found_by}.",
+        f"**{mutant.canon}. {mutant.title}** ({mutant.reference}). "
+        f"{' '.join(mutant.story.split())} It does harm with: {mutant.found_by}.",
         "",
     ]
 
@@ -153,7 +143,7 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def main() -> None:
-    """Take in what was measured, and write the page."""
+    """Merge the results, and write the page."""
     results = Path(sys.argv[1]).read_text().splitlines() if len(sys.argv) > 1 else []
     found = taken_in(measured(), results)
     rows = [

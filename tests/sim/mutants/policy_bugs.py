@@ -10,7 +10,7 @@ MUTANTS = (
         "expired-as-soon-as-it-is-marked",
         0,
         "issue 19",
-        "a time to live passes over all that is marked, however young",
+        "a time to live expires messages of any age",
         """The span is left out of the question what is old: a consumer that is a moment behind
         finds its backlog acked.""",
         "P64",
@@ -28,7 +28,7 @@ MUTANTS = (
         "evicted-down-to-nothing",
         0,
         "issue 19",
-        "a backlog beyond its quota is evicted as a whole",
+        "a backlog over its quota is evicted completely",
         """A quota says how much may be kept, not that nothing is. The edit passes over everything
         up to the end.""",
         "P65",
@@ -46,7 +46,7 @@ MUTANTS = (
         "evicted-for-its-neighbour",
         0,
         "issue 19",
-        "the backlog of one subscription is evicted from the cursor of another",
+        "eviction measures one subscription and moves the cursor of another",
         """Two subscriptions, one of them slow: the other one's unread messages count as acked. The
         edit takes the first cursor there is.""",
         "S9 (nobody acked it, and its cursor stands behind it)",
@@ -64,7 +64,7 @@ MUTANTS = (
         "passed-over-in-memory-alone",
         0,
         "issue 19",
-        "what is passed over is not written into the state ledger",
+        "expired messages are marked as acked in memory only",
         """The owner that passes over expired messages counts them and goes on; the next owner
         delivers them all.""",
         "S9 (memory and state ledger say the same)",
@@ -83,7 +83,7 @@ MUTANTS = (
 BUGS = (
     TestedBug(
         "between-two-marks-aged-by-the-earlier",
-        "what was stored between two marks counts as old as the earlier one",
+        "a message stored between two age marks gets the age of the earlier mark",
         """Nobody knows when between two marks a message came, so it has to age from the later. The
         edit takes the mark that follows the last old one. 150 seeds did not tell: a message is as
         old as its sending there, and marks are close.""",
@@ -99,7 +99,7 @@ BUGS = (
     ),
     TestedBug(
         "dated-by-what-may-be-behind",
-        "a mark of age is made by the time that is safe to delete by, which may be behind",
+        "age marks use a clock that may be behind, so new messages look old",
         """Of a clock that was behind the mark is too old at once when it is right again: a message
         that came a second ago has been there for an hour.""",
         "P64",
@@ -114,7 +114,7 @@ BUGS = (
     ),
     TestedBug(
         "an-earlier-mark-takes-the-later-back",
-        "a mark that is replayed late has all before it count as older",
+        "replaying an older age mark discards newer marks",
         """A snapshot of a state ledger is ahead of the operations that were queued before it. The
         edit lets an operation that says nothing new take the marks back.""",
         "P64",
@@ -129,7 +129,7 @@ BUGS = (
     ),
     TestedBug(
         "who-comes-later-is-not-held",
-        "a publish overtakes those that were held before it",
+        "a new publish overtakes publishes that wait for room in the backlog",
         """When a backlog has room again those that waited go on one by one; one that comes in
         between and looks at the quota alone is stored before them. An idempotent producer has a
         gap then.""",
@@ -145,7 +145,7 @@ BUGS = (
     ),
     TestedBug(
         "readable-before-it-is-synced",
-        "what is written and not synced is confirmed to readers",
+        "adds that are written but not synced are shown to readers",
         """A deferred ack is an ack all the same, and confirmed like any other. A consumer acks what
         a power failure takes away, and its cursor stands behind the end of the log.""",
         "S9 (cursor ≤ end)",

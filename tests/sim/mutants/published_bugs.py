@@ -9,7 +9,7 @@ MUTANTS = (
         "committed-before-it-is-published",
         0,
         "commit.py (publish)",
-        "a batch is committed when one of its partitions has its share",
+        "a batch is committed when the first of its partitions has its share",
         """The commit says that all rows are there, and after it nobody publishes the batch again.
         The edit waits for one partition: what the others lack is lost.""",
         "X10 (committed means published)",
@@ -26,7 +26,7 @@ MUTANTS = (
         "begun-with-any-rows",
         0,
         "broker/bulkload/rules.py (published by the writer)",
-        "a batch that was begun is finished with other rows",
+        "a batch that was begun is continued with different rows",
         """Producer and sequence of a batch are made of its number: they stand for the same rows, or
         half of one attempt and half of another are there. The record notes what a batch was begun
         with. The edit does not compare.""",
@@ -44,7 +44,7 @@ MUTANTS = (
         "every-batch-the-same-epoch",
         0,
         "sink_producer.py",
-        "the batches of a query are taken for repeats of its first",
+        "batches of a query share a producer epoch, so later ones look like repeats",
         """The epoch sets the batches of a query apart; each begins with sequence 0. The edit leaves
         it out: a broker knows the numbers, answers that it has the rows, and has those of another
         batch.""",

@@ -9,11 +9,11 @@ MUTANTS = (
         "recovery-reads-do-not-fence",
         1,
         "BookKeeper #2614",
-        "recovery reads do not fence",
-        """Up to 4.13 only the read of the LAC fenced. A bookie that this step had not reached
-        denied an entry and then stored it for the old writer, whose caller got its ack: recovery
-        had closed the ledger before that entry. The edit leaves the fence flag off every read of
-        an entry.""",
+        "recovery fences only with its LAC read, not with its entry reads",
+        """Up to BookKeeper 4.13 only the read of the LAC fenced a bookie. A bookie that this read
+        had not reached denied an entry to the recovery, and then stored the same entry for the
+        old writer, whose caller got an ack. The recovery had already closed the ledger before
+        that entry. The edit removes the fence flag from every read of an entry.""",
         "S3 (P3, P28)",
         "writers against recoverers, slow or cut links",
         (
@@ -32,11 +32,11 @@ MUTANTS = (
         "recovery-starts-at-minus-one",
         2,
         "BookKeeper #2615",
-        "recovery starts at −1 instead of where the last fragment begins",
-        """When the bookies of a brand-new last fragment know nothing of the ledger they answer LAC
-        −1, and recovery began there: it wrote fragments below the last one, with ensembles that
-        never held those entries. The edits forget that the start of the last fragment proves what
-        is confirmed, and the assertion that would say so at once.""",
+        "recovery starts at entry −1, not where the last fragment begins",
+        """The bookies of a new last fragment know nothing of the ledger and answer LAC −1.
+        Recovery began there, and wrote fragments below the last one, with ensembles that never
+        held those entries. The edits ignore that the start of the last fragment proves what is
+        confirmed, and remove the assertion that would show the mistake at once.""",
         "S7 (P10, P32)",
         "an ensemble change shortly before a recovery",
         (
@@ -57,10 +57,10 @@ MUTANTS = (
         "hanging-bookie-blocks-fencing",
         7,
         "BookKeeper #1067, BOOKKEEPER-365",
-        "one bookie that never answers blocks fencing for ever",
-        """Recovery waited for the fence of every bookie of the ensemble, so that one hung process
-        kept a ledger open for ever; since then Qw − Qa + 1 of each write set are enough. The edit
-        waits for all of them again.""",
+        "a bookie that never answers blocks fencing forever",
+        """Recovery waited until every bookie of the ensemble was fenced, so a single hung process
+        kept a ledger open forever. Since then, Qw − Qa + 1 bookies of each write set are
+        enough. The edit waits for all of them again.""",
         "S8 (P35)",
         "a bookie that is gone for good, or hangs, at a recovery",
         (
@@ -75,10 +75,10 @@ MUTANTS = (
         "recovery-adds-without-their-flag",
         14,
         "BookKeeper #4163",
-        "recovery adds without the recovery flag are refused by a fenced ledger",
-        """Copies were sent as ordinary adds, and the bookies, fenced by the very recovery that
-        sent them, refused them: the ledger could never be closed. The edit takes the flag off what
-        recovery writes back.""",
+        "recovery writes back without the recovery flag, and the fenced bookies refuse",
+        """Recovery sent copies as ordinary adds. The bookies, which this same recovery had fenced,
+        refused them, so the ledger could never be closed. The edit removes the flag from the
+        adds of a recovery.""",
         "S8 (P35, P36)",
         "any recovery of a ledger with entries above the LAC",
         (
@@ -93,7 +93,7 @@ MUTANTS = (
         "close-by-the-lac-of-a-minority",
         0,
         "BOOKKEEPER-355, ledger-protocol",
-        "a ledger is closed at the LAC that one bookie knows",
+        "recovery closes a ledger at the LAC of the first bookie that answers",
         """The LAC that a bookie knows is a lower bound, no more. The edits take the first answer
         to the fence for the end of the ledger and read no further.""",
         "S3 (P3)",
@@ -121,7 +121,7 @@ MUTANTS = (
         "write-back-to-one-bookie",
         0,
         "ledger-protocol, P5",
-        "what recovery finds is written back to one bookie only",
+        "recovery writes what it found back to a single bookie",
         """An entry that one replica gives may never have been acked; recovery makes it durable
         before it closes the ledger above it. The edits send it to one bookie of the ensemble and
         take that one's ack for enough: the entry is part of a
@@ -145,7 +145,7 @@ MUTANTS = (
         "fence-coverage-by-count",
         0,
         "BookKeeper PR #2281, #2303 (P26)",
-        "fence coverage is counted, not taken per window, with E > Qw",
+        "fences are counted, not checked for each write set (E > Qw)",
         """Qw − Qa + 1 answers were enough, from whatever bookies: with E > Qw a whole write set
         may be bare of them, and the old writer gets acks from it after the fence. The edit
         counts.""",
@@ -163,7 +163,7 @@ MUTANTS = (
         "unknown-counted-as-negative",
         0,
         "P29",
-        "no answer is counted as: no such entry",
+        "recovery counts a bookie that does not answer as a denial",
         """A bookie that is down, or whose disk cannot read, says nothing about an entry. The edit
         counts its silence among the denials, so that two unreachable bookies cut the ledger.""",
         "S3 (P29, P3)",
@@ -180,7 +180,7 @@ MUTANTS = (
         "recovery-reads-new-ensembles",
         0,
         "P31",
-        "recovery reads from ensembles that only it knows",
+        "recovery reads entries from bookies that it has only just added",
         """Bookies that recovery puts in place of failed ones hold only what it wrote back. The
         edit reads the entries above from the changed ensemble: the newcomer denies them, and with
         one more denial the ledger is cut.""",

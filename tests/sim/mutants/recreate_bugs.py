@@ -11,7 +11,7 @@ MUTANTS = (
         "ack-id-of-another-topic",
         0,
         "Octavo, judged from outside",
-        "ack ids that say nothing of the topic",
+        "an ack id of a deleted topic is valid in a new topic of the same name",
         """Offsets, epochs and leases begin anew in a topic that is made again, so an ack id of the
         old one fits a message of the new one that nobody has seen. The edit leaves the incarnation
         out of it.""",
@@ -30,7 +30,7 @@ MUTANTS = (
         "leftover-whatever-its-epoch",
         0,
         "Octavo, planted by its authors",
-        "what no record names goes",
+        "cleanup deletes a ledger that its owner is about to name",
         """An opening and a roll-over make a ledger before a record names it, and may take long.
         That nobody names it proves something once the record's epoch is above the one at which it
         was made. The edit forgets the epoch: the sweep takes what an owner is about to name.""",
@@ -49,7 +49,7 @@ MUTANTS = (
         "deletion-without-a-fence",
         0,
         "Octavo, judged from outside",
-        "a deletion waits for claims and does not fence",
+        "a topic is deleted without fencing its ledgers",
         """A claim ends with its owner's session, and an owner that is cut off hears of neither. It
         has its ledger open, and bookies take what it adds. The edit recovers no ledger: messages
         are acked into a topic whose deletion was answered.""",
@@ -68,7 +68,7 @@ MUTANTS = (
         "deletion-waits-for-no-claim",
         0,
         "Octavo, judged from outside",
-        "a deletion is answered while its owner still serves",
+        "a topic deletion is answered while an owner still serves it",
         """A fenced owner adds nothing more, and knows nothing of it until it tries: it goes on
         giving out what it has in memory. The edit does not wait until no claim stands.""",
         "X13 (nothing of a topic that is gone is shown)",
@@ -86,7 +86,7 @@ MUTANTS = (
         "opener-looks-no-more",
         0,
         "Octavo, judged from outside",
-        "an opener trusts what it knew before it claimed",
+        "an opener does not check again that its topic still exists",
         """Whoever claims after a deletion has looked for claims must find its mark, or that the
         topic is gone. The edit leaves out that look: the opener makes the partition's record again,
         and serves a topic that is gone.""",
@@ -105,7 +105,7 @@ MUTANTS = (
         "folder-of-owners-stays",
         0,
         "Octavo, planted by its authors",
-        "the path above a deleted topic's owners is nobody's",
+        "deleting a topic leaves its metadata path behind",
         """Owners' records go with their sessions, and the path above them does not. The edits leave
         it, at the deletion and in the sweep: one path for each topic that ever was, for ever.""",
         "P63",

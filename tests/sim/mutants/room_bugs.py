@@ -31,7 +31,7 @@ BUGS = (
     ),
     _bug(
         "locked-out-writes-turn-round",
-        "writes that found the file locked change their order",
+        "writes that found the file locked are done in reverse order",
         "The lock is free again, and the last of them is first.",
         "order",
         "unit/metadata/test_embedded_store.py::test_writes_that_others_lock_out_keep_their_order",
@@ -43,7 +43,7 @@ BUGS = (
     ),
     _bug(
         "locked-out-writes-go-last",
-        "writes that found the file locked go behind those that came later",
+        "writes that found the file locked go behind later writes",
         "Their callers sent them first.",
         "order",
         "unit/metadata/test_embedded_store.py::test_writes_that_others_lock_out_keep_their_order",
@@ -55,7 +55,7 @@ BUGS = (
     ),
     _bug(
         "claims-of-the-former-session",
-        "a claim of the former session counts in the next",
+        "a claim of an ended session counts in the next session",
         "Its record goes with its session, and the partition has no owner.",
         "claims of the present session",
         "unit/metadata/test_election.py::test_what_is_held_is_the_present_sessions",
@@ -63,7 +63,7 @@ BUGS = (
     ),
     _bug(
         "claim-across-the-end-of-a-session",
-        "a claim counts though its session ended meanwhile",
+        "a claim counts although its session ended meanwhile",
         "The record is gone, and the broker takes the partition for its own.",
         "claims of the present session",
         "unit/metadata/test_election.py::test_what_is_held_is_the_present_sessions",
@@ -75,7 +75,7 @@ BUGS = (
     ),
     _bug(
         "a-release-forgets-what-was-in-doubt",
-        "a claim whose answer was lost is not released",
+        "a claim whose answer was lost is never released",
         "The record stands until the session ends, and its owner does not know of it.",
         "S9",
         "unit/metadata/test_election.py::test_a_release_takes_a_claim_back_whose_answer_was_lost",
@@ -87,7 +87,7 @@ BUGS = (
     ),
     _bug(
         "one-write-fails-all",
-        "a refused write leaves what it did in the shared transaction",
+        "a refused write leaves its changes in the shared transaction",
         "Its caller is told that nothing was done.",
         "atomic writes",
         "unit/metadata/test_embedded_store.py::test_one_of_several_writes_that_is_refused_leaves_nothing",
@@ -99,7 +99,7 @@ BUGS = (
     ),
     _bug(
         "failed-chore-stays-under-way",
-        "a chore that failed counts as under way",
+        "a failed background task counts as running, and never runs again",
         "It is never begun again.",
         "Q1",
         "issues/test_one_partition_ends_all_maintenance.py::test_a_bug_in_one_partition_leaves_the_others_maintained",
@@ -111,7 +111,7 @@ BUGS = (
     ),
     _bug(
         "cancelled-opening-takes-its-turn-along",
-        "an opening that is cancelled as its turn comes keeps the turn",
+        "a cancelled opening keeps its turn",
         "After some of them no partition opens.",
         "Q1",
         "unit/broker/test_openings.py::test_who_leaves_the_line_takes_no_turn_with_it",
@@ -123,7 +123,7 @@ BUGS = (
     ),
     _bug(
         "a-broken-off-reading-stays",
-        "a reading that is broken off stays the present one",
+        "a cancelled read of a record stays current, and later callers wait for it",
         "Each later caller waits for it.",
         "Q2",
         "unit/broker/test_watched_record.py::test_a_reading_that_is_broken_off_is_followed_by_another",
@@ -131,7 +131,7 @@ BUGS = (
     ),
     _bug(
         "letter-shares-are-kept",
-        "the turns of a topic stay in memory after its letters",
+        "dead-letter delivery keeps a topic's turns in memory afterwards",
         "Topics come and go for months.",
         "Q1",
         "unit/broker/test_letter_turns.py::test_one_topic_and_one_namespace_have_a_share",
@@ -139,7 +139,7 @@ BUGS = (
     ),
     _bug(
         "doubtful-and-sound-share-turns",
-        "topics in doubt and others of a namespace share turns",
+        "healthy dead-letter topics wait for full ones of their namespace",
         "The sound topics wait for the full ones.",
         "a key that is too small",
         "unit/broker/test_letter_turns.py::test_topics_in_doubt_and_others_of_one_namespace_take_no_turns_of_each_other",
@@ -151,7 +151,7 @@ BUGS = (
     ),
     _bug(
         "listing-broken-off-counts",
-        "a list of bulk loads that was broken off counts as read",
+        "an interrupted listing of bulk loads counts as read",
         "New bulk loads are not finished until the list changes again.",
         "S9",
         "unit/broker/test_bulk_loads_kept.py::test_a_look_that_is_broken_off_is_made_again",
@@ -163,7 +163,7 @@ BUGS = (
     ),
     _bug(
         "opened-twice-counted-twice",
-        "a batch that two readers open counts twice",
+        "a batch that two readers unpack is counted twice",
         "The bound on open batches fills, and nothing is kept.",
         "Q1",
         "unit/broker/test_subscription_types.py::test_what_a_filter_refuses_is_acked_and_written",
@@ -175,7 +175,7 @@ BUGS = (
     ),
     _bug(
         "cleared-parts-keep-their-bytes",
-        "a closed partition keeps its bytes in the tail cache",
+        "a closed partition's bytes stay counted in the tail cache",
         "The bound fills, and nothing is cached.",
         "Q1",
         "unit/broker/test_broker_memory.py::test_clearing_gives_the_memory_back_and_ends_the_part",
@@ -187,7 +187,7 @@ BUGS = (
     ),
     _bug(
         "compiled-by-text-alone",
-        "schemas are kept by their text alone",
+        "the cache of compiled schemas ignores the schema's type",
         "The same text is a schema of JSON and of Avro.",
         "a key that is too small",
         "unit/test_cache_keys.py::test_schemas_that_were_compiled",
@@ -199,7 +199,7 @@ BUGS = (
     ),
     _bug(
         "quick-check-of-the-newest",
-        "messages are checked by the newest version",
+        "messages are checked against the newest schema, not the version that they name",
         "They name the version that they are of.",
         "a key that is too small",
         "unit/test_cache_keys.py::test_subjects_and_versions_that_are_known",
@@ -211,7 +211,7 @@ BUGS = (
     ),
     _bug(
         "first-misfit-of-the-last-version",
-        "of several misfits the last version's is told",
+        "of several invalid messages, the wrong one is reported as the first",
         "Another message is named than the first.",
         "answers",
         "unit/broker/test_schema_costs.py::test_the_first_misfit_is_told_whichever_way_it_is_checked",
@@ -223,7 +223,7 @@ BUGS = (
     ),
     _bug(
         "long-polls-of-one-ledger-end-together",
-        "a LAC that goes up ends each long poll of its ledger",
+        "a higher LAC ends every long poll of its ledger",
         "Readers that know a higher one ask again at once, in a circle.",
         "long polls",
         "unit/bookie/test_lac_watch.py::test_a_reader_ends_at_the_first_lac_above_its_own",
@@ -235,7 +235,7 @@ BUGS = (
     ),
     _bug(
         "lac-at-the-bound-wakes",
-        "a LAC that is the reader's own ends its long poll",
+        "a LAC that the reader already has ends its long poll",
         "It asks again at once, in a circle.",
         "equality at a bound",
         "unit/bookie/test_lac_watch.py::test_a_reader_ends_at_the_first_lac_above_its_own",
@@ -247,7 +247,7 @@ BUGS = (
     ),
     _bug(
         "a-failed-fence-is-believed",
-        "a fence that could not be written counts as durable",
+        "a fence whose write failed counts as durable",
         "The next fence is answered, and a crash forgets it.",
         "P24",
         "unit/bookie/test_storage_faults.py::test_a_fence_that_finds_no_space_says_so_and_holds_in_memory",
@@ -259,7 +259,7 @@ BUGS = (
     ),
     _bug(
         "readers-known-by-ledger",
-        "readers that read ahead are known by their ledger",
+        "all readers of a ledger share a single read-ahead",
         "Two readers of a ledger drive each other's entries out.",
         "a key that is too small",
         "unit/test_cache_keys.py::test_readers_that_read_ahead",
@@ -271,7 +271,7 @@ BUGS = (
     ),
     _bug(
         "asked-about-for-ever",
-        "a call that ended still has its owner doubted",
+        "a client doubts an owner even after the call has ended",
         "The client asks for that owner until it is closed.",
         "Q1",
         "unit/octavo/test_doubts.py::test_others_are_asked_no_more_when_the_calls_have_ended",
@@ -279,7 +279,7 @@ BUGS = (
     ),
     _bug(
         "one-doubt-for-all-owners",
-        "the doubt of a partition is shared by all its owners",
+        "a client's doubt about one owner also ends calls to the next owner",
         "A call to the new owner is given up with those to the old.",
         "a key that is too small",
         "unit/test_cache_keys.py::test_owners_that_are_doubted",
@@ -291,7 +291,7 @@ BUGS = (
     ),
     _bug(
         "refused-batch-keeps-its-bytes",
-        "a batch that failed keeps its bytes counted",
+        "a failed batch stays counted in the producer's memory",
         "After some of them `send` waits for ever.",
         "Q1",
         "unit/octavo/test_client_gives_back.py::test_all_is_given_back_after_refusals_and_cancelled_senders",
@@ -303,7 +303,7 @@ BUGS = (
     ),
     _bug(
         "room-at-the-bound-is-not-told",
-        "senders wait until all is answered",
+        "waiting senders resume only when all batches are answered",
         "There is room long before.",
         "Q2",
         "unit/octavo/test_client_gives_back.py::test_senders_go_on_as_soon_as_there_is_room",
@@ -315,7 +315,7 @@ BUGS = (
     ),
     _bug(
         "what-waited-open-stays-open",
-        "an open batch waits though the window is free again",
+        "an open batch is not sent when the window has room again",
         "It goes out with the next message, or never.",
         "Q2",
         "unit/octavo/test_client_gives_back.py::test_what_waited_for_the_window_goes_out_when_the_batch_before_it_is_refused",
@@ -327,7 +327,7 @@ BUGS = (
     ),
     _bug(
         "a-rested-batch-is-not-woken",
-        "a batch that was to go again is not told",
+        "a batch that should be sent again is not woken",
         "It waits until its delivery time-out.",
         "Q2",
         "unit/octavo/test_client_producer.py::test_every_message_once_and_in_order_under_faults",
@@ -347,7 +347,7 @@ BUGS = (
     ),
     _bug(
         "not-sent-goes-first",
-        "letters that could not be sent go before all others",
+        "dead letters that could not be sent go before all others",
         "One that is never stored holds the others up.",
         "order",
         "issues/test_dead_letters_behind_those_that_never_fit.py::test_what_cannot_be_stored_is_tried_after_the_others",
@@ -359,7 +359,7 @@ BUGS = (
     ),
     _bug(
         "retired-and-used",
-        "a subscription that is in use is retired for a moment",
+        "a subscription in use is retired for a moment",
         "Its consumers are sent away.",
         "S9",
         "unit/broker/test_uses.py::test_who_comes_while_it_is_retired_keeps_it",
@@ -371,7 +371,7 @@ BUGS = (
     ),
     _bug(
         "unmarked-for-ever",
-        "a use that could not be dated is never marked",
+        "a use of a subscription that could not be dated is never recorded",
         "The next owner takes the subscription for unused.",
         "S9",
         "unit/broker/test_uses.py::test_a_use_before_the_time_is_known_is_marked_later",
@@ -383,7 +383,7 @@ BUGS = (
     ),
     _bug(
         "open-ledgers-to-their-end",
-        "the last entry below an open fragment counts one too many",
+        "the last entry below an open fragment is counted one too high",
         "A job looks for an entry that nobody confirmed.",
         "equality at a bound",
         "unit/octavo/test_copies_parts.py::test_parts_are_dealt_evenly",
@@ -395,7 +395,7 @@ BUGS = (
     ),
     _bug(
         "findings-counted-twice",
-        "findings of tasks are counted twice",
+        "a job counts its tasks' findings twice",
         "A report tells of more damage than there is.",
         "answers",
         "unit/octavo/test_copies_parts.py::test_findings_of_several_tasks_are_counted_once",
@@ -403,7 +403,7 @@ BUGS = (
     ),
     _bug(
         "batches-counted-again",
-        "a batch of a query is told at each look",
+        "a job reports the same batch at each look",
         "The job says the same line again and again.",
         "answers",
         "unit/octavo/test_copies_parts.py::test_each_batch_of_a_query_is_told_once",
@@ -415,7 +415,7 @@ BUGS = (
     ),
     _bug(
         "a-broker-stays-silent",
-        "a broker that has answered is still passed by",
+        "a broker that answers again is still avoided by the client",
         "A call was lost and another was answered: partitions of that broker go by others.",
         "answers",
         "unit/octavo/test_silent_brokers.py::test_it_is_passed_by_until_it_answers",
@@ -427,7 +427,7 @@ BUGS = (
     ),
     _bug(
         "a-full-ledger-takes-one-more",
-        "a ledger is rolled over a step behind its bounds",
+        "a ledger takes one entry more than its limit",
         "Each ledger has an entry, or a byte, more than its topic says.",
         "equality at a bound",
         "unit/broker/test_rollover.py::test_a_ledger_is_due_at_each_bound",
@@ -439,7 +439,7 @@ BUGS = (
     ),
     _bug(
         "one-delivery-too-many",
-        "a message is spent one delivery late",
+        "a message becomes a dead letter one delivery too late",
         "A poison message is delivered once more than its subscription says.",
         "equality at a bound",
         "unit/broker/test_dead_letters.py::test_a_message_is_spent_at_the_last_delivery_and_not_before",
@@ -451,7 +451,7 @@ BUGS = (
     ),
     _bug(
         "damage-behind-the-first-record",
-        "of an unpacked batch the records are not taken apart",
+        "the records of an uncompressed batch are not checked",
         "A damaged record is stored, and readers of single messages meet it.",
         "a batch holds what it says",
         "unit/broker_http/test_odd_batches.py::test_a_damaged_batch_is_refused_and_the_record_named",
@@ -463,7 +463,7 @@ BUGS = (
     ),
     _bug(
         "a-bulk-load-is-due-too-late",
-        "the sink writes rows that are due after their expiry",
+        "the Spark sink writes rows that are due after they expire",
         "They are committed, acked unread by the ttl, and lost.",
         "nothing is taken that can never be delivered",
         "cluster/test_spark_sink_cluster.py::test_a_row_that_is_due_after_its_expiry_is_not_written",
@@ -475,7 +475,7 @@ BUGS = (
     ),
     _bug(
         "a-topic-alone-says-its-ttl",
-        "the sink goes by the ttl of the topic, not by that of its namespace",
+        "the Spark sink ignores the namespace's time to live",
         "Rows that are due too late are taken wherever the namespace says the ttl.",
         "nothing is taken that can never be delivered",
         "cluster/test_spark_sink_cluster.py::test_a_row_that_is_due_after_its_expiry_is_not_written",
@@ -487,7 +487,7 @@ BUGS = (
     ),
     _bug(
         "audit-batch-grows",
-        "an audit batch that was broken off goes on with the events that came since",
+        "an interrupted audit batch is sent again with more events, and stored twice",
         "The owner knows its first sequence and another length: all of it is stored twice.",
         "cancellation inside an await",
         "unit/broker/test_audit_writer.py::test_a_batch_that_was_broken_off_goes_on_as_it_was",
@@ -499,7 +499,7 @@ BUGS = (
     ),
     _bug(
         "standing-of-a-session-that-ended",
-        "a standing counts as told though its session ended while it was written",
+        "a broker's status counts as published although its session ended",
         "The others take a drained broker for one that may be given partitions.",
         "what a session took with it is told again",
         "unit/broker/test_standings.py::test_a_session_that_ends_amid_any_call",
@@ -511,7 +511,7 @@ BUGS = (
     ),
     _bug(
         "a-cancelled-close-says-nothing-more",
-        "a close of a loop that was cancelled counts as done",
+        "a cancelled close of a delivery loop counts as done",
         "What the body has done is delivered again, and nobody hears that its ack was not sent.",
         "cancellation inside an await",
         "unit/octavo/test_consumer_gives_back.py::test_a_close_that_is_cancelled_is_taken_up_by_the_next",

@@ -1,6 +1,6 @@
-"""Which planted bugs belong together: the order of docs/planted_bugs.md, and what it says of each.
+"""The sections of docs/planted_bugs.md, in order, with an introduction for each.
 
-Every file of planted bugs is in one section; what is in none is not planted.
+Every file of planted bugs belongs to a section; a file in no section is not planted.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class Section:
     mutants: tuple[Mutant, ...] = ()
     """Found by seeds."""
     tested: tuple[TestedBug, ...] = ()
-    """Found by the test that each names."""
+    """Each is found by the test that it names."""
 
 
 SECTIONS = (
     Section(
         "The field",
-        """Numbers are those of the canon of 25; bugs without a number come from the ledger
-        protocol's own list and from BookKeeper's newest.""",
+        """Bugs that systems in the field had. The canon of 25 has numbers; the others come from
+        the list of the ledger protocol and from BookKeeper's newest reports.""",
         (
             *recovery_bugs.MUTANTS,
             *writer_bugs.MUTANTS,
@@ -74,9 +74,9 @@ SECTIONS = (
         ),
     ),
     Section(
-        "Metadata that is older",
-        """A copy that is put back, which seeds of profile `older` do; whether the bookies notice,
-        and what follows when it is accepted.""",
+        "Older metadata",
+        """Planted in the check that bookies make when an older copy of the metadata is put back;
+        searched with seeds of profile `older`.""",
         older_bugs.MUTANTS,
     ),
     Section(
@@ -86,101 +86,96 @@ SECTIONS = (
         deferred_bugs.BUGS,
     ),
     Section(
-        "Spark's side",
-        """Planted together with the load that drives bulk loads and the offload, which one
-        in six seeds has.""",
+        "Spark",
+        """Planted in bulk loads and the offload, which one in six seeds uses.""",
         tool_bugs.MUTANTS,
     ),
     Section(
-        "Batches that are published",
-        "`commit=producer`, which a third of the seeds with topics have.",
+        "Batches that Spark publishes",
+        "Planted in `commit=producer`, which a third of the seeds with topics use.",
         published_bugs.MUTANTS,
     ),
     Section(
         "Dead letters and delivery counts",
-        """Two of five seeds with topics have subscriptions that give messages up, and consumers
-        that cannot process half of what they get.""",
+        """Two of five seeds with topics have subscriptions with dead letters, and consumers that
+        cannot process half of their messages.""",
         letter_bugs.MUTANTS,
     ),
     Section(
         "The client, and bytes",
-        """Planted together with the load that drives the production client, which three of ten
-        seeds with topics have.""",
+        """Planted in the production client, which three of ten seeds with topics use.""",
         client_bugs.MUTANTS,
     ),
     Section(
         "Times",
-        """Planted in what says how old messages are, what time it is for deletions, and where a
-        time begins; searched with seeds of profile `topic`.""",
+        """Planted in the age of messages, the clock of deletions, and lookups by time; searched
+        with seeds of profile `topic`.""",
         time_bugs.MUTANTS,
     ),
     Section(
         "Policies",
-        """What counts as acked though nobody acked it, who waits for a backlog, and what an ack of
-        deferred durability says.""",
+        """Planted in expiry, backlog quotas and deferred durability.""",
         policy_bugs.MUTANTS,
         policy_bugs.BUGS,
     ),
     Section(
-        "Compaction by itself, and what is not due",
-        """Two of five seeds with topics have compactions, most of these by brokers, too; three of
-        ten have messages that say when they are due. Searched with seeds of profile `topic`.""",
+        "Automatic compaction, and delayed messages",
+        """Two of five seeds with topics have compactions, and three of ten have messages with a
+        due time. Searched with seeds of profile `topic`.""",
         own_compaction_bugs.MUTANTS,
         own_compaction_bugs.BUGS,
     ),
     Section(
         "Copies that move",
-        "Planted in what brings lost copies back, and searched with seeds of profile `copies`.",
+        "Planted in re-replication; searched with seeds of profile `copies`.",
         copy_bugs.MUTANTS,
     ),
     Section(
-        "Topics made again, and ledgers that nobody names",
+        "Recreated topics, and orphan ledgers",
         "Searched with seeds of profile `recreate`.",
         recreate_bugs.MUTANTS,
     ),
     Section(
         "Durable streams",
-        """Planted in what says which append is new, and when a stream has ended; searched with
-        seeds of profile `stream`.""",
+        """Planted in the rules for new appends and for the end of a stream; searched with seeds
+        of profile `stream`.""",
         stream_bugs.MUTANTS,
     ),
     Section(
         "Large messages",
-        "Planted in what makes them whole, and once; searched with seeds of profile `large`.",
+        "Planted in uploads and their insertion; searched with seeds of profile `large`.",
         large_bugs.MUTANTS,
     ),
     Section(
         "Balance by load",
-        """Planted in what says who gives what to whom, and when; searched with seeds of profile
-        `load`.""",
+        """Planted in the balance of partitions; searched with seeds of profile `load`.""",
         spread_bugs.MUTANTS,
     ),
     Section(
-        "Brokers that share the work",
-        """Planted in what says who serves a partition, in hand-overs and in what a broker does
-        from time to time; searched with seeds of profile `topic`.""",
+        "Ownership and hand-over",
+        """Planted in ownership, hand-overs and background tasks; searched with seeds of profile
+        `topic`.""",
         fleet_bugs.MUTANTS,
     ),
     Section(
         "Types of subscriptions",
-        """Planted in what says which message goes to whom; searched with seeds of profile
-        `topic`, a quarter of which have such subscriptions.""",
+        """Planted in dispatch; searched with seeds of profile `topic`, a quarter of which have
+        such subscriptions.""",
         type_bugs.MUTANTS,
         type_bugs.BUGS,
     ),
     Section(
         "Survivors",
-        """Of 29 bugs that were planted when the system was judged from outside, these kinds had
-        survived every test.""",
+        """An outside review planted 29 bugs; these kinds survived every test of that time.""",
         survivor_bugs.MUTANTS,
         survivor_bugs.BUGS,
     ),
     Section(
-        "What a reviewer may overlook",
-        """Bugs of no field: a line that looks redundant and is left out, a condition made simpler,
-        an off-by-one, a similar name, an `any` for an `all`; at least one for each module that
-        decides. Most were planted before it was known what finds them; what nothing found is in
-        tests/RECORD.md, with what closes the hole.""",
+        "Mistakes that a reviewer may overlook",
+        """A line that looks redundant and is removed, a simplified condition, an off-by-one, a
+        similar name, an `any` for an `all`; at least one for each pure module. Most were planted
+        before it was known what finds them. tests/RECORD.md lists those that nothing found, and
+        how the hole was closed.""",
         (*view_bugs.MUTANTS, *overlooked_bugs.MUTANTS),
         (
             *tested_ledger_bugs.BUGS,
@@ -193,31 +188,31 @@ SECTIONS = (
     ),
     Section(
         "Counts and wake-ups",
-        """What an error, a time-out or a cancellation does not give back, and waits that nothing
-        ends: a dropped line mostly. Searched with seeds of profile `crowd`, or `topic`.""",
+        """Counts that an error, a time-out or a cancellation does not give back, and waits that
+        nothing ends. Searched with seeds of profile `crowd` or `topic`.""",
         count_bugs.MUTANTS,
         count_bugs.BUGS,
     ),
     Section(
-        "Rooms that no judge has named",
-        """Counts, wake-ups, keys of caches, cancellations, order among waiters, equality at a
-        bound: planned before it was known what finds them.""",
+        "Rooms without findings so far",
+        """Counts, wake-ups, cache keys, cancellations, order of waiters and equality at a bound,
+        planted in rooms where no review had found a defect.""",
         tested=room_bugs.BUGS,
     ),
     Section(
-        "What an owner leaves, and what waits",
-        """Planted in the leases that survive a planned hand-over, and in the sorted runs of
-        messages that are not due.""",
+        "Leases across hand-overs, and delays",
+        """Planted in leases that survive a planned hand-over, and in the sorted runs of delayed
+        messages.""",
         tested=left_bugs.BUGS,
     ),
     Section(
-        "What is another's",
-        "Planted in what a caller may do to ledgers and bulk loads that are not its own.",
+        "Rights of callers",
+        "Planted in the protection of ledgers, bulk loads, streams and calls of other callers.",
         tested=tested_caller_bugs.BUGS,
     ),
     Section(
         "Operations between brokers",
-        "Planted in the connection that brokers ask one another by.",
+        "Planted in the connection between brokers.",
         tested=tested_operation_bugs.BUGS,
     ),
 )

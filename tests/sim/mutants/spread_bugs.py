@@ -12,7 +12,7 @@ MUTANTS = (
         "given-away-before-it-has-rested",
         0,
         _FILE,
-        "a partition is given on as soon as it is there",
+        "a partition that has just moved is moved again",
         """Loads are smoothed and told late, so what was just moved looks as if it should move
         again. That it rests is counted by the broker that opened it. The edit takes any that is
         served.""",
@@ -31,7 +31,7 @@ MUTANTS = (
         "gives-without-a-pause",
         0,
         _FILE,
-        "a broker does not note that it has given something away",
+        "a broker gives partitions away without waiting for new load figures",
         """The next look finds the loads as they were told before, and gives one more, and one
         more.""",
         "X21",
@@ -49,7 +49,7 @@ MUTANTS = (
         "moves-that-help-nobody",
         0,
         "broker/cluster/load.py",
-        "the most loaded broker gives away its best, whatever comes of it",
+        "the most loaded broker moves a partition even if that helps no broker",
         """A move has to bring both nearer to the mean. The edit gives one hot partition to and fro:
         whoever has it has the most.""",
         "X21",
@@ -67,7 +67,7 @@ MUTANTS = (
         "given-away-and-taken-back",
         0,
         _FILE,
-        "what was given away for its load is not placed there",
+        "a partition moved for its load is handed back by the even spread",
         """By the even spread another broker should have it. Without the mark that it was placed on
         purpose the heir gives it back, and the loaded one gives it away again, for ever.""",
         "X21",
@@ -85,7 +85,7 @@ MUTANTS = (
         "the-loaded-one-keeps-all",
         0,
         "broker/cluster/load.py",
-        "loads are not noted once they are known",
+        "only the first load figure of a partition counts",
         """The first figure of a partition is taken for good, as if it were smoothed over ever. What
         becomes hot later is nothing that anybody would give away.""",
         "X21",

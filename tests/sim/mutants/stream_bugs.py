@@ -17,7 +17,7 @@ MUTANTS = (
         "take-over-forgets-appends",
         0,
         "broker/state/stream.py",
-        "who takes a stream over knows of its writers what the state ledger says, and no more",
+        "a stream's take-over forgets the appends after the last snapshot",
         """What an append says of its producer lies in the batch that it stores, and the state
         ledger has it as of some offset. The edit passes over producers behind that, so
         a repeat of what the owner before had acked is stored again, or refused as a gap.""",
@@ -36,7 +36,7 @@ MUTANTS = (
         "second-take-over-finds-no-stream",
         0,
         "broker/partition/opening.py",
-        "a take-over writes a state without the stream",
+        "after two take-overs a topic is no longer a stream",
         """The new owner has the stream in memory, and serves it. Its own state ledger begins with a
         snapshot, and who takes over from it finds a topic that is no stream: whoever was acked is
         answered 404.""",
@@ -55,7 +55,7 @@ MUTANTS = (
         "closing-append-is-not-the-last",
         0,
         "broker/state/stream.py",
-        "an append that closes the stream is taken in without closing it",
+        "an append that closes the stream does not close it",
         """Its answer says that it is closed, for it asked for that. The edit lets the state go on:
         others append behind it.""",
         "X20",
@@ -73,7 +73,7 @@ MUTANTS = (
         "stream-seq-may-come-twice",
         0,
         "broker/state/stream.py",
-        "a `Stream-Seq` that is the last one's is not refused",
+        "an append with the last `Stream-Seq` again is accepted",
         """Higher or equal reads like an order, and lets a request that came twice in twice.""",
         "X20",
         "writers with `Stream-Seq`, and requests that come twice",

@@ -13,7 +13,7 @@ MUTANTS = (
         "fence-in-a-lane-of-its-own",
         0,
         JUDGED,
-        "a fence is journaled in a lane of its own",
+        "a fence overtakes adds that were accepted before it",
         """What comes to the journal without a lane keeps its place: behind the adds that were
         let in before it. In a lane of its own a fence overtakes them once a connection has more
         waiting than a turn gives it, and they are acked after the fence was answered. The edit
@@ -34,7 +34,7 @@ MUTANTS = (
 BUGS = (
     TestedBug(
         "marks-pruned-blindly",
-        "marks of bulk loads that are not complete are pruned",
+        "marks of bulk loads that are not complete are removed",
         """A partition keeps which batch of a bulk load it has. The mark may go once nobody asks
         for it. The edit lets all go when there are many, and a part is taken in twice.""",
         "X2",
@@ -49,7 +49,7 @@ BUGS = (
     ),
     TestedBug(
         "rollover-does-not-wait",
-        "a roll-over closes the old ledger before all in it is confirmed",
+        "a roll-over closes the old ledger before its adds are confirmed",
         """Publishes stand in both ledgers. The old one is closed where it is confirmed; what it
         still owed is lost, and what came after it, in the new one, stays. The edit drops the
         wait.""",
@@ -65,7 +65,7 @@ BUGS = (
     ),
     TestedBug(
         "rollover-does-not-hear",
-        "a roll-over that waits for the old ledger is not told that it failed",
+        "a roll-over does not notice that the old ledger failed",
         """A similar call: who waits is released, as if all were confirmed. The record then names
         the new ledger, with what came after a message that is lost.""",
         "S9",
@@ -80,7 +80,7 @@ BUGS = (
     ),
     TestedBug(
         "trim-by-an-old-limit",
-        "a trim goes as far as was allowed before it waited",
+        "a trim uses the limit from before it waited for the metadata store",
         """Which offset the slowest subscription needs is asked, then the trim waits for the store
         of metadata; a subscription that goes back meanwhile loses its messages. The edit asks no
         more.""",
@@ -101,7 +101,7 @@ BUGS = (
     ),
     TestedBug(
         "seek-below-a-trim-under-way",
-        "a seek goes back to what a trim that is being written removes",
+        "a seek goes to messages that a trim is removing",
         """A similar name: the first offset that is there, not the first that will be. The answer
         names an offset that is gone a moment later.""",
         "S9 (no message is trimmed that a subscription needs)",
@@ -116,7 +116,7 @@ BUGS = (
     ),
     TestedBug(
         "markers-dropped-before-the-state",
-        "the marker of a deleted ledger goes before its deletion is on the disk",
+        "a deletion marker is dropped before the deletion is in the ledger state",
         """What stands in the ledger state of a deleted ledger's life is believed again once the
         mark has passed the journal's record of its end, unless its deletion stands there too. The
         edit lets the marker go when nothing else needs it.""",
@@ -132,7 +132,7 @@ BUGS = (
     ),
     TestedBug(
         "failed-checkpoint-taken-as-done",
-        "compaction goes on beside a checkpoint that did not end",
+        "compaction continues after a checkpoint that failed halfway",
         """A checkpoint that failed after its mark had moved left records that the index does not
         know. Compaction then tells the index that it is complete, and they are found nowhere. The
         edit does not look whether a half is left over.""",
@@ -148,7 +148,7 @@ BUGS = (
     ),
     TestedBug(
         "joined-over-an-overlay",
-        "the write cache joins runs over a resend in between",
+        "the write cache joins runs although a resent entry lies between them",
         """Small runs that follow one another are joined. One that is sent again lies among them,
         and the count of whole small runs at the end has to begin anew, or the join takes pieces
         for whole that are cut. The edit leaves the count as it is.""",
@@ -164,7 +164,7 @@ BUGS = (
     ),
     TestedBug(
         "next-ledger-before-the-end",
-        "a page of a compacted view goes on in the next ledger before this one is at its end",
+        "a page of a compacted view skips the rest of a ledger",
         """How many entries fill a page is estimated by their mean, so a page may have room left
         where the ledger is not at its end: its entries are uneven. The edit goes on in the next
         ledger all the same, and the messages in between are in no page.""",
@@ -180,7 +180,7 @@ BUGS = (
     ),
     TestedBug(
         "kept-from-the-first-use",
-        "a bulk load is forgotten seven days after it was first used",
+        "a bulk load's id is forgotten seven days after its first use, not its last",
         """An id is used for as long as its query lives. The edit counts from its first batch: a
         batch that is repeated after that is stored twice.""",
         "X1",
@@ -195,7 +195,7 @@ BUGS = (
     ),
     TestedBug(
         "patience-of-another-time",
-        "an open ledger counts as abandoned since bookies were first lost, though all came back",
+        "an open ledger counts as abandoned since the first loss, though its bookies returned",
         """Its writer lives, and has had its bookies again in between. The edit never begins to
         wait anew: the next short absence fences the writer at once.""",
         "S8 (a writer that lives is not fenced by who copies)",

@@ -12,7 +12,7 @@ from tests.sim.mutants.tested import TestedBug
 BUGS = (
     TestedBug(
         "newer-half-forgotten",
-        "who steps on from an older copy passes over a newer one",
+        "a search in the write cache skips a newer copy of an entry",
         """How far nothing newer lies is the least of both memtables. The edit takes that of the one
         looked at last.""",
         "P7, S4",
@@ -27,7 +27,7 @@ BUGS = (
     ),
     TestedBug(
         "a-log-without-a-mark-is-torn",
-        "without a mark a log is cut at its first bad record, wherever that is",
+        "without a mark, a log is cut at its first bad record",
         """What the index goes beyond was synced: a bad record there is damage, and good ones
         behind it are the only copies of this bookie.""",
         "P41, P45",
@@ -42,7 +42,7 @@ BUGS = (
     ),
     TestedBug(
         "room-counted-twice",
-        "a rewrite is planned for which there is no room",
+        "compaction plans a rewrite for which the disk has no room",
         """What a log gives back is what is dead in it: what is live was copied. The edit counts
         all.""",
         "S8 (a full disk)",
@@ -57,7 +57,7 @@ BUGS = (
     ),
     TestedBug(
         "woken-by-what-it-knows",
-        "a parked reader is woken by the LAC that it knows already",
+        "a reader is woken by a LAC that it already knows",
         """An off-by-one that loses nothing: each reader at the end asks again at once, always.""",
         "S6, load",
         "unit/bookie/test_lac_watch.py",
@@ -71,7 +71,7 @@ BUGS = (
     ),
     TestedBug(
         "unreadable-record-proves-deletion",
-        "a record that cannot be read proves that its ledger is gone",
+        "a record that cannot be read proves that its ledger is deleted",
         """There are three answers, and the edit asks for the wrong one of them.""",
         "P44 (S1)",
         "unit/bookie/test_deletion_proof.py",
@@ -85,7 +85,7 @@ BUGS = (
     ),
     TestedBug(
         "limbo-over-in-one-folder",
-        "a bookie is out of limbo when one folder says so",
+        "a bookie leaves limbo when one of its folders says so",
         """An `any` for an `all`: after a second loss and a crash between two folders the old
         file's word counts.""",
         "P42",
@@ -100,7 +100,7 @@ BUGS = (
     ),
     TestedBug(
         "only-the-last-length-counts",
-        "entries of a journal are taken apart wrongly when the last one is as long as the first",
+        "journal replay checks only that the first and last entries have equal lengths",
         """Whether all are alike is asked of each; the edit keeps the answer of the last.""",
         "P38, S4",
         "unit/bookie/test_replay_records.py",
@@ -114,7 +114,7 @@ BUGS = (
     ),
     TestedBug(
         "cached-run-stays",
-        "a run that begins before what is written stays in the read cache",
+        "the read cache keeps an old copy next to a rewritten entry",
         """An off-by-one: a reader gets the older copy.""",
         "S4, P7",
         "unit/bookie/test_storage.py",
@@ -128,7 +128,7 @@ BUGS = (
     ),
     TestedBug(
         "highest-entry-goes-back",
-        "the index forgets how far a ledger goes when an earlier entry comes again",
+        "the index lowers a ledger's highest entry when an earlier one is added",
         """Runs above the last one put are taken for new and not compared: older copies stay beside
         newer ones.""",
         "P7, S4",
@@ -143,7 +143,7 @@ BUGS = (
     ),
     TestedBug(
         "mark-without-the-state",
-        "two marks are compared without their ledger state",
+        "comparing two marks ignores the ledger state",
         """One that has more entries and fewer fences counts as the later one.""",
         "P39, P24",
         "unit/bookie/test_mark.py",
@@ -157,7 +157,7 @@ BUGS = (
     ),
     TestedBug(
         "census-complete-though-unread",
-        "deletions are forgotten though a log could not be looked at",
+        "deletions are forgotten although a log could not be read",
         """What is in that log rises again when its ledger's deletion is forgotten. The edit leaves
         out one line of an error path.""",
         "P44",
@@ -186,7 +186,7 @@ BUGS = (
     ),
     TestedBug(
         "unsure-fence-answered",
-        "a fence whose record failed is answered as durable the next time",
+        "a fence whose journal write failed is answered as durable the next time",
         """In memory it holds, so the second half of the condition looks redundant. A crash forgets
         it.""",
         "P24 (S5)",
@@ -201,7 +201,7 @@ BUGS = (
     ),
     TestedBug(
         "scrub-clears-what-it-found",
-        "the scrubber reports damage and takes it back in one step",
+        "the scrubber reports damage and clears it in the same step",
         """What was walked is cleared around what is faulty; the edit does not step over that.""",
         "P43",
         "unit/bookie/test_scrub.py",
@@ -215,7 +215,7 @@ BUGS = (
     ),
     TestedBug(
         "mark-ahead-of-its-half",
-        "after a checkpoint that failed the mark moves to now, the memtable flushed is of then",
+        "after a failed checkpoint, the mark moves beyond the flushed entries",
         """What came since is in the other memtable and in the journal before the mark. The edit
         takes the memtable that was left over, and not the place up to which it goes.""",
         "P38, P39 (S1)",
@@ -230,7 +230,7 @@ BUGS = (
     ),
     TestedBug(
         "older-copy-cached",
-        "what was read before a flush is cached after it",
+        "an older copy of an entry enters the cache after a newer one was flushed",
         """The flush may have brought a newer copy of the entry, and has dropped the older one from
         the cache. The edit puts it back.""",
         "S4, P7",
@@ -247,7 +247,7 @@ BUGS = (
     ),
     TestedBug(
         "joined-an-older-read",
-        "who asks after a flush joins a read that looked the entry up before it",
+        "a reader joins a read that looked the entry up before a flush",
         """The read is under way and has the entry; which copy of it was decided when it began.""",
         "S4, P7",
         "unit/bookie/test_reads.py",
@@ -261,7 +261,7 @@ BUGS = (
     ),
     TestedBug(
         "only-the-first-journal-stops",
-        "a sync that failed in one journal stops another one only",
+        "a failed sync stops only one other journal",
         """With one journal it is all of them. What the others report durable goes on while the
         process has to end.""",
         "P38",
@@ -276,7 +276,7 @@ BUGS = (
     ),
     TestedBug(
         "map-of-all-logs-so-far",
-        "the ledgers map of an entry log names what was in the logs before it",
+        "a log's ledger map also names the ledgers of earlier logs",
         """A new log begins with an empty map. The edit goes on with the old one: garbage is not
         found, and a log whose map names more than is in it never goes.""",
         "space",
@@ -285,7 +285,7 @@ BUGS = (
     ),
     TestedBug(
         "removed-whatever-its-map-says",
-        "a log is removed although its map names what was not found in it",
+        "a log is deleted although its map names ledgers that were not found",
         """Each record was read and none of it is live. That the log's own map knows of more is the
         last witness of a record that was stepped over.""",
         "P45",
@@ -302,7 +302,7 @@ BUGS = (
     ),
     TestedBug(
         "behind-the-end-of-a-journal",
-        "on a full disk a group goes behind the end of a journal file that has a successor",
+        "on a full disk, a group is written behind the end of a closed journal file",
         """With no room for a new file the old one goes on in its margin. Not when the new one may
         have its name: a replay then finds a file without an end before another one, and calls it
         damage.""",
@@ -320,7 +320,7 @@ BUGS = (
     ),
     TestedBug(
         "id-of-a-dropped-log",
-        "an entry log gets the id of one that was dropped at the start",
+        "a new entry log reuses the id of a dropped one",
         """A similar name: the newest log, not the newest there ever was. Until the journal is
         replayed the index may name records of the dropped one: other entries lie there now.""",
         "S4, P41",
@@ -335,7 +335,7 @@ BUGS = (
     ),
     TestedBug(
         "log-older-than-the-mark",
-        "after a lost disk the next entry log is older than the one that the mark names",
+        "after a lost disk, a new log gets an id below the mark",
         """All behind the mark is cut at the next start; by then it may be all that there is.""",
         "P38",
         "unit/bookie/test_entry_log.py",
@@ -349,7 +349,7 @@ BUGS = (
     ),
     TestedBug(
         "unsure-deletion-compacted",
-        "a log goes whose ledger is deleted in memory and not surely on the disk",
+        "a log is compacted away for a deletion that is not durable",
         """After a crash the ledger is there again, and its entries are not. The edit takes the one
         fate for the other.""",
         "P44, P38",
@@ -365,7 +365,7 @@ BUGS = (
     ),
     TestedBug(
         "folder-of-another-life",
-        "a bookie starts with a folder that an earlier life of it has stamped",
+        "a bookie starts with a folder from before an accepted loss",
         """It says the bookie's own name. What it holds is of before the loss that was accepted:
         too old to be served.""",
         "P42",
@@ -380,7 +380,7 @@ BUGS = (
     ),
     TestedBug(
         "anybodys-folder-stamped",
-        "a folder that is not empty and has no cookie is taken for a lost one",
+        "a folder with data but without a cookie is taken over",
         """Nobody knows whose data it holds. The edit asks only at the second attempt.""",
         "P42",
         "unit/bookie/test_limbo.py",
@@ -394,7 +394,7 @@ BUGS = (
     ),
     TestedBug(
         "ledgers-begin-by-a-fence",
-        "adds to ledgers without a record are bounded, fences of them are not",
+        "fences of unknown ledgers are not bounded",
         """A fence is of a ledger that is being recovered, so there is a record of it: that is what
         those who keep to the rules do. Others fence what nobody made, and memory grows.""",
         "memory (unlisted_ledgers_max)",
@@ -409,7 +409,7 @@ BUGS = (
     ),
     TestedBug(
         "listing-of-the-first-need",
-        "the first listing of ledgers is believed for ever",
+        "a bookie believes its first listing of ledgers forever",
         """It is made when there is need of one, and then it is there. Ledgers made later begin
         nowhere any more where it matters.""",
         "S8",
@@ -424,7 +424,7 @@ BUGS = (
     ),
     TestedBug(
         "cut-before-the-journal-was-read",
-        "a start cuts entry logs because the journal has what they have, and reads it only then",
+        "a start cuts entry logs before it knows that the journal is readable",
         """A journal that is damaged ends the start, and the next one is told to accept the loss: of
         entries that the logs had, until the start that refused cut them.""",
         "what is not vouched for is kept",

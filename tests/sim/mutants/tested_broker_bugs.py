@@ -12,7 +12,7 @@ from tests.sim.mutants.tested import TestedBug
 BUGS = (
     TestedBug(
         "cursor-load-below-floor",
-        "acks below the committed offset count as acked beyond it",
+        "loading a cursor counts acks below its floor",
         """A chunk of a snapshot may begin below the floor. Without the mask its lower bits are
         counted: the backlog is too small by them for ever.""",
         "S9 (backlog)",
@@ -28,7 +28,7 @@ BUGS = (
     ),
     TestedBug(
         "duplicate-proved-by-its-first",
-        "a repeat is answered when the first of its messages is durable",
+        "a repeat is answered when only its first message is durable",
         """A repeat may span several batches, cut otherwise than before. Its answer waits for one
         offset; the first one does not prove the last.""",
         "S9, S1 (what is answered is durable)",
@@ -43,7 +43,7 @@ BUGS = (
     ),
     TestedBug(
         "repeat-answered-from-memory",
-        "a repeat is answered by an owner that was fenced, out of what it remembers",
+        "a fenced owner answers a repeat from memory",
         """What it says was true once, and nothing is added by which it would find out. Meanwhile
         the topic was deleted and made again, and its maker begins at sequence 0.""",
         "X13 (nothing is acked into a topic that is gone)",
@@ -58,7 +58,7 @@ BUGS = (
     ),
     TestedBug(
         "short-way-into-a-namesake",
-        "the short way stores what was meant for the topic's namesake",
+        "the fast publish path stores into a new topic of the same name",
         """A head that names an incarnation is remembered with it. Who made the topic anew is not
         the one whom the producer means, though name and partition are the same.""",
         "X13 (nothing is acked into a topic that is gone)",
@@ -73,7 +73,7 @@ BUGS = (
     ),
     TestedBug(
         "passed-on-and-on",
-        "the head of a call that was passed on is known to the short way",
+        "the fast publish path forwards a call that was forwarded already",
         """It would pass such a call on again, and two brokers that take each other for the owner
         send a message to and fro for ever. Each of those calls has a number of its own, so its head
         never comes again but by who has recorded it.""",
@@ -89,7 +89,7 @@ BUGS = (
     ),
     TestedBug(
         "short-way-repeats-itself",
-        "what failed on the short way, with an outcome unknown, is done again on the long one",
+        "a publish with unknown outcome on the fast path is done again",
         """Where nothing was done, the long way begins anew; an add whose end nobody knows may have
         been stored, and then it is stored twice.""",
         "S9 (unknown is told, and never repeated by us)",
@@ -104,7 +104,7 @@ BUGS = (
     ),
     TestedBug(
         "short-way-with-anothers-key",
-        "a known head gives every message the key of the first",
+        "the fast path gives each message the key of the first",
         """The key stands in the head and is left out of what is remembered, so that heads that
         differ in it alone are one. What is left out must be put in again.""",
         "what is stored is what was sent",
@@ -119,7 +119,7 @@ BUGS = (
     ),
     TestedBug(
         "short-way-in-the-midst-of-a-body",
-        "bytes of a body are taken for a request",
+        "the fast path takes bytes of a chunked body for a request",
         """A request with `Transfer-Encoding` has no length that its head says. Who takes it for
         one without a body sees a new request begin where chunks go on: what one caller sends as
         the content of a message is then a call of its own.""",
@@ -135,7 +135,7 @@ BUGS = (
     ),
     TestedBug(
         "short-way-holds-on",
-        "the memory of a message on the short way is never given back",
+        "the fast path never gives back a message's memory",
         """It is counted when it is taken. After some million messages the broker says that it is
         full, with nothing in its hands.""",
         "bodies are bounded, and only those that are there count",
@@ -150,7 +150,7 @@ BUGS = (
     ),
     TestedBug(
         "extended-lease-ends",
-        "a lease that was extended ends when the one that it was part of would have",
+        "an extended lease ends with the lease that it was split from",
         """Both have one number, so `holds`, which is there already, looks like the right question.
         The message is delivered to two consumers at once.""",
         "S9",
@@ -165,7 +165,7 @@ BUGS = (
     ),
     TestedBug(
         "a-repeat-is-cut-short",
-        "a receive that is repeated is cut short when reading takes long, as a first one is",
+        "a repeated receive is cut short when reading takes long",
         """What is cut off is there for others; the consumer, who has the first answer as well, is
         at work on it.""",
         "X12",
@@ -180,7 +180,7 @@ BUGS = (
     ),
     TestedBug(
         "a-failed-repeat-ends-leases",
-        "a receive that is repeated and cannot be read gives its messages to others",
+        "a repeated receive that fails releases leases of the first answer",
         """As a first one does, of which nobody has seen anything. A consumer that has the first
         answer is at work on them.""",
         "X12",
@@ -195,7 +195,7 @@ BUGS = (
     ),
     TestedBug(
         "producers-keep-their-place",
-        "a replay leaves a producer where it stood among the silent ones",
+        "replay does not update which producer was silent longest",
         """The table forgets whoever was silent for longest. Setting a key that is there keeps its
         place, so after a take-over the busiest producer may be forgotten first.""",
         "S9 (none twice)",
@@ -210,7 +210,7 @@ BUGS = (
     ),
     TestedBug(
         "snapshot-of-what-is-not-confirmed",
-        "what a producer has confirmed goes into the table of what it has sent",
+        "confirmed messages are noted among the accepted ones, and snapshots miss them",
         """Two tables with similar names: one as of what was accepted, one as of what is confirmed,
         which a snapshot holds.""",
         "S9 (none twice)",
@@ -225,7 +225,7 @@ BUGS = (
     ),
     TestedBug(
         "size-trims-one-more",
-        "retention by size removes a ledger that it still needs",
+        "retention by size removes a ledger too many",
         """What is left afterwards has to hold the bytes to keep; the edit looks at what was there
         before.""",
         "retention",
@@ -240,7 +240,7 @@ BUGS = (
     ),
     TestedBug(
         "a-complete-batch-is-asked-for",
-        "a partition is asked for its part of a batch that is complete",
+        "a partition takes in a late repeat of a batch that is complete",
         """Only the record's own word that it is complete keeps a late repeat out once the mark was
         pruned. With the mark that is there it looks redundant. The rows are there twice.""",
         "X2",
@@ -255,7 +255,7 @@ BUGS = (
     ),
     TestedBug(
         "repeated-ack-not-durable",
-        "an ack that is repeated after an unknown outcome is answered and not made durable",
+        "a repeated ack is answered without being durable",
         """In memory it is done already, so nothing in it is new, and the edit writes only what is
         new. A take-over delivers again what was answered.""",
         "S9 (an ack that was answered holds)",
@@ -270,7 +270,7 @@ BUGS = (
     ),
     TestedBug(
         "old-state-ledger-goes-on",
-        "after a roll without an answer acks go on in the old state ledger",
+        "after a roll without answer, acks go into the old state ledger",
         """That the old writer is let go of before the new one stands looks redundant. The record
         may name the new one: what is answered from then on nobody finds.""",
         "S9 (an ack that was answered holds)",
@@ -286,7 +286,7 @@ BUGS = (
     ),
     TestedBug(
         "second-reader-kept-open",
-        "of two readers of one ledger that are opened at once one is never closed",
+        "when two readers of a ledger open at once, one is never closed",
         """Nobody uses it; its watch stays for ever.""",
         "every reader is closed",
         "unit/broker/test_open_readers.py",
@@ -301,7 +301,7 @@ BUGS = (
     ),
     TestedBug(
         "reader-of-another-time-dropped",
-        "who drops a reader takes another one's out of the table",
+        "dropping a reader removes its successor from the table",
         """The one that is dropped may have been replaced since. The look whether it is still the
         same one seems redundant; the newer one is never closed.""",
         "every reader is closed",
@@ -316,7 +316,7 @@ BUGS = (
     ),
     TestedBug(
         "index-loses-its-first-point",
-        "a sparse index loses its first point when it becomes coarser",
+        "a sparse index loses its first point when it is thinned",
         """Every second one goes; the edit begins one earlier, and nothing lies before the lowest
         any more.""",
         "reads of long ledgers",
@@ -331,7 +331,7 @@ BUGS = (
     ),
     TestedBug(
         "unsaved-cursor-forgotten",
-        "a cursor counts as saved before it is",
+        "a cursor counts as saved before it is written",
         """Two lines in the other order: when the write fails the next call does not repeat it, and
         messages that nobody had are trimmed.""",
         "S9",
@@ -350,7 +350,7 @@ BUGS = (
     ),
     TestedBug(
         "a-namesake-taken-for-the-topic",
-        "a call that names its topic is served by the one that was made after it",
+        "a call that names an old topic is served by a new one of that name",
         """Who finds a claim under way takes it for its own. What was opened meanwhile may be of
         another incarnation.""",
         "X13",
@@ -365,7 +365,7 @@ BUGS = (
     ),
     TestedBug(
         "reads-until-it-has-all",
-        "a receive reads all that it was asked for, however long that takes",
+        "a receive reads without a limit of time",
         """Its caller has given up by then, and begins anew.""",
         "S8 (a subscription drains)",
         "issues/test_receive_reads_longer_than_anybody_waits.py",
@@ -379,7 +379,7 @@ BUGS = (
     ),
     TestedBug(
         "made-though-deleted-meanwhile",
-        "a subscription that is deleted while it is made is given out all the same",
+        "a subscription deleted during its creation is returned as created",
         """Its cursor was forgotten while it was on the way to the state ledger. Who gets the
         subscription receives and acks over a cursor that no snapshot has.""",
         "S9",
@@ -397,7 +397,7 @@ BUGS = (
     ),
     TestedBug(
         "cursor-of-a-namesake",
-        "a subscription that is made again begins where the deleted one ended",
+        "a recreated subscription starts at the deleted one's cursor",
         """Its cursor is there, by name; that it belongs to another life of the name is told by when
         it was made. Messages of the new one are taken for acked.""",
         "S9",
@@ -412,7 +412,7 @@ BUGS = (
     ),
     TestedBug(
         "reading-before-the-alarm",
-        "a reading that an alarm overtook counts as fresh",
+        "a record that changed during its reading counts as current",
         """The record changed while it was read: what came back may be of before. The edit forgets
         to look, and the broker goes by it until the next change.""",
         "what is remembered is not older than the last alarm",
@@ -427,7 +427,7 @@ BUGS = (
     ),
     TestedBug(
         "leftover-of-this-epoch",
-        "a ledger that was made at the record's own epoch goes when nobody names it",
+        "cleanup deletes a ledger that the current epoch may still name",
         """An off-by-one: at this epoch its owner may still name it.""",
         "P46",
         "unit/broker/test_leftover.py",
@@ -441,7 +441,7 @@ BUGS = (
     ),
     TestedBug(
         "leftover-though-it-holds-cursors",
-        "a state ledger counts as named only at the epoch that it was made at",
+        "cleanup deletes a state ledger from an earlier epoch",
         """A partition is its chain of ledgers; that its record names one more, which lives on when
         the owner opens the partition anew, is easily forgotten. All cursors are gone at the next
         take-over.""",
@@ -457,7 +457,7 @@ BUGS = (
     ),
     TestedBug(
         "state-ledger-of-an-earlier-epoch",
-        "a state ledger is named at a later epoch than it was made at",
+        "an owner names a state ledger with an outdated label, which cleanup then deletes",
         """It lives through its owner's opening anew, and may be made meanwhile. By its label it is
         left over by then: a sweep deletes what the record names a moment later.""",
         "P46",
@@ -472,7 +472,7 @@ BUGS = (
     ),
     TestedBug(
         "proofs-that-need-not-agree",
-        "a ledger that was found named between two proofs goes by the second one",
+        "cleanup keeps its suspicion although the ledger was found named in between",
         """That it is named takes the suspicion away; a line that looks redundant, as what is named
         does not go anyway.""",
         "P46",
@@ -487,7 +487,7 @@ BUGS = (
     ),
     TestedBug(
         "dated-by-a-clock-that-was-behind",
-        "a ledger is as old as its date, whatever its messages say",
+        "a ledger's age ignores the times of its messages",
         """What stood before. By a clock that is behind every message is from the future, and gets
         the date of that clock: days ago, when the clock is right again.""",
         "P60",
@@ -502,7 +502,7 @@ BUGS = (
     ),
     TestedBug(
         "follows-by-its-own-word",
-        "a batch is believed where it says it begins",
+        "a reader accepts a batch that leaves a gap",
         """Each entry has a checksum, and the index found the right one. A gap, or an entry that
         somebody forged, is passed over in silence.""",
         "S9 (none skipped)",
@@ -517,7 +517,7 @@ BUGS = (
     ),
     TestedBug(
         "one-copy-asked-again",
-        "a copy that does not follow is reported, and asked again",
+        "a reader that met a bad copy asks the same bookie again",
         """Who asked for the same entries once more would get them from another replica, one thinks;
         but readers stay with the one that answered.""",
         "S8 (one bad copy of three)",
@@ -532,7 +532,7 @@ BUGS = (
     ),
     TestedBug(
         "unused-state-ledger-kept",
-        "the state ledger whose snapshot failed stays, though no record can name it",
+        "a state ledger that no record can name is not deleted",
         """A flag says whether the record may name the new ledger: it begins with the wrong value.
         One ledger for each failure, until a sweep finds it.""",
         "P62",
@@ -547,7 +547,7 @@ BUGS = (
     ),
     TestedBug(
         "changed-while-it-was-read",
-        "a bulk load that changes while its record is read is not read again",
+        "a bulk load that changes during its reading is not read again",
         """The watch says that a record is out of date, a reading says that it is not: the second is
         noted when the reading is done, as one would write it at first.""",
         "X3 (complete means everywhere)",
@@ -563,7 +563,7 @@ BUGS = (
     ),
     TestedBug(
         "a-deposed-owner-refuses",
-        "a sequence that the partition's next owner expects is refused for good by its last one",
+        "a replaced owner refuses a valid sequence for good",
         """It was cut off, and has not heard yet that its session is over. A refusal adds nothing to
         a ledger, so nothing tells it; the edit does not ask.""",
         "S9 (a producer goes on)",
@@ -578,7 +578,7 @@ BUGS = (
     ),
     TestedBug(
         "a-deposed-owner-knows-the-end",
-        "an offset that the partition's next owner has is beyond the end for its last one",
+        "a replaced owner says that an existing offset is beyond the end",
         """The same for whoever reads: the edit answers by what is here.""",
         "S9 (a reader goes on)",
         "issues/test_deposed_owner_refuses_for_good.py",
@@ -592,7 +592,7 @@ BUGS = (
     ),
     TestedBug(
         "growing-reader-taken-for-closed",
-        "a reader that was opened while its ledger grew is taken for one of the closed ledger",
+        "a reader opened while its ledger grew is used for the closed ledger",
         """Its end is where the ledger ended then. The edit asks whether it has entries and not
         whether it is closed: the last entries of a ledger are not there.""",
         "S9",

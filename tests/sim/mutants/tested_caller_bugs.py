@@ -15,7 +15,7 @@ _FORGED = "issues/test_forged_calls_between_brokers.py"
 BUGS = (
     TestedBug(
         "state-ledger-is-no-ones",
-        "only the messages' ledger of a partition counts as in use",
+        "recovery of a partition's state ledger is allowed while it is in use",
         """The state ledger is written by the owner as well: fenced, it ends acks and the
         producers' table, and the partition has to be opened anew. That a partition's record names
         it apart is easily overlooked.""",
@@ -31,7 +31,7 @@ BUGS = (
     ),
     TestedBug(
         "ledger-not-yet-named-is-no-ones",
-        "a ledger that its maker has not named yet may be recovered by anybody",
+        "recovery of a ledger is allowed before its owner has named it",
         """Between making a ledger and naming it there is a write of metadata. Recovered in
         between, it is named closed, and the first add is fenced.""",
         "a topic is not stopped from outside",
@@ -61,7 +61,7 @@ BUGS = (
     ),
     TestedBug(
         "any-number-follows",
-        "a batch with a number far ahead is committed",
+        "a batch with a number far ahead is committed, and all below it are dropped",
         """It is newer than the newest, and that was all that once counted. Every batch up to there
         is a repeat from then on, answered as done and dropped.""",
         "X1 (batches ascend one by one)",
@@ -76,7 +76,7 @@ BUGS = (
     ),
     TestedBug(
         "after-is-not-compared",
-        "a batch may follow one that is not the newest",
+        "a batch may follow a batch that is not the newest",
         """The writer says which batch was the last; that this is true looks like its own affair.
         Of two writers with one id the slower one jumps over what the other has committed.""",
         "X1 (batches ascend one by one)",
@@ -91,7 +91,7 @@ BUGS = (
     ),
     TestedBug(
         "callers-without-a-token-pass",
-        "a call without a token is let through to an id that has one",
+        "a call without a token may use a bulk load that has one",
         """Old writers have none, and their ids go on; so do, by the edit, all others' for whoever
         says nothing.""",
         "an id is its owner's",
@@ -106,7 +106,7 @@ BUGS = (
     ),
     TestedBug(
         "a-commit-binds-nobody",
-        "an id is bound by the begin of a batch alone",
+        "a commit of ledgers does not bind the bulk load to its caller",
         """Whoever publishes begins, and that binds the id; a commit by ledgers has no begin. The
         edit lets it keep what the record has: nothing.""",
         "an id is its owner's",
@@ -121,7 +121,7 @@ BUGS = (
     ),
     TestedBug(
         "proof-of-one-call-holds-for-another",
-        "a proof between brokers does not cover the method",
+        "the proof between brokers does not cover the method",
         """Path, caller and target look like all that a call is. Whoever reads the traffic makes a
         broker claim a partition by what another one only looked at.""",
         "what counts between brokers counts from brokers only",
@@ -136,7 +136,7 @@ BUGS = (
     ),
     TestedBug(
         "call-for-another-broker-is-taken",
-        "a broker does not look whom a call between brokers was meant for",
+        "a broker accepts a call that was meant for another broker",
         """The proof holds, so it came from a broker. At an address that has changed hands it claims
         what the caller believes to be another one's.""",
         "what counts between brokers counts from brokers only",
@@ -151,7 +151,7 @@ BUGS = (
     ),
     TestedBug(
         "callers-speak-for-brokers",
-        "a broker passes on what its caller says as only brokers may",
+        "a broker forwards headers of its caller that only brokers may set",
         """It proves what it sends, and with it headers that name escaped ones: the owner then
         stores another key than it would have been given directly.""",
         "any broker answers as the owner does",
@@ -166,7 +166,7 @@ BUGS = (
     ),
     TestedBug(
         "registered-by-name-alone",
-        "calls go to wherever an owner's record says, if the broker that it names lives",
+        "calls go to the address in an owner's record without checking it",
         """The id is looked up, the address is taken from the record: whoever writes it has callers'
         requests sent to any host.""",
         "calls go to registered brokers only",
@@ -181,7 +181,7 @@ BUGS = (
     ),
     TestedBug(
         "message-in-hand-is-done",
-        "a loop over deliveries acks the message that its body works on",
+        "a delivery loop acks the message that its body still works on",
         """The body says how many messages it has asked for, and the last of them is not done before
         it asks for one more. A program that ends in the midst of its work has lost a message
         then.""",
@@ -197,7 +197,7 @@ BUGS = (
     ),
     TestedBug(
         "stream-begins-its-page-anew",
-        "a stream whose page could not be fetched goes back to where it began",
+        "a stream repeats a page after a failed fetch",
         """While the partition moves a page fails, and is asked for again. Whoever keeps the place
         in the stream, and not in the last page, repeats what the reader has.""",
         "offsets of a stream follow each other",
@@ -212,7 +212,7 @@ BUGS = (
     ),
     TestedBug(
         "follower-forgets-what-a-stream-brought",
-        "a client whose stream ended goes on where that stream began",
+        "a client whose stream ends reads the stream's messages again",
         """The client reads to the end by calls, and then has a stream, which may break off at any
         time. Whoever notes only what the calls brought has all of the stream twice.""",
         "who follows has each message once",
@@ -227,7 +227,7 @@ BUGS = (
     ),
     TestedBug(
         "stream-waits-for-a-deleted-topic",
-        "a stream takes another topic of the name for a partition that moves",
+        "a reader waits forever when its topic was deleted and recreated",
         """That the topic is another one is told as something that passes, for the broker that says
         so may be the one that has not heard. A reader would wait for ever, without a word.""",
         "a stream ends with its topic",
@@ -242,7 +242,7 @@ BUGS = (
     ),
     TestedBug(
         "each-reader-fetches-for-itself",
-        "streams at the end of a partition each wait for a page of their own",
+        "each reader at the end of a partition fetches its own page",
         """A thousand readers of one partition read and encode each batch a thousand times.""",
         "one read and one encoding a batch",
         _FOLLOW,
@@ -256,7 +256,7 @@ BUGS = (
     ),
     TestedBug(
         "a-socket-keeps-what-is-out",
-        "a WebSocket that closes leaves its messages to the ends of their leases",
+        "a WebSocket that closes keeps its messages leased",
         """As a consumer does that calls and goes away. But one that closes has said that it is
         through, and the others wait half a minute for what it had.""",
         "closing gives back",
@@ -271,7 +271,7 @@ BUGS = (
     ),
     TestedBug(
         "the-unsent-stays-leased",
-        "what a stream had received and not sent stays leased when it ends",
+        "messages received for a stream but not sent stay leased when it ends",
         """It is in a queue that nobody reads any more, and its leases end some time.""",
         "what is not sent is given back",
         _PUSH,
@@ -285,7 +285,7 @@ BUGS = (
     ),
     TestedBug(
         "credits-for-each-call",
-        "a stream's credits bound each of its calls and not what is out",
+        "a stream's credits limit each call, not the total",
         """A consumer that takes and never acks is given all that there is.""",
         "no more is out than there are credits",
         _PUSH,
@@ -299,7 +299,7 @@ BUGS = (
     ),
     TestedBug(
         "each-try-is-another-call",
-        "a stream that asks again, for an answer was lost, asks for what comes next",
+        "a stream that repeats a receive gets other messages; the lost answer's stay leased",
         """What the lost answer had is leased to nobody who knows of it, until its leases end.""",
         "the same call again gets the same",
         _PUSH,
@@ -328,7 +328,7 @@ BUGS = (
     ),
     TestedBug(
         "shared-batch-one-offset",
-        "messages that share a batch are all answered with its first offset",
+        "all messages of a shared batch get its first offset",
         """Of a batch of one message, which is what each test of a single publish makes, it is the
         right one.""",
         "each message has its own place",
@@ -343,7 +343,7 @@ BUGS = (
     ),
     TestedBug(
         "who-leaves-takes-the-batch-along",
-        "a caller that goes away cancels what the others of its batch wait for",
+        "a caller that leaves cancels its whole shared batch",
         """Awaiting the future itself looks the same, and cancels it.""",
         "each message has its own place",
         _GATHERING,
@@ -357,7 +357,7 @@ BUGS = (
     ),
     TestedBug(
         "an-open-batch-is-forgotten",
-        "an open batch is not sent when the one under way has failed",
+        "an open batch is not sent after the previous one failed",
         """It goes when one of those under way is stored; where that fails, nobody sends it, and
         its callers wait for ever.""",
         "a publish is answered",
@@ -372,7 +372,7 @@ BUGS = (
     ),
     TestedBug(
         "published-after-it-was-committed",
-        "a batch that is run again after its commit is published again",
+        "a committed batch is published again",
         """Brokers remember so many producers only, and not for ever; the record of the bulk load
         knows a committed batch longer. The edit does not heed its answer, so a driver that is
         behind, or has other rows by now, publishes once more.""",

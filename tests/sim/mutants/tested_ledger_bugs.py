@@ -12,7 +12,7 @@ from tests.sim.mutants.tested import TestedBug
 BUGS = (
     TestedBug(
         "returned-not-counted",
-        "a bookie that came back is sent what is missing, and its acks never count",
+        "the acks of a bookie that returned are never counted",
         """It missed entries that others confirmed, so it has to count anew from the last confirmed
         one. Without that line its acks are ranges that came too early, for ever: with Qa = Qw,
         or when another bookie fails, the writer stands still.""",
@@ -28,7 +28,7 @@ BUGS = (
     ),
     TestedBug(
         "second-failure-forgotten",
-        "a bookie that failed while another was being replaced is not replaced itself",
+        "a bookie that fails during an ensemble change is not replaced",
         """The look at who is down by now seems redundant after a change that went well. The writer
         goes on as if all were live, also where no ack quorum is left.""",
         "S8",
@@ -43,7 +43,7 @@ BUGS = (
     ),
     TestedBug(
         "early-acks-go-back",
-        "acks that come twice take back how far a bookie has come",
+        "duplicate acks move a bookie's progress back",
         """A range that waited may end before what was acked meanwhile. Without the maximum the
         bookie owes again what it has stored.""",
         "S8, P13",
@@ -58,7 +58,7 @@ BUGS = (
     ),
     TestedBug(
         "length-not-taken",
-        "a recovery that finds nothing above the LAC closes the ledger with length 0",
+        "recovery closes a ledger with length 0 if nothing is above the LAC",
         """The confirmed entry is read for nothing but its length, so the early return seems to
         belong first.""",
         "S2 (the record says what the ledger holds)",
@@ -78,7 +78,7 @@ BUGS = (
     ),
     TestedBug(
         "gap-of-one",
-        "a gap of a single entry is overlooked when copies are counted",
+        "a single missing entry is overlooked when copies are checked",
         """An off-by-one: the bookie vouches for a ledger of which one entry is missing.""",
         "P42, P53",
         "unit/ledger/test_copies.py",
@@ -92,7 +92,7 @@ BUGS = (
     ),
     TestedBug(
         "any-copy-finishes",
-        "a finished copy of another uuid is taken for one's own",
+        "an offload takes another run's finished copy for its own",
         """`finished` is repeated after a lost answer. Without the second half of the condition a
         copy that is still being made counts as whole.""",
         "X6",
@@ -107,7 +107,7 @@ BUGS = (
     ),
     TestedBug(
         "whole-copy-begun-anew",
-        "a ledger whose copy is whole is copied anew, and the record forgets the whole one",
+        "a complete offload is started again, and the record forgets it",
         """A similar name: only a copy that is the *only* one is kept.""",
         "X6",
         "unit/metadata/test_offloads.py",
@@ -121,7 +121,7 @@ BUGS = (
     ),
     TestedBug(
         "intent-gone-before-its-run",
-        "whoever begins a copy anew removes the intent of the one before",
+        "a new offload removes the intent of an older run that still writes",
         """The run before was thought dead. It lives, has its object written after this, and dies
         before it hears that nobody needs it: no intent names the object, and it stays for ever.""",
         "S8",
@@ -136,7 +136,7 @@ BUGS = (
     ),
     TestedBug(
         "watchers-skipped",
-        "a watcher is passed over when the one before it cancels its watch",
+        "a watcher is skipped when the previous one cancels its watch",
         """The list is gone through while it changes: the copy of it looks redundant.""",
         "watches (no change is ever missed)",
         "unit/metadata/test_watching.py",
@@ -164,7 +164,7 @@ BUGS = (
     ),
     TestedBug(
         "last-short-id",
-        "the first long ledger id is cut like a short one",
+        "the first long ledger id gets the path of a short id",
         """An off-by-one at 2³¹ − 1: the record stands where BookKeeper does not look.""",
         "BookKeeper's tree",
         "conformance/test_metadata_records.py",
@@ -178,7 +178,7 @@ BUGS = (
     ),
     TestedBug(
         "own-create-any-state",
-        "a ledger that was recovered before its creator knew of it is written to",
+        "a ledger is written although it was recovered before its creator knew of it",
         """The token says that it is ours, so its state looks redundant.""",
         "S2, S3",
         "issues/test_created_ledger_was_recovered_meanwhile.py",
@@ -192,7 +192,7 @@ BUGS = (
     ),
     TestedBug(
         "claim-of-a-dead-session",
-        "a claim is believed whose session ended while it was made",
+        "a claim is believed although its session ended while it was made",
         """The look at the session before looks like enough. The record that was made is gone or the
         next session's, and this process serves what another one may own.""",
         "one owner (metadata/election.py)",
@@ -207,7 +207,7 @@ BUGS = (
     ),
     TestedBug(
         "rack-of-one-side",
-        "a bookie is compared with its neighbours on one side only",
+        "placement compares a bookie's rack with one neighbour only",
         """Write sets reach both ways from a position. With half of them a write set may stand in
         one rack where there are two.""",
         "placement",
@@ -222,7 +222,7 @@ BUGS = (
     ),
     TestedBug(
         "last-entry-not-owed",
-        "a bookie that has not acked the last entry written back to it owes nothing",
+        "a bookie that has not acked the last written-back entry counts as done",
         """An off-by-one. When it falls silent there, nobody gives up on it: the recovery waits for
         ever, where it had a spare.""",
         "S8 (P35)",
@@ -231,7 +231,7 @@ BUGS = (
     ),
     TestedBug(
         "patience-with-who-has-failed",
-        "the patience with a replica that has failed goes on, and asks one more than there are",
+        "a read's timer keeps running for a replica that has failed",
         """Who asks the next one starts a patience of its own, which looks as if it replaced the
         other. Behind the last replica none is started, and the old one fires.""",
         "reads (an error that nobody expects)",
@@ -246,7 +246,7 @@ BUGS = (
     ),
     TestedBug(
         "idle-counts-as-silence",
-        "a bookie that was owed nothing for long is overdue with its first add",
+        "idle time counts as silence, so all bookies are replaced at the next add",
         """Nothing was heard of it, for nothing was asked. Without the two lines an idle ledger
         replaces all its bookies when it goes on.""",
         "S8, copies",
@@ -262,7 +262,7 @@ BUGS = (
     ),
     TestedBug(
         "told-of-an-older-end",
-        "a bookie that was told the LAC once is not told the next one",
+        "a bookie that was told one LAC is not told the next",
         """Who has confirmed it is kept by name. The edit does not begin anew with a new LAC: a
         reader at the end never sees the last entry of an idle ledger.""",
         "S6, S8",
@@ -277,7 +277,7 @@ BUGS = (
     ),
     TestedBug(
         "told-without-who-was-away",
-        "a LAC counts as told while a bookie is down that was not",
+        "a LAC counts as announced although a bookie was down",
         """All that live have confirmed it. The one that comes back knows nothing of it, and may be
         the one that a reader asks.""",
         "S6, S8",
@@ -294,7 +294,7 @@ BUGS = (
     ),
     TestedBug(
         "first-answer-is-the-end",
-        "a reader that asks for the end of an open ledger believes the first bookie",
+        "a reader believes the first bookie about the end of an open ledger",
         """Any answer is safe, but an old one may be below what another reader was shown: who asks
         waits for so many that no later LAC can have been told.""",
         "S6",
@@ -309,7 +309,7 @@ BUGS = (
     ),
     TestedBug(
         "one-denial-is-absence",
-        "an entry is absent when one bookie denies it and the others do not answer",
+        "a single denial makes an entry absent while other bookies are silent",
         """An `any` for an `all`. A copy that went missing on one bookie makes an acked entry absent
         while the others are away.""",
         "S3 (unknown is never absent)",
@@ -324,7 +324,7 @@ BUGS = (
     ),
     TestedBug(
         "firsts-of-chunks-that-went",
-        "where a chunk is found goes wrong once chunks were let go",
+        "the writer finds the wrong chunk after it has released some",
         """Two lists of equal length are cut together; one of the two lines looks like a repeat.
         What is sent again is another entry, or nothing.""",
         "S1, S8",
@@ -337,7 +337,7 @@ BUGS = (
     ),
     TestedBug(
         "squatters-hold-nothing-back",
-        "an entry that so many others bar from being kept is kept all the same",
+        "recovery keeps an entry that can no longer reach an ack quorum",
         """A copy was found, and one copy is enough everywhere else. It was never acked, and has no
         ack quorum to be written back to: the ledger cannot be closed, nor its topic opened.""",
         "S8",
@@ -352,7 +352,7 @@ BUGS = (
     ),
     TestedBug(
         "squatter-in-limbo",
-        "a bookie that lost its ledgers tells a ledger's own key that it is a wrong one",
+        "a bookie in limbo refuses a ledger's own key as wrong",
         """It may have had the ledger under that key, and acked. A recovery takes the refusal for a
         denial and closes the ledger before what was acked.""",
         "P29",
@@ -367,7 +367,7 @@ BUGS = (
     ),
     TestedBug(
         "damaged-copies-copied",
-        "of what a source gives, all is copied when the front of it holds",
+        "re-replication copies entries that failed their check",
         """Each entry is checked; the edit hands on the answer as it came. A damaged entry becomes
         a copy, and the record names it as a good one.""",
         "P53, P41",
@@ -382,7 +382,7 @@ BUGS = (
     ),
     TestedBug(
         "refused-copy-counts",
-        "a copy that the bookie refused counts as stored",
+        "a copy that a bookie refused counts as stored",
         """Each has an answer, so nothing is owed any more. That one of the answers was an error is
         kept beside it, and forgotten by the edit.""",
         "P53",
@@ -397,7 +397,7 @@ BUGS = (
     ),
     TestedBug(
         "gaps-count-as-sound",
-        "a bookie serves all between its first sound entry and its last one",
+        "gaps between sound entries count as sound",
         """Stretches are joined when they follow one another. Without that question every stretch
         is joined to the one before, and what is damaged between them is not fetched.""",
         "P42, P53",
@@ -412,7 +412,7 @@ BUGS = (
     ),
     TestedBug(
         "limbo-taken-for-a-failure",
-        "a recovery writes nothing back to a bookie in limbo",
+        "recovery treats a bookie in limbo as failed",
         """It is fenced and answers, only what it knows counts for nothing. The edit treats it as
         one that failed: where there is no other bookie, the ledger cannot be recovered.""",
         "S8 (P35)",
@@ -427,7 +427,7 @@ BUGS = (
     ),
     TestedBug(
         "busy-taken-for-a-failure",
-        "a bookie that is busy counts as one that cannot tell",
+        "recovery treats a busy bookie as one that cannot answer",
         """Recovery is due when bookies have most to do. The edit takes "ask again" for an answer:
         with two busy bookies a ledger cannot be recovered.""",
         "S8 (P35)",
@@ -444,7 +444,7 @@ BUGS = (
     ),
     TestedBug(
         "refused-during-a-pause",
-        "what a busy bookie refuses during the pause that it was given is not sent again",
+        "entries that a busy bookie refuses during its pause are not sent again",
         """A pause under way looks like a reason to return first. What was refused is kept by
         nobody then: the bookie counts as silent, and is replaced.""",
         "S8, copies",
@@ -463,7 +463,7 @@ BUGS = (
     ),
     TestedBug(
         "held-for-who-is-down",
-        "what a bookie that is down has not acked is held for it",
+        "a writer keeps entries in memory for a bookie that is down",
         """It is sent no more: it counts anew when it comes back. The edit waits for it; with no
         spare the writer's memory fills up, and it takes no more adds.""",
         "S8, memory",
@@ -478,7 +478,7 @@ BUGS = (
     ),
     TestedBug(
         "last-stretch-counts",
-        "a ledger is vouched for when the last of its stretches is whole",
+        "a ledger leaves limbo when only its last part is complete",
         """An `&=` that became `=`: what could not be fetched of an earlier fragment is forgotten
         when the last one is complete.""",
         "P42 (who vouches for a ledger has all of it)",

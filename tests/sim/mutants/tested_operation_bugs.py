@@ -13,7 +13,7 @@ _FRAMES = "unit/broker_operations/test_frames.py"
 BUGS = (
     TestedBug(
         "answer-of-another-operation",
-        "an answer goes to the request that has waited longest",
+        "an answer goes to the oldest request instead of its own",
         """Many operations are under way on one connection, and answers come in any order. A caller
         is told the place of another one's message.""",
         "any broker answers as the owner does",
@@ -28,7 +28,7 @@ BUGS = (
     ),
     TestedBug(
         "unknown-operation-sent-again",
-        "a publish whose answer was lost counts as one that was not sent",
+        "a publish whose answer was lost is sent again",
         """The connection ended after all of the request was sent. The loop that looks for the owner
         takes it for a broker that cannot be reached, and stores the batch a second time.""",
         "S9 (unknown is told, and never repeated by us)",
@@ -43,7 +43,7 @@ BUGS = (
     ),
     TestedBug(
         "operation-of-nobody",
-        "a broker asks for its caller, and does not say for which one",
+        "an operation is sent without its caller's identity",
         """On a secured cluster the owner refuses what the caller may do. Where it does not ask, it
         stores batches under the producer ids of nobody, and takes repeats for new ones.""",
         "X25 (the owner is told who asks)",
@@ -58,7 +58,7 @@ BUGS = (
     ),
     TestedBug(
         "operation-without-deadline",
-        "the time that a request has left does not go along",
+        "an operation is sent without its deadline",
         """The owner goes on waiting, or begins what its caller has given up for seconds.""",
         "a deadline goes along",
         _CHANNEL,
@@ -72,7 +72,7 @@ BUGS = (
     ),
     TestedBug(
         "part-of-a-request-counts-as-done",
-        "a request of which a piece was not sent may have been done",
+        "a half-sent request has an unknown outcome",
         """Half of it cannot be begun. Callers are told that the outcome is unknown, and publishers
         without a sequence cannot go on.""",
         "unknown is told only where it is",
@@ -87,7 +87,7 @@ BUGS = (
     ),
     TestedBug(
         "seal-of-another-frame",
-        "the seal of a frame does not cover its number",
+        "a frame's seal does not cover its number",
         """The bytes are a broker's, and so is the seal. Whoever stands between two brokers sends a
         publish a second time, or leaves one out.""",
         "what counts between brokers counts from brokers only",
@@ -102,7 +102,7 @@ BUGS = (
     ),
     TestedBug(
         "lease-of-a-late-answer",
-        "messages whose answer came after their caller had gone are not given back",
+        "messages in an answer whose caller has gone stay leased",
         """The owner has sent them, and no client reads them. They are out until the ack timeout,
         and come back counted as delivered; later messages were handed out before them.""",
         "S9 (a lease without a reader is given back)",
@@ -117,7 +117,7 @@ BUGS = (
     ),
     TestedBug(
         "lease-of-an-answer-never-sent",
-        "the maker of an answer does not hear that the connection ended before it was sent",
+        "messages in an answer that could not be sent stay leased",
         """The broker that asked died while the owner's answer waited. Its messages stay leased to a
         consumer that has never seen them.""",
         "S9 (a lease without a reader is given back)",
@@ -132,7 +132,7 @@ BUGS = (
     ),
     TestedBug(
         "cancelled-while-offered",
-        "the maker of an answer that was only offered does not hear of the cancellation",
+        "messages in an offered answer stay leased after a cancellation",
         """A receive that waits reserves little, so long answers are offered first. Its caller goes
         in that moment, and the messages stay leased.""",
         "S9 (a lease without a reader is given back)",
@@ -147,7 +147,7 @@ BUGS = (
     ),
     TestedBug(
         "lost-receive-asked-anew",
-        "a receive whose answer was lost is asked again as another one",
+        "a receive that is asked again gets the next messages, not the same",
         """The owner gives the messages that follow. The first ones stay leased, and a consumer that
         acks all up to an offset acks them unseen.""",
         "S9 (an answer that was lost is given again)",
@@ -162,7 +162,7 @@ BUGS = (
     ),
     TestedBug(
         "offers-without-bound",
-        "answers that wait until they are taken are not counted",
+        "answers that wait to be taken are not bounded",
         """Sixteen thousand receives may wait on one connection. When messages come for all of them,
         the owner holds every answer at once.""",
         "each side of a connection is bounded in bytes",

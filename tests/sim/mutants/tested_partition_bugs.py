@@ -12,7 +12,7 @@ from tests.sim.mutants.tested import TestedBug
 BUGS = (
     TestedBug(
         "ended-writer-waits-for-an-add",
-        "a partition learns that its writer has ended from the next add",
+        "a partition notices only at the next add that its writer has ended",
         """All bookies were gone for a while and nobody published. What they had not confirmed is
         confirmed by nobody now, and its readers get a 503 until somebody publishes.""",
         "S8",
@@ -27,7 +27,7 @@ BUGS = (
     ),
     TestedBug(
         "closes-another-ledger",
-        "a close says of the ledger that the record names last what the newest ledger holds",
+        "a close records the new ledger's contents for the old ledger",
         """A roll-over could not name the new ledger: the store was away. It is back for the close,
         which looks at the new ledger and finds nothing in it. The old ledger leaves the record, and
         all that was acked in it is lost. It stood in the code until seed 91000032.""",
@@ -53,7 +53,7 @@ BUGS = (
     ),
     TestedBug(
         "first-time-from-one-clock",
-        "a cluster's first time is the broker's when the store's word is old",
+        "a cluster's first deletion time comes from one broker's clock",
         """The store has a clock, told its time, and was away since. Without the question the
         broker's own is written down, an hour ahead, and retention of all goes by it.""",
         "P60",
@@ -68,7 +68,7 @@ BUGS = (
     ),
     TestedBug(
         "opening-never-gets-longer",
-        "an opening that took too long is begun anew with the same time",
+        "an opening that timed out is tried again with the same time limit",
         """It begins at the beginning. What takes a little longer than that, a long state ledger on
         slow bookies, takes too long each time: nobody serves the partition any more.""",
         "S8",
@@ -83,7 +83,7 @@ BUGS = (
     ),
     TestedBug(
         "opened-anew-though-replaced",
-        "an owner whose ledger failed opens its partition anew, though another has taken it over",
+        "an owner that was replaced opens its partition again",
         """Epochs only grow, so a smaller one looks like the only one that must not be. The edit
         lets the greater one pass: who was replaced fences its successor, and with cursors of
         before takes back acks that this one answered.""",
@@ -99,7 +99,7 @@ BUGS = (
     ),
     TestedBug(
         "named-only-when-it-is-known",
-        "a ledger is deleted that the record may name: its roll-over had no answer",
+        "a roll-over without an answer deletes a ledger that the record may name",
         """Two lines in the other order: the flag says that the record names the new ledger, and not
         that it may. A write whose reply was lost has taken effect all the same.""",
         "P46 (what a chain names is there)",
@@ -118,7 +118,7 @@ BUGS = (
     ),
     TestedBug(
         "taken-over-without-a-word",
-        "a partition that has nothing to recover is served by its next owner without a word",
+        "a take-over without recovery does not change the record, so two owners answer",
         """Its last ledger is closed and no other one is made, so there is nothing to fence: the
         record alone keeps the former owner out, who names a ledger of its own there when somebody
         publishes. Left as it is, both answer: who reads at one misses what the other acked.""",
@@ -135,7 +135,7 @@ BUGS = (
     ),
     TestedBug(
         "there-never-was-a-producer",
-        "an opening writes down that no batch tells of a producer, though some do",
+        "an opening records that no batch has a producer, although some do",
         """Then none of them is looked through again: the owner after the next one stores a repeat
         for the second time.""",
         "S9 (none twice)",
@@ -151,7 +151,7 @@ BUGS = (
     ),
     TestedBug(
         "append-time-goes-back-after-a-take-over",
-        "an owner's first append time is its clock's, whatever was appended before",
+        "append times go back after a take-over",
         """In Kafka it is so: a leader whose clock is behind appends what is older than what stands
         there, and a lookup by halving goes wrong. The edit leaves out the last owner's time.""",
         "P66",
@@ -172,7 +172,7 @@ BUGS = (
     ),
     TestedBug(
         "view-with-the-producers-time",
-        "a compacted view has the producers' timestamps where the log shows append times",
+        "a compacted view shows the producer's time instead of the append time",
         """A view's batches are built anew, from records as they are stored, and the append time
         stands in the header alone. A message would have two times, by how it is read, and a
         tombstone would go by a producer's clock.""",
@@ -188,7 +188,7 @@ BUGS = (
     ),
     TestedBug(
         "trimmed-beyond-what-was-scanned",
-        "a trim removes batches that no record of the producers covers",
+        "a trim removes batches that the producers' snapshot does not cover",
         """The producers were made durable as of a moment; what was published since a take-over has
         to scan. The edit goes by what subscriptions need alone, as if that moment were now.""",
         "S9 (none twice)",
@@ -203,7 +203,7 @@ BUGS = (
     ),
     TestedBug(
         "back-before-it-was-missed",
-        "a broker that came back under its name between two looks was never gone",
+        "a broker that restarts between two looks counts as never gone",
         """Its name is there, before and after. What it had served nobody serves any more, and
         nobody takes it: the edit compares names, not runs.""",
         "S8",
@@ -218,7 +218,7 @@ BUGS = (
     ),
     TestedBug(
         "settled-in-another-life",
-        "a broker that has just come back counts as up for as long as its name is known",
+        "a broker that restarted counts as settled",
         """What is served is handed on to brokers that have settled. The edit remembers when the
         name was first seen: a broker that dies every minute is handed partitions every minute.""",
         "S10",
@@ -233,7 +233,7 @@ BUGS = (
     ),
     TestedBug(
         "look-takes-anothers-record",
-        "an owner that looks where ledgers lie takes over what another owner has written",
+        "a replaced owner adopts the new owner's record version",
         """The version that it learns so makes its next write succeed, where it has to fail. The
         edit leaves out the look at what has changed.""",
         "S9 (of two owners one chain wins)",
@@ -250,7 +250,7 @@ BUGS = (
     ),
     TestedBug(
         "batches-kept-for-nobody",
-        "a batch that is confirmed after its partition was closed stays in the cache",
+        "a batch confirmed after its partition closed stays in the cache",
         """Nobody reads it, and nothing evicts it: a part that is closed gives nothing back. The
         bound shrinks for all others, for ever.""",
         "memory (the cache's bound)",
@@ -265,7 +265,7 @@ BUGS = (
     ),
     TestedBug(
         "taken-in-by-a-namesake",
-        "a committed batch is taken in by a topic that was made after its own was deleted",
+        "a committed batch enters a new topic of the same name",
         """That the topic is there and not being deleted looks like enough. The edit forgets to ask
         whether it is the one that the batch was written for.""",
         "X1, S9 (no phantom)",
@@ -280,7 +280,7 @@ BUGS = (
     ),
     TestedBug(
         "own-record-taken-for-anothers",
-        "a broker does not serve what its own left-over record says that it serves",
+        "a broker does not serve a partition that its own old record claims",
         """Who is preferred is asked, and not whose record stands. The others send everybody to the
         broker that the record names, and this one sends them on: nobody serves the partition for
         as long as its session lives.""",
@@ -296,7 +296,7 @@ BUGS = (
     ),
     TestedBug(
         "forgotten-claim-not-released",
-        "a record of ours that we do not know to be ours is not given up",
+        "a forgotten claim of this broker is never released",
         """A release that failed has forgotten the claim; releasing it again does nothing. Two lines
         that look like a repeat claim it first. Without them a topic cannot be deleted for as long
         as the session lives.""",
@@ -313,7 +313,7 @@ BUGS = (
     ),
     TestedBug(
         "only-the-first-window-is-proved",
-        "of a batch the beginning is taken apart, the rest is walked over",
+        "only the beginning of a compressed batch is checked",
         """Lengths that fit look like records that can be read. Damage behind comes to light
         when the message is delivered.""",
         "a packed batch holds what it says",
@@ -328,7 +328,7 @@ BUGS = (
     ),
     TestedBug(
         "proofs-by-arrival",
-        "large packed batches are proved in the order in which they came, whoever sent them",
+        "a client with many large batches keeps other clients' batches waiting",
         """A line of all keys that are alike still looks like a fair one. One peer that sends a
         hundred of them keeps the others out until theirs are refused.""",
         "nobody else waits for whoever meets a bound (docs/limits.md)",
@@ -343,7 +343,7 @@ BUGS = (
     ),
     TestedBug(
         "open-batches-counted-packed",
-        "batches that are kept open count nothing of what they hold",
+        "unpacked batches in the cache are counted without their contents",
         """The overhead alone is added up, as for one that could not be opened. Sixteen batches of
         megabytes are kept as if they were none.""",
         "memory has a bound (GUARANTEES.md)",
@@ -358,7 +358,7 @@ BUGS = (
     ),
     TestedBug(
         "view-of-a-server-that-is-behind",
-        "a read of a compacted view begins with what any server of the metadata says",
+        "a compacted read starts with an outdated view",
         """One that is behind does not know the view that was published a moment ago. Where
         retention has removed what the view holds, a reader from the beginning misses keys, and no
         word is said.""",
@@ -374,7 +374,7 @@ BUGS = (
     ),
     TestedBug(
         "fork-alone-refers",
-        "a fork is known to have the ledgers that it shares, and the other topic is not",
+        "a shared ledger is registered for the fork but not for its source",
         """That the topic has its own ledgers goes without saying, it seems. When the fork is
         deleted nobody is known to have them any more, and they go from under the topic.""",
         "P46",
@@ -389,7 +389,7 @@ BUGS = (
     ),
     TestedBug(
         "fork-looks-once",
-        "a fork does not look again whether the topic still has what it is about to share",
+        "a fork does not check again that its source still has the shared ledgers",
         """The list of ledgers was read a moment ago. A ledger that was trimmed since was let go of
         by who saw no other referrer, and the fork begins with a ledger that is not there.""",
         "P46",
@@ -404,7 +404,7 @@ BUGS = (
     ),
     TestedBug(
         "trimmed-for-all",
-        "a ledger that one partition lets go of is deleted, whoever else has it",
+        "a ledger that one partition releases is deleted although others share it",
         """As it was before there were forks. The edit does not ask who is left.""",
         "P46",
         "unit/broker/test_shared_ledgers.py",
@@ -418,7 +418,7 @@ BUGS = (
     ),
     TestedBug(
         "fork-in-the-making-swept",
-        "a sweep takes out a referrer whose partition has no record yet",
+        "cleanup removes the reference of a fork that has no record yet",
         """No record names the ledger, so nobody seems to have it. The fork is about to make that
         record: it gets a ledger that goes with its source.""",
         "P46",
@@ -433,7 +433,7 @@ BUGS = (
     ),
     TestedBug(
         "fork-has-the-whole-batch",
-        "a fork shows all of the batch that it was made in the midst of",
+        "a fork in the middle of a batch shows the whole batch",
         """A batch is stored whole and served whole. The messages behind the fork are the source's,
         and their offsets come again with what is published into the fork.""",
         "S9",
@@ -448,7 +448,7 @@ BUGS = (
     ),
     TestedBug(
         "fork-remembers-producers",
-        "the producers of the topic are those of its fork",
+        "a fork inherits the producers of its source",
         """A take-over scans what no checkpoint covers, of a fork all of it. A producer that begins
         in the fork with its first sequence is told that it is stored.""",
         "S9",
@@ -463,7 +463,7 @@ BUGS = (
     ),
     TestedBug(
         "truncated-under-its-subscriptions",
-        "subscriptions stay where they are when their partition is truncated",
+        "truncating a partition does not move its subscriptions",
         """What they would read next is gone: their backlog counts it, and leases of it live on.""",
         "S9",
         "cluster/test_truncate.py",
@@ -477,7 +477,7 @@ BUGS = (
     ),
     TestedBug(
         "dead-letter-acked-without-its-copy",
-        "a message is given up though the dead-letter topic did not take it",
+        "a message is acked although its dead letter was refused",
         """The copies are sent together, and what fails is looked at when all are through. Acked are
         all of them, as if sending were storing: a message that nobody could process is gone.""",
         "X14",
@@ -492,7 +492,7 @@ BUGS = (
     ),
     TestedBug(
         "retry-acked-before-its-copy",
-        "a message is acked here while its copy for the retry topic is still on its way",
+        "a message is acked before its retry copy is stored",
         """Clients that retry elsewhere send the copy, and ack without waiting for its answer: when
         the copy is refused, or its sender dies, the message is nowhere.""",
         "X14",
@@ -512,7 +512,7 @@ BUGS = (
     ),
     TestedBug(
         "take-over-forgets-writers-of-streams",
-        "a take-over knows of a durable stream's writers what was written down, and no more",
+        "a take-over forgets a stream's appends since the last checkpoint",
         """What an append says lies in its batch, and the batches since the last checkpoint have to
         be looked through. Without that a repeat is stored twice, and a closed stream is open.""",
         "S9",
@@ -527,7 +527,7 @@ BUGS = (
     ),
     TestedBug(
         "trim-takes-writers-of-streams-along",
-        "what is trimmed takes what it says of a durable stream's writers along",
+        "a trim forgets a stream's writers",
         """The next owner looks through the batches since the checkpoint, and those are gone. The
         edit writes down Kafka's producers alone before a trim.""",
         "S9",
@@ -542,7 +542,7 @@ BUGS = (
     ),
     TestedBug(
         "repeats-at-once-are-both-new",
-        "two appends of the same sequence that come at once are both stored",
+        "two concurrent appends with the same sequence are both stored",
         """The first one is under way when the second one comes: what is confirmed does not know it
         yet. The edit remembers an append when it is confirmed, and not when it is let in.""",
         "S9",
@@ -557,7 +557,7 @@ BUGS = (
     ),
     TestedBug(
         "end-shown-before-it-is-durable",
-        "readers are told that a durable stream has ended before that is durable",
+        "readers learn that a stream has ended before that is durable",
         """Its owner dies, the next one has never heard of the end, and more is appended, which
         readers who believe in it never see.""",
         "S9",
@@ -572,7 +572,7 @@ BUGS = (
     ),
     TestedBug(
         "repeat-is-answered-before-it-is-durable",
-        "a repeat of an append that is under way is answered at once",
+        "a repeated append is answered before the first is durable",
         """It is known, so it is a repeat; that it is stored nobody knows yet. The edit has the
         repeat wait for the first message instead of its own: it is acked, and gone when the
         owner's ledger fails. Seeds hardly see it: before the answer the state ledger proves whose
@@ -589,7 +589,7 @@ BUGS = (
     ),
     TestedBug(
         "maker-plans-a-fork-anew",
-        "a fork that another broker has just made is made at another place",
+        "a repeated request to make a fork plans it at another offset",
         """The owner has not heard of it and asks the source, which has grown meanwhile: a stream of
         JSON is refused for good. The first version was so. A seed would need a fork of JSON without
         an offset, passed on before a watch comes, and an append to its source in between.""",
@@ -605,7 +605,7 @@ BUGS = (
     ),
     TestedBug(
         "close-passes-what-is-under-way",
-        "a close does not wait for the appends that were let in before it",
+        "a stream's close does not wait for earlier appends",
         """They have their offsets and are on their way to the bookies. The edit has the end written
         where the stream ends at that moment, and readers told, while messages come behind it. A
         seed sees it when the state ledger's bookies are quicker than the log's.""",
@@ -621,7 +621,7 @@ BUGS = (
     ),
     TestedBug(
         "repeat-is-refused-while-it-is-opened-anew",
-        "who repeats an upload while its partition is opened anew is refused for good",
+        "a repeated upload is refused while its partition reopens",
         """The record says where it is before anything of it can be read. Its first version looked
         for the body there, and told who repeats as it was told to that there is no such offset.""",
         "X23",

@@ -11,7 +11,7 @@ from tests.sim.mutants.tested import TestedBug
 BUGS = (
     TestedBug(
         "entry-overwritten",
-        "an add of an entry that is there already is taken as if it were new",
+        "an add overwrites a stored entry",
         """What stood before. It is idempotent for whoever keeps to the protocol; whoever does not
         changes what was acked.""",
         "P7 (S4)",
@@ -26,7 +26,7 @@ BUGS = (
     ),
     TestedBug(
         "compared-before-it-is-durable",
-        "an add is compared while the one before it is on its way to the journal",
+        "an add is compared with stored entries while another add of its id is being journaled",
         """That one is in no cache yet, so nothing is there to compare with, and both are
         stored.""",
         "P7 (S4)",
@@ -41,7 +41,7 @@ BUGS = (
     ),
     TestedBug(
         "fence-overtakes-a-comparison",
-        "an add that was compared is taken although a fence was quicker",
+        "an add is stored after its comparison although a fence came first",
         """It was admitted when it came, so asking again looks redundant.""",
         "P24 (S5)",
         "issues/test_ledgers_are_not_anyones.py",
@@ -55,7 +55,7 @@ BUGS = (
     ),
     TestedBug(
         "kept-though-the-journal-stopped",
-        "an add of an entry that is there already is a success after a failed sync, too",
+        "a repeated add succeeds after a failed sync",
         """The entry is durable, so nothing is lost by it; but nobody may be told of a success after
         that.""",
         "P38",
@@ -70,7 +70,7 @@ BUGS = (
     ),
     TestedBug(
         "kept-past-the-journal",
-        "an add of an entry that is there already does not wait for the sync under way",
+        "a repeated add does not wait for the running sync",
         """The journal has not stopped yet, as far as the loop knows: the disk has failed, and its
         answer is on the way.""",
         "P38",
@@ -85,7 +85,7 @@ BUGS = (
     ),
     TestedBug(
         "confirmed-by-itself",
-        "an entry may claim that it is confirmed itself",
+        "an entry may claim a LAC equal to its own id",
         """An off-by-one: the LAC of an entry is below its own id.""",
         "P8 (S6)",
         "issues/test_ledgers_are_not_anyones.py",
@@ -99,7 +99,7 @@ BUGS = (
     ),
     TestedBug(
         "checkpoint-takes-a-producer-back",
-        "replay takes the last thing said of a producer for the newest",
+        "replay moves a producer back to an older checkpoint",
         """A checkpoint that waits while the state ledger is replaced stands behind a snapshot that
         is newer. What the snapshot says beyond it is never said again.""",
         "a repeat is known after a take-over",
@@ -114,7 +114,7 @@ BUGS = (
     ),
     TestedBug(
         "coverage-goes-back",
-        "replay takes the last thing said of what producers cover for the highest",
+        "replay lowers the offset up to which producers are known",
         """Behind a snapshot it says less than is known; what it leaves out is scanned again, for as
         long as its ledgers are there.""",
         "a repeat is known after a take-over",

@@ -8,7 +8,7 @@ from tests.sim.mutants.tested import TestedBug
 BUGS = (
     TestedBug(
         "deletion-denies-too-early",
-        "a fence of a ledger that is being deleted is answered before the deletion is on the disk",
+        'a fence is answered "no such ledger" before the deletion is durable',
         """"No such ledger" ends a recovery's doubts about this bookie. Power fails, and the bookie
         has a ledger again, not fenced, whose writer goes on.""",
         "P23",
@@ -23,7 +23,7 @@ BUGS = (
     ),
     TestedBug(
         "foreign-bookies-not-told",
-        "bookies of Apache's are not told the LAC of an idle ledger",
+        "Apache's bookies are not told the LAC of an idle ledger",
         """They take it in v3 frames alone. Until the next add nobody but the writer knows that the
         ledger's last entries are confirmed: readers leave them out, brokers answer 503.""",
         "what is confirmed can be read",
@@ -38,7 +38,7 @@ BUGS = (
     ),
     TestedBug(
         "signature-of-a-lac-not-checked",
-        "a LAC that a bookie of Apache's says came alone is believed, whatever its signature",
+        "an explicit LAC from an Apache bookie is believed without its signature",
         """A bit that falls over makes entries readable that were never confirmed.""",
         "P2",
         "issues/test_end_of_an_idle_ledger_on_apaches_bookies.py",
@@ -52,7 +52,7 @@ BUGS = (
     ),
     TestedBug(
         "v3-run-not-compared",
-        "v3 adds of one length are taken for consecutive ones, their ids are not compared",
+        "v3 adds of equal length are taken for consecutive ids",
         """Most are. Where two writers share a connection, or one entry is sent again, answers name
         entries that nobody sent.""",
         "answers are those to what was asked",
@@ -67,7 +67,7 @@ BUGS = (
     ),
     TestedBug(
         "v3-ids-believed",
-        "the ids that a v3 add names are answered, those of its entry are stored",
+        "the ids in a v3 request and in its entry may differ",
         """v2 has them once. In v3 they may differ, and an answer acknowledges what is not here.""",
         "S1",
         "cluster/test_v3_frames.py",
@@ -81,7 +81,7 @@ BUGS = (
     ),
     TestedBug(
         "deferred-recovery-adds",
-        "a recovery's add is answered before it is synced, if it asks for that",
+        "a recovery add may be answered before it is synced",
         """A recovery closes the ledger at what was answered. Power fails at the bookies together,
         and the ledger has an end that nobody has.""",
         "P21, P5",
@@ -96,7 +96,7 @@ BUGS = (
     ),
     TestedBug(
         "mark-stays-before-what-was-deferred",
-        "a flush does not sync what was deferred, so the mark cannot pass it",
+        "a flush does not sync deferred adds, so the journal grows without end",
         """The entries are in the log and the journal is never shortened: it fills the disk, and a
         start reads all of it.""",
         "P39, space",
@@ -111,7 +111,7 @@ BUGS = (
     ),
     TestedBug(
         "long-poll-of-the-gone-kept",
-        "the long poll of a client that is gone goes on for as long as it may",
+        "a long poll continues after its client has gone",
         """Places for long polls are few. Clients that come, ask and go take all of them for a
         minute.""",
         "S6, a bound",
@@ -126,7 +126,7 @@ BUGS = (
     ),
     TestedBug(
         "long-polls-counted-when-they-wait",
-        "long polls are counted once they wait, and not when they come",
+        "long polls are counted only after each has cost a task",
         """Each has cost a task by then: one client has a bookie make as many as it can name.""",
         "a bound of memory",
         "issues/test_long_polls_cost_before_they_are_refused.py",
@@ -140,7 +140,7 @@ BUGS = (
     ),
     TestedBug(
         "v3-missing-field-is-zero",
-        "a required field that is missing in a v3 request is taken for a zero",
+        "a missing required field of a v3 request counts as zero",
         """Protobuf gives the default of a field that is not there; that it is not has to be asked
         for.""",
         "bad input is refused",
@@ -155,7 +155,7 @@ BUGS = (
     ),
     TestedBug(
         "v3-repeated-field-counts-for-another",
-        "of a v3 add that is read by hand the fields are counted, and not looked for",
+        "a repeated field of a v3 add stands in for a missing one",
         """An entry id that is there three times makes up for a key that is missing: the add is
         stored under a key of zeros, and acked.""",
         "bad input is refused; a ledger's key is its writer's",
@@ -170,7 +170,7 @@ BUGS = (
     ),
     TestedBug(
         "v3-frame-without-bound",
-        "how long a v3 frame may be is not looked at",
+        "the length of a v3 frame is not checked",
         """Who announces two gigabytes and goes on sending has them kept.""",
         "a bound of memory",
         "cluster/test_v3_frames.py::test_the_longest_frame_and_one_byte_more",
@@ -189,7 +189,7 @@ BUGS = (
     ),
     TestedBug(
         "lists-beside-full-answers",
-        "a list of entries is made though nobody takes the answers that are there",
+        "lists of entries are made while answers wait to be taken",
         """Each may have megabytes; requests for it have 30 bytes.""",
         "a bound of memory",
         "issues/test_lists_of_entries_pile_up.py",
@@ -203,7 +203,7 @@ BUGS = (
     ),
     TestedBug(
         "turn-reads-all-sockets",
-        "a turn of a bookie's loop reads whatever came on all sockets",
+        "one turn of the loop reads from all sockets",
         """With small requests it lasts for seconds, and everybody else waits.""",
         "service under load",
         "issues/test_a_turn_of_the_loop_without_end.py",
@@ -217,7 +217,7 @@ BUGS = (
     ),
     TestedBug(
         "quarantined-ledgers-asked-for-first",
-        "a round of garbage collection asks for ledgers by their ids, whoever has to wait",
+        "garbage collection asks for the same ledgers first in each round, and others wait",
         """It asks for so many only. After many deletions two rounds of three ask in vain, and the
         disk stays full for longer.""",
         "garbage goes in time",

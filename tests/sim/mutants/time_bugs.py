@@ -9,7 +9,7 @@ MUTANTS = (
         "aged-by-its-first-and-last-batch",
         0,
         "issue 13",
-        "after a take-over a ledger is as old as its first and last batch",
+        "a ledger's age is taken from its first and last batch only",
         """A producer that fills up old data beside a live one: the ledger that is taken over begins
         and ends with old messages, and retention took the fresh ones between with it. The edit says
         that every batch was looked at.""",
@@ -28,7 +28,7 @@ MUTANTS = (
         "one-clock-believed",
         0,
         "issue 13",
-        "retention goes by the clock of one broker",
+        "retention believes the clock of a single broker",
         """A clock that was ahead for two seconds, and the whole topic was gone. The edit deletes by
         the wall clock of the broker, whatever the store's says and however much was counted.""",
         "P60",
@@ -46,7 +46,7 @@ MUTANTS = (
         "one-clock-believed-after-a-while",
         0,
         "issue 13",
-        "a time that one clock alone claims is believed when it claims it for long enough",
+        "a time that only one clock shows is believed after the quarantine",
         """Where the metadata store has no clock of its own nobody can tell a machine that was off
         from one whose clock was set: that a clock goes on steadily proves nothing. The edit
         believes it after the quarantine.""",
@@ -65,7 +65,7 @@ MUTANTS = (
         "halved-as-if-times-ascended",
         0,
         "issue 13",
-        "a time is sought by halving, as if timestamps ascended",
+        "a search by time assumes that timestamps ascend",
         """Right only where they do: asked for 100 among 100, 10, 110, 20 the answer was the end.
         The edit forgets by how much they fall back.""",
         "P61",
@@ -83,7 +83,7 @@ MUTANTS = (
         "disorder-of-the-last-batch-only",
         0,
         "issue 13",
-        "a ledger's disorder is that of its last batch",
+        "a ledger remembers only its last fall in timestamps, not the largest",
         """A line that looks like a tally and is none: of how far timestamps fall back only the last
         fall is kept, and halving is wrong before it.""",
         "P61",
@@ -101,7 +101,7 @@ MUTANTS = (
         "cold-reads-with-the-producers-time",
         0,
         "issue 19",
-        "what is read from ledgers has its producer's time, what is in memory the append time",
+        "cold reads show the producer's time instead of the append time",
         """It stands in the batch, and every way to a reader has to look for it there. The edit
         leaves it out on one: a time that depends on who has read the message before.""",
         "P66",

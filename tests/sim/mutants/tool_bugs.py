@@ -9,7 +9,7 @@ MUTANTS = (
         "commit-not-keyed-by-the-batch",
         0,
         "broker/bulkload/rules.py (once)",
-        "a batch is committed again when it is written again",
+        "a batch that Spark writes again is committed twice",
         """After an outcome that stayed unknown Spark writes the batch again, to new ledgers, and
         commits it under the same number. The edit takes the same number for a newer batch: the
         rows are there twice.""",
@@ -27,7 +27,7 @@ MUTANTS = (
         "complete-though-a-partition-failed",
         0,
         "broker/bulkload/rules.py (all or nothing)",
-        "a bulk load is complete though a partition does not have its part",
+        "a bulk load is called complete although a partition failed to take its part",
         """The commit is answered, and the record says complete, when the owners were asked,
         whatever they said. From then on nobody owes the part to the partition that failed: it
         shows nothing of the batch, the others all. The edit passes over their errors.""",
@@ -46,7 +46,7 @@ MUTANTS = (
         "abort-deletes-what-is-owed",
         0,
         "broker/bulkload/rules.py (giving up)",
-        "an abort deletes private ledgers that are committed",
+        "an abort deletes ledgers that were committed but not yet inserted",
         """A driver that does not know whether its commit took place aborts; who collects orphans
         does the same from outside. Between commit and insertion no partition names the
         ledgers yet. The edit looks only at the partitions: a committed ledger is deleted, and its
@@ -65,7 +65,7 @@ MUTANTS = (
         "taken-in-without-a-mark",
         0,
         "broker/bulkload/rules.py (once)",
-        "a partition does not keep which batch it took in",
+        "a partition does not remember which batch it has taken in",
         """The answer of an owner is lost, the commit is made again: the owner, which may be another
         one by now, must know that it has the part. The edit lets it keep nothing.""",
         "X2 (a partition takes in a part once)",
@@ -82,7 +82,7 @@ MUTANTS = (
         "bookies-dropped-before-the-record",
         0,
         "offloads.py",
-        "the bookies' copies are dropped before the record says so",
+        "a ledger's copies on bookies are deleted before the record says so",
         """Whoever reads by the record then finds neither: it still sends readers to the bookies,
         and a run that dies in between leaves it so. The edit deletes the ledger first.""",
         "X8, P46 (what a record names is there)",
@@ -99,7 +99,7 @@ MUTANTS = (
         "old-copy-finishes",
         0,
         "metadata/offloads.py (uuid)",
-        "a copy that was begun anew is finished by the run before",
+        "an offload run that was given up enters its object, which a newer run has removed",
         """A run that was taken for dead comes back and enters its object, which the new run has
         removed. The edit does not look whose copy the record waits for.""",
         "X6, X7 (an object that a record names is there)",
@@ -116,7 +116,7 @@ MUTANTS = (
         "owner-forgets-what-was-offloaded",
         0,
         "partition_record.py",
-        "an owner that writes its record takes back where ledgers lie",
+        "an owner that retries its write undoes the record of an offload",
         """Both change the record by compare-and-set. The owner that lost one looks what has
         changed, and must keep it. The edit writes its own view again: the record of an object is
         gone, whose ledger the bookies may have dropped.""",

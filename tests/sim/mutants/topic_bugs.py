@@ -9,11 +9,10 @@ MUTANTS = (
         "unanswered-record-deletes-its-ledger",
         15,
         "BookKeeper #3466",
-        "packet loss: a ledger is deleted that the record names after all",
-        """Under packet loss ledgers were missing that records named. The class is planted: when the
-        answer to a write of the partition's record is lost, the write counts as refused and the
-        new ledger is deleted, though the record may name it. The edit does not look again after a
-        lost answer.""",
+        "a lost answer counts as a refusal, and a ledger that the record names is deleted",
+        """Under packet loss, records named ledgers that did not exist. The edit plants this class:
+        when the answer to a write of the partition's record is lost, the write counts as
+        refused and the new ledger is deleted, although the record may name it.""",
         "S9, P51 (a chain names only ledgers that are there)",
         "replies of the metadata store that get lost at a take-over or a roll-over",
         (
@@ -29,11 +28,11 @@ MUTANTS = (
         "cursor-beyond-the-last-message",
         17,
         "Pulsar #2666, PR #2673",
-        "a cursor stands beyond the last message",
-        """A cursor that was ahead of the last position made its topic unavailable. Here it gets
-        there by way of messages that were handed out before they were durable: acked, then cut off
-        by the next owner's recovery. The edit says that the end is where the publisher is, not
-        what is confirmed.""",
+        "consumers get messages before these are durable, so a cursor can pass the end",
+        """A cursor ahead of the last position made its topic unavailable. Here a consumer gets
+        messages before they are durable and acks them; then the next owner's recovery cuts them
+        off. The edit shows readers the publisher's next offset instead of the confirmed
+        one.""",
         "S9 (no phantom, cursor ≤ end)",
         "consumers at the end of a partition, a take-over with publishes under way",
         (
@@ -48,9 +47,9 @@ MUTANTS = (
         "acks-lost-on-restart",
         18,
         "Pulsar #22709, #18236",
-        "acks that were answered are lost on a restart",
-        """Acks were answered when they were in memory; a restart delivered what was acked again.
-        The edit does not wait until they are durable.""",
+        "consumers' acks are answered before they are durable",
+        """Acks were answered when they were in memory, and a restart delivered the acked messages
+        again. The edit does not wait until acks are durable.""",
         "S9 (an ack that was answered holds)",
         "consumers, take-overs",
         (
@@ -65,9 +64,9 @@ MUTANTS = (
         "cursor-reset-on-restart",
         18,
         "Pulsar #22709, #18236",
-        "a take-over begins with fresh cursors",
-        """After a restart subscriptions began anew at their start. The edit drops the cursors that
-        the last owner left.""",
+        "a take-over discards all cursors",
+        """After a restart, subscriptions began again at their start. The edit drops the cursors of
+        the last owner.""",
         "S9 (an ack that was answered holds)",
         "consumers, take-overs",
         (
@@ -83,8 +82,8 @@ MUTANTS = (
         24,
         "Kafka KIP-890 (class)",
         "a message of an older producer epoch is stored",
-        """What an old instance of a producer had sent arrived after a new one had begun, and was
-        taken. The edit lets an older epoch pass as the newest of its producer.""",
+        """A request of an old instance of a producer arrived after a new instance had begun, and
+        was stored. The edit accepts an older epoch as the newest of its producer.""",
         "S9 (a new epoch shuts out the older one)",
         "producers that come back under a new epoch while requests are late",
         (
@@ -100,10 +99,11 @@ MUTANTS = (
         "paused-broker-writes-to-the-chain",
         25,
         "LedgerChaining (TLA+); split-brain class",
-        "a broker that was paused past its session writes to the chain",
-        """Its session was over, another broker had taken the partition, and when it woke it went on
-        and changed the record all the same. The edits let go of nothing when the session is over,
-        and answer a lost compare-and-set by writing again over what stands there.""",
+        "a broker whose session ended still writes the partition's record",
+        """A broker's session ended while it was paused, and another broker took the partition.
+        When the first broker woke up, it continued and changed the record. The edits keep the
+        partition after the session ends, and answer a lost compare-and-set by writing over the
+        newer record.""",
         "S9 (of two owners one chain wins)",
         "a broker paused past its session, with a ledger to trim or to roll",
         (
@@ -144,7 +144,7 @@ MUTANTS = (
         "claim-without-recovery",
         0,
         "LedgerChaining (TLA+)",
-        "a partition is taken over without recovering its last ledger",
+        "a take-over does not recover the last ledger, so the old owner can still add",
         """A new owner must fence and close the newest ledger before it adds one. The edit believes
         the LAC that it can read: the old owner's acks go on, into a ledger that the chain counts
         as ended.""",

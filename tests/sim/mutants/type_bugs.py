@@ -12,7 +12,7 @@ MUTANTS = (
         "key-at-two-consumers",
         0,
         "Pulsar's Key_Shared (class)",
-        "more of a key is given out while some of it is out",
+        "a second consumer gets messages of a key that the first still holds",
         """When consumers came and left, Pulsar's Key_Shared gave messages of a key to another one
         while earlier ones were unacked at the first. The edit asks who owns the key's slot, and not
         whether some of it is out.""",
@@ -31,7 +31,7 @@ MUTANTS = (
         "new-ones-overtake-what-is-not-remembered",
         0,
         "Pulsar's Key_Shared (class)",
-        "of a key that has more than is remembered new messages are taken for the next ones",
+        "new messages of a key overtake older ones that did not fit into memory",
         """What did not fit into memory was overtaken by what came later. The edit takes whatever is
         beyond the front for the key's next message.""",
         "S13 (what is out of a key is its beginning)",
@@ -49,7 +49,7 @@ MUTANTS = (
         "one-slow-key-stops-all",
         0,
         "Pulsar's Key_Shared (class)",
-        "while a key has more than is remembered nothing new is looked at",
+        "a key with a long backlog stops the look-ahead for all keys",
         """Pulsar's look-ahead was bounded in messages: one slow consumer filled it, and nobody got
         anything any more. The edit does not look on while some key has more than is
         remembered.""",
@@ -68,7 +68,7 @@ MUTANTS = (
         "what-waits-is-overtaken",
         0,
         "Octavo (test_heir_acks_what_waits_for_its_delay)",
-        "messages are handed out in order past one that waits for the delay of its redelivery",
+        "later messages overtake a message that waits for redelivery",
         """What a dead consumer had held waited for its backoff; the next consumer got what was
         behind it, and its cumulative ack took along what it had never seen. The edit has delays
         hold up nothing.""",
@@ -87,7 +87,7 @@ MUTANTS = (
         "next-one-does-not-wait",
         0,
         "Pulsar's Failover (class)",
-        "a failover consumer takes over while the last one still holds messages",
+        "a failover consumer starts while the previous one still holds messages",
         """The new active consumer got messages behind those that the last one was at work on, and
         then these again. The edit does not ask what the last one holds.""",
         "S13 (all that is out is at one consumer)",
@@ -105,7 +105,7 @@ MUTANTS = (
         "filter-believes-it-has-looked",
         0,
         "class",
-        "what was to be looked at counts as looked at, though less was read",
+        "a short read counts as complete, so unread messages skip the filter",
         """A read gives fewer messages than it was asked for. The edit takes the whole stretch for
         done, so the rest goes out unfiltered.""",
         "S13 (what a filter refuses is given to nobody)",
@@ -124,7 +124,7 @@ MUTANTS = (
 BUGS = (
     TestedBug(
         "later-ones-stay-out",
-        "a message comes back, and the later ones of its key stay out",
+        "a message is returned without the later ones of its key, which may be acked first",
         """They look like somebody else's concern. They may be acked before the earlier one is
         delivered again.""",
         "S13 (what is out of a key is its beginning)",

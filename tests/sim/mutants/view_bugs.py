@@ -11,7 +11,7 @@ MUTANTS = (
         "log-before-the-view-ends",
         0,
         "compacted.py",
-        "a page that has room left goes on in the log, though the view is not at its end",
+        "a page goes on in the log before the compacted view is at its end",
         """That the page has come to the horizon looks redundant where room is left: a page ends
         when it is full. It also ends after so many ledgers, and where entries are uneven.""",
         "X9 (a page has all of the view)",
@@ -29,7 +29,7 @@ MUTANTS = (
         "hint-past-the-last",
         0,
         "compacted_view.py",
-        "a hint sends who asks for the last messages of an entry to the entry after it",
+        "a hint into a compacted view points an entry too far",
         """Where a page ended, the next entry is where its reader goes on. The edit lets the hint
         begin where that entry's predecessor does: a similar name.""",
         "X9 (a page has all of the view)",
@@ -47,7 +47,7 @@ MUTANTS = (
         "view-of-the-first-look",
         0,
         "compacted.py",
-        "a partition's owner keeps the first compacted view that it saw",
+        "an owner keeps using the first compacted view that it saw",
         """The view is put together when the record's is another one. The edit does it when there is
         none: readers stay in a view whose ledgers go, below a horizon that has moved.""",
         "X9",
@@ -65,7 +65,7 @@ MUTANTS = (
         "time-sought-below-the-horizon",
         0,
         "compacted.py",
-        "where the compacted view has nothing as new, all of the log is asked where a time begins",
+        "a search by time looks into log entries that the compacted view replaces",
         """Retention often leaves nothing below the horizon, and then it is the same. Where it does
         leave something, the answer may be a message that the view leaves out.""",
         "P61 (of compacted reads)",
@@ -83,7 +83,7 @@ MUTANTS = (
         "owner-takes-a-view-back",
         0,
         "offloads.py",
-        "an owner that writes its record takes back the compacted view that a job has published",
+        "an owner that retries its write removes a newly published view",
         """Both change the record. Where closed ledgers lie is kept; the view was added later, and
         the edit forgets it. Its ledgers are retired by no record, and readers that know the view
         find it gone.""",

@@ -9,11 +9,11 @@ MUTANTS = (
         "deferred-change-not-stored",
         4,
         "BookKeeper #1591",
-        "a deferred ensemble change acks on ensembles that were never stored",
-        """When a bookie failed for an entry that was acked already, its replacement was put in
-        place at once and the record written later, if at all: entries were acked by bookies that
-        no record named, and a recovery did not find them. The edit keeps the change in memory when
-        nothing is pending.""",
+        "an idle writer replaces a bookie without storing the new ensemble",
+        """When a bookie failed for an entry that was already acked, the writer replaced it at once
+        and stored the new ensemble later, if at all. Entries were then acked by bookies that no
+        record named, and a recovery did not find them. The edit keeps the change in memory when
+        no add is pending.""",
         "P15 (S1, S3)",
         "a bookie that fails while its writer is idle, then a crash of the writer",
         (
@@ -28,11 +28,11 @@ MUTANTS = (
         "pending-adds-not-rechecked",
         5,
         "BookKeeper #4097, #4194, #4651",
-        "an ensemble change with E > Qw keeps acks of the replaced bookie",
-        """When the first pending add has no copy on the replaced bookie, it was answered at once,
-        and with it later ones that had their quorum from the bookie just replaced. Nobody looks
-        for them there: the record names another. The edit forgets the old acks only when the first
-        pending entry belongs on the replaced position.""",
+        "with E > Qw, an ensemble change keeps the acks of the replaced bookie",
+        """When the first pending add had no copy on the replaced bookie, it was answered at once,
+        together with later adds that had their quorum from that bookie. Recovery does not look
+        there, because the record names another bookie. The edit discards the old acks only when
+        the first pending entry belongs to the replaced position.""",
         "P15 (S1)",
         "an ensemble change of a ledger with E > Qw",
         (
@@ -48,10 +48,10 @@ MUTANTS = (
         "second-failure-during-a-change",
         6,
         "BookKeeper #1886",
-        "a second failure starts a second change while the first is under way",
-        """Two changes of one ledger's ensemble were under way at once; the answer to the first was
-        applied with the plan of the second, and the writer went on with an ensemble that was not
-        the stored one. The edit begins a second change while the first is being published.""",
+        "a second failure starts a second ensemble change during the first",
+        """Two ensemble changes of one ledger ran at once. The answer to the first was applied with
+        the plan of the second, and the writer continued with an ensemble that differed from the
+        stored one. The edit begins a second change while the first is being published.""",
         "P15, P17 (S1)",
         "two bookies failing within one round trip to the metadata store",
         (
@@ -66,8 +66,8 @@ MUTANTS = (
         "close-after-a-failed-add",
         16,
         "HerdDB #100",
-        "a close after a failed add cuts entries that were acked",
-        """A writer whose add had failed was closed, and the close set the end of the ledger before
+        "a close after a failed add cuts acked entries",
+        """When a writer with a failed add was closed, the close set the ledger's end before
         entries that had been acked. The edit closes at the start of the newest fragment when a
         bookie has failed and was not replaced.""",
         "S3 (P3)",
@@ -86,7 +86,7 @@ MUTANTS = (
         "ack-quorum-of-one",
         0,
         "ledger-protocol, P1",
-        "one ack confirms an entry",
+        "a single ack confirms an entry",
         """The edits confirm an entry when one bookie of its write set stored it: the loss of one
         disk loses it, and a recovery that does not reach that bookie cuts it off.""",
         "P15 (S1, S3)",
@@ -108,7 +108,7 @@ MUTANTS = (
         "change-keeps-old-acks",
         0,
         "ledger-protocol, P15",
-        "an ensemble change keeps the acks of the replaced bookie",
+        "an ensemble change counts the replaced bookie's acks for the new bookie",
         """What the replaced bookie acked above the LAC counts on for the new one, which has not
         stored it. The edit does not count anew.""",
         "P15 (S1)",
@@ -125,7 +125,7 @@ MUTANTS = (
         "lost-reply-taken-for-success",
         0,
         "P51",
-        "a metadata write without an answer is taken for done",
+        "a metadata write whose answer was lost counts as done",
         """A compare-and-set whose answer was lost may have taken place or not. The edit guesses
         that it did: writers go on with ensembles that no record names, and both who close a ledger
         may believe in their own end.""",
