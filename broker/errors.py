@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from octavo.ledger.errors import TooFewBookies
+from octavo.metadata.topic_settings import InvalidSettings as InvalidSettings
 from octavo.protocol.codes import OctavoError, Scope
+from octavo.protocol.names import InvalidName as InvalidName
 
 _STALE_SHOWN = 10
 """Ack ids that a message names."""
@@ -18,12 +20,6 @@ class BrokerError(OctavoError):
     """The root of what the broker core raises."""
 
     name = "broker-error"
-
-
-class InvalidName(BrokerError):
-    """A name that breaks the rule of `octavo.protocol.names` (400)."""
-
-    name = "invalid-name"
 
 
 class InvalidMessageId(BrokerError):
@@ -36,12 +32,6 @@ class InvalidAckId(BrokerError):
     """Text that no receive ever gave out (400)."""
 
     name = "invalid-ack-id"
-
-
-class InvalidSettings(BrokerError):
-    """Settings that make no sense, for example more acks than copies (422)."""
-
-    name = "invalid-settings"
 
 
 class NamespaceNotFound(BrokerError):

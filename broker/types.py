@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from octavo.broker.errors import InvalidAckId, InvalidMessageId, InvalidName, InvalidSettings
-from octavo.broker.policies.rules import OFF, check_policies, resolved
-from octavo.metadata.topic_records import ForkRecord, Policies
+from octavo.broker.errors import InvalidAckId, InvalidMessageId, InvalidSettings
+from octavo.metadata.topic_records import ForkRecord
+from octavo.metadata.topic_settings import BOOKIES_MAX as BOOKIES_MAX
+from octavo.metadata.topic_settings import PARTITIONS_MAX as PARTITIONS_MAX
+from octavo.metadata.topic_settings import TopicSettings as TopicSettings
+from octavo.metadata.topic_settings import Unit, declared, setting
 from octavo.protocol.ack_ids import parts_of, span_of
 from octavo.protocol.batch import BatchHeader
-from octavo.protocol.names import NAME_RULE, is_name
+from octavo.protocol.names import checked_name as checked_name
 from octavo.protocol.numbers import whole
 from octavo.protocol.records import Record
 
 DEFAULT_NAMESPACE = "public"
-_SETTING_MAX = 2**63 - 1
-"""What the metadata store's records hold; above it a number has no place to be kept."""
 _NAME_SHOWN_CHARS = 60
-PARTITIONS_MAX = 10_000
-BOOKIES_MAX = 64
 ACK_TIMEOUT_MS_MAX = 24 * 3_600_000
 DELIVERIES_MAX = 1_000
 RETRY_MS_MAX = 24 * 3_600_000
@@ -42,14 +41,6 @@ FILTER_CHARS_MAX = 256
 SUBSCRIPTION_TYPES = ("exclusive", "shared", "failover", "key_shared")
 SubscriptionType = Literal["exclusive", "shared", "failover", "key_shared"]
 StartPosition = Literal["earliest", "latest"]
-
-
-def checked_name(what: str, text: str) -> str:
-    """`text` if it may name a namespace, topic or subscription. Raises `InvalidName`."""
-    if is_name(text):
-        return text
-    shown = text if len(text) <= _NAME_SHOWN_CHARS else text[:_NAME_SHOWN_CHARS] + "…"
-    raise InvalidName(f"{what} name {shown!r} ({len(text)} characters) is not allowed: {NAME_RULE}")
 
 
 class TopicName(NamedTuple):
@@ -171,100 +162,6 @@ class AckRange(NamedTuple):
             raise AckId.invalid(text) from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicSettings:
-    """What the creator of a topic chooses. `None` means without limit.
-
-    As a partition's owner sees it, `policies` and retention say what holds (`Topics.settings_of`);
-    else what the topic says for itself. Two creations with equal settings are the same topic;
-    `partitions` may grow later.
-    """
-
-    partitions: int = 1
-    ensemble_size: int = 3
-    write_quorum: int = 3
-    ack_quorum: int = 2
-    retention_ms: int | None = None
-    """Closed ledgers whose newest message is older are removed."""
-    retention_bytes: int | None = None
-    """The oldest closed ledgers of a partition are removed while it holds more than this."""
-    rollover_bytes: int = 256 * 1024 * 1024
-    rollover_entries: int = 50_000
-    rollover_age_ms: int = 4 * 3_600_000
-    """A ledger longer or older than any of the three is closed and a new one begun."""
-    encrypted: bool = False
-    """The ledgers of its messages are. Its namespace decides, not the topic's maker."""
-    policies: Policies = field(default_factory=Policies)
-    """broker/policies/rules.py. Retention stands above."""
-    compaction_after_bytes: int | None = None
-    """Brokers compact a partition once so many bytes of closed ledgers are not in its compacted
-    view; None: never by themselves …"""
-    compaction_dirty_ratio: float = 0.5
-    """… and they are such a share of the messages that a run reads."""
-    compaction_tombstones_ms: int = 24 * 3_600_000
-    """A tombstone stays in the compacted view until its timestamp is older."""
-    compaction_delete_raw: bool = False
-    """Closed ledgers go once the view covers them and every subscription has acked them."""
-    schema_subject: str | None = None
-    """Of its messages, in the topic's namespace."""
-    schema_validate: bool = False
-    """What does not fit is not stored."""
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.partitions <= PARTITIONS_MAX:
-            raise InvalidSettings(
-                f"partitions is {self.partitions}; it must be between 1 and {PARTITIONS_MAX}"
-            )
-        if not 1 <= self.ack_quorum <= self.write_quorum <= self.ensemble_size <= BOOKIES_MAX:
-            raise InvalidSettings(
-                f"ensemble_size {self.ensemble_size}, write_quorum {self.write_quorum}, ack_quorum "
-                f"{self.ack_quorum}: must be {BOOKIES_MAX} >= ensemble >= write >= ack >= 1"
-            )
-        for name in ("retention_ms", "retention_bytes", "compaction_after_bytes"):
-            value = getattr(self, name)
-            if value not in (None, OFF) and not 0 <= value <= _SETTING_MAX:
-                raise InvalidSettings(
-                    f"{name} is {value}; it must be between 0 and {_SETTING_MAX}, off, or null"
-                )
-        if not 0 <= self.compaction_dirty_ratio <= 1:
-            raise InvalidSettings(
-                f"compaction_dirty_ratio is {self.compaction_dirty_ratio}; it must be between 0 "
-                "and 1"
-            )
-        if not 0 <= self.compaction_tombstones_ms <= _SETTING_MAX:
-            raise InvalidSettings(
-                f"compaction_tombstones_ms is {self.compaction_tombstones_ms}; it must be between "
-                f"0 and {_SETTING_MAX}"
-            )
-        for name in ("rollover_bytes", "rollover_entries", "rollover_age_ms"):
-            if not 1 <= getattr(self, name) <= _SETTING_MAX:
-                raise InvalidSettings(
-                    f"{name} is {getattr(self, name)}; it must be between 1 and {_SETTING_MAX}"
-                )
-        check_policies(self.policies)
-        if self.schema_subject is not None:
-            checked_name("schema subject", self.schema_subject)
-        elif self.schema_validate:
-            raise InvalidSettings("schema.validate needs a schema.subject")
-
-    @property
-    def own_policies(self) -> Policies:
-        """What the topic says for itself, retention too."""
-        return replace(
-            self.policies, retention_ms=self.retention_ms, retention_bytes=self.retention_bytes
-        )
-
-    def under(self, namespace: Policies) -> TopicSettings:
-        """The settings that hold in a namespace of these policies."""
-        holds = resolved(self.own_policies, namespace)
-        return replace(
-            self,
-            retention_ms=holds.retention_ms,
-            retention_bytes=holds.retention_bytes,
-            policies=holds,
-        )
-
-
 class RetryBackoff(NamedTuple):
     """How long a message waits for its next delivery: longer each time it was not acked."""
 
@@ -293,10 +190,10 @@ class SubscriptionSettings:
 
     type: SubscriptionType = "exclusive"
     start: StartPosition = "earliest"
-    ack_timeout_ms: int = 30_000
+    ack_timeout_ms: int = setting(30_000, "ack_timeout", Unit.TIME, most=ACK_TIMEOUT_MS_MAX)
     retry_backoff: RetryBackoff | None = None
     """Before a redelivery for which no nack names a delay; None: at once."""
-    max_deliveries: int | None = None
+    max_deliveries: int | None = setting(None, "max_deliveries", Unit.NUMBER, most=DELIVERIES_MAX)
     """A message that was delivered so often without an ack goes to the dead-letter topic; None: it
     is delivered for ever."""
     dead_letter_topic: str = ""
@@ -305,16 +202,22 @@ class SubscriptionSettings:
     """Of that topic, made with it, so that nothing in it is removed before somebody had it."""
     retry_topic: str = ""
     """`namespace/topic`, made with the subscription: what was not acked goes on there …"""
-    retry_deliveries: int | None = None
+    retry_deliveries: int | None = setting(
+        None, "retry_deliveries", Unit.NUMBER, most=DELIVERIES_MAX
+    )
     """… after so many deliveries here; None: all of them are here."""
     retry_subscription: str = ""
     """Of the retry topic, made with it: a shared one with the other deliveries."""
-    consumer_timeout_ms: int = 2_000
+    consumer_timeout_ms: int = setting(
+        2_000, "consumer_timeout", Unit.TIME, most=ACK_TIMEOUT_MS_MAX
+    )
     """So long after its last call a consumer keeps its keys, or stays the active one, without
     holding messages. Of key-shared and failover subscriptions."""
-    max_unacked: int | None = None
+    max_unacked: int | None = setting(None, "max_unacked", Unit.NUMBER, most=UNACKED_MAX)
     """Messages out in one partition. None: what the broker allows; it never allows more."""
-    max_unacked_per_consumer: int | None = None
+    max_unacked_per_consumer: int | None = setting(
+        None, "max_unacked_per_consumer", Unit.NUMBER, most=UNACKED_MAX
+    )
     """Messages of one partition out at one consumer."""
     filter_headers: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """By name the values that a message's header may have; `*` alone: any. Others are acked."""
@@ -332,29 +235,11 @@ class SubscriptionSettings:
             )
         if self.start not in ("earliest", "latest"):
             raise InvalidSettings(f"start is {self.start!r}; it must be 'earliest' or 'latest'")
-        if not 1 <= self.ack_timeout_ms <= ACK_TIMEOUT_MS_MAX:
-            raise InvalidSettings(
-                f"ack_timeout_ms is {self.ack_timeout_ms}; it must be between 1 and "
-                f"{ACK_TIMEOUT_MS_MAX}"
-            )
         _check_backoff(self.retry_backoff)
-        if self.max_deliveries is not None and not 1 <= self.max_deliveries <= DELIVERIES_MAX:
-            raise InvalidSettings(
-                f"max_deliveries is {self.max_deliveries}; it must be between 1 and "
-                f"{DELIVERIES_MAX}, or null"
-            )
+        for name, one in SUBSCRIPTION_SETTINGS.items():
+            if (value := getattr(self, name)) is not None:
+                one.check(value, ", or null" if one.unit is Unit.NUMBER else "")
         self._check_letters()
-        if not 1 <= self.consumer_timeout_ms <= ACK_TIMEOUT_MS_MAX:
-            raise InvalidSettings(
-                f"consumer_timeout_ms is {self.consumer_timeout_ms}; it must be between 1 and "
-                f"{ACK_TIMEOUT_MS_MAX}"
-            )
-        for name in ("max_unacked", "max_unacked_per_consumer"):
-            value = getattr(self, name)
-            if value is not None and not 1 <= value <= UNACKED_MAX:
-                raise InvalidSettings(
-                    f"{name} is {value}; it must be between 1 and {UNACKED_MAX}, or null"
-                )
         self._check_filter()
 
     def _check_letters(self) -> None:
@@ -370,10 +255,6 @@ class SubscriptionSettings:
         before, most = self.retry_deliveries, self.max_deliveries
         if before is None:
             return
-        if not 1 <= before <= DELIVERIES_MAX:
-            raise InvalidSettings(
-                f"retry_deliveries is {before}; it must be between 1 and {DELIVERIES_MAX}, or null"
-            )
         if most is not None and before >= most:
             raise InvalidSettings(
                 f"retry_deliveries is {before} and max_deliveries {most}; max_deliveries counts "
@@ -400,6 +281,10 @@ class SubscriptionSettings:
                 f"filter: a name, a value and the beginning of a key have at most "
                 f"{FILTER_CHARS_MAX} characters"
             )
+
+
+SUBSCRIPTION_SETTINGS = declared(SubscriptionSettings)
+"""The settings of a subscription that have bounds, by field."""
 
 
 def _check_backoff(backoff: RetryBackoff | None) -> None:

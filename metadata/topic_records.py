@@ -19,57 +19,26 @@ from typing import Any, NamedTuple, TypeVar
 import msgpack
 
 from octavo.metadata.store import BadRecord
+from octavo.metadata.topic_settings import (
+    BRIEF,
+    AutoCreate,
+    InvalidSettings,
+    Policies,
+    TopicSettings,
+)
 from octavo.protocol.append_time import Appended
+from octavo.protocol.names import InvalidName
 
 FORMAT_VERSION = 1
 _KEY = "key"
 """In a field's metadata: the key it is stored under, where that is not its name."""
 _AS_THEY_ARE = frozenset((int, str, bytes, bool, type(None)))
-_BRIEF = "brief"
-"""In a field's metadata: it is not written where it has its default."""
 R = TypeVar("R")
 
 
 def unsaid() -> Any:
     """A field that is None and not written where nothing is said."""
-    return field(default=None, metadata={_BRIEF: True})
-
-
-@dataclass(frozen=True, slots=True)
-class Policies:
-    """What a topic says for itself, or a namespace for the topics that say nothing.
-
-    None: nothing is said; −1: that there is none. `retention_…` are a namespace's; a topic has them
-    beside these. What each means: broker/policies/rules.py. `extra` is no part of what is said.
-    """
-
-    retention_ms: int | None = unsaid()
-    retention_bytes: int | None = unsaid()
-    ttl_ms: int | None = unsaid()
-    backlog_bytes: int | None = unsaid()
-    backlog_age_ms: int | None = unsaid()
-    backlog_policy: str | None = unsaid()
-    inactive_ms: int | None = unsaid()
-    subscription_expiry_ms: int | None = unsaid()
-    message_bytes_max: int | None = unsaid()
-    publish_bytes: int | None = unsaid()
-    publish_messages: int | None = unsaid()
-    dispatch_bytes: int | None = unsaid()
-    dispatch_messages: int | None = unsaid()
-    message_time: str | None = unsaid()
-    durability: str | None = unsaid()
-    extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class AutoCreate:
-    """How a topic is made that somebody publishes to, and that is not there."""
-
-    partitions: int = 1
-    ensemble_size: int = 3
-    write_quorum: int = 3
-    ack_quorum: int = 2
-    extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    return field(default=None, metadata={BRIEF: True})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,35 +50,8 @@ class NamespaceRecord:
 
     created_ms: int = 0
     encrypted: bool = False
-    policies: Policies = field(default_factory=Policies, metadata={_BRIEF: True})
-    auto_create: AutoCreate | None = field(default=None, metadata={_BRIEF: True})
-    extra: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSettings:
-    """What a topic's maker may choose. None means no bound. `encrypted` is its namespace's word.
-
-    `compaction_after_bytes`: None where brokers do not compact the topic by themselves.
-    """
-
-    partitions: int = 1
-    ensemble_size: int = 3
-    write_quorum: int = 3
-    ack_quorum: int = 2
-    retention_ms: int | None = None
-    retention_bytes: int | None = None
-    rollover_bytes: int = 1 << 30
-    rollover_age_ms: int = 4 * 3600 * 1000
-    rollover_entries: int = 1_000_000
-    encrypted: bool = False
-    policies: Policies = field(default_factory=Policies, metadata={_BRIEF: True})
-    compaction_after_bytes: int | None = None
-    compaction_dirty_ratio: float = 0.5
-    compaction_tombstones_ms: int = 24 * 3600 * 1000
-    compaction_delete_raw: bool = False
-    schema_subject: str | None = unsaid()
-    schema_validate: bool = field(default=False, metadata={_BRIEF: True})
+    policies: Policies = field(default_factory=Policies, metadata={BRIEF: True})
+    auto_create: AutoCreate | None = field(default=None, metadata={BRIEF: True})
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -428,7 +370,7 @@ def _stored(kind: Any) -> tuple[_Stored, ...]:
     hints, missing = typing.get_type_hints(kind, localns={"bytes": int}), dataclasses.MISSING
     return tuple(
         _Stored(
-            f.name, f.metadata.get(_KEY, f.name), hints[f.name], _BRIEF in f.metadata,
+            f.name, f.metadata.get(_KEY, f.name), hints[f.name], BRIEF in f.metadata,
             f.default is missing and f.default_factory is missing,
         )
         for f in dataclasses.fields(kind)
@@ -475,7 +417,10 @@ def _from_map(kind: Any, what: str, fields: Any) -> Any:
             values[name] = value if plain else _convert(hint, f"{what}: {key}", value)
         elif is_needed:
             raise BadRecord(f"{what}: {key} is missing")
-    return kind(**values, extra=extra)
+    try:
+        return kind(**values, extra=extra)
+    except (InvalidSettings, InvalidName) as error:
+        raise BadRecord(f"{what}: {error}") from error
 
 
 def _convert(hint: Any, what: str, value: Any) -> Any:

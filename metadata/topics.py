@@ -29,7 +29,6 @@ from octavo.metadata.store import (
     Watch,
 )
 from octavo.metadata.topic_records import (
-    AutoCreate,
     BackoffRecord,
     CompactedLedger,
     CompactionRecord,
@@ -39,14 +38,13 @@ from octavo.metadata.topic_records import (
     OffloadRecord,
     PartitionLedger,
     PartitionRecord,
-    Policies,
     RetiredLedger,
     SubscriptionRecord,
     TopicRecord,
-    TopicSettings,
     decode_record,
     encode_record,
 )
+from octavo.metadata.topic_settings import AutoCreate, Policies, TopicSettings
 
 __all__ = [
     "BROKERS_ROOT",

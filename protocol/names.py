@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from octavo.protocol.codes import OctavoError
+
 NAME_CHARS_MAX = 249
 NAME_PATTERN = rf"[A-Za-z0-9._-]{{1,{NAME_CHARS_MAX}}}"
 NOT_NAMES = (".", "..")
@@ -11,9 +13,24 @@ NOT_NAMES = (".", "..")
 NAME_RULE = f"a name has 1 to {NAME_CHARS_MAX} of A-Z a-z 0-9 . _ - and is not '.' or '..'"
 """For people."""
 
+_NAME_SHOWN_CHARS = 60
 _NAME = re.compile(NAME_PATTERN)
 
 
 def is_name(text: str) -> bool:
     """Kafka's rule, as `NAME_RULE` tells it."""
     return _NAME.fullmatch(text) is not None and text not in NOT_NAMES
+
+
+class InvalidName(OctavoError):
+    """A name that breaks `NAME_RULE` (400)."""
+
+    name = "invalid-name"
+
+
+def checked_name(what: str, text: str) -> str:
+    """Return `text` if it may name a namespace, topic or subscription. Raises `InvalidName`."""
+    if is_name(text):
+        return text
+    shown = text if len(text) <= _NAME_SHOWN_CHARS else text[:_NAME_SHOWN_CHARS] + "…"
+    raise InvalidName(f"{what} name {shown!r} ({len(text)} characters) is not allowed: {NAME_RULE}")

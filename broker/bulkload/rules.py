@@ -77,7 +77,6 @@ from octavo.broker.errors import (
 )
 from octavo.broker.types import PartitionName, TopicSettings
 from octavo.metadata.bulk_loads import BulkLoadPart, BulkLoadRecord
-from octavo.metadata.topic_records import TopicSettings as StoredSettings
 
 KIND = b"transaction"
 """`octavo.kind` of a private ledger; the other keys of its custom metadata are these. Stored words
@@ -272,9 +271,7 @@ def part_of(
     return next((p for p in record.parts if (p.namespace, p.topic, p.partition) == name), None)
 
 
-def check_large_taken(
-    name: PartitionName, settings: TopicSettings | StoredSettings, ledgers: int
-) -> None:
+def check_large_taken(name: PartitionName, settings: TopicSettings, ledgers: int) -> None:
     """Whether a partition with so many ledgers takes a large message.
 
     Raises `LargeNotTaken`, `TooManyLedgers`.
@@ -288,9 +285,7 @@ def check_large_taken(
     check_copy_taken(name, settings, ledgers)
 
 
-def check_copy_taken(
-    name: PartitionName, settings: TopicSettings | StoredSettings, ledgers: int
-) -> None:
+def check_copy_taken(name: PartitionName, settings: TopicSettings, ledgers: int) -> None:
     """Whether it takes a dead letter or a retry that is large: no schema is looked at.
 
     Raises `LargeNotTaken`, `TooManyLedgers`.

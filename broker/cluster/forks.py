@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from octavo.broker.cluster.deletion import Deletions
-from octavo.broker.cluster.topics import Topics, stored_settings
+from octavo.broker.cluster.topics import Topics
 from octavo.broker.errors import (
     ForkDisturbed,
     InvalidSettings,
@@ -121,7 +121,7 @@ class Forks:
         incarnation = self._topics.new_incarnation()
         began_s = asyncio.get_running_loop().time()
         record = TopicRecord(
-            stored_settings(source.settings), self._clock(), incarnation=incarnation, guarded=True,
+            source.settings, self._clock(), incarnation=incarnation, guarded=True,
             fork=fork, stream=for_stream or None,
         )  # fmt: skip
         try:

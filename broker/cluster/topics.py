@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import structlog
@@ -52,7 +52,6 @@ from octavo.metadata.topics import (
     TopicRecord,
     TopicStore,
 )
-from octavo.metadata.topics import TopicSettings as StoredSettings
 from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
@@ -66,7 +65,6 @@ _PARTITIONS_KEY = "partitions"
 _LETTERS_KEY = "letters"
 """Field of the record of a subscription made for another subscription's dead letters or retries."""
 _SILENT = Policies()
-_SETTINGS = tuple(field.name for field in fields(TopicSettings))
 
 
 class _Known:
@@ -253,7 +251,7 @@ class Topics:
         settings = replace(settings, encrypted=namespace.encrypted)
         incarnation = self.new_incarnation()
         record = TopicRecord(
-            stored_settings(settings), self._clock(), incarnation=incarnation, guarded=True,
+            settings, self._clock(), incarnation=incarnation, guarded=True,
             stream=for_stream or None,
         )  # fmt: skip
         while True:
@@ -416,7 +414,7 @@ class Topics:
                     f"topic {name} has {record.settings.partitions} partitions; it can get more, "
                     f"not fewer (asked for {settings.partitions})"
                 )
-            wanted = replace(stored_settings(settings), extra=record.settings.extra)
+            wanted = replace(settings, extra=record.settings.extra)
             check()
             with contextlib.suppress(VersionConflict):
                 await self._records.write_topic(*name, replace(record, settings=wanted), version)
@@ -840,19 +838,9 @@ def _no_subscription(topic: TopicName, name: str) -> SubscriptionNotFound:
     )
 
 
-def stored_settings(settings: TopicSettings) -> StoredSettings:
-    """Convert settings to the form that the record stores."""
-    return StoredSettings(**{name: getattr(settings, name) for name in _SETTINGS})
-
-
 def _info_of(name: TopicName, record: TopicRecord) -> TopicInfo:
     """Return the topic that the record describes."""
-    settings = _settings_of(record.settings)
     return TopicInfo(
-        name, settings, record.created_ms, record.identity, record.fork, bool(record.stream),
+        name, record.settings, record.created_ms, record.identity, record.fork, bool(record.stream),
         bool(record.letters),
     )  # fmt: skip
-
-
-def _settings_of(stored: StoredSettings) -> TopicSettings:
-    return TopicSettings(**{name: getattr(stored, name) for name in _SETTINGS})

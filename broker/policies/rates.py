@@ -6,7 +6,7 @@ exceeded for a moment, what is known only afterwards leaves a debt, and a debt h
 
 from __future__ import annotations
 
-from octavo.metadata.topic_records import Policies
+from octavo.metadata.topic_settings import Policies
 from octavo.security.limits import GO_ON, SUBJECTS_KEPT, Bucket, Wait
 
 INTO = ("publish_bytes", "publish_messages")

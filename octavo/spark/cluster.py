@@ -21,7 +21,6 @@ import aiohttp
 import structlog
 
 from octavo.broker.cluster.registry import decode_broker
-from octavo.broker.policies.rules import resolved
 from octavo.client.trust import connector
 from octavo.clock import wall_clock_ms
 from octavo.credentials import TOKEN, bearer, certificates, credentials_file
@@ -46,6 +45,7 @@ from octavo.metadata.paths import join
 from octavo.metadata.secret import cluster_secret
 from octavo.metadata.store import MetadataError, MetadataStore, RecordNotFound
 from octavo.metadata.together import all_of
+from octavo.metadata.topic_settings import resolved
 from octavo.metadata.topics import (
     BROKERS_ROOT,
     OffloadRecord,

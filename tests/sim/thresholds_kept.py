@@ -33,12 +33,12 @@ KEPT: Mapping[str, str] = {
         octavo.broker.cluster.preference:_WEIGHT_BYTES octavo.broker.subscriptions.assignment:_ODD
         octavo.broker.subscriptions.assignment:_64_BITS
         octavo.broker.http.api.batching:SEQUENCE_MASK octavo.broker.state.format:FORMAT_VERSION
-        octavo.broker.policies.rules:OFF octavo.broker.policies.rules:_AMOUNT_MAX
+        octavo.metadata.topic_settings:OFF octavo.metadata.topic_settings:NUMBER_MAX
         octavo.broker.state.access:BROKERS octavo.bookie.wire.rights:_COUNT_MAX
         octavo.broker.subscriptions.slots:SLOTS octavo.broker.subscriptions.slots:POINTS
         octavo.broker.subscriptions.slots:_POINT_BYTES
         octavo.broker.subscriptions.slots:_NAMES_REMEMBERED
-        octavo.broker.types:_SETTING_MAX octavo.ledger.read.entry_source:DISORDER_UNKNOWN
+        octavo.ledger.read.entry_source:DISORDER_UNKNOWN
         octavo.ledger.offload.format:FORMAT octavo.ledger.options:KIB octavo.ledger.options:MIB
         octavo.metadata.cookie:LAYOUT_VERSION octavo.metadata.cookie:_OLDEST_TEXT_VERSION
         octavo.metadata.ledger_codec:_V1_IN_RECOVERY octavo.metadata.ledger_codec:_VARINT_BYTES_MAX
@@ -66,11 +66,11 @@ KEPT: Mapping[str, str] = {
         octavo.broker.state.dedup:BATCHES_REMEMBERED
         octavo.broker.subscriptions.dispatch:CONSUMERS_MAX
         octavo.broker.http.api.payloads:DELAY_MS_MAX
-        octavo.broker.http.api.topic_body:COMPACTION_AFTER_BYTES
+        octavo.metadata.topic_settings:COMPACTION_AFTER_BYTES
         octavo.broker.log.compaction:_RETIRED_MAX octavo.broker.log.compaction:_RUN_MESSAGES_MAX
         octavo.broker.subscriptions.subscription:_ANSWERS_REMEMBERED
-        octavo.broker.bulkload.rules:REFUSED_MAX octavo.broker.types:PARTITIONS_MAX
-        octavo.broker.types:BOOKIES_MAX octavo.broker.types:ACK_TIMEOUT_MS_MAX
+        octavo.broker.bulkload.rules:REFUSED_MAX octavo.metadata.topic_settings:PARTITIONS_MAX
+        octavo.metadata.topic_settings:BOOKIES_MAX octavo.broker.types:ACK_TIMEOUT_MS_MAX
         octavo.broker.types:FILTER_CHARS_MAX octavo.broker.types:FILTER_HEADERS_MAX
         octavo.broker.types:FILTER_VALUES_MAX octavo.broker.types:PRIORITY_MAX
         octavo.broker.types:UNACKED_MAX

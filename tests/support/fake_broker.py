@@ -65,7 +65,8 @@ from octavo.metadata.schemas import SCHEMAS_ROOT, SchemaStore
 from octavo.metadata.secret import SECRET_BYTES, SECRET_PATH, SecretRecord
 from octavo.metadata.store import Record as Stored
 from octavo.metadata.store import RecordExists, RecordNotFound, SessionState, VersionConflict
-from octavo.metadata.topic_records import ForkRecord, NamespaceRecord, Policies, encode_record
+from octavo.metadata.topic_records import ForkRecord, NamespaceRecord, encode_record
+from octavo.metadata.topic_settings import Policies
 from octavo.protocol.ack_ids import each
 from octavo.protocol.batch import check_batch, read_header, with_base_offset
 from octavo.protocol.large import LargeBody, large_body_of

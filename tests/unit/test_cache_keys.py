@@ -36,7 +36,7 @@ from octavo.client.doubt import Doubts
 from octavo.ledger.bookies.connection import BookieConnection
 from octavo.metadata.opening import open_store
 from octavo.metadata.schemas import SchemaStore
-from octavo.metadata.topic_records import Policies
+from octavo.metadata.topic_settings import Policies
 from octavo.protocol.batch import read_header
 from octavo.protocol.codes import Code
 from octavo.protocol.frames import read_answer

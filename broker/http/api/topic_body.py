@@ -2,15 +2,16 @@
 
 Times are seconds, or text with a unit (`"30s"`, `"7d"`); sizes are bytes, or text with a unit
 (`"256MiB"`, `"10GB"`). Settings that this version does not support are refused by name with a 422:
-every accepted setting works.
+every accepted setting works. The bodies of topics and namespaces, how they are read and how they
+are shown follow from the declarations of metadata/topic_settings.py.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Annotated, Any
 
 import msgspec
@@ -18,20 +19,29 @@ from msgspec import UNSET, Meta, UnsetType
 
 from octavo.broker.errors import InvalidSettings, SettingsConflict
 from octavo.broker.http.call import parse_duration_ms
-from octavo.broker.http.problems import Problem
-from octavo.broker.policies.rules import OFF, WORDS, check_policies, effective
 from octavo.broker.types import (
     BACKOFF_FACTOR_MAX,
-    BOOKIES_MAX,
-    DELIVERIES_MAX,
-    PARTITIONS_MAX,
+    SUBSCRIPTION_SETTINGS,
     SUBSCRIPTION_TYPES,
-    UNACKED_MAX,
     RetryBackoff,
     SubscriptionSettings,
     TopicSettings,
 )
-from octavo.metadata.topics import AutoCreate, NamespaceRecord, Policies
+from octavo.metadata.topic_settings import (
+    AUTO_CREATE,
+    COMPACTION_AFTER_BYTES,
+    OFF,
+    POLICIES,
+    RETENTION,
+    TOPIC_SETTINGS,
+    AutoCreate,
+    Policies,
+    Setting,
+    Unit,
+    check_policies,
+    effective,
+)
+from octavo.metadata.topics import NamespaceRecord
 from octavo.protocol.numbers import AMOUNT
 
 OFF_WORD = "off"
@@ -41,54 +51,24 @@ Time = Annotated[int | float | str | None, Meta(description=TIME)]
 Size = Annotated[
     int | str | None, Meta(description="bytes, or text with a unit: 64KiB, 256MiB, 10GB")
 ]
+Rate = Annotated[int | str | None, Meta(description="a second, at each owner of partitions; off")]
 
 
-def _number(least: int, most: int, default: int) -> Meta:
-    """Describe a number, for documentation; limits are checked later, with the other settings."""
-    return Meta(extra_json_schema={"minimum": least, "maximum": most, "default": default})
+def seconds(milliseconds: int | None) -> int | float | str | None:
+    """Return a time as the API shows it."""
+    if milliseconds is None:
+        return None
+    if milliseconds == OFF:
+        return OFF_WORD
+    return milliseconds // 1000 if milliseconds % 1000 == 0 else milliseconds / 1000
 
 
 def _word(default: str, *others: str) -> Meta:
     return Meta(extra_json_schema={"enum": [default, *others], "default": default})
 
 
-_DEFAULT = TopicSettings()
-Bookies = Annotated[int, _number(1, BOOKIES_MAX, _DEFAULT.ensemble_size)]
-Later = Annotated[Any, Meta(description="not supported yet", extra_json_schema={"type": "null"})]
-
-_RATES = ("publish_bytes", "publish_messages", "dispatch_bytes", "dispatch_messages")
-_SHOWN_AS = {
-    "retention_ms": "retention.time",
-    "retention_bytes": "retention.size",
-    "ttl_ms": "ttl",
-    "backlog_bytes": "backlog_quota.size",
-    "backlog_age_ms": "backlog_quota.time",
-    "backlog_policy": "backlog_quota.policy",
-    "inactive_ms": "delete_when_inactive",
-    "subscription_expiry_ms": "subscription_expiry",
-    "message_bytes_max": "message_bytes_max",
-    **{name: f"rates.{name}" for name in _RATES},
-    "message_time": "message_time",
-    "durability": "durability",
-}
-"""Names of the policies in the API."""
-_GIVEN_AS = {
-    **_SHOWN_AS,
-    "ack_timeout_ms": "ack_timeout",
-    "consumer_timeout_ms": "consumer_timeout",
-    "compaction_after_bytes": "compaction.after_size",
-    "compaction_dirty_ratio": "compaction.dirty_ratio",
-    "compaction_tombstones_ms": "compaction.tombstones",
-    "rollover_age_ms": "rollover.time",
-    "rollover_bytes": "rollover.size",
-    "rollover_entries": "rollover.entries",
-}
-"""Names in the API of all settings whose internal names differ."""
-_BOUND = re.compile(r"(\w+) is (.*); it must be between (\d+) and (\d+)(.*)", re.DOTALL)
 BACKOFF_MOST_MS = 600_000
 """The default for the longest wait between deliveries: ten minutes."""
-COMPACTION_AFTER_BYTES = 64 * 2**20
-"""The default of `after_size` in a topic's `compaction`."""
 
 _SIZE = re.compile(rf"({AMOUNT}) ?([KMGT]i?B|B)?", re.IGNORECASE | re.ASCII)
 _UNIT_BYTES = {
@@ -98,60 +78,6 @@ _UNIT_BYTES = {
 }  # fmt: skip
 
 
-class Retention(msgspec.Struct, forbid_unknown_fields=True):
-    """How long what nobody needs is kept. `null` or absent: for ever."""
-
-    time: Time | UnsetType = UNSET
-    size: Size | UnsetType = UNSET
-
-
-class Rollover(msgspec.Struct, forbid_unknown_fields=True):
-    """When a partition's ledger is closed and a new one begun."""
-
-    time: Time | UnsetType = UNSET
-    size: Size | UnsetType = UNSET
-    entries: Annotated[int, Meta(extra_json_schema={"minimum": 0})] | UnsetType = UNSET
-
-
-class BacklogQuota(msgspec.Struct, forbid_unknown_fields=True):
-    """What a subscription may have unacked in a partition, and what happens beyond it."""
-
-    size: Size | UnsetType = UNSET
-    time: Time | UnsetType = UNSET
-    policy: Annotated[str | None, _word(*WORDS["backlog_policy"])] | UnsetType = UNSET
-
-
-Rate = Annotated[int | str | None, Meta(description="a second, at each owner of partitions; off")]
-
-
-class Rates(msgspec.Struct, forbid_unknown_fields=True):
-    """What may go into a topic and out of it a second; 429 beyond."""
-
-    publish_bytes: Size | UnsetType = UNSET
-    publish_messages: Rate | UnsetType = UNSET
-    dispatch_bytes: Size | UnsetType = UNSET
-    dispatch_messages: Rate | UnsetType = UNSET
-
-
-class Compaction(msgspec.Struct, forbid_unknown_fields=True):
-    """When brokers make the compacted view anew: of each key the newest message.
-
-    `after_size` of closed ledgers that are not in it, if they are `dirty_ratio` of the messages to
-    be read. `tombstones` stay that long. `delete_raw`: ledgers that the view covers go.
-    """
-
-    after_size: Size | UnsetType = UNSET
-    dirty_ratio: (
-        Annotated[
-            float,
-            Meta(extra_json_schema={"minimum": 0, "maximum": 1, "default": 0.5}),
-        ]
-        | UnsetType
-    ) = UNSET
-    tombstones: Time | UnsetType = UNSET
-    delete_raw: Annotated[bool, Meta(extra_json_schema={"default": False})] | UnsetType = UNSET
-
-
 class SchemaOfTopic(msgspec.Struct, forbid_unknown_fields=True):
     """By which schemas messages are; of the topic's namespace."""
 
@@ -159,50 +85,95 @@ class SchemaOfTopic(msgspec.Struct, forbid_unknown_fields=True):
     validate: Annotated[bool, Meta(description="what does not fit is not stored")] = True
 
 
-class TopicBody(msgspec.Struct, forbid_unknown_fields=True):
+_GROUPS = {
+    "retention": ("Retention", "How long what nobody needs is kept. `null` or absent: for ever."),
+    "rollover": ("Rollover", "When a partition's ledger is closed and a new one begun."),
+    "backlog_quota": (
+        "BacklogQuota",
+        "What a subscription may have unacked in a partition, and what happens beyond it.",
+    ),
+    "rates": ("Rates", "What may go into a topic and out of it a second; 429 beyond."),
+    "compaction": (
+        "Compaction",
+        "When brokers make the compacted view anew: of each key the newest message.\n\n"
+        "`after_size` of closed ledgers that are not in it, if they are `dirty_ratio` of the "
+        "messages to\nbe read. `tombstones` stay that long. `delete_raw`: ledgers that the view "
+        "covers go.",
+    ),
+}
+"""Objects of settings: the names and descriptions of their schemas. `rollover.time` is in the
+second one."""
+_NEVER_NULL = "rollover"
+_ALWAYS_SHOWN = ("retention", "rollover")
+"""A topic shows these even if nothing is set."""
+_KINDS: Mapping[Unit, Any] = {
+    Unit.TIME: Time, Unit.SIZE: Size, Unit.RATE: Rate, Unit.NUMBER: int, Unit.SHARE: float,
+    Unit.SWITCH: bool,
+}  # fmt: skip
+_DEFAULTS = {one.name: one.default for one in fields(TopicSettings)}
+_TOPIC = {**TOPIC_SETTINGS, **POLICIES}
+
+
+def _kind(field: str, setting: Setting) -> Any:
+    """Return the type of a setting's value. Bounds are checked later, with the other settings."""
+    if setting.words:
+        return Annotated[str | None, _word(*setting.words)]
+    kind: Any = _KINDS[setting.unit]
+    schema: dict[str, Any] = {}
+    if setting.unit in (Unit.NUMBER, Unit.SHARE):
+        schema = {"minimum": setting.least, "maximum": setting.most}
+    if setting.unit in (Unit.NUMBER, Unit.SHARE, Unit.SWITCH):
+        schema["default"] = _DEFAULTS[field]
+    return Annotated[kind, Meta(extra_json_schema=schema)] if schema else kind
+
+
+def _struct(name: str, doc: str, members: Mapping[str, Any]) -> type[msgspec.Struct]:
+    made = [(member, kind | UnsetType, UNSET) for member, kind in members.items()]
+    return msgspec.defstruct(
+        name, made, namespace={"__doc__": doc}, module=__name__, forbid_unknown_fields=True
+    )
+
+
+def _structs() -> dict[str, type[msgspec.Struct]]:
+    """Make the structs of all objects of settings, by the object's name."""
+    members: dict[str, dict[str, Any]] = {group: {} for group in _GROUPS}
+    for field, setting in _TOPIC.items():
+        group, _, name = setting.path.rpartition(".")
+        if group in members:
+            members[group][name] = _kind(field, setting)
+    made = {group: _struct(*_GROUPS[group], inner) for group, inner in members.items()}
+    return {**made, "schema": SchemaOfTopic}
+
+
+_STRUCTS = _structs()
+
+
+def _with_settings(declared: Mapping[str, Setting], **others: Any) -> Any:
+    """Make the base of a body: a struct of these settings, behind its other members."""
+    members = others
+    for field, setting in declared.items():
+        group, _, name = setting.path.rpartition(".")
+        if not group:
+            members[name] = _kind(field, setting)
+        else:
+            made = _STRUCTS[group]
+            members[group] = made if group == _NEVER_NULL else made | None
+    return _struct("_Settings", "", members)
+
+
+class TopicBody(_with_settings(_TOPIC)):  # type: ignore[misc]
     """The body of a topic's creation or change."""
 
-    partitions: Annotated[int, _number(1, PARTITIONS_MAX, _DEFAULT.partitions)] | UnsetType = UNSET
-    ensemble_size: Bookies | UnsetType = UNSET
-    write_quorum: Annotated[int, _number(1, BOOKIES_MAX, _DEFAULT.write_quorum)] | UnsetType = UNSET
-    ack_quorum: Annotated[int, _number(1, BOOKIES_MAX, _DEFAULT.ack_quorum)] | UnsetType = UNSET
-    retention: Retention | UnsetType | None = UNSET
-    rollover: Rollover | UnsetType = UNSET
-    ttl: Time | UnsetType = UNSET
-    backlog_quota: BacklogQuota | UnsetType | None = UNSET
-    compaction: Compaction | UnsetType | None = UNSET
-    delete_when_inactive: Time | UnsetType = UNSET
-    message_bytes_max: Size | UnsetType = UNSET
-    rates: Rates | UnsetType | None = UNSET
-    message_time: Annotated[str | None, _word(*WORDS["message_time"])] | UnsetType = UNSET
-    durability: Annotated[str | None, _word(*WORDS["durability"])] | UnsetType = UNSET
-    subscription_expiry: Time | UnsetType = UNSET
-    schema: SchemaOfTopic | UnsetType | None = UNSET
 
-
-class AutoCreateBody(msgspec.Struct, forbid_unknown_fields=True):
+class AutoCreateBody(_with_settings(AUTO_CREATE)):  # type: ignore[misc]
     """How a topic is made that somebody publishes to, and that is not there."""
 
-    partitions: Annotated[int, _number(1, PARTITIONS_MAX, _DEFAULT.partitions)] | UnsetType = UNSET
-    ensemble_size: Bookies | UnsetType = UNSET
-    write_quorum: Annotated[int, _number(1, BOOKIES_MAX, _DEFAULT.write_quorum)] | UnsetType = UNSET
-    ack_quorum: Annotated[int, _number(1, BOOKIES_MAX, _DEFAULT.ack_quorum)] | UnsetType = UNSET
+
+_OF_NAMESPACE = {"encrypted": bool | None, "auto_create": AutoCreateBody | None}
 
 
-class NamespaceBody(msgspec.Struct, forbid_unknown_fields=True):
+class NamespaceBody(_with_settings(POLICIES, **_OF_NAMESPACE)):  # type: ignore[misc]
     """The body of a namespace's creation or change: what its topics do that say nothing."""
-
-    encrypted: bool | UnsetType | None = UNSET
-    auto_create: AutoCreateBody | UnsetType | None = UNSET
-    retention: Retention | UnsetType | None = UNSET
-    ttl: Time | UnsetType = UNSET
-    backlog_quota: BacklogQuota | UnsetType | None = UNSET
-    delete_when_inactive: Time | UnsetType = UNSET
-    message_bytes_max: Size | UnsetType = UNSET
-    rates: Rates | UnsetType | None = UNSET
-    message_time: Annotated[str | None, _word(*WORDS["message_time"])] | UnsetType = UNSET
-    durability: Annotated[str | None, _word(*WORDS["durability"])] | UnsetType = UNSET
-    subscription_expiry: Time | UnsetType = UNSET
 
 
 class Backoff(msgspec.Struct, forbid_unknown_fields=True):
@@ -216,22 +187,24 @@ class Backoff(msgspec.Struct, forbid_unknown_fields=True):
     ] = 2.0
 
 
-AckTimeout = Annotated[
-    int | float | str | None,
-    Meta(description=TIME, extra_json_schema={"default": 30, "not": {"type": "null"}}),
-]
+def _time(default_ms: int) -> Meta:
+    """Describe a time that may be left out, and not be null."""
+    default = seconds(default_ms)
+    return Meta(description=TIME, extra_json_schema={"default": default, "not": {"type": "null"}})
 
 
-ConsumerTimeout = Annotated[
-    int | float | str | None,
-    Meta(description=TIME, extra_json_schema={"default": 5, "not": {"type": "null"}}),
-]
+def _number(field: str, description: str | None = None) -> Meta:
+    one = SUBSCRIPTION_SETTINGS[field]
+    bounds = {"minimum": one.least, "maximum": one.most}
+    return Meta(description=description, extra_json_schema=bounds)
+
+
+_SUBSCRIPTION = SubscriptionSettings()
+AckTimeout = Annotated[int | float | str | None, _time(_SUBSCRIPTION.ack_timeout_ms)]
+ConsumerTimeout = Annotated[int | float | str | None, _time(_SUBSCRIPTION.consumer_timeout_ms)]
 Unacked = Annotated[
     int | None,
-    Meta(
-        description="messages of one partition; null: what the broker allows",
-        extra_json_schema={"minimum": 1, "maximum": UNACKED_MAX},
-    ),
+    _number("max_unacked", "messages of one partition; null: what the broker allows"),
 ]
 Values = Annotated[str | list[str], Meta(description="one of them; '*' alone: any")]
 
@@ -251,11 +224,7 @@ class SubscriptionBody(msgspec.Struct, forbid_unknown_fields=True):
     type: Annotated[str, _word(*SUBSCRIPTION_TYPES)] | UnsetType = UNSET
     start: Annotated[str, _word("earliest", "latest")] | UnsetType = UNSET
     ack_timeout: AckTimeout | UnsetType = UNSET
-    max_deliveries: (
-        Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": DELIVERIES_MAX})]
-        | UnsetType
-        | None
-    ) = UNSET
+    max_deliveries: Annotated[int, _number("max_deliveries")] | UnsetType | None = UNSET
     dead_letter_topic: (
         Annotated[
             str,
@@ -281,9 +250,8 @@ class SubscriptionBody(msgspec.Struct, forbid_unknown_fields=True):
     retry_deliveries: (
         Annotated[
             int,
-            Meta(
-                description="before a message goes there; 1 where only retry_topic is given",
-                extra_json_schema={"minimum": 1, "maximum": DELIVERIES_MAX},
+            _number(
+                "retry_deliveries", "before a message goes there; 1 where only retry_topic is given"
             ),
         ]
         | UnsetType
@@ -301,180 +269,83 @@ class SubscriptionBody(msgspec.Struct, forbid_unknown_fields=True):
     durable: Annotated[bool, Meta(extra_json_schema={"default": True})] | UnsetType = UNSET
 
 
-@contextmanager
-def _told_as_given() -> Iterator[None]:
-    """Convert the core's errors about settings to the API's names and units."""
-    try:
-        yield
-    except InvalidSettings as error:
-        name, _, rest = str(error).partition(" is ")
-        if name not in _GIVEN_AS:
-            raise
-        found = _BOUND.fullmatch(str(error))
-        if found is not None and name.endswith("_ms"):
-            least, most = (f"{int(bound) / 1000:.15g}" for bound in found.group(3, 4))
-            rest = f"{int(found[2]) / 1000:g} s; it must be between {least} and {most} s{found[5]}"
-        raise InvalidSettings(f"{_GIVEN_AS[name]} is {rest}") from None
-
-
-@_told_as_given()
 def topic_settings(body: TopicBody, base: TopicSettings) -> TopicSettings:
-    """Return `base` with the body's settings. Raises a 422 `Problem` and `InvalidSettings`."""
-    changes: dict[str, Any] = {
-        name: value
-        for name in ("partitions", "ensemble_size", "write_quorum", "ack_quorum")
-        if (value := getattr(body, name)) is not UNSET
-    }
-    if body.retention is None:
-        changes.update(retention_ms=None, retention_bytes=None)
-    elif body.retention is not UNSET:
-        _set(changes, "retention_ms", "retention.time", body.retention.time, time_ms)
-        _set(changes, "retention_bytes", "retention.size", body.retention.size, size_bytes)
-    if body.rollover is not UNSET:
-        time, size = body.rollover.time, body.rollover.size
-        _set(changes, "rollover_age_ms", "rollover.time", time, time_ms, nullable=False)
-        _set(changes, "rollover_bytes", "rollover.size", size, size_bytes, nullable=False)
-        if body.rollover.entries is not UNSET:
-            changes["rollover_entries"] = body.rollover.entries
-    changes["policies"] = replace(base.policies, **_said_policies(body))
-    _set_compaction(changes, body.compaction, base)
+    """Return `base` with the body's settings. Raises `InvalidSettings`."""
+    changes = _read(body, _TOPIC)
+    policies = {name: changes.pop(name) for name in POLICIES if name in changes.keys() - RETENTION}
+    if isinstance(body.compaction, msgspec.Struct) and base.compaction_after_bytes is None:
+        changes.setdefault("compaction_after_bytes", COMPACTION_AFTER_BYTES)
     if body.schema is None:
-        changes.update(schema_subject=None, schema_validate=False)
-    elif body.schema is not UNSET:
-        changes.update(schema_subject=body.schema.subject, schema_validate=body.schema.validate)
-    return replace(base, **changes)
+        changes["schema_validate"] = False
+    return replace(base, policies=replace(base.policies, **policies), **changes)
 
 
-@_told_as_given()
 def namespace_record(body: NamespaceBody, base: NamespaceRecord) -> NamespaceRecord:
-    """Return `base` with the body's settings, except for encryption.
-
-    Raises a 422 `Problem` and `InvalidSettings`.
-    """
-    changes = _said_policies(body)
-    if body.retention is None:
-        changes.update(retention_ms=None, retention_bytes=None)
-    elif body.retention is not UNSET:
-        _set(changes, "retention_ms", "retention.time", body.retention.time, time_ms)
-        _set(changes, "retention_bytes", "retention.size", body.retention.size, size_bytes)
-    policies = replace(base.policies, **changes)
+    """Return `base` with the body's settings, except for encryption. Raises `InvalidSettings`."""
+    policies = replace(base.policies, **_read(body, POLICIES))
     check_policies(policies)
     if body.auto_create is UNSET:
         return replace(base, policies=policies)
     if body.auto_create is None:
         return replace(base, policies=policies, auto_create=None)
-    said = {
-        name: value
-        for name in ("partitions", "ensemble_size", "write_quorum", "ack_quorum")
-        if (value := getattr(body.auto_create, name)) is not UNSET
-    }
-    made = TopicSettings(**said)  # checks the combination
-    auto_create = AutoCreate(
-        made.partitions, made.ensemble_size, made.write_quorum, made.ack_quorum
-    )
-    return replace(base, policies=policies, auto_create=auto_create)
+    said = _read(body.auto_create, AUTO_CREATE)
+    TopicSettings(**said)  # checks the combination
+    return replace(base, policies=policies, auto_create=AutoCreate(**said))
 
 
-def _said_policies(body: TopicBody | NamespaceBody) -> dict[str, Any]:
-    """Return the policies that a body changes, without retention; null unsets a policy."""
+def _read(body: msgspec.Struct, declared: Mapping[str, Setting]) -> dict[str, Any]:
+    """Return the settings that a body names, by field. Raises `InvalidSettings`."""
     found: dict[str, Any] = {}
-    _set(found, "ttl_ms", "ttl", body.ttl, time_ms)
-    _set(found, "inactive_ms", "delete_when_inactive", body.delete_when_inactive, time_ms)
-    _set(found, "subscription_expiry_ms", "subscription_expiry", body.subscription_expiry, time_ms)
-    _set(found, "message_bytes_max", "message_bytes_max", body.message_bytes_max, size_bytes)
-    quota, rates = body.backlog_quota, body.rates
-    if quota is None:
-        found.update(backlog_bytes=None, backlog_age_ms=None, backlog_policy=None)
-    elif quota is not UNSET:
-        _set(found, "backlog_bytes", "backlog_quota.size", quota.size, size_bytes)
-        _set(found, "backlog_age_ms", "backlog_quota.time", quota.time, time_ms)
-        if quota.policy is not UNSET:
-            found["backlog_policy"] = quota.policy
-    if rates is None:
-        found.update(dict.fromkeys(_RATES))
-    elif rates is not UNSET:
-        for name in _RATES:
-            parse = size_bytes if name.endswith("bytes") else _whole_number
-            _set(found, name, f"rates.{name}", getattr(rates, name), parse)
-    for name in ("message_time", "durability"):
-        if (word := getattr(body, name)) is not UNSET:
-            found[name] = word
+    for field, setting in declared.items():
+        group, _, name = setting.path.rpartition(".")
+        within = getattr(body, group) if group else body
+        value = UNSET if within is UNSET else getattr(within, name, None)
+        if within is None and _DEFAULTS.get(field) is None:
+            found[field] = None
+        elif within is not None and value is not UNSET:
+            found[field] = _value(setting, value, is_policy=field in POLICIES)
     return found
 
 
-def _whole_number(name: str, value: int | str) -> int:
-    if isinstance(value, int) and 0 < value < 2**63:
+def _value(setting: Setting, value: Any, *, is_policy: bool = False) -> Any:
+    """Convert a setting's value from JSON. Raises `InvalidSettings`."""
+    parse = _PARSERS.get(setting.unit)
+    if parse is None or (is_policy and value is None):
         return value
-    raise Problem(
-        422, "invalid-settings", f"{name} is {value!r}; it must be a whole number above 0, or 'off'"
-    )
+    if is_policy and value == OFF_WORD:
+        return OFF
+    if value is None:
+        raise InvalidSettings(f"{setting.path} cannot be null; leave it away", setting.path)
+    return parse(setting.path, value)
 
 
-def _set_compaction(
-    changes: dict[str, Any], body: Compaction | UnsetType | None, base: TopicSettings
-) -> None:
-    if body is UNSET or body is None:
-        if body is None:
-            changes["compaction_after_bytes"] = None
-        return
-    size, tombstones = body.after_size, body.tombstones
-    if base.compaction_after_bytes is None:
-        changes["compaction_after_bytes"] = COMPACTION_AFTER_BYTES
-    _set(
-        changes, "compaction_after_bytes", "compaction.after_size", size, size_bytes, nullable=False
-    )
-    _set(
-        changes, "compaction_tombstones_ms", "compaction.tombstones", tombstones, time_ms,
-        nullable=False,
-    )  # fmt: skip
-    if body.dirty_ratio is not UNSET:
-        changes["compaction_dirty_ratio"] = body.dirty_ratio
-    if body.delete_raw is not UNSET:
-        changes["compaction_delete_raw"] = body.delete_raw
-
-
-def _show_compaction(settings: TopicSettings) -> Compaction | None:
-    if settings.compaction_after_bytes is None:
-        return None
-    return Compaction(
-        settings.compaction_after_bytes,
-        settings.compaction_dirty_ratio,
-        seconds(settings.compaction_tombstones_ms),
-        settings.compaction_delete_raw,
-    )
-
-
-@_told_as_given()
 def subscription_settings(body: SubscriptionBody) -> SubscriptionSettings:
-    """Return the settings that the body asks for. Raises a 422 `Problem` and `InvalidSettings`."""
+    """Return the settings that the body asks for. Raises `InvalidSettings`."""
     changes: dict[str, Any] = {}
     if body.type is not UNSET:
         changes["type"] = body.type
     if body.start is not UNSET:
         if body.start not in ("earliest", "latest"):
-            raise Problem(
-                422,
-                "invalid-settings",
+            raise InvalidSettings(
                 f"start is {body.start[:60]!r}; it must be 'earliest' or 'latest'. To begin at an "
                 "offset, a message id or a time, create the subscription and then seek",
+                "start",
             )
         changes["start"] = body.start
-    _set(changes, "ack_timeout_ms", "ack_timeout", body.ack_timeout, time_ms, nullable=False)
+    for name, setting in SUBSCRIPTION_SETTINGS.items():
+        if (value := getattr(body, setting.path)) is not UNSET and (
+            value is not None or setting.unit is Unit.TIME
+        ):
+            changes[name] = _value(setting, value)
     if body.retry_backoff is not UNSET and body.retry_backoff is not None:
         changes["retry_backoff"] = _backoff(body.retry_backoff)
     for name in (
-        "max_deliveries", "dead_letter_topic", "dead_letter_subscription",
-        "retry_topic", "retry_deliveries", "retry_subscription",
+        "dead_letter_topic", "dead_letter_subscription", "retry_topic", "retry_subscription"
     ):  # fmt: skip
         if (value := getattr(body, name)) is not UNSET and value is not None:
             changes[name] = value
-    _set(
-        changes, "consumer_timeout_ms", "consumer_timeout", body.consumer_timeout, time_ms,
-        nullable=False,
-    )  # fmt: skip
-    for name in ("max_unacked", "max_unacked_per_consumer", "durable"):
-        if getattr(body, name) is not UNSET:
-            changes[name] = getattr(body, name)
+    if body.durable is not UNSET:
+        changes["durable"] = body.durable
     if body.filter is not UNSET and body.filter is not None:
         changes["filter_key_prefix"] = body.filter.key_prefix
         changes["filter_headers"] = tuple(
@@ -491,66 +362,41 @@ def _backoff(body: Backoff) -> RetryBackoff:
     return RetryBackoff(first_ms, time_ms("retry_backoff.most", body.most), body.factor)
 
 
+def _whole_number(name: str, value: int | str) -> int:
+    if isinstance(value, int) and 0 < value < 2**63:
+        return value
+    raise InvalidSettings(f"{name} is {value!r}; it must be a whole number above 0, or 'off'", name)
+
+
 def time_ms(name: str, value: int | float | str) -> int:
-    """Convert a time from JSON to milliseconds. Raises a 422."""
+    """Convert a time from JSON to milliseconds. Raises `InvalidSettings`."""
     if isinstance(value, str):
         found = parse_duration_ms(value)
     else:
         found = int(value * 1000) if 0 <= value < 1e12 else None
     if found is None:
-        raise Problem(
-            422,
-            "invalid-settings",
+        raise InvalidSettings(
             f"{name} is {value!r}; it must be a number of seconds, or text such as '30s' or '7d'",
+            name,
         )
     return found
 
 
 def size_bytes(name: str, value: int | str) -> int:
-    """Convert a size from JSON to bytes. Raises a 422."""
+    """Convert a size from JSON to bytes. Raises `InvalidSettings`."""
     found = _SIZE.fullmatch(value) if isinstance(value, str) else None
     if found is not None:
         return int(float(found[1]) * _UNIT_BYTES[(found[2] or "").lower()])
     if isinstance(value, int) and 0 <= value < 2**63:
         return value
-    raise Problem(
-        422,
-        "invalid-settings",
-        f"{name} is {value!r}; it must be a number of bytes, or text such as '256MiB'",
+    raise InvalidSettings(
+        f"{name} is {value!r}; it must be a number of bytes, or text such as '256MiB'", name
     )
 
 
-def _set(
-    changes: dict[str, Any],
-    field: str,
-    name: str,
-    value: Any,
-    parse: Callable[[str, Any], int],
-    *,
-    nullable: bool = True,
-) -> None:
-    if value is UNSET:
-        return
-    if value is None and not nullable:
-        raise Problem(422, "invalid-settings", f"{name} cannot be null; leave it away")
-    if value == OFF_WORD and nullable:
-        changes[field] = OFF
-    else:
-        changes[field] = None if value is None else parse(name, value)
-
-
-def seconds(milliseconds: int | None) -> int | float | str | None:
-    """Return a time as the API shows it."""
-    if milliseconds is None:
-        return None
-    if milliseconds == OFF:
-        return OFF_WORD
-    return milliseconds // 1000 if milliseconds % 1000 == 0 else milliseconds / 1000
-
-
-def _amount(value: int | None) -> int | str | None:
-    """Return a size or a rate as the API shows it."""
-    return OFF_WORD if value == OFF else value
+_PARSERS: Mapping[Unit, Callable[[str, Any], int]] = {
+    Unit.TIME: time_ms, Unit.SIZE: size_bytes, Unit.RATE: _whole_number,
+}  # fmt: skip
 
 
 def _seconds(milliseconds: int) -> int | float:
@@ -561,58 +407,52 @@ def _seconds(milliseconds: int) -> int | float:
 
 def show_topic_settings(settings: TopicSettings) -> TopicBody:
     """Return the topic's settings in the form of a request."""
-    return TopicBody(
-        settings.partitions,
-        settings.ensemble_size,
-        settings.write_quorum,
-        settings.ack_quorum,
-        Retention(seconds(settings.retention_ms), _amount(settings.retention_bytes)),
-        Rollover(
-            seconds(settings.rollover_age_ms), settings.rollover_bytes, settings.rollover_entries
-        ),
-        schema=UNSET
-        if settings.schema_subject is None
-        else SchemaOfTopic(settings.schema_subject, settings.schema_validate),
-        **_shown_policies(settings.policies),
-        compaction=_show_compaction(settings),
-    )
+    values = {
+        name: getattr(settings if name in TOPIC_SETTINGS else settings.policies, name)
+        for name in _TOPIC
+    }
+    shown = _shown(values, _TOPIC, _ALWAYS_SHOWN)
+    if settings.compaction_after_bytes is None:
+        shown["compaction"] = None
+    if settings.schema_subject is None:
+        del shown["schema"]
+    return TopicBody(**shown)
 
 
 def show_namespace(record: NamespaceRecord) -> NamespaceBody:
     """Return a namespace's settings in the form of a request."""
-    policies, auto = record.policies, record.auto_create
+    auto = record.auto_create
+    values = {name: getattr(record.policies, name) for name in POLICIES}
     return NamespaceBody(
-        record.encrypted,
-        None
-        if auto is None
-        else AutoCreateBody(
-            auto.partitions, auto.ensemble_size, auto.write_quorum, auto.ack_quorum
-        ),
-        UNSET
-        if policies.retention_ms is None and policies.retention_bytes is None
-        else Retention(seconds(policies.retention_ms), _amount(policies.retention_bytes)),
-        **_shown_policies(policies),
+        encrypted=record.encrypted,
+        auto_create=auto and AutoCreateBody(**{name: getattr(auto, name) for name in AUTO_CREATE}),
+        **_shown(values, POLICIES),
     )
 
 
-def _shown_policies(policies: Policies) -> dict[str, Any]:
-    """Return the policies that are set."""
-    shown = {
-        "ttl": seconds(policies.ttl_ms),
-        "delete_when_inactive": seconds(policies.inactive_ms),
-        "subscription_expiry": seconds(policies.subscription_expiry_ms),
-        "message_bytes_max": _amount(policies.message_bytes_max),
-        "message_time": policies.message_time,
-        "durability": policies.durability,
+def _shown(
+    values: Mapping[str, Any], declared: Mapping[str, Setting], always: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return the members of a body that shows these values. Unset values are left out."""
+    found: dict[str, Any] = {}
+    for field, setting in declared.items():
+        group, _, name = setting.path.rpartition(".")
+        shown = _as_shown(setting, values[field])
+        if group:
+            found.setdefault(group, {})[name] = shown
+        elif shown is not None:
+            found[name] = shown
+    return {
+        name: _STRUCTS[name](**one) if name in _STRUCTS else one
+        for name, one in found.items()
+        if name not in _STRUCTS or name in always or any(i is not None for i in one.values())
     }
-    found: dict[str, Any] = {name: value for name, value in shown.items() if value is not None}
-    quota = (policies.backlog_bytes, policies.backlog_age_ms, policies.backlog_policy)
-    if quota != (None, None, None):
-        found["backlog_quota"] = BacklogQuota(_amount(quota[0]), seconds(quota[1]), quota[2])
-    rates = [_amount(getattr(policies, name)) for name in _RATES]
-    if any(rate is not None for rate in rates):
-        found["rates"] = Rates(*rates)
-    return found
+
+
+def _as_shown(setting: Setting, value: Any) -> Any:
+    if setting.unit is Unit.TIME:
+        return seconds(value)
+    return OFF_WORD if value == OFF and setting.unit in _PARSERS else value
 
 
 class Holds(msgspec.Struct):
@@ -625,12 +465,7 @@ class Holds(msgspec.Struct):
 def show_effective(topic: TopicSettings, namespace: Policies) -> dict[str, Holds]:
     """Return each policy under its API name; sizes in bytes, times in seconds."""
     return {
-        _SHOWN_AS[name]: Holds(
-            seconds(one.value)
-            if name.endswith("_ms") and isinstance(one.value, int)
-            else one.value,
-            one.source,
-        )
+        POLICIES[name].path: Holds(_as_shown(POLICIES[name], one.value), one.source)
         for name, one in effective(topic.own_policies, namespace).items()
     }
 

@@ -56,7 +56,7 @@ from octavo.broker.types import (
     TopicSettings,
 )
 from octavo.ledger.quorum import risk_of
-from octavo.metadata.topic_records import Policies
+from octavo.metadata.topic_settings import Policies
 from octavo.metadata.topics import NamespaceRecord
 from octavo.security.rules import Kind, Operation, Resource
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.broker.errors import InvalidSettings
-from octavo.broker.policies.rules import NAMES, OFF, WORDS, check_policies, effective, resolved
 from octavo.broker.types import TopicSettings
+from octavo.metadata.topic_settings import NAMES, OFF, WORDS, check_policies, effective, resolved
 from octavo.metadata.topics import Policies
 
 amounts = st.sampled_from([None, OFF, 1, 2**63 - 1])
@@ -40,10 +40,10 @@ def test_the_topics_own_word_goes_first(topic: Policies, namespace: Policies) ->
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"ttl_ms": 0}, "ttl_ms is 0; it must be between 1"),
+        ({"ttl_ms": 0}, "ttl is 0 s; it must be between 0.001"),
         ({"ttl_ms": -2}, "or off"),
         ({"retention_ms": -2}, "between 0"),
-        ({"backlog_bytes": 2**63}, "backlog_bytes"),
+        ({"backlog_bytes": 2**63}, "backlog_quota.size"),
         ({"backlog_policy": "drop"}, "hold, reject, evict"),
         ({"message_time": "now"}, "create, append"),
         ({"durability": "x" * 100}, "sync, deferred"),

@@ -18,16 +18,20 @@ from octavo.metadata.opening import open_store
 from octavo.metadata.paths import check_path, join, parents_of
 from octavo.metadata.store import BadMetadataUrl, BadRecord
 from octavo.metadata.topic_records import (
-    AutoCreate,
     NamespaceRecord,
     PartitionLedger,
     PartitionRecord,
-    Policies,
     SubscriptionRecord,
     TopicRecord,
-    TopicSettings,
     decode_record,
     encode_record,
+)
+from octavo.metadata.topic_settings import (
+    NUMBER_MAX,
+    PARTITIONS_MAX,
+    AutoCreate,
+    Policies,
+    TopicSettings,
 )
 from octavo.metadata.zookeeper import ZooKeeperStore
 
@@ -150,9 +154,14 @@ ledgers = st.builds(
     counts,
     st.none() | counts,
 )
+topics = st.builds(
+    TopicSettings,
+    partitions=st.integers(1, PARTITIONS_MAX),
+    rollover_bytes=st.integers(1, NUMBER_MAX),
+)
 records = st.one_of(
     st.builds(NamespaceRecord, counts),
-    st.builds(TopicRecord, st.builds(TopicSettings, partitions=counts), counts, st.booleans()),
+    st.builds(TopicRecord, topics, counts, st.booleans()),
     st.builds(PartitionRecord, st.lists(ledgers, max_size=4).map(tuple), st.none() | counts),
     st.builds(SubscriptionRecord, text, text, st.dictionaries(counts, counts, max_size=3), counts),
 )

@@ -16,7 +16,6 @@ from octavo.bookie.config import BookieConfig, BookieConfigError
 from octavo.broker.config import _POSITIVE, BrokerConfig, BrokerConfigError
 from octavo.broker.errors import InvalidSettings
 from octavo.broker.http.config import HttpConfig
-from octavo.broker.policies.rules import NAMES, OFF, WORDS, check_policies
 from octavo.broker.types import (
     ACK_TIMEOUT_MS_MAX,
     BACKOFF_FACTOR_MAX,
@@ -32,7 +31,7 @@ from octavo.broker.types import (
     SubscriptionSettings,
     TopicSettings,
 )
-from octavo.metadata.topic_records import Policies
+from octavo.metadata.topic_settings import NAMES, OFF, WORDS, Policies, check_policies
 from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 
 AMOUNT_MAX = 2**63 - 1

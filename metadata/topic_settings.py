@@ -1,0 +1,354 @@
+"""Declare each setting of topics and namespaces, once. Pure.
+
+A field below declares a setting: its name and type here and in the stored record, its default, and,
+in its metadata, a `Setting`: its name in the API, its unit, its bounds, and its option of `octavo`.
+These follow from the declarations:
+
+    HTTP bodies, OpenAPI   broker/http/api/topic_body.py
+    records                metadata/topic_records.py stores a field under its name
+    options                cli/policy_options.py
+    bounds, precedence     `check_policies`, `TopicSettings`, `effective` below
+
+The client's types (client/settings.py) and the table of docs/operations.md, "Policies", are text;
+`tests/unit/metadata/test_topic_settings.py` compares them with the declarations.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, NamedTuple
+
+from octavo.protocol.codes import OctavoError
+from octavo.protocol.names import checked_name
+
+BRIEF = "brief"
+"""In a field's metadata: the record leaves the field out if it is None."""
+_SETTING = "setting"
+OFF = -1
+"""No bound, whatever the namespace says: the stored form of `off`."""
+NUMBER_MAX = 2**63 - 1
+"""The highest number that a record holds."""
+PARTITIONS_MAX = 10_000
+BOOKIES_MAX = 64
+COMPACTION_AFTER_BYTES = 64 * 2**20
+"""The `after_size` of a `compaction` that names none."""
+
+
+class InvalidSettings(OctavoError):
+    """Settings that make no sense, for example more acks than copies (422).
+
+    `setting` is the name in the API, if a single setting is wrong.
+    """
+
+    name = "invalid-settings"
+
+    def __init__(self, message: str, setting: str = "") -> None:
+        super().__init__(message)
+        self.setting = setting
+
+
+class Unit(enum.Enum):
+    """The kind of a setting's value: how the API reads and shows it."""
+
+    TIME = "time"
+    """Milliseconds here; seconds, or text with a unit, in the API."""
+    SIZE = "size"
+    """Bytes; in the API also text with a unit."""
+    RATE = "rate"
+    """A number a second."""
+    NUMBER = "number"
+    SHARE = "share"
+    """From 0 to 1."""
+    WORD = "word"
+    """One of `Setting.words`."""
+    SWITCH = "switch"
+    TEXT = "text"
+
+
+class Setting(NamedTuple):
+    """A setting. `path` is its name in the API: `retention.time` is `time` of `retention`."""
+
+    path: str
+    unit: Unit
+    least: int = 1
+    most: int = NUMBER_MAX
+    words: tuple[str, ...] = ()
+    """The default is first."""
+    option: str = ""
+    """Of `octavo topic create`, `octavo topic update` and, for policies, `octavo namespace set`."""
+    about: str = ""
+    """The help of the option."""
+
+    def check(self, value: int | float, otherwise: str = "") -> None:
+        """Raise `InvalidSettings` unless the value is within the bounds."""
+        if self.least <= value <= self.most:
+            return
+        is_time = self.unit is Unit.TIME
+        least, most = (
+            format(one / 1000, ".15g") if is_time else one for one in (self.least, self.most)
+        )
+        shown = f"{value / 1000:g} s" if is_time else value
+        raise InvalidSettings(
+            f"{self.path} is {shown}; it must be between {least} and {most}"
+            f"{' s' if is_time else ''}{otherwise}",
+            self.path,
+        )
+
+
+def setting(default: Any, path: str, unit: Unit, *, brief: bool = False, **more: Any) -> Any:
+    """Declare a setting as a field of a dataclass."""
+    return field(default=default, metadata={BRIEF: brief, _SETTING: Setting(path, unit, **more)})
+
+
+def _policy(path: str, unit: Unit, option: str, about: str, **more: Any) -> Any:
+    """Declare a policy. None: nothing is said."""
+    return setting(None, path, unit, brief=True, option=option, about=about, **more)
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """Policies of a topic, or of a namespace for its topics that have none of their own.
+
+    None: nothing is said; `OFF`: no bound. If neither says anything there is no bound, and of words
+    the first one holds. `retention_…` are a namespace's: a topic stores its own outside `policies`.
+    `extra` is not compared.
+    """
+
+    retention_ms: int | None = _policy(
+        "retention.time", Unit.TIME, "--retention-time",
+        "Keep what everybody has acked so long (7d).", least=0,
+    )  # fmt: skip
+    """How long messages are kept that every subscription has acked …"""
+    retention_bytes: int | None = _policy(
+        "retention.size", Unit.SIZE, "--retention-size",
+        "… or until a partition has more (10GB).", least=0,
+    )  # fmt: skip
+    """… and how many bytes of a partition."""
+    ttl_ms: int | None = _policy(
+        "ttl", Unit.TIME, "--ttl", "A message stored for longer counts as acked."
+    )
+    backlog_bytes: int | None = _policy(
+        "backlog_quota.size", Unit.SIZE, "--backlog-size",
+        "Unacked bytes a subscription may have in a partition.",
+    )  # fmt: skip
+    backlog_age_ms: int | None = _policy(
+        "backlog_quota.time", Unit.TIME, "--backlog-time",
+        "How old its oldest unacked message may be.",
+    )  # fmt: skip
+    """Counted from when the message was stored."""
+    backlog_policy: str | None = _policy(
+        "backlog_quota.policy", Unit.WORD, "--backlog-policy",
+        "Beyond that: hold or reject publishers, or evict the oldest.",
+        words=("hold", "reject", "evict"),
+    )  # fmt: skip
+    inactive_ms: int | None = _policy(
+        "delete_when_inactive", Unit.TIME, "--delete-when-inactive",
+        "Delete a topic that nobody used for so long.",
+    )  # fmt: skip
+    subscription_expiry_ms: int | None = _policy(
+        "subscription_expiry", Unit.TIME, "--subscription-expiry",
+        "Delete a subscription that nobody used for so long.",
+    )  # fmt: skip
+    message_bytes_max: int | None = _policy(
+        "message_bytes_max", Unit.SIZE, "--message-bytes-max", "A longer message is refused."
+    )
+    """Key, value and headers of a message together."""
+    publish_bytes: int | None = _policy(
+        "rates.publish_bytes", Unit.SIZE, "--publish-bytes", "Published into a topic a second."
+    )
+    """This and the following three: at each broker that owns partitions of the topic."""
+    publish_messages: int | None = _policy(
+        "rates.publish_messages", Unit.RATE, "--publish-messages", "Published into it a second."
+    )
+    dispatch_bytes: int | None = _policy(
+        "rates.dispatch_bytes", Unit.SIZE, "--dispatch-bytes", "Read out of a topic a second."
+    )
+    dispatch_messages: int | None = _policy(
+        "rates.dispatch_messages", Unit.RATE, "--dispatch-messages", "Read out of it a second."
+    )
+    message_time: str | None = _policy(
+        "message_time", Unit.WORD, "--message-time",
+        "Of messages: their producers' (create), or when they are stored (append).",
+        words=("create", "append"),
+    )  # fmt: skip
+    durability: str | None = _policy(
+        "durability", Unit.WORD, "--durability",
+        "Acknowledged once on disk (sync), or written and synced later (deferred).",
+        words=("sync", "deferred"),
+    )  # fmt: skip
+    extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+
+_COUNTS = {
+    "partitions": (1, PARTITIONS_MAX),
+    "ensemble_size": (3, BOOKIES_MAX),
+    "write_quorum": (3, BOOKIES_MAX),
+    "ack_quorum": (2, BOOKIES_MAX),
+}
+"""The default and the highest value."""
+
+
+def _count(name: str) -> Any:
+    default, most = _COUNTS[name]
+    return setting(default, name, Unit.NUMBER, most=most)
+
+
+@dataclass(frozen=True, slots=True)
+class AutoCreate:
+    """How a broker creates a topic when a client publishes to a name without one."""
+
+    partitions: int = _count("partitions")
+    ensemble_size: int = _count("ensemble_size")
+    write_quorum: int = _count("write_quorum")
+    ack_quorum: int = _count("ack_quorum")
+    extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """Settings of a topic. None means no bound. Raises `InvalidSettings` and `InvalidName`.
+
+    As a partition's owner sees it, `policies` and retention say what holds (`Topics.settings_of`);
+    else what the topic says for itself. Two creations with equal settings are the same topic;
+    `partitions` may grow later.
+    """
+
+    partitions: int = _count("partitions")
+    ensemble_size: int = _count("ensemble_size")
+    write_quorum: int = _count("write_quorum")
+    ack_quorum: int = _count("ack_quorum")
+    retention_ms: int | None = None
+    """As in `Policies`."""
+    retention_bytes: int | None = None
+    rollover_bytes: int = setting(256 * 2**20, "rollover.size", Unit.SIZE)
+    """A ledger that reaches one of the three bounds is closed, and a new ledger begins."""
+    rollover_age_ms: int = setting(4 * 3_600_000, "rollover.time", Unit.TIME)
+    rollover_entries: int = setting(50_000, "rollover.entries", Unit.NUMBER)
+    encrypted: bool = False
+    """Whether new ledgers of its messages are encrypted; the namespace decides."""
+    policies: Policies = field(default_factory=Policies, metadata={BRIEF: True})
+    """Without retention, which stands above."""
+    compaction_after_bytes: int | None = setting(None, "compaction.after_size", Unit.SIZE, least=0)
+    """Compact a partition once this many bytes of closed ledgers are not in its compacted view;
+    None: brokers never compact the topic by themselves …"""
+    compaction_dirty_ratio: float = setting(
+        0.5, "compaction.dirty_ratio", Unit.SHARE, least=0, most=1
+    )
+    """… and they are this share of the messages that a run reads."""
+    compaction_tombstones_ms: int = setting(
+        24 * 3_600_000, "compaction.tombstones", Unit.TIME, least=0
+    )
+    """A tombstone stays in the compacted view until its timestamp is older."""
+    compaction_delete_raw: bool = setting(False, "compaction.delete_raw", Unit.SWITCH)
+    """Remove closed ledgers that the view covers and every subscription has acked."""
+    schema_subject: str | None = setting(
+        None, "schema.subject", Unit.TEXT, brief=True, about="a subject of /v1/schemas"
+    )
+    """The schema of its messages, in the topic's namespace."""
+    schema_validate: bool = setting(
+        False, "schema.validate", Unit.SWITCH, brief=True, about="what does not fit is not stored"
+    )
+    extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.ack_quorum <= self.write_quorum <= self.ensemble_size <= BOOKIES_MAX:
+            raise InvalidSettings(
+                f"ensemble_size {self.ensemble_size}, write_quorum {self.write_quorum}, ack_quorum "
+                f"{self.ack_quorum}: must be {BOOKIES_MAX} >= ensemble >= write >= ack >= 1"
+            )
+        for name, one in TOPIC_SETTINGS.items():
+            value, may_be_off = getattr(self, name), name in _MAY_BE_OFF
+            if one.unit in _AMOUNTS and not (may_be_off and value in (None, OFF)):
+                one.check(value, ", off, or null" if may_be_off else "")
+        check_policies(self.policies)
+        if self.schema_subject is not None:
+            checked_name("schema subject", self.schema_subject)
+        elif self.schema_validate:
+            raise InvalidSettings("schema.validate needs a schema.subject", "schema.validate")
+
+    @property
+    def own_policies(self) -> Policies:
+        """Return what the topic says for itself, with retention."""
+        return replace(
+            self.policies, retention_ms=self.retention_ms, retention_bytes=self.retention_bytes
+        )
+
+    def under(self, namespace: Policies) -> TopicSettings:
+        """Return the settings that hold in a namespace with these policies."""
+        holds = resolved(self.own_policies, namespace)
+        return replace(
+            self,
+            retention_ms=holds.retention_ms,
+            retention_bytes=holds.retention_bytes,
+            policies=holds,
+        )
+
+
+def declared(kind: Any) -> dict[str, Setting]:
+    """Return the settings that a class declares, by field."""
+    return {one.name: one.metadata[_SETTING] for one in fields(kind) if _SETTING in one.metadata}
+
+
+POLICIES: Mapping[str, Setting] = declared(Policies)
+"""By field."""
+RETENTION = ("retention_ms", "retention_bytes")
+"""Policies that a topic stores outside `policies`."""
+TOPIC_SETTINGS: Mapping[str, Setting] = {
+    one.name: POLICIES[one.name] if one.name in RETENTION else one.metadata[_SETTING]
+    for one in fields(TopicSettings)
+    if one.name in RETENTION or _SETTING in one.metadata
+}
+"""By field; without the other policies."""
+AUTO_CREATE: Mapping[str, Setting] = declared(AutoCreate)
+WORDS = {name: one.words for name, one in POLICIES.items() if one.words}
+"""Policies that are one of some words, the default first."""
+NAMES = tuple(POLICIES)
+_AMOUNTS = (Unit.TIME, Unit.SIZE, Unit.NUMBER, Unit.SHARE)
+_MAY_BE_OFF = (*RETENTION, "compaction_after_bytes")
+Source = Literal["topic", "namespace", "default"]
+
+
+class Effective(NamedTuple):
+    """The value in force, and its source. `value` is None where there is no bound."""
+
+    value: int | str | None
+    source: Source
+
+
+def check_policies(policies: Policies) -> None:
+    """Raise `InvalidSettings`, which names the policy, its value and what it may be."""
+    for name, one in POLICIES.items():
+        value = getattr(policies, name)
+        if value is None or value == OFF:
+            continue
+        if not one.words:
+            one.check(value, ", or off")
+        elif value not in one.words:
+            raise InvalidSettings(
+                f"{one.path} is {value[:60]!r}; it must be one of {', '.join(one.words)}",
+                one.path,
+            )
+
+
+def effective(topic: Policies, namespace: Policies) -> dict[str, Effective]:
+    """Return what holds for a topic, by policy."""
+    found: dict[str, Effective] = {}
+    speakers: tuple[tuple[Source, Policies], ...] = (("topic", topic), ("namespace", namespace))
+    for name, one in POLICIES.items():
+        holds = Effective(one.words[0] if one.words else None, "default")
+        for source, policies in speakers:
+            if (value := getattr(policies, name)) is not None:
+                holds = Effective(None if value == OFF else value, source)
+                break
+        found[name] = holds
+    return found
+
+
+def resolved(topic: Policies, namespace: Policies) -> Policies:
+    """Return the policies that hold: nothing is `OFF`, and words are always there."""
+    values: dict[str, Any] = {
+        name: value for name, (value, _) in effective(topic, namespace).items()
+    }
+    return replace(topic, **values)
