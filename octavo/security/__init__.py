@@ -1,12 +1,15 @@
-"""Who somebody is, what they may do, and who decides it.
+"""Authentication and authorization: the caller's identity, and what the caller may do.
 
-`principal` has the words for callers, `rules` decides what a caller may do (pure), `policy` is the
-one record in the metadata that says so, `authority` has it in the memory of a process.
+`principal` defines the words for callers. `rules` decides what a caller may do (pure). `policy`
+reads and writes the rules: one record in the metadata store. `authority` keeps the policy in the
+memory of a process.
 
-Promises: a cluster whose policy says that it is secured denies whatever no rule allows; a deny wins
-over an allow; a right that is withdrawn ends within seconds in every process that reaches the
-metadata store, and a process that does not goes on with the rights as last known. A policy that
-vanishes denies everything, rather than opening a cluster that was closed. Relies on the metadata
-store's compare-and-set. Others use `Identity`, `Authority`, `PolicyStore`, `Resource` and
-`Operation`.
+Promises:
+- In a secured cluster, a call is denied if no rule allows it. A deny rule wins over an allow rule.
+- A withdrawn right ends within seconds in every process that reaches the metadata store. A process
+  that cannot reach it keeps the rights that it read last.
+- If the policy of a secured cluster disappears, everything is denied: the cluster does not open.
+
+Relies on the metadata store's compare-and-set. Other rooms use `Identity`, `Authority`,
+`PolicyStore`, `Resource` and `Operation`.
 """

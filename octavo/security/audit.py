@@ -1,13 +1,15 @@
-"""What the audit log tells one by one, and what it counts. Pure.
+"""Which decisions the audit log writes out, and which it only counts. Pure.
 
-    create, delete, alter, admin, read, write     each time
-    anything that was denied                      each time; of one principal from one address
-                                                  `DENIALS_TOLD` in a minute, the rest is counted
-    produce, consume                              once for each principal, operation and resource,
-                                                  then the count of the rest, once a minute
-    describe                                      not at all, unless it was denied
+    create, delete, alter, admin, read, write     each is written
+    denied, any operation                         each is written, up to `DENIALS_TOLD` a minute for
+                                                  a principal and address; the rest is counted
+    produce, consume                              the first for a principal, operation and resource
+                                                  is written; the rest is counted, and the count
+                                                  is written once a minute
+    describe                                      only if it was denied
 
-What the cluster's own processes are allowed is not told: it is the work of the others' calls.
+Allowed operations of the cluster's own processes are left out: brokers and bookies do them to serve
+calls of clients, and those calls are in the log already.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from octavo.security.rules import Operation, Resource
 
 WINDOW_S = 60.0
 DENIALS_TOLD = 20
-"""In a window, of one principal from one address."""
+"""Denials written out in one window, for each principal and address."""
 KEPT = 10_000
-"""Subjects that are counted; beyond, the one counted for longest is told of early."""
+"""Most keys that are counted. When they are full, the oldest count is written early."""
 REASON_CHARS = 300
 
 _ADMINISTRATIVE = frozenset(Operation) - {
@@ -32,43 +34,43 @@ _ADMINISTRATIVE = frozenset(Operation) - {
 
 
 class Decided(NamedTuple):
-    """A decision about what somebody did, or tried to."""
+    """One decision: who tried what on which resource, and whether it was allowed."""
 
     identity: Identity
     operation: Operation
     resource: Resource
     allowed: bool
     peer: str
-    """The address that they came from."""
+    """The caller's address."""
     reason: str = ""
     call: str = ""
 
 
 class Deed(NamedTuple):
-    """Somebody did something, or tried to."""
+    """A decision as text, as the audit log writes it."""
 
     principal: str
     source: str
-    """What proved who they are: `token`, `certificate`, …"""
+    """The kind of proof: `token`, `certificate`, …"""
     operation: str
     resource: str
     peer: str
-    """The address that they came from."""
+    """The caller's address."""
     allowed: bool
     reason: str = ""
-    """Why not, or the rule that allows it, where that was told."""
+    """Why it was denied or, where known, the rule that allowed it."""
     call: str = ""
 
 
 class Told(NamedTuple):
-    """A line of the audit log: what was done, and how often since it was last told."""
+    """A line of the audit log: a decision, and how many like it since the last line."""
 
     deed: Deed
     count: int  # type: ignore[assignment]  # tuple.count is not used here
 
 
 def deed_of(found: Decided) -> Deed:
-    """A decision, in words."""
+    """Return the decision as text."""
     return Deed(
         found.identity.name,
         found.identity.source,
@@ -92,20 +94,20 @@ class _Counted:
 
 
 class AuditBook:
-    """Decides what is told. Seconds are of a clock that never goes back."""
+    """Decides what is written. Times are in seconds of a monotonic clock."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept
         self._counted: dict[tuple[str, ...], _Counted] = {}
-        """Whose window began first stands first."""
+        """The oldest window comes first."""
         self._early: list[Told] = []
 
     def wants(self, identity: Identity, operation: Operation, allowed: bool) -> bool:
-        """Whether a decision is told at all."""
+        """Return whether the log writes or counts such a decision at all."""
         return not allowed or not (identity.is_node or operation is Operation.DESCRIBE)
 
     def note(self, deed: Deed, now_s: float) -> bool:
-        """Whether to tell of it now; else it is counted."""
+        """Return whether to write `deed` now; otherwise it is counted."""
         if deed.allowed and deed.operation in _ADMINISTRATIVE:
             return True
         if deed.allowed:
@@ -126,14 +128,14 @@ class AuditBook:
         return False
 
     def due(self, now_s: float, *, all_of_it: bool = False) -> list[Told]:
-        """What was counted and whose minute is over; `all_of_it`: also what is not over yet."""
+        """Return the counts whose window is over; with `all_of_it`, every count."""
         for key in tuple(self._counted):
             found = self._counted[key]
             if not all_of_it and now_s - found.since_s < WINDOW_S:
                 break
             repeated = found.count and found.deed is not None and found.deed.allowed
             self._end(key)
-            if repeated:  # it goes on: what follows is counted again, and not told one by one
+            if repeated:  # an ongoing use: count it from the start, do not write its first again
                 again = self._counted[key] = _Counted(now_s)
                 again.told = 1
         told, self._early = self._early, []

@@ -1,11 +1,11 @@
-"""The policy in the memory of a process, as fresh as the metadata store lets it be.
+"""The cluster's policy in the memory of a process, kept up to date.
 
-Followed as record.py does it. While the store is away the rights are those known last; nothing is
-granted that was not. Whoever does something that
-lasts (a stream, a connection) asks again when `generation` has changed, and is woken for it.
+`FollowedRecord` (record.py) reads the policy again when it changes. While the metadata store is
+away, the policy that was read last stays in force. A stream or connection that outlives one call
+must ask again whenever `generation` has changed; `on_change` and `until_changed` tell it.
 
-Fails closed: a policy that cannot be read, or is gone after it was there, allows nothing to anybody
-but the cluster's own processes.
+Fails closed: if the policy of a secured cluster cannot be decoded, or disappears, only the
+cluster's own processes may do anything.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 
 class Authority:
-    """Decides, by the policy as last known. `start` before use; `close` ends it."""
+    """Decides by the policy that was read last. Call `start` before use, `close` at the end."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._policies = PolicyStore(store)
@@ -38,43 +38,43 @@ class Authority:
 
     @property
     def policy(self) -> Policy:
-        """As last known."""
+        """The policy that was read last."""
         return self._policy
 
     @property
     def version(self) -> int:
-        """Of the policy's record; −1 when there is none."""
+        """The version of the policy's record; −1 without a record, −2 if it is unreadable."""
         return self._version
 
     @property
     def secured(self) -> bool:
-        """Whether the cluster says that it is secured."""
+        """Whether the policy says that the cluster is secured."""
         return self._policy.secured
 
     @property
     def generation(self) -> int:
-        """Another one after each change."""
+        """A number that grows with each change of the policy."""
         return self._generation
 
     async def start(self) -> None:
-        """Read the policy; from now on follow it. Raises `MetadataUnavailable`, `BadRecord`: a
-        process that does not know what is allowed must not serve."""
+        """Read the policy and follow its changes. Raises `MetadataUnavailable`, `BadRecord`: a
+        process must know the policy before it serves."""
         await self._record.start()
 
     async def close(self) -> None:
-        """Follow it no more. May be called twice."""
+        """Stop following the policy. May be called twice."""
         await self._record.close()
 
     def decide(self, identity: Identity, operation: Operation, resource: Resource) -> Decision:
-        """May `identity` do that?"""
+        """Decide whether `identity` may do `operation` to `resource`."""
         return self._policy.decide(identity, operation, resource)
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call `listener` after every change, for as long as this lives."""
+        """Call `listener` after every change of the policy."""
         self._listeners.append(listener)
 
     async def until_changed(self, generation: int) -> None:
-        """Wait until the generation is another one than this."""
+        """Wait until `generation` differs from the given value."""
         while self._generation == generation:
             await self._changed.wait()
 

@@ -1,15 +1,16 @@
-"""What is shown to a bookie in AUTH: the token of a node, and that of a reader.
+"""The tokens that a caller shows to a bookie (in AUTH): one kind for nodes, one for readers.
 
-    node     whoever has the cluster's secret: brokers, bookies, tools. May do everything
-    reader   a principal who may consume a topic, and what it has of which ledgers; read, for some
-             minutes
+    node     for brokers, bookies and tools, which know the cluster's secret. It allows everything
+    reader   for a principal that may consume a topic. It allows reading the topic's entries for
+             some minutes
 
-Both are JWTs (HS256), each signed with a key of its own, made of the cluster's secret. A node's is
-for one bookie by its id and short-lived, so that an impostor at the address of one bookie can do
-nothing with it at another. A reader's names the topic and the entries that the topic has: ledgers
-as a whole, and of a ledger that is shared with another topic or was truncated only a part. The
-bookie asks its own policy once more whether the principal may consume that. And it says what it was
-given out for: so it ends with that, wherever the bookie hears of its end (`Standing`).
+Both are JWTs (HS256), each kind signed with its own key, derived from the cluster's secret. A node
+token lives a minute and is for one bookie, by its id: an impostor at a bookie's address cannot
+use the token at another bookie. A reader token names the topic and its ledgers: most as a whole,
+but only a range of entries of a ledger that was truncated or that another topic shares. The bookie
+also asks its own policy whether the principal may consume the topic. The token records what it was
+given out for (`Standing`): it ends when the bookie hears that the user, certificate or API key was
+disabled or revoked.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from octavo.security.principal import (
 
 NODE_TOKEN_S = 60
 CLOCKS_APART_S = 60
-"""So far apart may the clocks of two nodes be."""
+"""The most that the clocks of two nodes may differ."""
 READER_TOKEN_S = 600
-"""The life of a reader's token; then its holder asks for another one."""
+"""How long a reader token is valid. Then its holder asks a broker for another."""
 LEDGERS_MAX = 10_000
-"""That one reader's token names."""
+"""The most ledgers that a reader token names."""
 TOKEN_BYTES_MAX = 256 * 1024
-"""Longer ones are not looked at: anybody can send one."""
+"""Longer tokens are refused unread: an unauthenticated client can send them."""
 _HEADER_BYTES_MAX = 512
 _NODE, _READER = "node", "reader"
 _KEY_OF = {_NODE: "bookies", _READER: "bookie readers"}
@@ -48,22 +49,22 @@ _CLAIMS = {_NODE: ["sub", "aud", "iat", "exp"], _READER: ["sub", "aud", "iat", "
 _ANY_BOOKIE = "bookies"
 _ALGORITHM = "HS256"
 _TO_THE_END = -1
-"""In place of a part's last entry: also those that are still to come."""
+"""Stands for a range's last entry: the range includes entries still to be written."""
 
 Prove = Callable[[str], bytes]
-"""From a bookie's id to the token that is shown to it."""
+"""Takes a bookie's id and returns the token for that bookie."""
 
 
 class Proof(NamedTuple):
-    """What a caller of a bookie has proved."""
+    """The result of checking a token: who the caller is, and what it may read."""
 
     identity: Identity
     topic: str | None = None
-    """`namespace/topic`: the right to consume it is what the proof rests on."""
+    """`namespace/topic`: the proof holds as long as the principal may consume this topic."""
     ledgers: Mapping[int, EntryRange] | None = None
-    """The ledgers that may be read, and their entries; None when the proof is not about them."""
+    """The ledgers and entries that may be read; None for a node, which may read all."""
     standing: Standing | None = None
-    """What it was given out for; None when it says nothing of that, as those of 0.1 do."""
+    """The proof that the token was given out for; None for tokens of 0.1, which do not say."""
 
 
 class TooManyLedgers(OctavoError):
@@ -73,22 +74,22 @@ class TooManyLedgers(OctavoError):
 
 
 class ReaderToken(NamedTuple):
-    """A token, and when it ends, in seconds since 1970."""
+    """A token, and its end in seconds since 1970."""
 
     token: str
     expires_at_s: int
 
 
 class BookieTokens:
-    """Makes and checks the tokens of one cluster."""
+    """Makes and checks the tokens of a cluster."""
 
     def __init__(self, secret: ClusterSecret, clock: Callable[[], int]) -> None:
-        """`clock` gives milliseconds since 1970."""
+        """`clock` returns milliseconds since 1970."""
         self._keys = {kind: secret.key(use) for kind, use in _KEY_OF.items()}
         self._clock = clock
 
     def node(self, name: str, bookie_id: str) -> bytes:
-        """That we are the node `name`, for one bookie."""
+        """Return a token that proves to one bookie that we are the node `name`."""
         now_s = self._now_s()
         return self._signed(
             _NODE,
@@ -104,8 +105,9 @@ class BookieTokens:
         *,
         parts: Mapping[int, EntryRange] | None = None,
     ) -> ReaderToken:
-        """That `identity` may read `ledgers`, those of `topic`, and of other ledgers these `parts`,
-        at any bookie; no longer than what it has proved itself holds. Raises `TooManyLedgers`."""
+        """Return a token with which `identity` may read the topic's `ledgers` as a whole, and
+        the ranges in `parts`, at any bookie. It ends no later than the identity's own proof.
+        Raises `TooManyLedgers`."""
         some = sorted((parts or {}).items())
         named = sorted(set(ledgers).difference(parts or ()))
         if len(named) + len(some) > LEDGERS_MAX:
@@ -123,27 +125,27 @@ class BookieTokens:
             "iat": now_s,
             "exp": end_s,
             "groups": sorted(identity.groups),
-            # Ids of one topic lie close together: as distances they take a fraction of the room.
+            # A topic's ledger ids lie close together, so differences take less room than ids.
             "ledgers": [one - before for before, one in zip([0, *named], named, strict=False)],
         }
-        if some:  # a bookie that does not know the claim refuses these ledgers
+        if some:  # a bookie that does not know this claim refuses these ledgers: safe
             claims["parts"] = [
                 [one, entries.first, _TO_THE_END if entries.last == ENTRY_MAX else entries.last]
                 for one, entries in some
             ]
         if topic is not None:
             claims["topic"] = topic
-        if not identity.is_node:  # a node has no record, and what it may ends with the secret
+        if not identity.is_node:  # a node has no user record; its right ends with the secret
             claims["record"], claims["mark"] = identity.standing
         return ReaderToken(self._signed(_READER, claims), end_s)
 
     def verify(self, token: bytes, bookie_id: str) -> Proof:
-        """What `token` proves to this bookie. Raises `Unauthenticated`, which says what is wrong
-        and shows nothing of the token."""
+        """Return what `token` proves to this bookie. Raises `Unauthenticated`: its message says
+        what is wrong and shows no part of the token."""
         kind, claims = self._claims(token, bookie_id)
         now_s, since_s, end_s = self._now_s(), claims["iat"], claims["exp"]
         if not all(type(one) is int for one in (since_s, end_s)):
-            raise Unauthenticated("the token's times are no whole seconds")
+            raise Unauthenticated("the token's times are not whole seconds")
         apart_s = CLOCKS_APART_S if kind == _NODE else 0
         if now_s >= end_s + apart_s:
             raise Unauthenticated(
@@ -151,7 +153,7 @@ class BookieTokens:
             )
         if now_s < since_s - CLOCKS_APART_S:
             raise Unauthenticated(
-                f"the token is of {since_s - now_s} s from now: set the clocks of the two machines"
+                f"the token starts {since_s - now_s} s from now: set the clocks of both machines"
             )
         try:
             if kind == _NODE:
@@ -169,7 +171,7 @@ class BookieTokens:
                 raise InvalidPrincipal("a topic is text")
             standing = _standing_of(claims)
         except (InvalidPrincipal, TypeError, AttributeError) as error:
-            raise Unauthenticated(f"the token names nobody: {error}") from None
+            raise Unauthenticated(f"the token names no principal: {error}") from None
         identity = Identity(name, frozenset(groups), "token", float(end_s))
         ledgers = _ledgers_of(claims["ledgers"], claims.get("parts", []))
         return Proof(identity, topic, ledgers, standing)
@@ -177,16 +179,16 @@ class BookieTokens:
     def _claims(self, token: bytes, bookie_id: str) -> tuple[str, dict[str, Any]]:
         if len(token) > TOKEN_BYTES_MAX:
             raise Unauthenticated(
-                f"{len(token)} bytes are no token of ours: it has at most {TOKEN_BYTES_MAX}"
+                f"{len(token)} bytes are too long for a token: it has at most {TOKEN_BYTES_MAX}"
             )
         if not 0 < token.find(b".") <= _HEADER_BYTES_MAX:
-            raise Unauthenticated("what was shown is no token")
+            raise Unauthenticated("the token cannot be read: it is not a JWT")
         try:
             kind = jwt.get_unverified_header(token).get("kid")
             if kind not in self._keys:
                 raise Unauthenticated(
-                    "it is no token for bookies: nodes make theirs of the cluster's secret, "
-                    "readers get theirs from a broker (reader-token)"
+                    "this is not a token for bookies: a node makes its token from the cluster's "
+                    "secret, a reader gets one from a broker (reader-token)"
                 )
             claims = jwt.decode(
                 token,
@@ -195,21 +197,19 @@ class BookieTokens:
                 audience=bookie_id if kind == _NODE else _ANY_BOOKIE,
                 options={
                     "require": _CLAIMS[kind],
-                    "verify_exp": False,  # by our clock, above
+                    "verify_exp": False,  # `verify` checks the times, by our clock
                     "verify_iat": False,
                     "verify_nbf": False,
                 },
             )
         except jwt.InvalidAudienceError:
-            raise Unauthenticated(
-                f"the token is for another bookie than this one, {bookie_id}"
-            ) from None
+            raise Unauthenticated(f"the token is for another bookie; this is {bookie_id}") from None
         except jwt.InvalidSignatureError:
             raise Unauthenticated(
                 "the token is not signed with this cluster's secret: is that the right cluster?"
             ) from None
         except (jwt.PyJWTError, RecursionError, ValueError, TypeError) as error:
-            raise Unauthenticated(f"what was shown is no token ({type(error).__name__})") from None
+            raise Unauthenticated(f"the token cannot be read ({type(error).__name__})") from None
         return kind, claims
 
     def _signed(self, kind: str, claims: dict[str, Any]) -> str:
@@ -220,13 +220,13 @@ class BookieTokens:
 
 
 def prover(tokens: BookieTokens, name: str) -> Prove:
-    """How the node `name` proves to bookies who it is."""
+    """Return a function that makes tokens for the node `name`."""
     shown = name if is_principal_name(name) else "unnamed"
     return lambda bookie_id: tokens.node(shown, bookie_id)
 
 
 async def node_prover(store: MetadataStore, name: str, clock: Callable[[], int]) -> Prove:
-    """The same for whoever has the metadata store. Raises `MetadataUnavailable`, `BadRecord`."""
+    """As `prover`, reading the secret. Raises `MetadataUnavailable`, `BadRecord`."""
     return prover(BookieTokens(await cluster_secret(store), clock), name)
 
 

@@ -1,22 +1,23 @@
-"""How much a principal or a namespace may do: rates as token buckets, counts as gauges. Pure.
+"""Quotas of principals and namespaces: rates as token buckets, counts as gauges. Pure.
 
-    requests                              calls a second
-    publish_bytes, publish_messages       what is brought, a second
-    read_bytes, read_messages             what is taken, a second
-    processor_ms                          of a broker's processor, in milliseconds a second
+    requests                              calls, a second
+    publish_bytes, publish_messages       published, a second
+    read_bytes, read_messages             read, a second
+    processor_ms                          CPU time of a broker, milliseconds a second
     connections, streams                  open at once, of a principal
-    memory                                bytes of bodies that a broker holds of a principal at once
-    groups                                consumer groups at one broker, of either
+    memory                                bytes of request bodies that a broker holds at once, of a
+                                          principal
+    groups                                consumer groups at one broker, of a principal or namespace
     topics, subscriptions                 of a namespace
 
-A rate may be exceeded for a moment: a bucket holds what `BURST_S` bring. What is asked for at once
-and is more than that waits until the bucket is full, and leaves a debt. So does what is known only
-afterwards, the size of an answer. Whoever comes later waits until the debt is paid. A debt is never
-more than `DEBT_S_MAX` bring: nobody is locked out for longer, and a rate so low that one answer is
-more than that is exceeded.
+A rate may be exceeded for a moment: a bucket holds `BURST_S` worth of tokens. A request for more
+than that waits until the bucket is full, then leaves a debt. An amount known only afterwards, such
+as the size of an answer, leaves a debt too. Later calls wait until the debt is paid. A debt is at
+most `DEBT_S_MAX` worth of tokens, so no caller is locked out for longer. If a single answer costs
+more than that, the rate is exceeded.
 
-Each broker counts for itself, as each broker of Kafka does: a principal who calls all of three
-brokers gets three times its rate. What stands here lives as long as the process.
+Each broker counts for itself, as in Kafka: a principal that calls three brokers gets three times
+its rate. The counts are in memory only and end with the process.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ from octavo.security.principal import ANY_USER
 BURST_S = 1.0
 DEBT_S_MAX = 60.0
 SUBJECTS_KEPT = 10_000
-"""With a bucket in use; beyond, the one that asked longest ago begins anew."""
+"""Most subjects with buckets. When they are full, the subject that asked longest ago is dropped and
+starts again with full buckets."""
 UNLIMITED = -1
-"""A rate or count without a bound, where a default sets one."""
+"""A rate or count without a bound; it overrides a default that sets one."""
 ANY_NAMESPACE = "namespace:*"
 RATES = (
     "requests", "publish_bytes", "publish_messages", "read_bytes", "read_messages", "processor_ms",
@@ -42,7 +44,7 @@ COUNTS = ("connections", "streams", "memory", "groups", "topics", "subscriptions
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What one subject may do; None where nothing is said, `UNLIMITED` where that is said."""
+    """The quota of a subject. None: not set. `UNLIMITED`: explicitly without a bound."""
 
     requests: int | None = None
     publish_bytes: int | None = None
@@ -59,15 +61,15 @@ class Quota:
 
     @property
     def said(self) -> dict[str, int]:
-        """What is said, by name."""
+        """The values that are set, by name."""
         return {name: value for name in NAMES if (value := getattr(self, name)) is not None}
 
     def over(self, default: Quota) -> Quota:
-        """This one, and what it does not say by the default."""
+        """Return this quota with its unset values taken from `default`."""
         return replace(default, **self.said)
 
     def bound(self, name: str) -> int | None:
-        """The most of `name`; None when there is no bound."""
+        """Return the bound of `name`; None when there is none."""
         found: int | None = getattr(self, name)
         return None if found == UNLIMITED else found
 
@@ -77,8 +79,8 @@ NO_QUOTA = Quota()
 
 
 class Quotas:
-    """All that are set, by subject: `user:alice`, `user:*`, `anonymous`, `namespace:payments`,
-    `namespace:*`."""
+    """All quotas that are set, by subject: `user:alice`, `user:*`, `anonymous`,
+    `namespace:payments`, `namespace:*`."""
 
     def __init__(self, quotas: Mapping[str, Quota] | None = None) -> None:
         self._set = dict(quotas or {})
@@ -87,7 +89,7 @@ class Quotas:
         return bool(self._set)
 
     def of(self, subject: str) -> Quota:
-        """What holds for it: its own, and what that leaves open by the default of its kind."""
+        """Return the subject's quota, completed by the default of its kind."""
         own = self._set.get(subject, NO_QUOTA)
         default = _DEFAULTS.get(subject.partition(":")[0])
         return own if default is None else own.over(self._set.get(default, NO_QUOTA))
@@ -97,13 +99,13 @@ _DEFAULTS = {"user": ANY_USER, "namespace": ANY_NAMESPACE}
 
 
 class Wait(NamedTuple):
-    """How long somebody has to wait, and for what."""
+    """How long a caller has to wait, and which limit makes it wait."""
 
     wait_s: float
-    """0: go on."""
+    """0: do not wait."""
     subject: str = ""
     limit: str = ""
-    """Which of the names of a quota."""
+    """The name of the limit, one of `NAMES`."""
     most: int = 0
 
 
@@ -111,7 +113,7 @@ GO_ON = Wait(0.0)
 
 
 class Bucket:
-    """Tokens that come at a rate, as many as `BURST_S` bring at most; below 0 they are owed."""
+    """A token bucket: filled at `rate` a second up to `burst`. Below 0, tokens are owed."""
 
     __slots__ = ("_at_s", "_rate", "_tokens")
 
@@ -122,45 +124,45 @@ class Bucket:
 
     @property
     def burst(self) -> float:
-        """What may be taken at once."""
+        """The most tokens that can be taken without a wait."""
         return max(1.0, self._rate * BURST_S)
 
     def wait_s(self, amount: float, now_s: float) -> float:
-        """How long until so much may be taken; 0: now."""
+        """Return how many seconds until `amount` may be taken; 0: now."""
         if now_s > self._at_s:
             self._tokens = min(self.burst, self._tokens + (now_s - self._at_s) * self._rate)
             self._at_s = now_s
         return max(0.0, (min(amount, self.burst) - self._tokens) / self._rate)
 
     def take(self, amount: float, now_s: float) -> None:
-        """Take it, whether it is there or not."""
+        """Take `amount`, even if the bucket goes below 0."""
         self.wait_s(0, now_s)
         self._tokens = max(self._tokens - amount, -self._rate * DEBT_S_MAX)
 
 
 class Limits:
-    """What is left of the quotas, for whoever asks. Seconds are of a clock that never goes back."""
+    """Enforces quotas with buckets and counts. Times are in seconds of a monotonic clock."""
 
     def __init__(self, subjects_kept: int = SUBJECTS_KEPT) -> None:
         self._kept = subjects_kept
         self._quotas = Quotas()
         self._buckets: dict[str, dict[str, Bucket]] = {}
-        """Of those who have asked, who asked last at the end."""
+        """The subject that asked last is at the end."""
         self._free: set[str] = set()
-        """Those who have asked and have no bound."""
+        """Subjects that have asked and have no rate bound."""
         self._held: dict[tuple[str, str], int] = {}
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; at rest it is 0."""
         return {"held": sum(self._held.values())}
 
     @property
     def quotas(self) -> Quotas:
-        """As they are set."""
+        """The quotas in force."""
         return self._quotas
 
     def use(self, quotas: Quotas) -> None:
-        """From now on these hold; debts are forgotten, what is open is not."""
+        """Replace the quotas. Debts are forgotten; held counts stay."""
         self._quotas = quotas
         self._buckets.clear()
         self._free.clear()
@@ -178,10 +180,10 @@ class Limits:
         processor_ms: float | None = None,
         now_s: float,
     ) -> Wait:
-        """Take all of it or nothing: how long to wait, by the limit that is furthest away.
+        """Take all amounts or none. Returns the longest wait of all limits, and which limit it is.
 
-        `principal` and `namespace`: either may be empty. 0 of something takes nothing and waits
-        until no debt is left; None is not concerned.
+        `principal` or `namespace` may be empty. An amount of 0 takes nothing and waits until no
+        debt is left; None skips that limit.
         """
         amounts = (requests, bytes_in, messages_in, bytes_out, messages_out, processor_ms)
         found = GO_ON
@@ -213,7 +215,7 @@ class Limits:
         processor_ms: float = 0.0,
         now_s: float,
     ) -> None:
-        """What was known only afterwards: it is taken, and leaves a debt."""
+        """Charge amounts known only afterwards. Never waits; it may leave a debt."""
         amounts = (0, bytes_in, messages_in, bytes_out, messages_out, processor_ms)
         for subject in (principal, namespace and f"namespace:{namespace}"):
             buckets = self._of(subject, now_s)
@@ -222,11 +224,11 @@ class Limits:
                     bucket.take(amount, now_s)
 
     def bounds(self, subject: str, rate: str, now_s: float) -> bool:
-        """Whether `rate` has a bound for this subject."""
+        """Return whether `subject` has a bound for `rate`."""
         return rate in self._of(subject, now_s)
 
     def hold(self, subject: str, what: str) -> Wait:
-        """One more of what is counted; refused at the bound, and then not counted."""
+        """Count one more of `what`. At the bound, return a wait and do not count it."""
         held = self._held.get((subject, what), 0)
         most = self._quotas.of(subject).bound(what)
         if most is not None and held >= most:
@@ -235,13 +237,13 @@ class Limits:
         return GO_ON
 
     def let_go(self, subject: str, what: str) -> None:
-        """One less, of those that were counted."""
+        """Count one less. Only for what `hold` has counted."""
         left = self._held.pop((subject, what)) - 1
         if left:
             self._held[subject, what] = left
 
     def _of(self, subject: str, now_s: float) -> dict[str, Bucket]:
-        """The buckets of a subject: one for each rate that has a bound."""
+        """Return the subject's buckets: one for each rate that has a bound."""
         if not subject or subject in self._free:
             return {}
         found = self._buckets.pop(subject, None)

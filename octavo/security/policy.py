@@ -1,10 +1,10 @@
-"""The policy as it stands in the metadata: one record, changed by compare-and-set.
+"""The policy in the metadata store: one record, changed by compare-and-set.
 
     /octavo/security/policy    secured, rules, roles
 
-One record and not one for each rule, so that a process has either the rights before a change or
-those after it, and the record's version names them. It holds some ten thousand rules; prefixes and
-roles keep them few. Rules stand there in words, as people write them.
+It is one record rather than one for each rule, so that a process has the rights from before a
+change or from after it, never a mix; the record's version names them. It has room for some ten
+thousand rules; prefixes and roles keep the number small. The rules are stored as people write them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ POLICY_PATH = "/octavo/security/policy"
 
 @dataclass(frozen=True, slots=True)
 class RuleRecord:
-    """A rule, in words: `operations` as `produce,consume` or `all`."""
+    """A rule as text; `operations` is `produce,consume` or `all`."""
 
     principal: str
     allow: bool
@@ -52,7 +52,7 @@ class RoleRecord:
 
 @dataclass(frozen=True, slots=True)
 class PolicyRecord:
-    """What the policy's record holds. `extra`: what a newer version has put there."""
+    """The policy's record. `extra`: fields that a newer version has written."""
 
     secured: bool = False
     rules: tuple[RuleRecord, ...] = ()
@@ -61,38 +61,39 @@ class PolicyRecord:
 
 
 class Read(NamedTuple):
-    """A policy, and the version of its record; −1 when there is none."""
+    """A policy, and the version of its record; −1 without a record."""
 
     policy: Policy
     version: int
 
 
 class PolicyStore:
-    """Reads and changes the record."""
+    """Reads and changes the policy's record."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._record = SharedRecord(store, POLICY_PATH, PolicyRecord)
 
     async def read(self) -> Read:
-        """As it stands. Raises `MetadataUnavailable`, `BadRecord`."""
+        """Return the policy. Raises `MetadataUnavailable`, `BadRecord`."""
         record, version = await self._record.read()
         return Read(OPEN if version < 0 else policy_of(record), version)
 
     async def read_record(self) -> tuple[PolicyRecord, int]:
-        """In words, as it stands, and its version; −1 when there is none. Raises as `read`."""
+        """Return the record and its version; −1 without a record. Raises as `read`."""
         return await self._record.read()
 
     async def change(self, make: Callable[[PolicyRecord], PolicyRecord]) -> Read:
-        """Set it to `make(what stands there)`; nothing is written when that is the same.
+        """Replace the record by `make(record)`; nothing is written if that changes nothing.
 
-        Raises `MetadataUnavailable` (it may have been changed, look), `BadRecord`, `RecordTooLong`.
+        Raises `MetadataUnavailable` (read again: the change may have been made), `BadRecord`,
+        `RecordTooLong`.
         """
         record, version = await self._record.change(make)
         return Read(policy_of(record), version)
 
 
 def policy_of(record: PolicyRecord) -> Policy:
-    """What the record says. Raises `BadRecord`: half a policy is none."""
+    """Decode the record. Raises `BadRecord` if any part is invalid: no partial policy."""
     roles: dict[str, list[str]] = {}
     try:
         rules = [
@@ -114,13 +115,13 @@ def policy_of(record: PolicyRecord) -> Policy:
 
 
 def rule_record(rule: Rule) -> RuleRecord:
-    """A rule as it is stored."""
+    """Return the rule as it is stored."""
     names = "all" if rule.operations == ALL else ",".join(sorted(rule.operations))
     return RuleRecord(rule.principal, rule.allow, names, str(rule.pattern))
 
 
 def make_rule(principal: str, operations: str, resource: str, *, allow: bool) -> Rule:
-    """A rule from the words of a person. Raises `InvalidRule`, `InvalidPrincipal`."""
+    """Parse a rule as a person writes it. Raises `InvalidRule`, `InvalidPrincipal`."""
     return Rule(
         checked_principal(principal), allow, parse_operations(operations), Pattern.parse(resource)
     )
@@ -129,8 +130,8 @@ def make_rule(principal: str, operations: str, resource: str, *, allow: bool) ->
 def record_of(
     rules: Iterable[Rule], roles: Iterable[tuple[str, str]], extra: Mapping[str, Any]
 ) -> PolicyRecord:
-    """The record of a secured cluster with these rules and roles, each once. Raises
-    `InvalidPrincipal`."""
+    """Return the record of a secured cluster with these rules and roles, duplicates removed.
+    Raises `InvalidPrincipal`."""
     made = (rule_record(one) for one in rules)
     held = (_role(principal, role) for principal, role in roles)
     return PolicyRecord(
@@ -144,7 +145,7 @@ def record_of(
 
 
 def with_rule(record: PolicyRecord, rule: Rule) -> PolicyRecord:
-    """The record with one rule more; the same when it has it already."""
+    """Return the record with `rule` added; unchanged if it has the rule already."""
     made = rule_record(rule)
     if made in record.rules:
         return record
@@ -152,7 +153,7 @@ def with_rule(record: PolicyRecord, rule: Rule) -> PolicyRecord:
 
 
 def without_rule(record: PolicyRecord, rule: Rule) -> PolicyRecord:
-    """The record without a rule; the same when it has none such."""
+    """Return the record without `rule`; unchanged if it has no such rule."""
     made = rule_record(rule)
     kept = tuple(one for one in record.rules if one != made)
     return PolicyRecord(record.secured, kept, record.roles, record.extra)
@@ -165,7 +166,7 @@ def _role(principal: str, role: str) -> RoleRecord:
 
 
 def with_role(record: PolicyRecord, principal: str, role: str) -> PolicyRecord:
-    """The record in which a user or group has a role, too. Raises `InvalidPrincipal`."""
+    """Return the record with `role` given to a user or group. Raises `InvalidPrincipal`."""
     made = _role(principal, role)
     if made in record.roles:
         return record
@@ -173,18 +174,18 @@ def with_role(record: PolicyRecord, principal: str, role: str) -> PolicyRecord:
 
 
 def without_role(record: PolicyRecord, principal: str, role: str) -> PolicyRecord:
-    """The record in which they have it not. Raises `InvalidPrincipal`."""
+    """Return the record with `role` taken from `principal`. Raises `InvalidPrincipal`."""
     made = _role(principal, role)
     kept = tuple(one for one in record.roles if one != made)
     return PolicyRecord(record.secured, record.rules, kept, record.extra)
 
 
 ADMIN_ROLE = "role:admin"
-"""May do everything, from the moment that a cluster is secured."""
+"""May do everything in a secured cluster."""
 
 
 def secured(record: PolicyRecord, admin: str) -> PolicyRecord:
-    """The record of a secured cluster in which `admin` may do everything."""
+    """Return the record of a secured cluster in which `admin` may do everything."""
     everything = Rule(ADMIN_ROLE, True, frozenset(Operation), Pattern.parse("*"))
     made = with_rule(record, everything)
     made = with_role(made, admin, ADMIN_ROLE)
@@ -192,5 +193,5 @@ def secured(record: PolicyRecord, admin: str) -> PolicyRecord:
 
 
 def opened(record: PolicyRecord) -> PolicyRecord:
-    """The record of a cluster that is not secured; its rules wait."""
+    """Return the record of an unsecured cluster; it keeps the rules for later."""
     return PolicyRecord(False, record.rules, record.roles, record.extra)

@@ -1,7 +1,7 @@
-"""Who a caller is: the words for it, and what goes wrong. Pure.
+"""Principals and identities: the words for a caller, and the errors. Pure.
 
 A principal is text of a kind and a name: `user:alice`, `group:staff`, `role:operators`,
-`node:broker-1`. Somebody who showed nothing is `anonymous`.
+`node:broker-1`. A caller that showed no proof is `anonymous`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from octavo.protocol.codes import OctavoError
 NAME_CHARS_MAX = 249
 PRINCIPAL_RULE = (
     "a principal is user:NAME, group:NAME or role:NAME, its name 1 to 249 characters without "
-    "spaces, or * for anybody; user:* is anybody who is known"
+    "spaces, or * for every caller; user:* is every authenticated user"
 )
-"""For people."""
+"""For error messages."""
 KINDS = ("user", "group", "role", "node")
 ANYBODY = "*"
 ANY_USER = "user:*"
@@ -25,45 +25,45 @@ _NAME = re.compile(rf"[!-~\xa1-\ud7ff]{{1,{NAME_CHARS_MAX}}}")
 
 
 class Unauthenticated(OctavoError):
-    """What a caller showed does not prove who they are, or nothing was shown and is needed."""
+    """The caller's proof is not valid, or a proof is needed and was not shown."""
 
     name = "unauthenticated"
 
 
 class Forbidden(OctavoError):
-    """A known caller asked for what no rule allows them."""
+    """No rule allows an authenticated caller what it asked for."""
 
     name = "forbidden"
 
 
 class InvalidPrincipal(OctavoError):
-    """Text that names no principal."""
+    """A text that is not a principal."""
 
     name = "invalid-principal"
 
 
 class Standing(NamedTuple):
-    """What a proof rests on: for those who are shown something that was given out for it, so that
-    it ends with what it was given for."""
+    """The user record and key that a proof rests on. A token that is given out for this proof
+    records it, so that the token ends together with the proof."""
 
     record: int = -1
-    """The version of the user's record by which they were judged; −1: there was none."""
+    """The version of the user's record when the proof was checked; −1: no record."""
     mark: str = ""
-    """Which of their certificates or API keys it was: `certificate:SERIAL`, `api-key:HASH`, both in
-    hexadecimal digits; empty for other proofs, and for those that it does not say of."""
+    """Which certificate or API key it was: `certificate:SERIAL`, `api-key:HASH`, both in hex; empty
+    for other proofs, and where it is not known."""
 
 
 class Identity(NamedTuple):
-    """Who a caller is, as far as they have proved it."""
+    """A caller, as far as it has proved who it is."""
 
     name: str
     """A principal: `user:alice`, `node:broker-1`, `anonymous`."""
     groups: frozenset[str] = frozenset()
-    """Principals too: `group:staff`."""
+    """The caller's groups, as principals: `group:staff`."""
     source: str = "none"
-    """What proved it: `certificate`, `token`, `api-key`, `password`, `node`, `none`."""
+    """The kind of proof: `certificate`, `token`, `api-key`, `password`, `node`, `none`."""
     expires_at_s: float | None = None
-    """When the proof ends, in seconds since 1970; None when it does not."""
+    """When the proof ends, in seconds since 1970; None: it does not end."""
     standing: Standing = Standing()
 
     @property
@@ -76,32 +76,32 @@ ANONYMOUS = Identity("anonymous")
 
 
 class Shown(NamedTuple):
-    """What a caller shows of themselves."""
+    """The proofs that a caller shows, not verified yet."""
 
     authorization: str | None = None
     """The header `Authorization`."""
     certificate: bytes | None = None
-    """The client's certificate (DER), which the TLS handshake has checked."""
+    """The client's certificate (DER); the TLS handshake has verified it."""
     peer: str = "unknown"
-    """The address that they come from."""
+    """The caller's address."""
 
     def __repr__(self) -> str:
-        """What is shown is secret."""
+        """Leave out the secrets."""
         return f"Shown(peer={self.peer!r})"
 
 
 class Authenticates(Protocol):
-    """Says who a caller is, by what they show."""
+    """Finds out who a caller is."""
 
     async def identify(self, shown: Shown) -> Identity:
-        """Anonymous when nothing is shown. Raises `Unauthenticated`."""
+        """Return the caller's identity; `ANONYMOUS` without a proof. Raises `Unauthenticated`."""
 
     def at_hand(self, shown: Shown) -> Identity | None:
-        """The same without waiting: only what was verified before, and still holds."""
+        """Return the identity if it was verified before and still holds. Does not wait."""
 
 
 def checked_principal(text: str, *kinds: str) -> str:
-    """`text`, if it names a principal of one of `kinds` (by default any). Raises
+    """Return `text` if it is a principal and its kind is in `kinds` (default: all kinds). Raises
     `InvalidPrincipal`."""
     kind, colon, name = text.partition(":")
     if colon and kind in (kinds or KINDS) and _NAME.fullmatch(name):
@@ -109,9 +109,9 @@ def checked_principal(text: str, *kinds: str) -> str:
     if not kinds and text == ANYBODY:
         return text
     shown = text if len(text) <= 60 else text[:60] + "…"
-    raise InvalidPrincipal(f"{shown!r} is no principal here: {PRINCIPAL_RULE}")
+    raise InvalidPrincipal(f"{shown!r} is not a principal that fits here: {PRINCIPAL_RULE}")
 
 
 def is_principal_name(name: str) -> bool:
-    """Whether `name` can stand behind the colon of a principal."""
+    """Return whether `name` can follow the colon of a principal."""
     return _NAME.fullmatch(name) is not None and name != ANYBODY

@@ -1,13 +1,13 @@
-"""The quotas as they stand in the metadata: one record, changed by compare-and-set, and followed.
+"""Quotas in the metadata store: one record, changed by compare-and-set and followed.
 
-    /octavo/security/quotas    who may do how much: user:alice, user:*, anonymous,
-                               namespace:payments, namespace:*
+    /octavo/security/quotas    quotas of user:alice, user:*, anonymous, namespace:payments,
+                               namespace:*
 
-`user:*` and `namespace:*` are the defaults of each known user and each namespace; what a subject's
-own quota leaves open is the default's. They also hold in a cluster that is not secured: whoever
-calls it is `anonymous`. What a broker does with them: limits.py.
+`user:*` and `namespace:*` are the defaults for each authenticated user and each namespace; they
+fill in what a subject's own quota leaves unset. Quotas also hold in a cluster that is not secured:
+there every caller is `anonymous`. limits.py applies them.
 
-A record that cannot be read, or not now, changes nothing: what was known last holds.
+While the record cannot be read, the quotas that were read last stay in force.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from octavo.security.record import FollowedRecord, SharedRecord
 QUOTAS_PATH = "/octavo/security/quotas"
 _UNREADABLE = -2
 _AMOUNT_MAX = 2**53
-"""Above it a float no longer counts one by one."""
+"""Above this, a float no longer holds every whole number."""
 _AMOUNT = re.compile(r"([0-9]{1,16})(?: ?([kMGT]i?)?B?)?")
 _UNITS = {"": 1} | {
     letter + i: (1024 if i else 1000) ** power
@@ -39,52 +39,52 @@ _UNITS = {"": 1} | {
 _OF_USERS = ("connections", "streams", "memory")
 _OF_NAMESPACES = ("topics", "subscriptions")
 SUBJECT_RULE = (
-    "a quota is for user:NAME, for user:* (each known user), for anonymous, for namespace:NS or "
-    "for namespace:* (each namespace)"
+    "a quota is for user:NAME, for user:* (each authenticated user), for anonymous, for "
+    "namespace:NS or for namespace:* (each namespace)"
 )
-"""For people."""
+"""For error messages."""
 
 log = structlog.get_logger()
 
 
 class InvalidQuota(OctavoError):
-    """A subject, name or amount that a quota cannot have. The message says what there is."""
+    """A quota has no such subject, name or amount. The message says what is valid."""
 
     name = "invalid-quota"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaRecord(Quota):
-    """One subject's quota, as it stands there."""
+    """One subject's quota, as stored."""
 
     subject: str
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def quota(self) -> Quota:
-        """What it says."""
+        """The quota without subject and extra fields."""
         return Quota(**self.said)
 
 
 @dataclass(frozen=True, slots=True)
 class QuotasRecord:
-    """What the record holds, by subject. `extra`: what a newer version has put there."""
+    """All quotas as stored. `extra`: fields that a newer version has written."""
 
     quotas: tuple[QuotaRecord, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def of(self, subject: str) -> QuotaRecord | None:
-        """What is set for just this subject."""
+        """Return what is set for this subject itself, without defaults."""
         return next((one for one in self.quotas if one.subject == subject), None)
 
 
 def quota_store(store: MetadataStore) -> SharedRecord[QuotasRecord]:
-    """Reads and changes the record."""
+    """Return the reader and writer of the quotas' record."""
     return SharedRecord(store, QUOTAS_PATH, QuotasRecord)
 
 
 def quotas_of(record: QuotasRecord) -> Quotas:
-    """What the record says. Raises `BadRecord`: half of it is none."""
+    """Decode the record. Raises `BadRecord` if any part is invalid: no partial quotas."""
     try:
         for one in record.quotas:
             checked_subject(one.subject)
@@ -96,7 +96,7 @@ def quotas_of(record: QuotasRecord) -> Quotas:
 
 
 def with_quota(record: QuotasRecord, subject: str, amounts: Mapping[str, int]) -> QuotasRecord:
-    """The record in which these are set for `subject`, beside what is set for it already.
+    """Return the record with `amounts` added to what `subject` has already.
 
     Raises `InvalidQuota`.
     """
@@ -112,7 +112,7 @@ def with_quota(record: QuotasRecord, subject: str, amounts: Mapping[str, int]) -
 
 
 def without_quota(record: QuotasRecord, subject: str, names: Iterable[str] = ()) -> QuotasRecord:
-    """The record in which `names` of the subject's quota, by default all, are not set any more."""
+    """Return the record without these `names` of the subject's quota; by default without all."""
     before = record.of(checked_subject(subject))
     for name in (gone := set(names)):
         _checked_name(name)
@@ -128,21 +128,21 @@ def without_quota(record: QuotasRecord, subject: str, names: Iterable[str] = ())
 
 
 def parse_amount(text: str) -> int:
-    """`100`, `10MB`, `64KiB`, `unlimited`. Raises `InvalidQuota`."""
+    """Parse `100`, `10MB`, `64KiB`, `unlimited`. Raises `InvalidQuota`."""
     if text == "unlimited":
         return UNLIMITED
     found = _AMOUNT.fullmatch(text.replace("K", "k"))
     amount = int(found[1]) * _UNITS[found[2] or ""] if found else 0
     if found is None or amount > _AMOUNT_MAX:
         raise InvalidQuota(
-            f"{text[:40]!r} is no amount: write a whole number, with a unit if you like (10MB, "
-            "64KiB, 5k), or unlimited"
+            f"{text[:40]!r} is not an amount: write a whole number, with a unit if you like "
+            "(10MB, 64KiB, 5k), or unlimited"
         )
     return amount
 
 
 def shown_amount(amount: int) -> str:
-    """As people write it."""
+    """Return the amount as people write it."""
     if amount == UNLIMITED:
         return "unlimited"
     for unit in reversed(_UNITS):
@@ -153,18 +153,18 @@ def shown_amount(amount: int) -> str:
 
 
 def checked_subject(text: str) -> str:
-    """`text`, if a quota can be for it. Raises `InvalidQuota`."""
+    """Return `text` if it can have a quota. Raises `InvalidQuota`."""
     kind, _, name = text.partition(":")
     if text in (ANY_USER, ANY_NAMESPACE, "anonymous"):
         return text
     if kind == "namespace" and is_name(name):
         return text
     if kind == "namespace":
-        raise InvalidQuota(f"{text[:60]!r} names no namespace: {NAME_RULE}")
+        raise InvalidQuota(f"{text[:60]!r} is not a namespace: {NAME_RULE}")
     try:
         return checked_principal(text, "user")
     except InvalidPrincipal:
-        raise InvalidQuota(f"{text[:60]!r} can have no quota: {SUBJECT_RULE}") from None
+        raise InvalidQuota(f"{text[:60]!r} cannot have a quota: {SUBJECT_RULE}") from None
 
 
 def _check(subject: str, name: str, amount: int) -> None:
@@ -172,8 +172,8 @@ def _check(subject: str, name: str, amount: int) -> None:
     is_namespace = subject.startswith("namespace:")
     if name in (_OF_USERS if is_namespace else _OF_NAMESPACES):
         raise InvalidQuota(
-            f"{name} is counted for each {'user' if is_namespace else 'namespace'}, and {subject} "
-            "is none"
+            f"{name} is counted for each {'user' if is_namespace else 'namespace'}, but {subject} "
+            f"is a {'namespace' if is_namespace else 'user'}"
         )
     least = 0 if name in COUNTS else 1
     if amount != UNLIMITED and not least <= amount <= _AMOUNT_MAX:
@@ -190,7 +190,7 @@ def _sorted(quotas: Iterable[QuotaRecord]) -> tuple[QuotaRecord, ...]:
 
 
 class FollowedQuotas:
-    """Has `use` called with the quotas, now and whenever they change, until `close`."""
+    """Calls `use` with the quotas, at the start and after each change, until `close`."""
 
     def __init__(self, store: MetadataStore, use: Callable[[Quotas], None]) -> None:
         self._quotas = quota_store(store)
@@ -199,12 +199,12 @@ class FollowedQuotas:
         self._version: int | None = None
 
     async def start(self) -> None:
-        """Raises `MetadataUnavailable`. With a record that makes no sense there are no quotas until
-        it does."""
+        """Read and follow the quotas. A record that cannot be decoded counts as no quotas until it
+        is repaired. Raises `MetadataUnavailable`."""
         await self._record.start()
 
     async def close(self) -> None:
-        """Follow them no more. May be called twice."""
+        """Stop following the quotas. May be called twice."""
         await self._record.close()
 
     async def _look(self) -> None:
@@ -216,7 +216,7 @@ class FollowedQuotas:
         except BadRecord as error:
             if self._version is not None:
                 raise
-            # What bounds a broker must not keep it from starting.
+            # A bad quota record must not keep a broker from starting.
             log.warning("record_unreadable", path=QUOTAS_PATH, reason=str(error))
             record, version, quotas = QuotasRecord(), _UNREADABLE, Quotas()
         self._use(quotas)

@@ -1,8 +1,8 @@
-"""One record of the metadata that a whole cluster goes by: changed by compare-and-set, followed.
+"""One metadata record that a whole cluster shares: changed by compare-and-set, and followed.
 
-`SharedRecord` reads and changes it. `FollowedRecord` has it in the memory of a process, as fresh as
-the metadata store lets it be: watched, and read again every `REREAD_S` beside that, for a watch may
-be late. While the store is away what was known last holds.
+`SharedRecord` reads and changes the record. `FollowedRecord` calls a function when it changes: it
+sets a watch, and also looks every `REREAD_S`, because a watch may be late. While the metadata store
+is away, the caller keeps what it read last.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = structlog.get_logger()
 
 
 class SharedRecord(Generic[Record]):
-    """The record at `path`, of a `kind` that is empty when it is made without arguments."""
+    """The record at `path`. `kind()`, without arguments, makes an empty record."""
 
     def __init__(self, store: MetadataStore, path: str, kind: type[Record]) -> None:
         self._store = store
@@ -42,7 +42,7 @@ class SharedRecord(Generic[Record]):
         self._kind = kind
 
     async def read(self) -> tuple[Record, int]:
-        """As it stands, with its version; an empty one and −1 when there is none.
+        """Return the record and its version; an empty record and −1 if there is none.
 
         Raises `MetadataUnavailable`, `BadRecord`.
         """
@@ -51,9 +51,10 @@ class SharedRecord(Generic[Record]):
         return self._kind() if record is None else record, version
 
     async def change(self, make: Callable[[Record], Record]) -> tuple[Record, int]:
-        """Set it to `make(what stands there)`; nothing is written when that is the same.
+        """Replace the record by `make(record)`; nothing is written if that changes nothing.
 
-        Raises `MetadataUnavailable` (it may have been changed, look), `BadRecord`, `RecordTooLong`.
+        Raises `MetadataUnavailable` (read again: the change may have been made), `BadRecord`,
+        `RecordTooLong`.
         """
         while True:
             record, version = await self.read()
@@ -65,9 +66,9 @@ class SharedRecord(Generic[Record]):
 
 
 class FollowedRecord:
-    """Has `look` called whenever the record at `path` may have changed, until `close`.
+    """Calls `look` whenever the record at `path` may have changed, until `close`.
 
-    `look` reads it and keeps what it finds; `unreadable` hears of a record that makes no sense.
+    `look` reads the record. If it raises `BadRecord`, `unreadable` is called.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class FollowedRecord:
         self._told: str | None = None
 
     async def start(self) -> None:
-        """Look once, and follow it from now on. Raises what `look` raises."""
+        """Call `look` once, then follow the record. Raises what `look` raises."""
         self._watch = self._store.watch(self._path, self._alarm.set)
         try:
             await self._look()
@@ -97,7 +98,7 @@ class FollowedRecord:
         self._task = asyncio.create_task(self._follow(), name=f"follows {self._path}")
 
     async def close(self) -> None:
-        """Follow it no more. May be called twice."""
+        """Stop following the record. May be called twice."""
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None

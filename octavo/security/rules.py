@@ -1,19 +1,20 @@
-"""May somebody do something to something? Decided here and nowhere else. Pure.
+"""Access rules: may a principal do an operation to a resource? Decided only here. Pure.
 
-A rule allows or denies a principal some operations on the resources that it names. All rules that
-fit are looked at: one that denies wins over any that allow, and where none fits it is denied. So
-what nobody thought of is closed.
+A rule allows or denies a principal some operations on the resources that it names. All matching
+rules are looked at: a deny wins over any allow, and without a matching rule the answer is no. So
+a resource that no rule mentions is closed.
 
-    cluster                        nodes, figures, ledgers
-    namespace:payments             making topics, listing them, its policies
+    cluster                        nodes, metrics, ledgers
+    namespace:payments             create and list topics, the namespace's policies
     topic:payments/orders          produce, consume, create, delete, alter, describe
     subscription:payments/orders/billing
     transaction:nightly-copy       bulk loads
-    bookies                        their ports: read, write, admin
-    topic:payments/*               every name that begins so
+    bookies                        the bookies' ports: read, write, admin
+    topic:payments/*               every topic whose name begins so
     *                              everything
 
-Whoever may do anything else to a resource may also see that it is there (`describe`), as in Kafka.
+A caller that may do any operation on a resource may also see that it exists (`describe`), as in
+Kafka.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from octavo.protocol.codes import OctavoError
 from octavo.security.principal import ANY_USER, ANYBODY, Identity
 
 DECISIONS_KEPT = 8192
-"""Of one policy; beyond, all are made anew."""
+"""Most decisions that a policy caches. When they are full, the cache is emptied."""
 
 
 class InvalidRule(OctavoError):
-    """A rule, resource or operation that there is not. The message says what there is."""
+    """There is no such rule, resource or operation. The message says what is valid."""
 
     name = "invalid-rule"
 
 
 class Operation(enum.StrEnum):
-    """What can be done to a resource."""
+    """The operations on resources."""
 
     PRODUCE = "produce"
     CONSUME = "consume"
@@ -46,14 +47,14 @@ class Operation(enum.StrEnum):
     DELETE = "delete"
     ALTER = "alter"
     READ = "read"
-    """Of bookies: entries, by ledger id."""
+    """For bookies: read entries by ledger id."""
     WRITE = "write"
-    """Of bookies."""
+    """For bookies: write entries."""
     ADMIN = "admin"
 
 
 class Kind(enum.StrEnum):
-    """Of resources."""
+    """The kinds of resources."""
 
     CLUSTER = "cluster"
     NAMESPACE = "namespace"
@@ -62,21 +63,21 @@ class Kind(enum.StrEnum):
     TRANSACTION = "transaction"
     BOOKIES = "bookies"
     ANYTHING = "*"
-    """In rules only."""
+    """Only in rules: every resource."""
 
 
 _NAMELESS = (Kind.CLUSTER, Kind.BOOKIES, Kind.ANYTHING)
 _STEPS = {Kind.NAMESPACE: (1,), Kind.TOPIC: (2,), Kind.SUBSCRIPTION: (2, 3), Kind.TRANSACTION: (1,)}
 RESOURCE_RULE = (
     "a resource is cluster, bookies, namespace:NS, topic:NS/TOPIC, subscription:NS/TOPIC/SUB, "
-    "subscription:NS/GROUP, transaction:ID, or * for all; a name that ends in * stands for all "
-    "that begin so"
+    "subscription:NS/GROUP, transaction:ID, or * for all; a name that ends in * stands for every "
+    "name that begins so"
 )
 OPERATION_RULE = "operations are " + ", ".join(Operation) + ", and all"
 
 
 class Resource(NamedTuple):
-    """One thing that something can be done to."""
+    """One thing that a caller can do something to."""
 
     kind: Kind
     name: str = ""
@@ -103,25 +104,25 @@ class Pattern(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Pattern:
-        """Of `topic:payments/*`. Raises `InvalidRule`."""
+        """Parse text such as `topic:payments/*`. Raises `InvalidRule`."""
         kind_text, colon, name = text.partition(":")
         try:
             kind = Kind(kind_text)
         except ValueError:
             kind = None
         if kind is None or bool(colon) != (kind not in _NAMELESS) or (colon and not name):
-            raise InvalidRule(f"{text[:60]!r} names no resource: {RESOURCE_RULE}")
+            raise InvalidRule(f"{text[:60]!r} is not a resource: {RESOURCE_RULE}")
         prefix = name.endswith("*")
         name = name.removesuffix("*")
         steps = name.split("/")
         allowed = _STEPS.get(kind, (1,))
         fits = len(steps) <= max(allowed) if prefix else len(steps) in allowed
         if kind not in _NAMELESS and not (fits and "*" not in name and (prefix or all(steps))):
-            raise InvalidRule(f"{text[:60]!r} names no resource: {RESOURCE_RULE}")
+            raise InvalidRule(f"{text[:60]!r} is not a resource: {RESOURCE_RULE}")
         return cls(kind, name, prefix)
 
     def fits(self, resource: Resource) -> bool:
-        """Whether `resource` is among them."""
+        """Return whether the pattern matches `resource`."""
         if self.kind is Kind.ANYTHING:
             return True
         if self.kind is not resource.kind:
@@ -129,7 +130,7 @@ class Pattern(NamedTuple):
         return resource.name.startswith(self.name) if self.prefix else resource.name == self.name
 
     def meets(self, begins: Resource) -> bool:
-        """Whether some resource whose name begins so may be among them."""
+        """Return whether the pattern may match a resource whose name begins as `begins` does."""
         if self.kind is not begins.kind:
             return self.kind is Kind.ANYTHING
         if self.name.startswith(begins.name):
@@ -138,10 +139,10 @@ class Pattern(NamedTuple):
 
 
 def parse_resource(text: str) -> Resource:
-    """Of `topic:payments/orders`. Raises `InvalidRule`, also for one with a `*`."""
+    """Parse text such as `topic:payments/orders`. Raises `InvalidRule`, also for a `*`."""
     found = Pattern.parse(text)
     if found.prefix or found.kind is Kind.ANYTHING:
-        raise InvalidRule(f"{text[:60]!r} stands for several resources: name one, without *")
+        raise InvalidRule(f"{text[:60]!r} stands for several resources: name a single resource")
     return Resource(found.kind, found.name)
 
 
@@ -149,7 +150,7 @@ ALL = frozenset(Operation)
 
 
 def parse_operations(text: str) -> frozenset[Operation]:
-    """Of `produce,describe`, or `all`. Raises `InvalidRule`."""
+    """Parse `produce,describe`, or `all`. Raises `InvalidRule`."""
     if text == "all":
         return ALL
     try:
@@ -160,7 +161,7 @@ def parse_operations(text: str) -> frozenset[Operation]:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What one principal may or must not do."""
+    """Allows or denies a principal some operations."""
 
     principal: str
     allow: bool
@@ -172,14 +173,16 @@ class Rule:
         return f"{'allow' if self.allow else 'deny'} {self.principal} {names} {self.pattern}"
 
     def covers(self, operation: Operation) -> bool:
-        """Whether it says anything of `operation`: to allow more is to allow to see it."""
+        """Return whether the rule is about `operation`. To allow any operation is to allow
+        `describe`."""
         if operation in self.operations:
             return True
         return self.allow and operation is Operation.DESCRIBE
 
 
 class Decision(NamedTuple):
-    """Yes or no, and the rule that says so; None when there is none, which means no."""
+    """Yes or no, and the rule that decided. Without a rule (None) the answer is no, unless the
+    caller is a node or the cluster is not secured."""
 
     allowed: bool
     rule: Rule | None
@@ -187,7 +190,7 @@ class Decision(NamedTuple):
 
 
 class Policy:
-    """The rules and roles of a cluster as they are now; what was decided is remembered."""
+    """The rules and roles of a cluster. Caches its decisions."""
 
     def __init__(
         self,
@@ -196,7 +199,7 @@ class Policy:
         *,
         secured: bool = False,
     ) -> None:
-        """`roles`: the roles of a principal, `user:alice` → `role:operators`."""
+        """`roles`: the roles of each principal, such as `user:alice` → `role:operators`."""
         self.secured = secured
         self.rules = tuple(rules)
         self.roles = {who: frozenset(names) for who, names in (roles or {}).items()}
@@ -214,7 +217,7 @@ class Policy:
     __hash__ = None  # type: ignore[assignment]
 
     def principals(self, identity: Identity) -> frozenset[str]:
-        """All that the caller is: its name, groups, roles, and what everybody is."""
+        """Return all principals that the caller is: its name, its groups, their roles, `*`."""
         found = {identity.name, *identity.groups}
         for one in tuple(found):
             found |= self.roles.get(one, frozenset())
@@ -224,12 +227,12 @@ class Policy:
         return frozenset(found)
 
     def rules_of(self, identity: Identity) -> list[Rule]:
-        """Those that say something of the caller, in their order."""
+        """Return the rules that name the caller, in their order."""
         who = self.principals(identity)
         return [rule for rule in self.rules if rule.principal in who]
 
     def decide(self, identity: Identity, operation: Operation, resource: Resource) -> Decision:
-        """May `identity` do that? A process of the cluster may; else what the rules say."""
+        """Decide by the rules. In an unsecured cluster, and for a node, the answer is yes."""
         if not self.secured:
             return _OPEN
         if identity.is_node:
@@ -243,8 +246,9 @@ class Policy:
         return found
 
     def may_some(self, identity: Identity, operation: Operation, begins: Resource) -> bool:
-        """Whether a rule may allow it of anything whose name begins so: for lists, which then ask
-        for each one. Decided by the rules alone, so it tells nothing of what there is."""
+        """Return whether a rule may allow `operation` on some resource whose name begins as
+        `begins` does. A list asks this first, then decides for each entry. It looks at the rules
+        only, so it does not reveal which resources exist."""
         if not self.secured or identity.is_node:
             return True
         return any(
@@ -265,7 +269,7 @@ class Policy:
         return Decision(False, None, f"no rule allows {identity.name} to {operation} {resource}")
 
     def explain(self, identity: Identity, operation: Operation, resource: Resource) -> list[str]:
-        """Why, in lines for people: the decision, and the rules that come near to another one."""
+        """Return lines for people: the decision, and the rules that nearly decided otherwise."""
         decision = self.decide(identity, operation, resource)
         lines = [f"{'yes' if decision.allowed else 'no'}: {decision.reason}"]
         if not self.secured:
@@ -284,14 +288,14 @@ class Policy:
             elif fits:
                 lines.append(f"“{rule}” is about this resource, but not about {operation}")
             elif covers and rule.pattern.kind is resource.kind:
-                lines.append(f"“{rule}” is about {operation}, but not of {resource.name}")
+                lines.append(f"“{rule}” is about {operation}, but not about {resource.name}")
         if not self.rules_of(identity):
-            lines.append(f"no rule says anything about {identity.name}")
+            lines.append(f"no rule names {identity.name}")
         return lines
 
 
 _OPEN = Decision(True, None, "the cluster is not secured")
 _NODE = Decision(True, None, "a process of the cluster may do everything")
 CLOSED = Policy(secured=True)
-"""Nothing is allowed to anybody."""
+"""Denies everything to every caller but the cluster's own processes."""
 OPEN = Policy()

@@ -1,4 +1,4 @@
-"""What may be set of security: one group, shared by all processes of a cluster."""
+"""Settings of security: one group, shared by all processes of a cluster."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ CERTIFICATE_PRINCIPALS = ("cn", "dn", "uri")
 
 
 class SecurityError(OctavoError):
-    """Settings or files of which no security can be made. The message says which, and what would
-    do."""
+    """A security setting or file cannot be used. The message says which, and what would be
+    right."""
 
     name = "security"
     scope = Scope.PROCESS
@@ -21,52 +21,55 @@ class SecurityError(OctavoError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecurityConfig:
-    """All settings of security. None given: our own tokens, users and certificates are known.
+    """All settings of security. The defaults accept the cluster's own tokens, users and
+    certificates.
 
-    Who may do what is not here but in the metadata, where it is the same for all: `octavo acl`.
+    Access rules are not settings: they are in the metadata store, the same for all processes
+    (`octavo acl`).
     """
 
     required: bool = False
-    """Serve secured clusters only: do not start before the policy says that this is one
-    (`octavo security secure`), and refuse all calls if it does not any more."""
+    """Serve only secured clusters: do not start before the policy says that the cluster is secured
+    (`octavo security secure`), and refuse all calls when it no longer says so."""
     certificate_principal: str = "cn"
-    """Who a client's certificate is: `cn` (the subject's common name), `dn` (the whole subject) or
-    `uri` (its SPIFFE id)."""
+    """Which part of a client's certificate names the user: `cn` (the subject's common name), `dn`
+    (the whole subject) or `uri` (its SPIFFE id)."""
     revoked_file: str = ""
-    """Certificates that are believed no more: a CRL (PEM), or a serial number in each line."""
+    """Revoked certificates: a CRL (PEM), or one serial number a line."""
     api_keys_file: str = ""
-    """API keys, one a line: `name:SHA-256 in hex`, and `:group,group` (`octavo user key`)."""
+    """API keys, one a line: `name:SHA-256 in hex`, then optionally `:group,group` (`octavo user
+    key` makes the line)."""
     jwt_issuer: str = ""
-    """Who makes the foreign JWTs that are believed: their claim `iss`."""
+    """The issuer of foreign JWTs that are accepted: their claim `iss`."""
     jwt_audience: str = ""
-    """Whom foreign JWTs must be for: one of their claim `aud`."""
+    """The audience that foreign JWTs must name in their claim `aud`."""
     jwt_keys_file: str = ""
-    """Public keys of the issuer: PEM, a JWK or a set of them (JWKS)."""
+    """Public keys of the issuer: PEM, a JWK or a set of JWKs (JWKS)."""
     jwks_url: str = ""
-    """Where the issuer has its JWKS; `https://`, or `http://` to this machine."""
+    """The address of the issuer's JWKS; `https://`, or `http://` to this machine."""
     jwks_refresh_ms: int = 300_000
     """How often the JWKS is fetched again."""
     jwks_retry_ms: int = 10_000
-    """For a key that is not known it is fetched at once, but no more often than this."""
+    """The least time between fetches for an unknown key, which otherwise fetches at once."""
     jwt_principal_claim: str = "sub"
     """The claim that names the user."""
     jwt_groups_claim: str = "groups"
     """The claim that lists the user's groups."""
     files_reload_ms: int = 2_000
-    """How often it is looked whether the files above have changed. One that has is taken when it
-    has stayed the same for so long."""
+    """How often the files above are checked for changes. A changed file is read once it has stayed
+    the same for one such period."""
     password_checks_max: int = 2
-    """Passwords that are checked at once, each by a thread: some ms of a core."""
+    """Password checks that run at once, one thread each; a check takes some ms of a core."""
     password_checks_waiting_max: int = 64
-    """Passwords that wait for their check; an eighth of these from one address. One more is told
-    to come again later."""
+    """Password checks that may wait; one address may take an eighth of them. Further logins are
+    refused with a time to retry."""
     verified_max: int = 10_000
-    """Proofs that are remembered as verified; the one used longest ago is forgotten."""
+    """Verified proofs that are cached; the least recently used is dropped first."""
     failed_logins_max: int = 10_000
-    """Addresses, each with a user, of which failed logins are remembered."""
+    """Pairs of address and user whose failed logins are remembered."""
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense. Raises `SecurityError`."""
+        """Refuse invalid values. Raises `SecurityError`."""
         if self.certificate_principal not in CERTIFICATE_PRINCIPALS:
             raise _bad(self, "certificate_principal", "use cn, dn or uri")
         keys = [name for name in ("jwt_keys_file", "jwks_url") if getattr(self, name)]
@@ -76,12 +79,12 @@ class SecurityConfig:
             if keys and not getattr(self, name):
                 raise SecurityError(
                     f"security setting {keys[0]} = {getattr(self, keys[0])!r}: give {name} too, "
-                    "or tokens that were made for others would be taken"
+                    "or tokens issued for other services would be accepted"
                 )
             if getattr(self, name) and not keys:
                 raise _bad(self, name, "give jwks_url or jwt_keys_file too")
         if self.jwt_issuer == "octavo":
-            raise _bad(self, "jwt_issuer", "that is the issuer of our own tokens")
+            raise _bad(self, "jwt_issuer", "that is the issuer of the cluster's own tokens")
         if self.jwks_url and not _is_safe(self.jwks_url):
             raise _bad(self, "jwks_url", "use https://…, or http:// to this machine")
         for name in ("jwt_principal_claim", "jwt_groups_claim"):
@@ -98,7 +101,7 @@ class SecurityConfig:
 
 
 def _is_safe(url: str) -> bool:
-    """Whether nobody between can change what is fetched from there."""
+    """Return whether a third party on the network cannot change what is fetched."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""

@@ -227,14 +227,14 @@ async def test_tokens_that_prove_nothing(world: Cluster) -> None:
         (strange.node("test", "b1"), "secret"),
         (then.node("test", "b1"), "ended"),
         (soon.node("test", "b1"), "clocks"),
-        (b"", "no token"),
-        (b"\xff\xfe" * 50, "no token"),
+        (b"", "cannot be read"),
+        (b"\xff\xfe" * 50, "cannot be read"),
         (b".".join((head, body, of_other)), "secret"),
-        (good[: len(good) // 2], "no token"),
-        (b".".join((b"eyJhbGciOiJub25lIiwia2lkIjoibm9kZSJ9", body, b"")), "no token"),
+        (good[: len(good) // 2], "cannot be read"),
+        (b".".join((b"eyJhbGciOiJub25lIiwia2lkIjoibm9kZSJ9", body, b"")), "cannot be read"),
         (b".".join((head, other, signature)), "secret"),
         (b"x" * 300_000, "at most"),
-        (b"W" * 400 + b"." + b"a" * 200_000 + b".b", "no token"),
+        (b"W" * 400 + b"." + b"a" * 200_000 + b".b", "cannot be read"),
     ):
         client, wrong = await shown(node, token)
         assert what in wrong, (token[:60], wrong)

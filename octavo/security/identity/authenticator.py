@@ -1,12 +1,12 @@
-"""Who a caller is, by what they show: the one place where that is decided.
+"""Decides who a caller is, by what it shows. The only place where that is decided.
 
-A header `Authorization` counts before a certificate, and a bad one is an error even beside a good
-certificate; without a header the certificate counts; nothing is anonymous. What is a proof by
-itself is then held against the user's record: a disabled user is nobody.
+A header `Authorization` is checked first; if it is wrong, the call fails even with a good
+certificate. Without the header, the certificate is checked. Without both, the caller is anonymous.
+Every proof is then checked against the user's record: a disabled user is refused.
 
-What was verified is remembered for as long as it holds, `VERIFIED_S` at most, and forgotten when
-the user, keys or revocations change; `generation` counts that, for those who hold a stream.
-Reasons name what is wrong with a proof, never whether there is such a user.
+A verified proof is cached until it ends, at most `VERIFIED_S`, and dropped when the user, the keys
+or the revocations change. Such a change also raises `generation`, so that open streams and
+connections check again. Messages say what is wrong with a proof, never whether the user exists.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ from octavo.security.principal import (
 from octavo.security.settings import SecurityConfig
 
 VERIFIED_S = 60.0
-"""So long a password, key or token is not verified again."""
+"""For this time, a verified password, key or token is not verified again."""
 _NAMED_CHARS = 200
-"""Of a name that stands in a token: what is remembered of a forged one is short."""
+"""Bounds the name kept from a token that may be forged."""
 HEADER_CHARS_MAX = max(TOKEN_CHARS_MAX, PLAIN_BYTES_MAX) + 16
 
 log = structlog.get_logger()
@@ -71,23 +71,23 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Of the cluster's secret, one for each use."""
+    """Keys derived from the cluster's secret, one for each use."""
 
     tokens: bytes = field(repr=False)
     salts: bytes = field(repr=False)
-    """Of made-up salts."""
+    """For the made-up salts of unknown users."""
 
 
 class Files(NamedTuple):
-    """Those that are watched; None where none is set."""
+    """The watched files; None where a file is not set."""
 
     revoked: WatchedFile[frozenset[int]] | None = None
     api_keys: WatchedFile[ApiKeys] | None = None
     jwt_keys: WatchedFile[KeySet] | None = None
 
     def refresh(self) -> bool:
-        """Whether one had changed. Blocks."""
-        changed = [one.refresh() for one in self if one is not None]  # each of them
+        """Read every file again. Returns whether any had changed. Blocks."""
+        changed = [one.refresh() for one in self if one is not None]  # a list: refresh every file
         return any(changed)
 
 
@@ -97,7 +97,7 @@ class _Verified(NamedTuple):
 
 
 class Authenticator:
-    """`start` before use; `close` ends it. Of one loop."""
+    """Identifies callers. `start` before use; `close` ends it. For one event loop."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Authenticator:
         clock: Callable[[], int],
         rng: random.Random,
     ) -> None:
-        """`clock`: milliseconds since 1970."""
+        """`clock` returns milliseconds since 1970."""
         self.config = config
         self.users = users
         self.failed_logins = FailedLogins(config.failed_logins_max)
@@ -133,25 +133,25 @@ class Authenticator:
         self._task: asyncio.Task[None] | None = None
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; at rest it is 0."""
         return {"checking": len(self._checking)}
 
     @property
     def generation(self) -> int:
-        """Another one whenever somebody may be no more who they were."""
+        """A number that grows whenever a cached identity may have become wrong."""
         return self._generation
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever `generation` has changed, for as long as this lives."""
+        """Call `listener` after each change of `generation`."""
         self._listeners.append(listener)
 
     async def until_changed(self, generation: int) -> None:
-        """Wait until the generation is another one than this."""
+        """Wait until `generation` differs from the given value."""
         while self._generation == generation:
             await self._moved.wait()
 
     async def start(self) -> None:
-        """Read users and keys; from now on follow them. Raises `MetadataUnavailable`,
+        """Read users and keys, and follow their changes. Raises `MetadataUnavailable`,
         `BadRecord`."""
         self.users.on_change(self._forget_users)
         try:
@@ -166,7 +166,7 @@ class Authenticator:
             self._task = asyncio.create_task(self._watch_files(), name="security files")
 
     async def close(self) -> None:
-        """May be called twice."""
+        """Stop everything. May be called twice."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -180,23 +180,23 @@ class Authenticator:
         self._checks.close()
 
     def at_hand(self, shown: Shown) -> Identity | None:
-        """Who they are, if nothing has to be verified for it; without waiting."""
+        """Return the identity if it is cached or nothing was shown. Does not wait."""
         if shown.authorization is None and shown.certificate is None:
             return ANONYMOUS
         return self._known(self._key(shown))
 
     def _known(self, key: bytes) -> Identity | None:
         found = self._verified.get(key)
-        if found is None or found.until_ms <= self._clock():  # kept: see `_of_token`
+        if found is None or found.until_ms <= self._clock():  # an old proof stays: see `_of_token`
             return None
         self._verified.move_to_end(key)
         return found.identity
 
     async def identify(self, shown: Shown) -> Identity:
-        """Who they are; `ANONYMOUS` when they show nothing.
+        """Return the caller's identity; `ANONYMOUS` when it shows nothing.
 
-        Raises `Unauthenticated` with the reason for people: what they show does not prove it. One
-        of them is `LoginsPaused`, which was not looked at, and says when to try again.
+        Raises `Unauthenticated` if the proof is wrong, with the reason for people. Raises
+        `LoginsPaused` (a subclass) if the proof was not looked at; it says when to try again.
         """
         found = self.at_hand(shown)
         if found is not None:
@@ -210,7 +210,7 @@ class Authenticator:
             raise
 
     async def plain(self, message: bytes, peer: str) -> Identity:
-        """Who logs in with a message of SASL PLAIN. Raises as `identify`."""
+        """Return who logs in with a SASL PLAIN message. Raises as `identify`."""
         try:
             user, password = parse_plain(message)
             key = self._digest(b"p", message)
@@ -220,7 +220,7 @@ class Authenticator:
             raise
 
     def scram(self, mechanism: str, peer: str) -> ScramLogin:
-        """A login by SASL with one of `MECHANISMS`."""
+        """Begin a SASL login with one of `MECHANISMS`."""
         return ScramLogin(self, mechanism, peer, self._rng.randbytes(24).hex())
 
     # ---- proofs
@@ -236,12 +236,13 @@ class Authenticator:
             return await self._of_password(key, *parse_basic(value), shown.peer)
         if scheme.lower() != "bearer" or not value:
             raise Unauthenticated(
-                "the header Authorization is not understood: Bearer with a token or an API key, "
-                "or Basic with user and password"
+                "the header Authorization must be Bearer with a token or an API key, or Basic "
+                "with user and password"
             )
         if value.startswith(KEY_PREFIX):
             return self._remember(key, self._of_api_key(value))
-        # Nothing else happens between the proof and this: so what ends a proof finds it remembered.
+        # No await may come between the check and `_remember`: a revocation in between would not
+        # find the proof in the cache, and the revoked proof would stay valid.
         return self._remember(key, await self._of_token(key, read_token(value), shown.peer))
 
     def _of_certificate(self, der: bytes) -> Identity:
@@ -257,8 +258,8 @@ class Authenticator:
 
     async def _of_token(self, key: bytes, token: Token, peer: str) -> Identity:
         named = _named_in(token)
-        # What was good a moment ago nobody has made up: forgers at one address with a user, as
-        # behind one proxy, cannot shut the user out.
+        # Forgers behind the same proxy (one address) must not lock the real user out: a token that
+        # was verified a moment ago skips the check for paused logins.
         if key not in self._verified:
             self.failed_logins.check(peer, named, now_s())
         try:
@@ -276,16 +277,16 @@ class Authenticator:
         if token.kid == tokens.KID:
             return tokens.verify(self._keys.tokens, token, now_s=wall_s)
         if self._foreign is None:
-            raise Unauthenticated("the token is none of this cluster, and no other is believed")
+            raise Unauthenticated("the token is not this cluster's, and no other issuer is set up")
         claims = await self._foreign.verify(token, wall_s)
         if claims.issued_at_s is None:
             return claims
-        # A provider's clock may be ahead by so much: what it says to have issued just after tokens
-        # were revoked may be from before.
+        # The issuer's clock may be ahead by `LEEWAY_S`: a token issued just after a revocation by
+        # its own claim may really be from before. So count it as that much older.
         return claims._replace(issued_at_s=max(0.0, claims.issued_at_s - LEEWAY_S))
 
     async def _of_password(self, key: bytes, user: str, password: str, peer: str) -> Identity:
-        # Many requests come with the same password at once: it is checked once.
+        # A client may send many requests with one password at once: check it only once.
         task = self._checking.get(key)
         if task is None:
             task = asyncio.create_task(self._check_password(key, user, password, peer))
@@ -296,7 +297,7 @@ class Authenticator:
     def _checked(self, key: bytes, task: asyncio.Task[Identity]) -> None:
         self._checking.pop(key, None)
         if not task.cancelled():
-            task.exception()  # whoever waited has it; perhaps nobody did
+            task.exception()  # mark it as seen: every waiting request may have gone
 
     async def _check_password(self, key: bytes, user: str, password: str, peer: str) -> Identity:
         name = user if is_principal_name(user) else ""
@@ -306,7 +307,7 @@ class Authenticator:
 
         may()
         record = self.users.get(name)
-        # The user's own, or one that is made up: it takes as long.
+        # For an unknown user, check a made-up credential: the answer must take as long.
         mechanism = MECHANISMS[0]
         known = None if record.disabled else record.credential(mechanism)
         credential = known or made_up(mechanism, user, self.salt_key)
@@ -321,12 +322,13 @@ class Authenticator:
         return self._remember(key, identity)
 
     def held_against_record(self, identity: Identity, issued_at_s: float | None = None) -> Identity:
-        """Who they are by the user's record, too. Raises `Unauthenticated`."""
+        """Check an identity against the user's record and add the record's groups. Raises
+        `Unauthenticated`."""
         user = identity.name.partition(":")[2]
         record = self.users.get(user)
         if record.disabled:
             raise Unauthenticated("what was shown is no longer accepted")
-        # A token that does not say when it was issued may be from before.
+        # A token without an issue time may have been issued before the revocation.
         if identity.source == "token" and (issued_at_s or 0) < record.not_before_s:
             raise Unauthenticated("the token was revoked")
         standing = identity.standing._replace(record=self.users.version(user))
@@ -335,8 +337,9 @@ class Authenticator:
         )
 
     def lapsed(self, identity: Identity, standing: Standing) -> str:
-        """Why `identity`, proved elsewhere by what `standing` says, counts no longer; empty when it
-        does. Whoever knows a later record than we do is believed."""
+        """Return why an identity that another process has verified is no longer valid; empty if it
+        is valid. `standing` says what it rests on. If it rests on a later user record than ours,
+        it counts: the other process knows more."""
         user = identity.name.partition(":")[2]
         record = self.users.get(user)
         if record.disabled:
@@ -400,14 +403,14 @@ class Authenticator:
             await asyncio.sleep(self.config.files_reload_ms / 1000)
             try:
                 changed = await asyncio.to_thread(self._files.refresh)
-            except Exception as error:  # what they said before counts on
+            except Exception as error:  # keep what the files said before
                 log.error("security_file_not_loaded", reason=repr(error), exc_info=error)
             else:
                 if changed:
                     self._forget()
 
     def tell(self, peer: str, error: Unauthenticated) -> None:
-        """Somebody at `peer` was refused: for the log."""
+        """Log that a caller at `peer` was refused."""
         host = source_of(peer)
         times = self._refused.count(now_s(), host)
         if times:
@@ -416,7 +419,7 @@ class Authenticator:
 
 
 class ScramLogin:
-    """One login by SCRAM; after the last step `identity` is who it is."""
+    """One login by SCRAM. After the last step `identity` is set."""
 
     def __init__(self, of: Authenticator, mechanism: str, peer: str, nonce: str) -> None:
         self._of, self._mechanism, self._peer = of, mechanism, peer
@@ -424,7 +427,7 @@ class ScramLogin:
         self.identity: Identity | None = None
 
     def step(self, message: bytes) -> bytes:
-        """The answer to what the client sent. Raises `Unauthenticated`, `LoginsPaused`."""
+        """Return the answer to the client's message. Raises `Unauthenticated`, `LoginsPaused`."""
         try:
             if self._server.named:
                 self._of.failed_logins.check(self._peer, self._server.named, now_s())
@@ -448,9 +451,9 @@ class ScramLogin:
 
 
 def _named_in(token: Token) -> str:
-    """Under which name failed proofs of this token are counted: whom it says that it is of.
+    """Return the name under which failures of this token are counted: the user it claims.
 
-    Beside the user's passwords, so with a letter that no name has.
+    It begins with "token ". A user's name has no space, so failed passwords count separately.
     """
     said = token.claims.get("sub")
     return f"token {said[:_NAMED_CHARS]}" if isinstance(said, str) else "token"
@@ -459,10 +462,10 @@ def _named_in(token: Token) -> str:
 def _bytes(digits: str) -> bytes:
     try:
         return bytes.fromhex(digits)
-    except ValueError:  # no key of ours
+    except ValueError:  # not a key of ours
         return b""
 
 
 def now_s() -> float:
-    """Of the loop's clock, which never goes back."""
+    """Return the loop's time in seconds; it is monotonic."""
     return asyncio.get_running_loop().time()

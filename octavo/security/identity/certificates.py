@@ -1,8 +1,8 @@
-"""Who a client's certificate is, and whether it was revoked.
+"""The user of a client's certificate, and whether the certificate was revoked.
 
-The TLS handshake has checked that a CA signed it, that it is in time, and that the client has its
-key; what it says of its owner is read here. Names that cannot stand in a principal are written with
-%, as in URLs: so no two certificates of other subjects are the same principal.
+The TLS handshake has checked that a CA signed it, that it has not expired, and that the client has
+its private key. Here the user's name is read from it. Characters that a principal cannot hold are
+%-encoded as in URLs, so that different subjects never become the same principal.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from octavo.security.settings import SecurityError
 
 REVOKED_MAX = 1_000_000
 CERTIFICATE_MARK = "certificate:"
-"""Of a `Standing`; behind it stands the serial number."""
+"""Begins a `Standing.mark`; the serial number follows."""
 _SERIAL = re.compile(r"(?:0x)?([0-9a-fA-F:]{1,59})")
 _UNFIT = re.compile(r"[^!-$&-~\xa1-\ud7ff]")
 
 
 def identity_of(der: bytes, principal: str, revoked: frozenset[int]) -> Identity:
-    """Who the certificate is, by the setting `certificate_principal`. Raises `Unauthenticated`."""
+    """Return the user, by the setting `certificate_principal`. Raises `Unauthenticated`."""
     try:
         certificate = x509.load_der_x509_certificate(der)
         if certificate.serial_number in revoked:
@@ -40,7 +40,7 @@ def identity_of(der: bytes, principal: str, revoked: frozenset[int]) -> Identity
         mark = f"{CERTIFICATE_MARK}{_digits(certificate.serial_number)}"
     except Unauthenticated:
         raise
-    except Exception as error:  # of a damaged one the library raises many things, KeyError too
+    except Exception as error:  # a damaged certificate raises many types, even KeyError
         raise Unauthenticated("the certificate cannot be read") from error
     if not is_principal_name(name):
         raise Unauthenticated(
@@ -52,17 +52,17 @@ def identity_of(der: bytes, principal: str, revoked: frozenset[int]) -> Identity
 
 
 def parse_revoked(data: bytes) -> frozenset[int]:
-    """Serial numbers of a CRL in PEM form, or of lines in hex; `#` begins a comment. Raises
-    `SecurityError`.
+    """Parse revoked serial numbers: a CRL in PEM form, or lines in hex; `#` begins a comment.
+    Raises `SecurityError`.
 
-    The CRL's own signature is not looked at: who may write the file may say what it says.
+    The CRL's signature is not checked: the file is trusted.
     """
     if b"-----BEGIN" in data:
         try:
             crl = x509.load_pem_x509_crl(data)
             return frozenset(one.serial_number for one in crl)
-        except Exception as error:  # as above
-            raise SecurityError(f"no CRL in PEM form: {error!r}") from error
+        except Exception as error:  # see `identity_of`
+            raise SecurityError(f"this is not a CRL in PEM form: {error!r}") from error
     found = set()
     for number, line in enumerate(data.decode(errors="replace").splitlines(), 1):
         text = line.partition("#")[0].strip()
@@ -71,12 +71,12 @@ def parse_revoked(data: bytes) -> frozenset[int]:
         match = _SERIAL.fullmatch(text)
         if match is None or not match[1].strip(":"):
             raise SecurityError(
-                f"line {number} is no serial number in hex, as `openssl x509 -serial` has it"
+                f"line {number} is not a serial number in hex, as `openssl x509 -serial` shows it"
             )
         found.add(int(match[1].replace(":", ""), 16))
         if len(found) > REVOKED_MAX:
             raise SecurityError(
-                f"more than {REVOKED_MAX} serial numbers: take out what has expired"
+                f"more than {REVOKED_MAX} serial numbers: remove expired certificates"
             )
     return frozenset(found)
 
@@ -98,7 +98,7 @@ def _uri(certificate: x509.Certificate) -> str:
         uris = names.value.get_values_for_type(x509.UniformResourceIdentifier)
     except x509.ExtensionNotFound:
         uris = []
-    # SPIFFE has it so: of several none would be the one.
+    # SPIFFE requires exactly one URI.
     if len(uris) != 1 or not uris[0].startswith("spiffe://"):
         raise Unauthenticated("the certificate has no single URI spiffe://…")
     return _safe(uris[0])

@@ -1,9 +1,9 @@
-"""Who failed to log in has to wait before the next try, longer each time. Pure.
+"""After failed logins a caller has to wait before the next try, longer each time. Pure.
 
-By address and user together: behind one address there may be many people, and who tries
-somebody's name from elsewhere must not keep them out. An address that failed as many users shares
-one pause for all further names. What is remembered is bounded; the oldest goes, so whoever wants
-his own failures forgotten has to fail as often as there is room for.
+Failures are counted by address and user together: many people may share an address, and failures
+from another address must not lock the user out. An address with failures for `USERS_OF_ADDRESS_MAX`
+users shares one pause for all further users. Memory is bounded; the oldest entry goes first, so a
+caller can only push out its own failures by failing as often as there is room for.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from octavo.protocol.tally import host_of
 from octavo.security.principal import Unauthenticated
 
 FREE_TRIES = 5
-"""People mistype."""
+"""Failures without a pause: people mistype."""
 PAUSE_S_MIN = 1.0
 PAUSE_S_MAX = 60.0
 FORGOTTEN_S = 900.0
-"""Without another failure."""
+"""After this time without another failure, earlier failures are forgotten."""
 USERS_OF_ADDRESS_MAX = 64
 _ANY = ""
 
 
 class LoginsPaused(Unauthenticated):
-    """Too many failed logins, or checks under way: what was shown was not looked at."""
+    """Too many failed logins, or too many password checks: the proof was not looked at."""
 
     name = "logins-paused"
     retryable = True
@@ -46,20 +46,20 @@ _NONE = _Failures(0, 0.0, 0.0)
 
 
 class FailedLogins:
-    """What is remembered. Times are seconds of a clock that never goes back."""
+    """Remembers failures. Times are in seconds of a monotonic clock."""
 
     def __init__(self, entries_max: int) -> None:
         self._entries_max = entries_max
         self._failures: OrderedDict[tuple[str, str], _Failures] = OrderedDict()
-        """The one that failed last is last."""
+        """The most recent failure is last."""
         self._users: dict[str, int] = {}
-        """Of each address, how many of the entries are its."""
+        """The number of entries of each address."""
 
     def __len__(self) -> int:
         return len(self._failures)
 
     def check(self, address: str, user: str, now_s: float) -> None:
-        """Raises `LoginsPaused` where the next try has to wait."""
+        """Raise `LoginsPaused` if the next try has to wait."""
         pause_s = self._known(self._key(address, user), now_s).until_s - now_s
         if pause_s > 0:
             raise LoginsPaused(
@@ -67,7 +67,7 @@ class FailedLogins:
             )
 
     def failed(self, address: str, user: str, now_s: float) -> None:
-        """They failed once more."""
+        """Count a failed login."""
         key = self._key(address, user)
         times = self._known(key, now_s).times + 1
         over = times - FREE_TRIES
@@ -79,7 +79,7 @@ class FailedLogins:
         self._users[key[0]] = self._users.get(key[0], 0) + 1
 
     def succeeded(self, address: str, user: str) -> None:
-        """They are who they say."""
+        """Forget the failures: the user has logged in."""
         self._forget((source_of(address), user))
 
     def _key(self, address: str, user: str) -> tuple[str, str]:
@@ -101,8 +101,8 @@ class FailedLogins:
 
 
 def source_of(peer: str) -> str:
-    """Whom a peer's address (`host`, or `host:port`) stands for: of IPv6 the network, for each
-    house has 2^64 addresses."""
+    """Return the address that failures are counted under, from `host` or `host:port`. For IPv6 it
+    is the /64 network: a single household has 2^64 addresses."""
     for text in (peer, host_of(peer).strip("[]")):
         try:
             found = ipaddress.ip_address(text)

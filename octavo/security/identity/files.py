@@ -1,8 +1,8 @@
-"""A file that a process lives by, read again when it has changed.
+"""A file that is read again when it changes.
 
-It is taken when it has stayed the same from one look to the next: half of a list of what was
-revoked would let the other half in. What cannot be used changes nothing; it is told, and looked at
-again.
+A changed file is read only once it has stayed the same between two looks: a half-written list of
+revocations would let the missing part in. If the file cannot be used, the old contents stay in
+force; the error is logged, and the file is checked again.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ log = structlog.get_logger()
 
 
 class WatchedFile(Generic[T]):
-    """What a file says, as it was read last. Pass `refresh` to a thread every now and then."""
+    """A file's parsed contents. Call `refresh` on a thread now and then."""
 
     def __init__(self, setting: str, path: str, parse: Callable[[bytes], T]) -> None:
-        """`parse` raises `SecurityError`, and so does this: a process does not begin without."""
+        """Raises `SecurityError`, as `parse` does: without the file the process must not start."""
         self._setting, self._path, self._parse = setting, path, parse
         self._seen = self._settling = self._look()
         self.value = self._read()
         self._failed: str | None = None
 
     def refresh(self) -> bool:
-        """Look at the file; True when it had changed and was taken."""
+        """Look at the file. Returns True if it had changed and was read."""
         seen = self._look()
         settled, self._settling = seen == self._settling, seen
         if seen == self._seen or not settled:
@@ -66,7 +66,7 @@ class WatchedFile(Generic[T]):
         except OSError as error:
             raise SecurityError(f"{what}: {error.strerror}") from error
         if len(data) > FILE_BYTES_MAX:
-            raise SecurityError(f"{what}: longer than {FILE_BYTES_MAX >> 20} MiB")
+            raise SecurityError(f"{what}: the file is longer than {FILE_BYTES_MAX >> 20} MiB")
         try:
             return self._parse(data)
         except SecurityError as error:

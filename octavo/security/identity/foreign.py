@@ -1,4 +1,4 @@
-"""Tokens of another issuer: believed if one of its keys signed them, and they are for us."""
+"""Tokens of another issuer: accepted if signed with the issuer's key and meant for us."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class KeySource(Protocol):
     """Where an issuer's keys come from."""
 
     async def find(self, token: Token) -> KeySet:
-        """Those that may have signed it."""
+        """Return the keys that may have signed `token`."""
 
 
 class KeysOfFile:
@@ -27,35 +27,35 @@ class KeysOfFile:
         self._file = file
 
     async def find(self, token: Token) -> KeySet:
-        """Those that may have signed it."""
+        """Return the keys that may have signed `token`."""
         return fitting(self._file.value, token)
 
 
 class ForeignTokens:
-    """Verifies them."""
+    """Verifies tokens of another issuer."""
 
     def __init__(self, config: SecurityConfig, source: KeySource) -> None:
         self._config, self._source = config, source
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever keys come or go by themselves."""
+        """Call `listener` whenever fetched keys change."""
         if isinstance(self._source, Jwks):
             self._source.on_change(listener)
 
     async def start(self) -> None:
-        """From now on follow the keys."""
+        """Follow the issuer's keys."""
         if isinstance(self._source, Jwks):
             await self._source.start()
 
     async def close(self) -> None:
-        """May be called twice."""
+        """Stop following. May be called twice."""
         if isinstance(self._source, Jwks):
             await self._source.close()
 
     async def verify(self, token: Token, now_s: float) -> Claims:
-        """What it says. Raises `Unauthenticated`."""
+        """Return the token's claims. Raises `Unauthenticated`."""
         config = self._config
-        # First what costs nothing: a token that is not for us is not worth a question to others.
+        # Check the claims first: a token for another service must not cause a fetch of keys.
         claims = checked_claims(
             token.claims,
             issuer=config.jwt_issuer,
@@ -66,6 +66,8 @@ class ForeignTokens:
         )
         keys = await self._source.find(token)
         if not keys:
-            raise Unauthenticated("the token names no key of its issuer that is known here")
+            raise Unauthenticated(
+                "the token was signed with no key of its issuer that is known here"
+            )
         verify_signature(token, keys)
         return claims

@@ -1,8 +1,8 @@
-"""The keys of an issuer that publishes them (OIDC), as they were fetched last.
+"""The public keys of an issuer, fetched from its JWKS address (OIDC).
 
-Fetched every `refresh_s`, and at once when a token names a key that is not known: so a rotation is
-seen by the first token of the new key. No more often than every `retry_s` for that, whatever tokens
-come. While the issuer is away the keys known last serve, and what they did not sign is refused.
+The keys are fetched every `refresh_s`, and at once when a token names an unknown key, so that the
+first token after a key rotation works. Such extra fetches are at least `retry_s` apart, whatever
+tokens come. While the issuer is away, the keys fetched last stay in use.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ FETCH_TIMEOUT_S = 10.0
 JWKS_BYTES_MAX = 1 << 20
 
 Fetch = Callable[[str], Awaitable[bytes]]
-"""Gets what a URL has; raises `OSError` or `TimeoutError` where it cannot."""
+"""Returns the contents of a URL; raises `OSError` or `TimeoutError` if it cannot."""
 
 log = structlog.get_logger()
 
 
 class Jwks:
-    """`start` before use; `close` ends it."""
+    """An issuer's keys. `start` before use; `close` ends it."""
 
     def __init__(self, url: str, fetch: Fetch, *, refresh_s: float, retry_s: float) -> None:
         self._url, self._fetch = url, fetch
@@ -40,15 +40,15 @@ class Jwks:
         self._listeners: list[Callable[[], None]] = []
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever keys come or go."""
+        """Call `listener` whenever the keys change."""
         self._listeners.append(listener)
 
     async def start(self) -> None:
-        """Fetch them, from now on again and again. Does not wait for it."""
+        """Fetch the keys now and periodically. Does not wait for the first fetch."""
         self._task = asyncio.create_task(self._keep_fresh(), name="jwks")
 
     async def close(self) -> None:
-        """May be called twice."""
+        """Stop fetching. May be called twice."""
         tasks = [one for one in (self._task, self._fetching) if one is not None]
         self._task = self._fetching = None
         for task in tasks:
@@ -56,8 +56,8 @@ class Jwks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def find(self, token: Token) -> KeySet:
-        """The keys that may have signed it; where none is known, they are fetched first, but for a
-        moment after they were."""
+        """Return the keys that may have signed `token`. If none is known, fetch the keys first,
+        unless that was done within `retry_s`."""
         found = fitting(self._keys, token)
         if not found:
             await self._refreshed()
@@ -72,7 +72,7 @@ class Jwks:
             self._begun_s = now_s
             self._fetching = asyncio.create_task(self._fetch_once())
             self._fetching.add_done_callback(self._fetched)
-        await asyncio.wait([self._fetching])  # others wait for the same one
+        await asyncio.wait([self._fetching])  # all callers wait for the same fetch
 
     def _fetched(self, task: asyncio.Task[None]) -> None:
         self._fetching = None
@@ -84,7 +84,7 @@ class Jwks:
             async with asyncio.timeout(FETCH_TIMEOUT_S):
                 data = await self._fetch(self._url)
             if len(data) > JWKS_BYTES_MAX:
-                raise SecurityError(f"more than {JWKS_BYTES_MAX} bytes")
+                raise SecurityError(f"the JWKS has more than {JWKS_BYTES_MAX} bytes")
             keys = parse_jwks(data)
         except (OSError, SecurityError) as error:  # TimeoutError is an OSError
             reason = str(error) or "no answer in time"

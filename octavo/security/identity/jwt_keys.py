@@ -1,8 +1,8 @@
-"""Public keys of another issuer, and which algorithms each of them may verify. Pure.
+"""Public keys of another issuer, and the algorithms that each key may verify. Pure.
 
-The algorithm follows from the key, never from the token: a token that says `none`, or asks for a
-public key to be taken as the secret of HS256, finds no key. Secrets (`oct`) and private keys are
-none for this. RFC 7517, RFC 8725.
+The key decides the algorithm, never the token. So a token that says `none`, or that uses a public
+key as the secret of HS256, finds no key. Secrets (`oct`) and private keys are refused. RFC 7517,
+RFC 8725.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from octavo.security.settings import SecurityError
 
 PUBLIC_KEYS_MAX = 100
 TRIED_MAX = 8
-"""Keys for one token: those that say no name of their own may all be meant."""
+"""The most keys tried for one token: every key without a name may have signed it."""
 RSA_BITS_MIN = 2048
 
 RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
@@ -35,7 +35,7 @@ _PEM = re.compile(rb"-----BEGIN ([A-Z ]+)-----.*?-----END \1-----", re.DOTALL)
 
 
 class PublicKey(NamedTuple):
-    """One key. `kid` is empty where it has no name."""
+    """A public key. `kid` is empty if the key has no name."""
 
     kid: str
     algorithms: frozenset[str]
@@ -46,15 +46,15 @@ KeySet = tuple[PublicKey, ...]
 
 
 def parse_keys(data: bytes) -> KeySet:
-    """Of a file: PEM, a JWK or a JWKS. Raises `SecurityError`: in a file each must be of use."""
+    """Parse a file: PEM, a JWK or a JWKS. Raises `SecurityError` if any key cannot be used."""
     if b"-----BEGIN" in data:
         return _checked(_of_pem(kind, text) for kind, text in _pems(data))
     return _checked(map(_of_jwk, _jwks(data)))
 
 
 def parse_jwks(data: bytes) -> KeySet:
-    """Of an issuer: keys for other uses, and of kinds that are not known here, are passed over.
-    Raises `SecurityError`."""
+    """Parse an issuer's JWKS. Skips keys that are for other uses or of unknown kinds. Raises
+    `SecurityError`."""
     found = []
     for one in _jwks(data):
         try:
@@ -65,7 +65,7 @@ def parse_jwks(data: bytes) -> KeySet:
 
 
 def fitting(keys: KeySet, token: Token) -> KeySet:
-    """Those that may have signed it."""
+    """Return the keys that may have signed `token`."""
     found = [
         key
         for key in keys
@@ -75,7 +75,7 @@ def fitting(keys: KeySet, token: Token) -> KeySet:
 
 
 def verify_signature(token: Token, keys: KeySet) -> None:
-    """One of `keys`, which fit, has signed it. Raises `WrongSignature`."""
+    """Check that a key of `keys` has signed `token`. Raises `WrongSignature`."""
     for one in keys:
         try:
             _SIGNATURES.decode(token.text, one.key, algorithms=[token.algorithm])
@@ -88,7 +88,7 @@ def verify_signature(token: Token, keys: KeySet) -> None:
 def _checked(keys: Iterable[PublicKey]) -> KeySet:
     found = tuple(keys)
     if not found:
-        raise SecurityError("holds no public key: needed is PEM (PUBLIC KEY), a JWK or a JWKS")
+        raise SecurityError("no public key found: use PEM (PUBLIC KEY), a JWK or a JWKS")
     if len(found) > PUBLIC_KEYS_MAX:
         raise SecurityError(f"more than {PUBLIC_KEYS_MAX} keys")
     return found
@@ -100,38 +100,38 @@ def _pems(data: bytes) -> Iterable[tuple[str, bytes]]:
 
 def _of_pem(kind: str, text: bytes) -> PublicKey:
     if "PRIVATE" in kind:
-        raise SecurityError("holds a private key: it belongs to the issuer alone, take it out")
+        raise SecurityError("holds a private key, which only the issuer may have: remove it")
     try:
         return _of_key("", load_pem_public_key(text), None)
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise SecurityError(f"holds a {kind} that is no public key: {error}") from error
+        raise SecurityError(f"holds a {kind} that is not a public key: {error}") from error
 
 
 def _jwks(data: bytes) -> list[Any]:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise SecurityError("neither PEM nor JSON") from error
+        raise SecurityError("the keys are neither PEM nor JSON") from error
     keys = found.get("keys", [found]) if isinstance(found, dict) else None
     if not isinstance(keys, list) or len(keys) > PUBLIC_KEYS_MAX:
-        raise SecurityError(f"no JWK or JWKS with up to {PUBLIC_KEYS_MAX} keys")
+        raise SecurityError(f"this is not a JWK, nor a JWKS with up to {PUBLIC_KEYS_MAX} keys")
     return keys
 
 
 def _of_jwk(jwk: Any) -> PublicKey:
     if not isinstance(jwk, dict) or not isinstance(jwk.get("kty"), str):
-        raise SecurityError("a key is no JWK")
+        raise SecurityError("a key is not a JWK")
     if jwk["kty"] not in _KINDS or jwk.get("use", "sig") != "sig":
-        raise SecurityError("a key is none for signatures of RSA, EC or OKP (Ed25519)")
+        raise SecurityError("a key is not a signature key of kind RSA, EC or OKP (Ed25519)")
     if "d" in jwk:
-        raise SecurityError("holds a private key: it belongs to the issuer alone, take it out")
+        raise SecurityError("holds a private key, which only the issuer may have: remove it")
     kid, algorithm = jwk.get("kid", ""), jwk.get("alg")
     if not isinstance(kid, str) or not isinstance(algorithm, str | None):
-        raise SecurityError("a JWK's kid or alg is no text")
+        raise SecurityError("a JWK's kid or alg is not text")
     try:
         key = _KINDS[jwk["kty"]].from_jwk(jwk)
     except (jwt.PyJWTError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise SecurityError(f"a JWK is no key of its kind {jwk['kty']}") from error
+        raise SecurityError(f"a JWK is not a valid {jwk['kty']} key") from error
     return _of_key(kid, key, algorithm)
 
 
@@ -139,7 +139,7 @@ def _of_key(kid: str, key: Any, only: str | None) -> PublicKey:
     may: tuple[str, ...] = ()
     if isinstance(key, rsa.RSAPublicKey):
         if key.key_size < RSA_BITS_MIN:
-            raise SecurityError(f"an RSA key has {key.key_size} bits: {RSA_BITS_MIN} are needed")
+            raise SecurityError(f"an RSA key has {key.key_size} bits: use {RSA_BITS_MIN} or more")
         may = RSA
     elif isinstance(key, ec.EllipticCurvePublicKey):
         may = tuple(CURVES[one] for one in (key.curve.name,) if one in CURVES)
@@ -147,5 +147,5 @@ def _of_key(kid: str, key: Any, only: str | None) -> PublicKey:
         may = ("EdDSA",)
     algorithms = frozenset(one for one in may if only in (None, one))
     if not algorithms:
-        raise SecurityError("a key fits no algorithm: use " + ", ".join(ALGORITHMS))
+        raise SecurityError("a key fits no supported algorithm: use " + ", ".join(ALGORITHMS))
     return PublicKey(kid, algorithms, key)

@@ -1,4 +1,4 @@
-"""An `Authenticator` made of settings: files are read, keys made of the cluster's secret."""
+"""Builds an `Authenticator` from the settings, the key files and the cluster's secret."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ async def open_authenticator(
     rng: random.Random,
     fetch: Fetch,
 ) -> Authenticator:
-    """Not started. `clock`: milliseconds since 1970; `rng` draws what nobody may guess; `fetch`
-    gets what a URL has, in bounded time and length.
+    """Build it; the caller starts it.
 
-    Raises `SecurityError` for files that cannot be used, `MetadataUnavailable`, `BadRecord`.
+    `clock` returns milliseconds since 1970. `rng` must be unpredictable. `fetch` returns the
+    contents of a URL, bounded in time and length. Raises `SecurityError` for files that cannot be
+    used, `MetadataUnavailable`, `BadRecord`.
     """
     files = Files(
         _watched(config, "revoked_file", parse_revoked),

@@ -1,7 +1,7 @@
-"""Passwords are checked on a few threads of their own: each check takes milliseconds of a core.
+"""Checks passwords on a few threads: each check takes milliseconds of a core.
 
-However many try, no more than so many checks run and wait, and of one address an eighth of those
-that wait: the loop goes on, and others get their turn.
+The number of checks that run or wait is bounded, and one address may have an eighth of the waiting
+checks. So a flood of logins neither blocks the event loop nor keeps other addresses out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ RETRY_S = 1.0
 
 
 class PasswordChecks:
-    """The threads, and those that wait for them. `close` ends it."""
+    """The threads, and the checks that wait for them. `close` ends it."""
 
     def __init__(self, at_once: int, waiting_max: int) -> None:
         self._threads = ThreadPoolExecutor(at_once, thread_name_prefix="password")
@@ -26,16 +26,16 @@ class PasswordChecks:
         self._under_way: Counter[str] = Counter()
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; at rest it is 0."""
         return {"under_way": self._under_way.total()}
 
     def close(self) -> None:
-        """Those that have begun end by themselves. May be called twice."""
+        """Stop. Checks that have begun end by themselves. May be called twice."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def run(self, peer: str, check: Callable[[], bool], may: Callable[[], None]) -> bool:
-        """What `check` gives. `may` is asked when it is its turn, and may raise. Raises
-        `LoginsPaused` when too many wait."""
+        """Run `check` on a thread and return its result. `may` is called when the turn comes, and
+        may raise. Raises `LoginsPaused` when too many checks wait."""
         address = source_of(peer)
         full = self._under_way.total() >= self._at_once + self._waiting_max
         if full or self._under_way[address] >= max(1, self._waiting_max // 8):
@@ -44,7 +44,8 @@ class PasswordChecks:
         try:
             async with self._turn:
                 may()
-                # Its thread goes on where the caller gives up: so its turn lasts, too.
+                # A thread cannot be cancelled: if the caller gives up, keep the turn until the
+                # check ends, or more checks than threads would run.
                 return await _to_its_end(
                     asyncio.get_running_loop().run_in_executor(self._threads, check)
                 )

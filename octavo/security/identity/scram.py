@@ -1,9 +1,9 @@
-"""SCRAM-SHA-256 and -512 as a server speaks them: bytes in, bytes out. Pure.
+"""The server side of SCRAM-SHA-256 and -512: bytes in, bytes out. Pure.
 
-For SASL in any protocol: `step` takes what the client sent and gives what it is to be answered;
-after the second step the client is `user`. Someone that there is not gets the same answers up to
-the end. Channel binding (`-PLUS`) is not offered; a client that insists on it is refused, and so is
-one that asks to be somebody else (authzid). RFC 5802, RFC 7677; the arithmetic is `scramp`'s.
+For SASL in any protocol. `step` takes the client's message and returns the answer; after the second
+step `user` is set. An unknown user gets the same answers until the last step. Refused: clients that
+insist on channel binding (`-PLUS`), which is not offered, and clients that ask for another user's
+rights (authzid). RFC 5802, RFC 7677; `scramp` does the arithmetic.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from octavo.security.principal import Unauthenticated, is_principal_name
 MESSAGE_BYTES_MAX = 4096
 
 Find = Callable[[str], Credential | None]
-"""What is kept of a user's password; None where there is no such user. May raise
+"""Returns the stored credential of a user, or None for an unknown user. May raise
 `Unauthenticated`."""
 
 
 class ScramServer:
-    """One login. An error ends it."""
+    """One SCRAM login. An error ends it."""
 
     def __init__(self, mechanism: str, find: Find, *, salt_key: bytes, nonce: str) -> None:
-        """`mechanism`: one of `MECHANISMS`. `salt_key`: of made-up salts. `nonce`: printable, drawn
-        by chance for this login alone."""
+        """`mechanism`: from `MECHANISMS`. `salt_key`: for made-up salts. `nonce`: printable and
+        random, used for this login only."""
         self._mechanism, self._find, self._salt_key = mechanism, find, salt_key
         self._server = ScramMechanism(mechanism).make_server(self._of_user, s_nonce=nonce)
         self._steps = 0
@@ -37,16 +37,17 @@ class ScramServer:
 
     @property
     def user(self) -> str | None:
-        """Who has logged in; None as long as nobody has."""
+        """The user, once logged in; None before."""
         return self._named if self._steps == 2 and self._refused is None else None
 
     @property
     def named(self) -> str:
-        """Whom the client says it is, from the first step on."""
+        """The user name that the client gave in the first step, not yet proved."""
         return self._named
 
     def step(self, message: bytes) -> bytes:
-        """The answer to what the client sent. Raises `Unauthenticated`, also ever after."""
+        """Return the answer to the client's message. After an error every step raises
+        `Unauthenticated`."""
         if self._refused is None and self._steps < 2:
             try:
                 return self._stepped(message)
@@ -76,7 +77,7 @@ class ScramServer:
         try:
             found = self._find(name)
         except Unauthenticated as error:
-            self._refused = error  # scramp would wrap it
+            self._refused = error  # keep our error: scramp wraps it in its own
             raise
         self._known = found is not None
         one = found or made_up(self._mechanism, name, self._salt_key)
@@ -94,5 +95,5 @@ _OF = {
     "invalid-proof": WRONG,
     "channel-binding-not-supported": "channel binding is not offered here: use it without -PLUS",
     "unsupported-channel-binding-type": "channel binding is not offered here: use it without -PLUS",
-    "channel-bindings-dont-match": "what the client says of channel binding has changed on the way",
+    "channel-bindings-dont-match": "the client's channel binding flag was changed on the way",
 }

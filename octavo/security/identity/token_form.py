@@ -1,9 +1,9 @@
-"""What a JSON Web Token says, and whether that fits here and now. Pure; nothing here is proved.
+"""Parses a JSON Web Token and checks its claims. Pure. Verifies no signature.
 
-A token comes from anybody, so its form is read strictly before any key is looked for: three parts
-of base64url, objects without a key twice (of two readers one would believe the first, another the
-second), a bounded length. What a header says of keys (`jku`, `x5u`, `jwk`, `x5c`) is not looked at.
-RFC 7519, and RFC 8725 for what goes wrong.
+A token is untrusted input, so it is parsed strictly before any key is looked up: three parts of
+base64url, JSON objects without duplicate keys (two parsers might believe different values), and a
+bounded length. Keys or key addresses in the header (`jku`, `x5u`, `jwk`, `x5c`) are ignored. RFC
+7519; RFC 8725 for known attacks.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from octavo.security.principal import Unauthenticated, is_principal_name
 
 TOKEN_CHARS_MAX = 8192
 LEEWAY_S = 30
-"""So far another's clock may be ahead of ours."""
+"""The most that an issuer's clock may be ahead of ours."""
 GROUPS_MAX = 256
-"""Of one token."""
+"""The most groups in one token."""
 _SECONDS_MAX = 2**40
 
 _PART = re.compile(r"[A-Za-z0-9_-]+")
@@ -28,43 +28,43 @@ _TYPES = ("jwt", "at+jwt", "application/jwt", "application/at+jwt")
 
 
 class WrongSignature(Unauthenticated):
-    """No key that the token may be of has signed it: somebody made it up."""
+    """No matching key has signed the token: it may be forged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token as it came. `claims` are nobody's word before the signature is verified."""
+    """A parsed token. Its `claims` are untrusted until the signature is verified."""
 
     text: str = field(repr=False)
     algorithm: str
     kid: str
-    """Empty when it names no key."""
+    """Empty if the token names no key."""
     claims: dict[str, Any] = field(repr=False)
 
 
 class Claims(NamedTuple):
-    """What a verified token says, for us and in time."""
+    """The claims of a token that is for us and has not expired."""
 
     name: str
     groups: frozenset[str]
-    """As names, not principals."""
+    """As names, without `group:`."""
     issued_at_s: float | None
     expires_at_s: float
 
 
 def read_token(text: str) -> Token:
-    """The parts of a token. Raises `Unauthenticated`, nothing else, for whatever comes."""
+    """Parse a token. For any input it raises nothing but `Unauthenticated`."""
     if len(text) > TOKEN_CHARS_MAX:
         raise Unauthenticated(f"the token is longer than {TOKEN_CHARS_MAX} characters")
     parts = text.split(".")
     if len(parts) != 3 or not all(map(_PART.fullmatch, parts)):
-        raise Unauthenticated("the token is no signed JWT: three parts with a dot between")
+        raise Unauthenticated("the token is not a signed JWT: three parts with a dot between")
     header, claims, _ = _object(parts[0]), _object(parts[1]), _bytes(parts[2])
     algorithm, kid, kind = header.get("alg"), header.get("kid", ""), header.get("typ", "JWT")
     if not isinstance(algorithm, str) or not isinstance(kid, str) or not isinstance(kind, str):
-        raise Unauthenticated("the token's header has an alg, kid or typ that is no text")
+        raise Unauthenticated("the token's header has an alg, kid or typ that is not text")
     if "crit" in header or "b64" in header:
-        raise Unauthenticated("the token's header asks for an extension (crit, b64) not known here")
+        raise Unauthenticated("the token needs an extension that is not supported (crit, b64)")
     if kind.lower() not in _TYPES:
         raise Unauthenticated("the token's typ is neither JWT nor at+jwt")
     return Token(text, algorithm, kid, claims)
@@ -79,8 +79,8 @@ def checked_claims(
     principal_claim: str = "sub",
     groups_claim: str = "groups",
 ) -> Claims:
-    """What a token says that was verified, if it is for us and in time. Raises
-    `Unauthenticated`."""
+    """Return the claims if the token is for us and valid now. The caller has verified the
+    signature. Raises `Unauthenticated`."""
     if claims.get("iss") != issuer:
         raise Unauthenticated("the token is of another issuer")
     for_whom = claims.get("aud")
@@ -108,9 +108,9 @@ def _groups(value: Any, claim: str) -> frozenset[str]:
     groups = [value] if isinstance(value, str) else value
     if not isinstance(groups, list) or len(groups) > GROUPS_MAX:
         raise Unauthenticated(
-            f"the token's claim {claim[:40]!r} is no list of up to {GROUPS_MAX} groups"
+            f"the token's claim {claim[:40]!r} is not a list of up to {GROUPS_MAX} groups"
         )
-    # A provider has groups of all kinds; those that no rule could name say nothing here.
+    # An issuer may have groups of any name. Skip names that no rule could match.
     return frozenset(one for one in groups if isinstance(one, str) and is_principal_name(one))
 
 
@@ -119,9 +119,9 @@ def _time(claims: dict[str, Any], name: str) -> float | None:
         return None
     value = claims[name]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Unauthenticated(f"the token's {name} is no time")
+        raise Unauthenticated(f"the token's {name} is not a time")
     if not 0 <= value < _SECONDS_MAX:  # also nan
-        raise Unauthenticated(f"the token's {name} is no time")
+        raise Unauthenticated(f"the token's {name} is not a time")
     return float(value)
 
 
@@ -131,11 +131,9 @@ def _object(part: str) -> dict[str, Any]:
             _bytes(part).decode(), object_pairs_hook=_each_key_once, parse_constant=_no_constant
         )
     except (ValueError, RecursionError) as error:
-        raise Unauthenticated(
-            "the token is damaged: a part of it is no JSON in base64url"
-        ) from error
+        raise Unauthenticated("the token is damaged: a part is not JSON in base64url") from error
     if not isinstance(found, dict):
-        raise Unauthenticated("the token is damaged: a part of it is no JSON object")
+        raise Unauthenticated("the token is damaged: a part is not a JSON object")
     return found
 
 
@@ -143,16 +141,16 @@ def _bytes(part: str) -> bytes:
     try:
         data = base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
     except ValueError as error:
-        raise Unauthenticated("the token is damaged: a part of it is no base64url") from error
+        raise Unauthenticated("the token is damaged: a part is not base64url") from error
     if base64.urlsafe_b64encode(data).rstrip(b"=") != part.encode():
-        raise Unauthenticated("the token is damaged: a part of it is no base64url")
+        raise Unauthenticated("the token is damaged: a part is not base64url")
     return data
 
 
 def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise Unauthenticated("the token says something twice")
+        raise Unauthenticated("the token has the same key twice")
     return found
 
 

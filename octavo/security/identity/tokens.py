@@ -1,8 +1,8 @@
 """The cluster's own tokens, made by `octavo token create`.
 
-JSON Web Tokens, signed with a key of the cluster's secret (HS256): every process of the cluster can
-verify them, and nobody else can make them. A user's token ends when it says so, or when its user is
-disabled or deleted, or all issued so far are revoked (`users`).
+They are JSON Web Tokens, signed (HS256) with a key derived from the cluster's secret: every process
+of the cluster can verify them, and only the cluster can make them. A token ends when it expires,
+when its user is disabled or deleted, or when the user's tokens are revoked (`users`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from octavo.security.principal import Unauthenticated, checked_principal
 ISSUER = "octavo"
 AUDIENCE = "octavo"
 KID = "octavo"
-"""Which key, and so who made it, is known before anything is verified."""
+"""Names the key, and so the issuer, before anything is verified."""
 TOKEN_KEY_USE = "tokens"
-"""Of `ClusterSecret.key`."""
+"""The use passed to `ClusterSecret.key`."""
 TTL_S_MAX = 3650 * 86_400
 
 _ALGORITHM = "HS256"
@@ -38,9 +38,10 @@ def issue(
     audience: str = AUDIENCE,
     rng: random.Random | None = None,
 ) -> str:
-    """A token of `principal` (`user:alice`) for `ttl_s` seconds; `groups` as `group:staff`.
+    """Make a token for `principal` (`user:alice`), valid for `ttl_s` seconds.
 
-    `key`: of the cluster's secret, for `TOKEN_KEY_USE`. Raises `InvalidPrincipal`.
+    `groups` as `group:staff`. `key` is the cluster's key for `TOKEN_KEY_USE`. Raises
+    `InvalidPrincipal`.
     """
     assert 0 < ttl_s <= TTL_S_MAX
     claims = {
@@ -56,7 +57,7 @@ def issue(
 
 
 def verify(key: bytes, token: Token, *, now_s: float, audience: str = AUDIENCE) -> Claims:
-    """What one of our users' tokens says. Raises `Unauthenticated`."""
+    """Verify a token of this cluster and return its claims. Raises `Unauthenticated`."""
     claims = _verified(key, token, KID)
     found = checked_claims(claims, issuer=ISSUER, audience=audience, now_s=now_s)
     if found.issued_at_s is None:
@@ -74,7 +75,7 @@ def _signed(key: bytes, claims: dict[str, Any], kid: str) -> str:
 
 def _verified(key: bytes, token: Token, kid: str) -> dict[str, Any]:
     if token.kid != kid or token.algorithm != _ALGORITHM:
-        raise Unauthenticated("the token is none of this cluster")
+        raise Unauthenticated("the token is not this cluster's")
     try:
         _SIGNATURES.decode(token.text, key, algorithms=[_ALGORITHM])
     except jwt.PyJWTError as error:

@@ -1,15 +1,15 @@
-"""Users: their passwords' keys, groups, and what ends their tokens; in the metadata and in memory.
+"""Users in the metadata store and in memory: password keys, groups, and token revocation.
 
     /octavo/security/users/NAME      scram_256, scram_512, groups, disabled, not_before_s, deleted
-    /octavo/security/user_changes    count, recent: which were changed last
+    /octavo/security/user_changes    count, recent: the users that were changed last
 
-A user need not stand here: tokens and certificates prove names by themselves. One that does can be
-disabled, whatever they show, and all tokens that were issued to them before a moment end.
+A user needs no record here: tokens and certificates prove names by themselves. A user with a record
+can be disabled, whatever proof it shows, and its tokens issued before a moment can be revoked.
 
-`Users` has all of them in the memory of a process. Told of a change, it reads what was changed;
-each change is told of before it is made and after it, and those told of last are read again every
-`REREAD_S` (security/record.py). So a crash between the two leaves nothing unseen. While the store
-is away, users are as last known.
+`Users` keeps all users in the memory of a process. A change is announced in `user_changes` before
+and after it is made, and the users announced last are read again every `REREAD_S`
+(security/record.py). So if the changing process crashes between the change and the second
+announcement, the change is still seen. While the store is away, the users stay as last read.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ log = structlog.get_logger()
 
 
 class UserExists(OctavoError):
-    """There is a user of that name."""
+    """A user of that name exists already."""
 
     name = "user-exists"
 
@@ -68,20 +68,20 @@ class UserNotFound(OctavoError):
 
 
 class TooManyUsers(OctavoError):
-    """There are `USERS_MAX`."""
+    """The cluster has `USERS_MAX` users already."""
 
     name = "too-many-users"
 
 
 class TooManyGroups(OctavoError):
-    """A user is in `GROUPS_MAX` at most."""
+    """A user may be in at most `GROUPS_MAX` groups."""
 
     name = "too-many-groups"
 
 
 @dataclass(frozen=True, slots=True)
 class ScramRecord:
-    """What is kept of a password, in hexadecimal digits."""
+    """A `Credential` as stored: hexadecimal digits."""
 
     salt: str = field(repr=False)
     iterations: int
@@ -91,22 +91,22 @@ class ScramRecord:
 
     @classmethod
     def of(cls, kept: Credential) -> ScramRecord:
-        """Written down."""
+        """Encode a credential."""
         return cls(kept.salt.hex(), kept.iterations, kept.stored_key.hex(), kept.server_key.hex())
 
     @property
     def credential(self) -> Credential:
-        """Read again. Raises `ValueError`."""
+        """Decode the credential. Raises `ValueError`."""
         keys = (bytes.fromhex(one) for one in (self.stored_key, self.server_key))
         return Credential(bytes.fromhex(self.salt), self.iterations, *keys)
 
 
 @dataclass(frozen=True, slots=True)
 class UserRecord:
-    """A user. Without keys they have no password. `groups`: names, without `group:`.
+    """A user. Without SCRAM keys it has no password. `groups`: names, without `group:`.
 
-    `not_before_s`: tokens issued before (seconds since 1970) are void. `deleted`: there is no such
-    user any more; what it says of tokens still holds.
+    `not_before_s`: tokens issued before this time (seconds since 1970) are invalid. `deleted`: the
+    user was deleted; the record stays so that its old tokens remain invalid.
     """
 
     scram_256: ScramRecord | None = None
@@ -118,19 +118,20 @@ class UserRecord:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def credential(self, mechanism: str) -> Credential | None:
-        """For one of `MECHANISMS`; None without a password. Raises `ValueError`."""
+        """Return the credential for one of `MECHANISMS`; None without a password. Raises
+        `ValueError`."""
         found = self.scram_256 if mechanism == MECHANISMS[0] else self.scram_512
         return None if found is None else found.credential
 
     @property
     def has_password(self) -> bool:
-        """Whether they can log in by one."""
+        """Whether the user can log in by password."""
         return self.scram_256 is not None or self.scram_512 is not None
 
 
 @dataclass(frozen=True, slots=True)
 class ChangesRecord:
-    """How many changes there were, and the users that the last ones were of."""
+    """The number of changes so far, and the users that were changed last."""
 
     count: int = 0
     recent: tuple[str, ...] = ()
@@ -138,7 +139,7 @@ class ChangesRecord:
 
 
 class _Known(NamedTuple):
-    """A user's record, and its version; −1 where there is none."""
+    """A user's record and its version; −1 without a record."""
 
     record: UserRecord
     version: int
@@ -150,18 +151,18 @@ _UNREADABLE = _Known(UserRecord(disabled=True), -1)
 
 
 class UserStore:
-    """Reads and changes the records. All raise `MetadataUnavailable` (look again whether it was
-    done), `BadRecord`."""
+    """Reads and changes user records. Every call may raise `MetadataUnavailable` (then read again:
+    a change may have been made) or `BadRecord`."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
     async def names(self) -> list[str]:
-        """Of all records, also of deleted users."""
+        """Return the names of all records, also of deleted users."""
         return sorted(_name_of(step) for step in await self._store.children(USERS_PATH))
 
     async def all(self) -> dict[str, UserRecord]:
-        """The users, by name."""
+        """Return the users by name, without deleted users."""
         await self._store.sync()
         names = await self.names()
         records = await each_of(names, self.read, _AT_ONCE)
@@ -172,23 +173,26 @@ class UserStore:
         }
 
     async def read(self, name: str) -> UserRecord | None:
-        """The record as it stands, also of a deleted user; None where there is none."""
+        """Return the record, also of a deleted user; None if there is none."""
         found = await self.read_known(name)
         return found and found.record
 
     async def get(self, name: str) -> UserRecord:
-        """Raises `UserNotFound`."""
+        """Return the user. Raises `UserNotFound`."""
         await self._store.sync()
         return _there(name, await self.read(name))
 
     async def create(
         self, name: str, password: ScramPair | None = None, groups: Iterable[str] = ()
     ) -> None:
-        """A new user. Raises `UserExists`, `TooManyUsers`, `TooManyGroups`, `InvalidPassword`."""
+        """Create a user.
+
+        Raises `UserExists`, `TooManyUsers`, `TooManyGroups`, `InvalidPassword`.
+        """
         checked_user(name)
         names = _few(groups)
         if len(await self.names()) >= USERS_MAX:
-            raise TooManyUsers(f"there are {USERS_MAX} users: delete some, or use OIDC for so many")
+            raise TooManyUsers(f"there are {USERS_MAX} users, the most: delete some, or use OIDC")
         keys = password or (None, None)
         await self._change(
             name,
@@ -203,23 +207,24 @@ class UserStore:
         )
 
     async def set_password(self, name: str, password: ScramPair) -> None:
-        """Raises `UserNotFound`."""
+        """Set the password. Raises `UserNotFound`."""
         await self._change(
             name,
             lambda old: replace(_there(name, old), scram_256=password[0], scram_512=password[1]),
         )
 
     async def set_groups(self, name: str, groups: Iterable[str]) -> None:
-        """Raises `UserNotFound`, `TooManyGroups`."""
+        """Set the groups. Raises `UserNotFound`, `TooManyGroups`."""
         names = _few(groups)
         await self._change(name, lambda old: replace(_there(name, old), groups=names))
 
     async def set_disabled(self, name: str, disabled: bool) -> None:
-        """A disabled user is nobody, whatever they show. Raises `UserNotFound`."""
+        """Disable or enable the user; a disabled user's proofs are refused. Raises
+        `UserNotFound`."""
         await self._change(name, lambda old: replace(_there(name, old), disabled=disabled))
 
     async def delete(self, name: str, now_s: float) -> None:
-        """The user is gone, and their tokens are void. Raises `UserNotFound`."""
+        """Delete the user and revoke its tokens. Raises `UserNotFound`."""
         await self._change(
             name,
             lambda old: UserRecord(
@@ -230,8 +235,7 @@ class UserStore:
         )
 
     async def revoke_tokens(self, name: str, now_s: float) -> None:
-        """All tokens that were issued to the user until now are void; the user need not stand
-        here."""
+        """Revoke all tokens issued to the user until now. Works for users without a record."""
         checked_user(name)
         await self._change(
             name,
@@ -242,7 +246,7 @@ class UserStore:
 
     async def _change(self, name: str, make: Callable[[UserRecord | None], UserRecord]) -> None:
         path = path_of(name)
-        make(await self.read(name))  # nothing is told where nothing will be changed
+        make(await self.read(name))  # it raises if the change is not allowed: announce nothing
         await self._tell(name)
         while True:
             found = await self.read_known(name)
@@ -256,7 +260,7 @@ class UserStore:
         await self._tell(name)
 
     async def read_known(self, name: str) -> _Known | None:
-        """The same with its version."""
+        """As `read`, with the record's version."""
         path = path_of(name)
         try:
             value, version = await self._store.get(path)
@@ -267,13 +271,13 @@ class UserStore:
             for mechanism in MECHANISMS:
                 credential = record.credential(mechanism)
                 if credential is not None and not is_credential(mechanism, credential):
-                    raise BadRecord(f"{path}: keys, salt or iterations of {mechanism} are no such")
+                    raise BadRecord(f"{path}: keys, salt or iterations of {mechanism} are invalid")
         except ValueError:
-            raise BadRecord(f"{path}: a key or a salt is not in hexadecimal digits") from None
+            raise BadRecord(f"{path}: a key or salt is not in hexadecimal digits") from None
         return _Known(record, version)
 
     async def changes(self) -> ChangesRecord:
-        """Which were changed last."""
+        """Return which users were changed last."""
         try:
             return decode_record(
                 ChangesRecord, CHANGES_PATH, (await self._store.get(CHANGES_PATH)).value
@@ -300,7 +304,7 @@ ScramPair = tuple[ScramRecord, ScramRecord]
 
 
 def scram_records(password: str, rng: random.Random) -> ScramPair:
-    """What is kept of a new password. Takes some 20 ms. Raises `InvalidPassword`."""
+    """Compute what is stored for a new password. Takes some 20 ms. Raises `InvalidPassword`."""
     first, second = (
         ScramRecord.of(make_credential(one, password, rng.randbytes(SALT_BYTES)))
         for one in MECHANISMS
@@ -309,7 +313,7 @@ def scram_records(password: str, rng: random.Random) -> ScramPair:
 
 
 def path_of(name: str) -> str:
-    """Where the user's record stands."""
+    """Return the path of the user's record."""
     return join(USERS_PATH, quote(name, safe="").replace(".", "%2E"))
 
 
@@ -319,15 +323,13 @@ def _name_of(step: str) -> str:
 
 def _there(name: str, record: UserRecord | None) -> UserRecord:
     if record is None or record.deleted:
-        raise UserNotFound(
-            f"there is no user {name[:60]!r}: `octavo user list` shows those there are"
-        )
+        raise UserNotFound(f"there is no user {name[:60]!r}: `octavo user list` shows all users")
     return record
 
 
 def _free(name: str, record: UserRecord | None) -> UserRecord:
     if record is not None and not record.deleted:
-        raise UserExists(f"there is a user {name!r} already")
+        raise UserExists(f"the user {name!r} exists already")
     return record or NOBODY
 
 
@@ -339,7 +341,7 @@ def _few(groups: Iterable[str]) -> tuple[str, ...]:
 
 
 def _after(record: UserRecord, now_s: float) -> int:
-    """Tokens have whole seconds: one of this second is void, too."""
+    """Return when valid tokens begin. Tokens have whole seconds: revoke this second's too."""
     return max(record.not_before_s, int(now_s) + 1)
 
 
@@ -355,23 +357,24 @@ class Users:
         self._listeners: list[Callable[[frozenset[str]], None]] = []
 
     async def start(self) -> None:
-        """Read all; from now on follow them. Raises `MetadataUnavailable`, `BadRecord`."""
+        """Read all users and follow changes. Raises `MetadataUnavailable`, `BadRecord`."""
         await self._followed.start()
 
     async def close(self) -> None:
-        """Follow them no more. May be called twice."""
+        """Stop following the users. May be called twice."""
         await self._followed.close()
 
     def get(self, name: str) -> UserRecord:
-        """The user as last known; one without anything where there is none."""
+        """Return the user as last read; an empty record if there is none."""
         return self._users.get(name, _NOBODY).record
 
     def version(self, name: str) -> int:
-        """Of the user's record as last known, higher with each change; −1 where there is none."""
+        """Return the version of the user's record as last read; it grows with each change. −1
+        without a record."""
         return self._users.get(name, _NOBODY).version
 
     def on_change(self, listener: Callable[[frozenset[str]], None]) -> None:
-        """Call `listener` with the names of those that changed, for as long as this lives."""
+        """Call `listener` with the names of changed users after each change."""
         self._listeners.append(listener)
 
     async def _read(self) -> None:
@@ -402,5 +405,5 @@ class Users:
 
 
 def groups_of(names: Iterable[str]) -> frozenset[str]:
-    """As principals; what can be none is left out."""
+    """Return the groups as principals, without names that cannot be groups."""
     return frozenset(f"group:{name}" for name in names if is_principal_name(name))

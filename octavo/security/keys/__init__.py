@@ -1,13 +1,15 @@
-"""Keys of namespaces, and the data keys of ledgers that they wrap.
+"""Encryption keys: the keys of namespaces, and the ledgers' data keys that they wrap.
 
-`key_file` reads and changes the text of a key file (pure), `wrapped` is what a ledger's record
-says of its data key (pure), `sources` are where a namespace's keys are: a file, or a service behind
-a plug-in; `data_keys` has the unwrapped ones in the memory of a process, `config` is what may be
-set.
+`key_file` reads and changes the text of a key file (pure). `wrapped` encodes a data key for a
+ledger's record (pure). `sources` wrap and unwrap data keys, with a key file or a key service behind
+a plug-in. `data_keys` keeps unwrapped data keys in memory. `config` has the settings.
 
-Promises: a key is asked for again when `recheck_ms` has passed since its source last confirmed it,
-so one that is forgotten opens nothing any more from then on; without an answer of the source
-nothing is opened either. No key stands in a log, an error or the metadata, but wrapped. Relies on
-the library `cryptography` for every computation. Others use `DataKeys`, `DataKey`, `Wrapped`,
-`FileKeys`, `ServiceKeys` and the errors.
+Promises:
+- A data key is asked for again when `recheck_ms` have passed since its source last confirmed it. So
+  a deleted key opens nothing after that time; if its source does not answer, it opens nothing
+  either.
+- Logs and errors hold no keys; the metadata holds only wrapped keys.
+
+Relies on the library `cryptography` for every computation. Other rooms use `DataKeys`, `DataKey`,
+`Wrapped`, `FileKeys`, `ServiceKeys` and the errors.
 """

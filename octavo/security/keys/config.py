@@ -1,4 +1,4 @@
-"""What may be set of keys: one group, for brokers and for tools that read or write ledgers."""
+"""Settings of encryption keys, for brokers and for tools that read or write ledgers."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from octavo.security.keys.errors import InvalidKeys
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeysConfig:
-    """All settings of keys. None given: what is encrypted is neither read nor written."""
+    """All settings of keys. By default there are none: encrypted data is not read or written."""
 
     file: str = ""
-    """The key file (`octavo keys`): readable by its owner alone."""
+    """The key file (`octavo keys`). Only its owner may be able to read it."""
     service: str = ""
-    """`module:factory`, called without arguments: it returns a key service (`KeyService`). Instead
-    of `file`."""
+    """`module:factory`, called without arguments to make a key service (`KeyService`). Use it
+    instead of `file`."""
     recheck_ms: int = 500
-    """A key that its source last confirmed longer ago is asked for again before it opens anything:
-    what is forgotten is unreadable after so long."""
+    """If the source last confirmed a key longer ago, ask it again before the key opens anything.
+    So data is unreadable this long after its key was deleted."""
     timeout_ms: int = 5_000
-    """A key service that has not answered by then counts as not there."""
+    """After this time without an answer, the key service counts as unavailable."""
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense. Raises `InvalidKeys`."""
+        """Refuse invalid values. Raises `InvalidKeys`."""
         if self.file and self.service:
-            raise InvalidKeys("keys settings file and service: give one of them")
+            raise InvalidKeys("keys settings file and service: give only one")
         if self.service and not all(self.service.partition(":")):
             raise InvalidKeys(
                 f"keys setting service = {self.service!r}: write module:factory, as in "

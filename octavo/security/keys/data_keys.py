@@ -1,9 +1,9 @@
-"""Data keys in the memory of a process: unwrapped, and no longer than their source says.
+"""Unwrapped data keys in the memory of a process.
 
-A key in use is confirmed by its source again when `recheck_s` has passed. Reads wait for that:
-what was forgotten opens nothing any more, and while the source cannot tell, nothing is opened.
-Writers do not wait; what is sealed with a key that was forgotten a moment ago only its source could
-open. They learn of it all the same, and end.
+A key in use is confirmed by its source every `recheck_s`. Reads wait for the confirmation: once a
+key is deleted, or while its source does not answer, nothing can be opened. Writers do not wait: an
+entry sealed with a key deleted a moment ago is unreadable anyway. The check runs in the background,
+and the writer fails once the check has found the key missing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 
 class DataKey:
-    """The data key of one ledger, shared by all in this process that use it."""
+    """The data key of a ledger, shared by all its users in this process."""
 
     def __init__(self, source: KeySource, wrapped: Wrapped, recheck_s: float) -> None:
         self.wrapped = wrapped
@@ -37,13 +37,13 @@ class DataKey:
         self._missing: OctavoError | None = None
 
     def take(self, data_key: bytes) -> None:
-        """Its source has just given it."""
+        """Store the key that its source has just returned."""
         self._cipher = AESGCM(data_key)
         self._missing = None
         self._confirmed_s = asyncio.get_running_loop().time()
 
     async def opening(self) -> Cipher:
-        """To open entries with, now. Raises `KeyMissing`, `KeySourceUnavailable`."""
+        """Return the cipher for opening entries. Raises `KeyMissing`, `KeySourceUnavailable`."""
         if self._cipher is None or not self._is_fresh():
             await asyncio.shield(self._check())
         if self._cipher is None:
@@ -51,7 +51,8 @@ class DataKey:
         return self._cipher
 
     def sealing(self) -> Cipher:
-        """To seal with, without waiting. Raises `KeyMissing` once that is known."""
+        """Return the cipher for sealing entries, without waiting. Raises `KeyMissing` once it is
+        known that the key is missing."""
         if not self._is_fresh():
             self._check()
         if self._cipher is None:
@@ -72,7 +73,7 @@ class DataKey:
     def _checked(self, task: asyncio.Task[None]) -> None:
         self._checking = None
         if not task.cancelled():
-            task.exception()  # whoever waits has it
+            task.exception()  # mark it as seen; callers that wait get it by themselves
 
     async def _ask(self) -> None:
         try:
@@ -86,7 +87,7 @@ class DataKey:
 
 
 class DataKeys:
-    """All of a process."""
+    """The data keys of a process."""
 
     def __init__(
         self,
@@ -95,14 +96,14 @@ class DataKeys:
         random_bytes: Callable[[int], bytes],
         recheck_s: float,
     ) -> None:
-        """`random_bytes` is the operating system's, but in a simulation."""
+        """`random_bytes` is the operating system's, except in a simulation."""
         self._source = source
         self._random_bytes = random_bytes
         self._recheck_s = recheck_s
         self._keys: weakref.WeakValueDictionary[Wrapped, DataKey] = weakref.WeakValueDictionary()
 
     async def new(self, namespace: str) -> DataKey:
-        """A key that nothing was sealed with. Raises `KeyMissing`, `KeySourceUnavailable`."""
+        """Make a new data key. Raises `KeyMissing`, `KeySourceUnavailable`."""
         data_key = self._random_bytes(KEY_BYTES)
         made = DataKey(self._source, await self._source.wrap(namespace, data_key), self._recheck_s)
         made.take(data_key)
@@ -110,18 +111,18 @@ class DataKeys:
         return made
 
     def of(self, wrapped: Wrapped) -> DataKey:
-        """The key that a ledger's record names; its source is asked when it is used."""
+        """Return the key that a ledger's record names. Its source is asked at the first use."""
         found = self._keys.get(wrapped)
         if found is None:
             found = self._keys[wrapped] = DataKey(self._source, wrapped, self._recheck_s)
         return found
 
     def writer_prefix(self) -> bytes:
-        """What tells a writer's nonces from those of any other."""
+        """Return a random prefix that keeps this writer's nonces apart from all others'."""
         return self._random_bytes(WRITER_BYTES)
 
     async def rewrapped(self, wrapped: Wrapped) -> Wrapped | None:
-        """The same data key by the namespace's present key; None when it is that already.
+        """Wrap the same data key with the namespace's current key; None if it already is.
 
         Raises `KeyMissing`, `KeySourceUnavailable`.
         """

@@ -1,4 +1,4 @@
-"""What can go wrong with keys. No message holds one."""
+"""Errors of encryption keys. No message holds a key."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from octavo.protocol.codes import OctavoError, Scope
 
 
 class KeyMissing(OctavoError):
-    """The key source has no such key: never had it, or has forgotten it."""
+    """The key source does not have the key. It may have been deleted."""
 
     name = "encryption-key-missing"
     scope = Scope.LEDGER
 
 
 class KeySourceUnavailable(OctavoError):
-    """Whether there is a key cannot be told now. Nothing is opened or sealed meanwhile."""
+    """The key source cannot say whether it has the key. Nothing is opened or sealed meanwhile."""
 
     name = "key-source-unavailable"
     retryable = True
 
 
 class InvalidKeys(OctavoError):
-    """A key file, or a setting of keys, that makes no sense. Names the line, never the key."""
+    """A key file or a keys setting is invalid. The message names the line, never the key."""
 
     name = "keys"
     scope = Scope.PROCESS

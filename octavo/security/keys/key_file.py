@@ -1,11 +1,11 @@
-"""The text of a key file: which keys each namespace has. Pure.
+"""The text of a key file: the keys of each namespace. Pure.
 
     # comments, and empty lines
     namespace key-id base64-of-32-bytes
 
-The first key of a namespace wraps the data keys of new ledgers; all of them unwrap. Whoever can
-read the file can read the data, so it belongs to its owner alone; and whoever loses it has lost the
-data.
+The first key of a namespace wraps the data keys of new ledgers; all its keys unwrap. A process that
+can read the file can read the data, so only its owner may have access. If the file is lost, the
+data is lost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from octavo.security.keys.errors import InvalidKeys
 from octavo.security.keys.wrapped import KEY_ID_RULE, is_key_id
 
 FILE_BYTES_MAX = 4 * 1024 * 1024
-"""A longer file is no key file: it is not read."""
+"""A longer file cannot be a key file: it is not read."""
 HEADER = (
     "# Octavo's keys. Whoever reads this file reads the data; whoever loses it loses the data.\n"
 )
@@ -38,7 +38,7 @@ class NamespaceKey(NamedTuple):
 
 
 def parse(what: str, text: str) -> tuple[NamespaceKey, ...]:
-    """The keys in the order of the file. Raises `InvalidKeys`, which names file and line."""
+    """Parse the keys, in the file's order. Raises `InvalidKeys`, which names file and line."""
     found: list[NamespaceKey] = []
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
@@ -53,23 +53,24 @@ def parse(what: str, text: str) -> tuple[NamespaceKey, ...]:
             )
         namespace, key_id, encoded = words
         if not is_name(namespace):
-            raise InvalidKeys(f"{where}: its first word names no namespace: {NAME_RULE}")
+            raise InvalidKeys(f"{where}: the first word is not a namespace: {NAME_RULE}")
         if not is_key_id(key_id):
-            raise InvalidKeys(f"{where}: its second word is no id: {KEY_ID_RULE}")
+            raise InvalidKeys(f"{where}: the second word is not a key id: {KEY_ID_RULE}")
         try:
             key = base64.b64decode(encoded, validate=True)
         except (ValueError, binascii.Error):
             key = b""
         if len(key) != KEY_BYTES:
-            raise InvalidKeys(f"{where}: its third word is not {KEY_BYTES} bytes in base64")
+            raise InvalidKeys(f"{where}: the third word is not {KEY_BYTES} bytes in base64")
         if any((namespace, key_id) == (one.namespace, one.key_id) for one in found):
-            raise InvalidKeys(f"{where}: namespace {namespace} has a key {key_id} already")
+            raise InvalidKeys(f"{where}: namespace {namespace} already has a key {key_id}")
         found.append(NamespaceKey(namespace, key_id, key))
     return tuple(found)
 
 
 def with_key(text: str, added: NamespaceKey) -> str:
-    """The text with another key, before all that its namespace has: it wraps from now on."""
+    """Return the text with `added` before the namespace's other keys, so that it wraps from now
+    on."""
     encoded = base64.b64encode(added.key).decode()
     line = f"{added.namespace} {added.key_id} {encoded}\n"
     lines = (text or HEADER).splitlines(keepends=True)
@@ -80,7 +81,7 @@ def with_key(text: str, added: NamespaceKey) -> str:
 
 
 def without_keys(text: str, namespace: str, key_id: str | None = None) -> str:
-    """The text without the namespace's keys, or without that one of them."""
+    """Return the text without the namespace's keys, or without its key `key_id`."""
     lines = text.splitlines(keepends=True)
     return "".join(one for one in lines if not _is_of(one, namespace, key_id))
 

@@ -1,7 +1,7 @@
-"""Where the keys of namespaces are, and what wraps the data keys of ledgers.
+"""Key sources: they hold the keys of namespaces, and wrap and unwrap data keys.
 
-`FileKeys` has them from a file's text and wraps with AES-KW (RFC 3394); `ServiceKeys` asks somebody
-else, who never gives them away: a key management service, behind a plug-in.
+`FileKeys` reads a key file and wraps with AES-KW (RFC 3394). `ServiceKeys` asks a key management
+service, through a plug-in; the service never gives its keys away.
 """
 
 from __future__ import annotations
@@ -19,28 +19,30 @@ from octavo.security.keys.wrapped import KEY_ID_RULE, WRAPPED_BYTES_MAX, Wrapped
 
 T = TypeVar("T")
 _AT_ONCE = 8
-"""Questions to a key service."""
+"""The most calls to a key service at the same time."""
 
 
 class KeySource(ABC):
-    """Wraps and unwraps. Every call asks anew: what is remembered, `DataKeys` remembers."""
+    """Wraps and unwraps data keys. Caches nothing: `DataKeys` does that."""
 
     @abstractmethod
     async def wrap(self, namespace: str, data_key: bytes) -> Wrapped:
-        """Wrap with the namespace's present key. Raises `KeyMissing`, `KeySourceUnavailable`."""
+        """Wrap with the namespace's current key. Raises `KeyMissing`, `KeySourceUnavailable`."""
 
     @abstractmethod
     async def unwrap(self, wrapped: Wrapped) -> bytes:
-        """The data key. Raises `KeyMissing`, `KeySourceUnavailable`."""
+        """Return the data key. Raises `KeyMissing`, `KeySourceUnavailable`."""
 
 
 class FileKeys(KeySource):
-    """Keys from a file, read again when it has changed."""
+    """Keys from a file, which is read again after a change."""
 
     def __init__(self, what: str, look: Callable[[], object], read: Callable[[], str]) -> None:
-        """`what` names the file. `look` gives another value when it has changed; `read` its text.
+        """`what` names the file in errors. `look` returns a value that changes with the file;
+        `read` returns its text.
 
-        Both raise `KeySourceUnavailable` when it cannot be read, or by too many.
+        Both raise `KeySourceUnavailable` if the file cannot be read, or if other users can read
+        it.
         """
         self._what = what
         self._look = look
@@ -49,8 +51,8 @@ class FileKeys(KeySource):
         self._keys: dict[str, dict[str, bytes]] = {}
 
     def refresh(self) -> None:
-        """Take a change in. Raises `KeySourceUnavailable`, also for what is no key file: until it
-        is mended nobody knows which keys are left."""
+        """Read the file if it has changed. Raises `KeySourceUnavailable`, also for an invalid
+        file: a key may have been deleted in it, so the old keys must not be used."""
         seen = self._look()
         if seen == self._seen:
             return
@@ -58,13 +60,13 @@ class FileKeys(KeySource):
         try:
             found = parse(self._what, self._read())
         except InvalidKeys as error:
-            raise KeySourceUnavailable(f"{error}; no key is used until that is mended") from error
+            raise KeySourceUnavailable(f"{error}; until it is repaired, no key is used") from error
         for one in found:
             self._keys.setdefault(one.namespace, {})[one.key_id] = one.key
         self._seen = seen
 
     def names(self) -> list[tuple[str, str]]:
-        """Namespace and id of every key; of each namespace the one that wraps first."""
+        """Return namespace and id of every key; a namespace's wrapping key comes first."""
         self.refresh()
         return [(namespace, key_id) for namespace, keys in self._keys.items() for key_id in keys]
 
@@ -76,8 +78,8 @@ class FileKeys(KeySource):
         keys = self._keys.get(namespace)
         if not keys:
             raise KeyMissing(
-                f"{self._what} has no key of namespace {namespace}, whose topics are encrypted: "
-                f"`octavo keys add {namespace}` makes one"
+                f"{self._what} has no key for namespace {namespace}, whose topics are encrypted: "
+                f"`octavo keys add {namespace}` makes a key"
             )
         key_id, key = next(iter(keys.items()))
         return Wrapped(namespace, key_id, aes_key_wrap(key, data_key))
@@ -94,30 +96,30 @@ class FileKeys(KeySource):
             return aes_key_unwrap(key, wrapped.wrapped)
         except (InvalidUnwrap, ValueError):
             raise KeyMissing(
-                f"{self._what}: key {wrapped.key_name} is not the one that wrapped this data key, "
+                f"{self._what}: key {wrapped.key_name} did not wrap this data key, "
                 "or the wrapped key was changed"
             ) from None
 
 
 class KeyService(Protocol):
-    """What a plug-in implements: a client of a key management service.
+    """The interface of a plug-in: a client of a key management service.
 
-    Both calls block, and are made on threads. They raise `KeyError` when the service has no such
-    key (any more), and anything else when it cannot tell.
+    Both calls may block; they run on threads. They raise `KeyError` if the service does not have
+    the key (any more), and any other exception if it cannot say.
     """
 
     def wrap(self, namespace: str, data_key: bytes) -> tuple[str, bytes]:
-        """The present key's id, and the 32 bytes of `data_key` wrapped by that key."""
+        """Wrap the 32 bytes of `data_key`. Returns the current key's id and the wrapped bytes."""
 
     def unwrap(self, namespace: str, key_id: str, wrapped: bytes) -> bytes:
-        """The data key."""
+        """Return the data key."""
 
 
 class ServiceKeys(KeySource):
-    """Keys that a service keeps to itself."""
+    """Keys of a key management service, which never gives them away."""
 
     def __init__(self, what: str, service: KeyService, timeout_s: float) -> None:
-        """`what` names it in errors; who has not answered in `timeout_s` is not there."""
+        """`what` names the service in errors. After `timeout_s` it counts as unavailable."""
         self._what = what
         self._service = service
         self._timeout_s = timeout_s
@@ -129,11 +131,11 @@ class ServiceKeys(KeySource):
             f"namespace {namespace}", lambda: self._service.wrap(namespace, data_key)
         )
         if not is_key_id(key_id):
-            raise KeySourceUnavailable(f"{self._what} named a key that cannot be: {KEY_ID_RULE}")
+            raise KeySourceUnavailable(f"{self._what} returned an invalid key id: {KEY_ID_RULE}")
         if len(wrapped) > WRAPPED_BYTES_MAX:
             raise KeySourceUnavailable(
-                f"{self._what} gave a wrapped key of {len(wrapped)} bytes; at most "
-                f"{WRAPPED_BYTES_MAX} are kept"
+                f"{self._what} returned a wrapped key of {len(wrapped)} bytes; at most "
+                f"{WRAPPED_BYTES_MAX} are accepted"
             )
         return Wrapped(namespace, key_id, bytes(wrapped))
 
@@ -157,9 +159,9 @@ class ServiceKeys(KeySource):
         except TimeoutError:
             why = f"no answer in {self._timeout_s:g} s"
         except Exception as error:
-            # Its text may hold anything: only what it is, is told.
+            # The exception's text may hold a secret: report only its type.
             why = type(error).__name__
-        raise KeySourceUnavailable(f"{self._what} cannot be asked for {about}: {why}") from None
+        raise KeySourceUnavailable(f"{self._what} failed for {about}: {why}") from None
 
 
 __all__ = ["FileKeys", "KeyService", "KeySource", "NamespaceKey", "ServiceKeys"]

@@ -1,9 +1,9 @@
-"""What a ledger's record says of its data key. Pure.
+"""The wrapped data key in a ledger's record. Pure.
 
     octavo.encryption := "1 " namespace " " key-id " " base64(wrapped data key)
 
-It stands in BookKeeper's own field for such things, `customMetadata`, and in the record of an
-offloaded copy. Whoever has it and not the namespace's key learns nothing but the two names.
+It is stored in BookKeeper's field `customMetadata`, and in the record of an offloaded copy. Without
+the namespace's key it reveals only the two names.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from octavo.metadata.store import BadRecord
 from octavo.protocol.names import is_name
 
 ENCRYPTION_KEY = "octavo.encryption"
-"""In a ledger's `customMetadata`."""
+"""The field in a ledger's `customMetadata`."""
 KEY_ID_CHARS_MAX = 100
 WRAPPED_BYTES_MAX = 256
-"""A key service may put what it likes around 32 bytes."""
+"""A key service may add its own data to the 32 bytes."""
 KEY_ID_RULE = f"a key's id has 1 to {KEY_ID_CHARS_MAX} of A-Z a-z 0-9 . _ : / -"
 _VERSION = "1"
 _KEY_ID = re.compile(rf"[A-Za-z0-9._:/-]{{1,{KEY_ID_CHARS_MAX}}}")
 
 
 def is_key_id(text: str) -> bool:
-    """As `KEY_ID_RULE` tells it."""
+    """Return whether `text` follows `KEY_ID_RULE`."""
     return _KEY_ID.fullmatch(text) is not None
 
 
 class Wrapped(NamedTuple):
-    """A data key, wrapped, and by which key."""
+    """A wrapped data key, and the key that wrapped it."""
 
     namespace: str
     key_id: str
@@ -40,11 +40,11 @@ class Wrapped(NamedTuple):
 
     @property
     def key_name(self) -> str:
-        """The namespace's key, for people."""
+        """The wrapping key, for people."""
         return f"{self.key_id} of namespace {self.namespace}"
 
     def encode(self) -> bytes:
-        """As it stands in the metadata."""
+        """Encode for the metadata."""
         assert is_key_id(self.key_id), self.key_id
         assert len(self.wrapped) <= WRAPPED_BYTES_MAX
         text = base64.b64encode(self.wrapped).decode()
@@ -52,7 +52,7 @@ class Wrapped(NamedTuple):
 
     @classmethod
     def decode(cls, what: str, data: bytes) -> Wrapped:
-        """Read it; `what` names it in errors. Raises `BadRecord`."""
+        """Decode; `what` names the record in errors. Raises `BadRecord`."""
         try:
             version, namespace, key_id, text = data.decode("ascii").split(" ")
             wrapped = base64.b64decode(text, validate=True)
@@ -67,5 +67,5 @@ class Wrapped(NamedTuple):
                 f"version {_VERSION}"
             )
         if not (is_name(namespace) and is_key_id(key_id) and len(wrapped) <= WRAPPED_BYTES_MAX):
-            raise BadRecord(f"{what}: {ENCRYPTION_KEY} names no key that could be")
+            raise BadRecord(f"{what}: {ENCRYPTION_KEY} has an invalid namespace, key id or key")
         return cls(namespace, key_id, wrapped)

@@ -108,7 +108,7 @@ def test_opening_keeps_the_rules(at: tuple[str, str], capsys: pytest.CaptureFixt
         (("allow", "alice", "produce", ORDERS), "a principal is user:NAME"),
         (("allow", "user:alice", "devour", ORDERS), "operations are produce"),
         (("allow", "user:alice", "produce", "topic:x"), "a resource is cluster"),
-        (("explain", "user:alice", "produce", "topic:x/*"), "name one, without *"),
+        (("explain", "user:alice", "produce", "topic:x/*"), "name a single resource"),
         (("explain", "user:alice", "produce,consume", ORDERS), "one operation"),
         (("explain", "role:x", "produce", ORDERS), "a principal is"),
         (("role", "add", "role:x", "role:y"), "a principal is"),

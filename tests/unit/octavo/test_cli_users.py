@@ -64,13 +64,13 @@ def test_a_user_from_beginning_to_end(octavo):
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["create", "alice", "--no-password"], 1, "there is a user 'alice' already"),
+        (["create", "alice", "--no-password"], 1, "user 'alice' exists already"),
         (["password", "bob"], 1, "there is no user 'bob'"),
         (["disable", "bob"], 1, "there is no user 'bob'"),
         (["delete", "bob", "--yes"], 1, "there is no user 'bob'"),
         (["groups", "bob", "g"], 1, "there is no user 'bob'"),
-        (["create", "a b", "--no-password"], 2, "no name of a user"),
-        (["create", "bob", "--no-password", "--group", "a b"], 2, "no principal here"),
+        (["create", "a b", "--no-password"], 2, "cannot be a user's name"),
+        (["create", "bob", "--no-password", "--group", "a b"], 2, "not a principal"),
         (["create", "bob", "--password-file", "none"], 1, "No such file"),
         (["create", "bob", "--no-password", "--password-file", "x"], 2, "choose one"),
         (["groups", "alice", "g", "--none"], 2, "choose one"),

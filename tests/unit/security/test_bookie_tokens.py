@@ -120,7 +120,7 @@ def test_one_kind_never_passes_for_the_other() -> None:
     refused(as_node, "secret")
     refused(signed("reader", SECRET.key("bookies")), "secret")
     refused(signed("reader", SECRET.key("nodes")), "secret")
-    refused(signed("node", sub="user:alice"), "names nobody")
+    refused(signed("node", sub="user:alice"), "names no principal")
     refused(tokens(secret=ClusterSecret(b"o" * 32)).node("x", "b1"), "secret")
 
 
@@ -225,7 +225,7 @@ def test_headers_that_make_no_sense_prove_nothing(head: bytes) -> None:
 
 def test_what_is_too_long_is_not_looked_at() -> None:
     refused(b"a." * TOKEN_BYTES_MAX, f"at most {TOKEN_BYTES_MAX}")
-    refused(b"a" * 1000 + b"." + b"b.c", "no token")
+    refused(b"a" * 1000 + b"." + b"b.c", "not a JWT")
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1])

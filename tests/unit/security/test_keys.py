@@ -53,8 +53,8 @@ def test_the_newest_key_stands_first_and_all_others_stay() -> None:
     ("line", "why"),
     [
         ("public k1", "2 words"),
-        ("pub/lic k1 " + SECRET, "names no namespace"),
-        ("public k,1 " + SECRET, "is no id"),
+        ("pub/lic k1 " + SECRET, "not a namespace"),
+        ("public k,1 " + SECRET, "not a key id"),
         ("public k1 " + SECRET[:-4], "not 32 bytes"),
         ("public k1 *" + SECRET, "not 32 bytes"),
         (f"public k1 {SECRET}\npublic k1 {SECRET}", "line 3.*already"),
@@ -253,7 +253,7 @@ async def test_a_service_that_gives_nonsense_is_not_believed() -> None:
     with pytest.raises(KeySourceUnavailable, match="5 bytes"):
         await source.unwrap(wrapped)
     kms.add("public", "no id")
-    with pytest.raises(KeySourceUnavailable, match="cannot be"):
+    with pytest.raises(KeySourceUnavailable, match="invalid key id"):
         await source.wrap("public", bytes(32))
 
 
@@ -274,7 +274,7 @@ async def test_rewrapping_changes_the_wrapping_and_not_the_key(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"file": "x", "service": "a:b"}, "give one of them"),
+        ({"file": "x", "service": "a:b"}, "give only one"),
         ({"service": "module"}, "module:factory"),
         ({"service": "no.such:thing"}, "ModuleNotFoundError"),
         ({"service": "os:getcwd"}, r"no wrap\(\)"),

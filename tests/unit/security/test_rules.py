@@ -132,4 +132,4 @@ def test_explaining_names_what_comes_near():
     lines = found.explain(ALICE, PRODUCE, ORDERS)
     assert lines[0].startswith("no: no rule allows user:alice to produce topic:payments/orders")
     assert any("not about produce" in line for line in lines)
-    assert any("not of payments/orders" in line for line in lines)
+    assert any("not about payments/orders" in line for line in lines)

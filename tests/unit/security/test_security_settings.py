@@ -17,7 +17,7 @@ OIDC: dict[str, Any] = {"jwt_issuer": "https://login.example", "jwt_audience": "
         ({"jwks_url": "https://a/keys", "jwt_issuer": "x"}, "give jwt_audience too"),
         ({"jwt_keys_file": "k", **OIDC, "jwks_url": "https://a/keys"}, "not both"),
         ({"jwt_issuer": "x"}, "give jwks_url or jwt_keys_file too"),
-        ({"jwt_keys_file": "k", **OIDC, "jwt_issuer": "octavo"}, "issuer of our own"),
+        ({"jwt_keys_file": "k", **OIDC, "jwt_issuer": "octavo"}, "issuer of the cluster's own"),
         ({"jwt_keys_file": "k", **OIDC, "jwt_groups_claim": ""}, "name a claim"),
         *(({**OIDC, "jwks_url": url}, "use https://")
           for url in ("http://login.example/keys", "file:///etc/passwd", "https://", "keys",
