@@ -1,12 +1,14 @@
-"""Do index, entry logs and ledger state say the same? Blocking; changes nothing.
+"""Check that index, entry logs and ledger state agree. Blocking; changes nothing.
 
-Three rules. Every run of the index points at a good record of its ledger that holds these entries.
-Every record of a ledger that lives is indexed, by itself or by a later copy of its entries (an
-older one only if it holds the same bytes: a compaction that was given up leaves such a copy). The
-ledger state knows every ledger of the index, and no lower last entry.
+Three rules:
 
-One pass over the logs and one over the index; only when the numbers of entries differ is each run
-of the index looked at by itself. Findings go to a registry (disk/damage.py).
+- Every run of the index points to a good record of its ledger that holds these entries.
+- Every record of a live ledger is indexed, by itself or by a later copy of its entries. An older
+  copy is enough only if it holds the same bytes: an interrupted compaction leaves such a copy.
+- The ledger state knows every ledger of the index, with no lower last entry.
+
+The check makes one pass over the logs and one pass over the index. Only when the numbers of entries
+differ does it look at each run of the index. Findings go to a registry (disk/damage.py).
 """
 
 from __future__ import annotations
@@ -27,18 +29,18 @@ from octavo.bookie.read.cache import CachedExtent
 from octavo.protocol.codes import BookieIOError
 
 Progress = Callable[[int], None]
-"""Told of bytes read since it was told last."""
+"""Called with the number of bytes read since its last call."""
 
 
 _log = structlog.get_logger()
 
 
 def _quiet(size: int) -> None:
-    """For whoever does not ask."""
+    """Report no progress."""
 
 
 class ConsistencyCheck:
-    """One check of what one bookie has stored."""
+    """A check of what a bookie has stored."""
 
     def __init__(
         self,
@@ -53,7 +55,7 @@ class ConsistencyCheck:
         state_path: str,
         progress: Progress = _quiet,
     ) -> None:
-        """`vouched` is the mark's (log id, offset). Without `states` nothing is said of them."""
+        """`vouched` is the mark's (log id, offset). Without `states` they are not checked."""
         self._disk = disk
         self._logs = logs
         self._index = index
@@ -65,15 +67,15 @@ class ConsistencyCheck:
         self._state_path = state_path
         self._progress = progress
         self._matched = 0
-        """Entries that the index finds in a record that was read."""
+        """Entries whose index run points to the record that was read."""
         self.records = 0
         self.runs = 0
         self.entries = 0
-        """Of the index."""
+        """Entries in the index."""
         self.bytes = 0
 
     def run(self) -> None:
-        """Raises `BookieIOError` when the index cannot be read."""
+        """Run the check. Raises `BookieIOError` when the index cannot be read."""
         if self._covered > self._vouched:
             self._damages.report(DamageKind.INDEX, self._index_path)
         for log_id in self._logs.log_ids:
@@ -134,7 +136,7 @@ class ConsistencyCheck:
         )
 
     def _same(self, run: IndexedExtent, walked: Checked) -> bool:
-        """Whether an older copy that the index prefers holds the same bytes."""
+        """Whether an older copy, which the index prefers, holds the same bytes."""
         record = walked.record
         assert record is not None
         first, last = max(run.first, record.first_entry), min(run.last, record.last_entry)
@@ -158,7 +160,7 @@ class ConsistencyCheck:
     # Index → ledger state
 
     def _count_index(self) -> int:
-        """Entries of the index; on the way it is held against the ledger state."""
+        """Count the entries of the index, and compare each ledger with the ledger state."""
         ledger_id, first, last = -1, 0, -1
         for run in self._index.all_runs():
             if run.ledger_id != ledger_id:
@@ -187,7 +189,7 @@ class ConsistencyCheck:
     # Index → logs
 
     def _check_runs(self) -> None:
-        """Look at every run of the index: some of them point at no record that was read."""
+        """Look at every run of the index: some of them point to no record that was read."""
         known = {(damage.path, damage.offset) for damage in self._damages.current()}
         present = dict.fromkeys(self._logs.log_ids)
         gone: dict[tuple[int, int], tuple[int, int]] = {}
@@ -240,9 +242,9 @@ def check_at_start(
     vouched: tuple[int, int],
     directory: str,
 ) -> None:
-    """Check all of a bookie that is about to serve; what is found is reported, and served around.
+    """Check a bookie that is about to serve; findings are reported, and it starts all the same.
 
-    What the write cache holds is in no log yet, and is not looked at.
+    Entries in the write cache are in no log yet, and are not checked.
     """
     check = ConsistencyCheck(
         disk,

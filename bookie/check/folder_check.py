@@ -1,9 +1,9 @@
-"""Checks the folders of a stopped bookie: mark, ledger state, journals, logs, index. Blocking.
+"""Check the folders of a stopped bookie: mark, ledger state, journals, logs, index. Blocking.
 
-Says what a start would refuse, and everything that is damaged or contradicts the rest
-(consistency.py). All files are opened read-only and nothing is changed; the journals are read from
-the mark on, as a start would, and their records are applied to the ledger state in memory alone.
-What a start mends by itself, an index that is behind or missing, is a note and no finding.
+The report lists why a start would be refused, and everything that is damaged or contradictory
+(consistency.py). All files are opened read-only, and nothing is changed. The journals are read from
+the mark on, as at a start, and applied to the ledger state in memory. An index that is missing or
+behind is a note, not a finding, because a start repairs it.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from octavo.protocol.codes import OctavoError
 _MARK_BYTES_MAX = 1024 * 1024
 
 Progress = Callable[[int], None]
-"""Told of bytes of entry logs and journals read since it was told last."""
+"""Called with the bytes of entry logs and journals read since its last call."""
 
 
 @dataclass
 class Report:
-    """What a check found."""
+    """The result of a check."""
 
     damage: list[Damage] = field(default_factory=list)
     dropped: int = 0
-    """Findings beyond those that are listed."""
+    """Findings beyond the listed findings."""
     refusals: list[str] = field(default_factory=list)
     """Why this bookie would not start, in the words of its start."""
     notes: list[str] = field(default_factory=list)
-    """What is unusual, and needs nobody."""
+    """Unusual facts that need no action."""
     ledgers: int = 0
     journal_blocks: int = 0
     log_records: int = 0
@@ -53,17 +53,17 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether there is nothing to be done."""
+        """Whether there is nothing to repair."""
         return not self.damage and not self.refusals and not self.dropped
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, `damage` as on the admin port."""
+        """Return plain values; `damage` has the same form as on the admin port."""
         plain = {**self.__dict__, "damage": [damage.as_json() for damage in self.damage]}
         return {"ok": self.ok, **plain}
 
 
 class _ReadOnlyDisk:
-    """A disk on which nothing can be changed; what only syncs passes without effect."""
+    """A disk that refuses all changes; syncs pass without effect."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -71,23 +71,23 @@ class _ReadOnlyDisk:
         self.free_bytes, self.descriptors_max = disk.free_bytes, disk.descriptors_max
 
     def open(self, path: str, *, create: bool = False, write: bool = False) -> File:  # noqa: ARG002
-        """Read-only, whatever was asked for."""
+        """Open read-only, even when `write` is asked for."""
         if create:
-            raise DiskError(f"open {path}: nothing is made here")
+            raise DiskError(f"open {path}: this check creates no files")
         return _SyncedFile(self._disk.open(path))
 
     def _refuse(self, *paths: str) -> None:
-        raise DiskError(f"{', '.join(paths)}: nothing is changed here")
+        raise DiskError(f"{', '.join(paths)}: this check changes nothing")
 
     make_directory = remove_folder = unlink = sync_directory = rename = _refuse
 
     def lock(self, path: str) -> File:
-        """Refused."""
-        raise DiskError(f"lock {path}: nothing is changed here")
+        """Refuse: a check takes no lock."""
+        raise DiskError(f"lock {path}: this check changes nothing")
 
 
 class _SyncedFile:
-    """A file whose syncs do nothing: it is not written to."""
+    """A file whose syncs do nothing, because nothing is written to it."""
 
     def __init__(self, file: File) -> None:
         self.path = file.path
@@ -100,7 +100,7 @@ class _SyncedFile:
         self.close = file.close
 
     def datasync(self) -> None:
-        """Nothing was written."""
+        """Do nothing: nothing was written."""
 
 
 class _FolderCheck:
@@ -144,7 +144,7 @@ class _FolderCheck:
         return report
 
     def _marks(self) -> None:
-        """Each copy of the mark by itself: one that is bad is passed over by a start."""
+        """Check each copy of the mark by itself: a start skips bad copies and tells nothing."""
         for directory in self._ledgers:
             path = f"{directory}/{MARK_NAME}"
             if not self._disk.exists(path):
@@ -160,10 +160,10 @@ class _FolderCheck:
             except DiskError:
                 self._damages.report(DamageKind.UNREADABLE, path)
             except OctavoError:
-                continue  # of a version to come: the refusal says it
+                continue  # a newer version of the format: the refusal reports it
 
     def _replay(self, states: LedgerStates, mark: Mark | None) -> None:
-        """What the journals say beyond the mark, applied to `states`."""
+        """Apply the journals' records after the mark to `states`."""
         for number, directory in enumerate(self._journals):
             position = mark.journals[number] if mark is not None else None
             try:
@@ -180,7 +180,7 @@ class _FolderCheck:
         report = self.report
         logs = EntryLogs(self._disk, self._ledgers, 1)
         logs.open()
-        # Without a mark all that is there is looked at.
+        # Without a mark, check everything.
         vouched = mark.log_position if mark is not None else (max(logs.log_ids, default=0) + 1, 0)
         if mark is not None and mark.log_id and mark.log_id not in logs.log_ids:
             path = logs.path_of(mark.log_id)
@@ -190,7 +190,7 @@ class _FolderCheck:
         try:
             index = self._index_opener(path)
         except OctavoError as error:
-            report.notes.append(f"{error}. A start makes the index anew from the entry logs")
+            report.notes.append(f"{error}. A start rebuilds the index from the entry logs")
             logs.close()
             return
         try:
@@ -245,7 +245,7 @@ def _apply(states: LedgerStates, record: AddBatch | Meta) -> None:
 
 
 def _quiet(size: int) -> None:
-    """For whoever does not ask."""
+    """Report no progress."""
 
 
 def check_folders(
@@ -255,5 +255,5 @@ def check_folders(
     progress: Progress = _quiet,
     index_opener: Callable[[str], LedgerIndex] = IndexView,
 ) -> Report:
-    """Check a stopped bookie. Folders in the order of its settings."""
+    """Check a stopped bookie. The folders are in the order of its settings."""
     return _FolderCheck(disk, journal_directories, ledger_directories, progress, index_opener).run()

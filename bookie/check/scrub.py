@@ -1,15 +1,16 @@
-"""The scrubber: reads every entry log back at a bounded rate and reports what is damaged.
+"""The scrubber: read every entry log back at a bounded rate and report damage.
 
-Damage at rest is found while there are other copies, not when the last reader needs it. A pass
-walks the logs in order (entrylog/walk.py), each as far as the mark vouches for it: headers, run
-checksums, entry digests. It reads from the device, not from any cache; only the log that is
-written to may come from the system's memory. What is wrong goes to the registry (disk/damage.py)
-with the ledger and entries that the index still finds there, so that they can be re-replicated;
-damage in bytes that nothing points to any more is reported without a ledger. What is read back
-good, or has gone, is cleared. Nothing is changed or removed.
+This finds damage while there are other copies, instead of when the last reader needs the entry. A
+pass walks the logs in order (entrylog/walk.py), each up to where the mark vouches for it, and
+checks headers, run checksums and entry digests. It reads from the device, not from any cache; only
+the log that is written to may come from the system's memory. Damage goes to the registry
+(disk/damage.py) with the ledger and the entries that the index still finds there, so that they can
+be re-replicated. Damage in bytes that the index no longer points to is reported without a ledger. A
+finding is cleared when the bytes are read back good, or are gone. The scrubber changes and removes
+nothing.
 
-Works in slices on a thread of its own. Where a pass stands is kept in memory only: after a restart
-the next one begins at the oldest log.
+It works in slices on its own thread. The position of a pass is kept in memory only: after a restart
+the next pass begins at the oldest log.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ _AT_REST = (
     DamageKind.UNREADABLE,
     DamageKind.MISSING_FILE,
 )
-"""What a good record disproves."""
+"""The kinds of damage that a good read disproves."""
 
 _log = structlog.get_logger()
 
 
 class LogScrub:
-    """One log of a pass. Blocking."""
+    """The scrub of a single log. Blocking."""
 
     def __init__(
         self,
@@ -60,9 +61,9 @@ class LogScrub:
         on_good: Callable[[Checked], None] | None = None,
         uncached: bool = True,
     ) -> None:
-        """`end` is up to where the mark vouches for the log; None: for all of it.
+        """`end` is the offset up to which the mark vouches for the log; None means all of it.
 
-        `on_good` is told of every record that is good.
+        `on_good` is called with every good record.
         """
         self._logs = logs
         self._index = index
@@ -81,21 +82,21 @@ class LogScrub:
 
     @property
     def offset(self) -> int:
-        """Up to where it was walked."""
+        """The offset reached so far."""
         return self._walk.offset
 
     @property
     def done(self) -> bool:
-        """Whether there is no more to read, or no log any more."""
+        """Whether everything was read, or the log is gone."""
         return self._walk.done
 
     def step(self) -> int:
-        """Read and judge the next slice; returns its bytes. Raises `NoDescriptorLeft`."""
+        """Read and check the next slice; return its bytes. Raises `NoDescriptorLeft`."""
         before = self._walk.offset
         try:
             found = self._walk.step(SLICE_BYTES)
         except NoDescriptorLeft:
-            raise  # the pass ends; it says nothing of the log
+            raise  # the pass ends; this error tells nothing about the log
         except (FileNotFoundError, DiskError) as error:
             self._walk.done = True
             gone = isinstance(error, FileNotFoundError)
@@ -119,13 +120,13 @@ class LogScrub:
                 self._damages.clear_range(self._walk.path, start, walked.location.offset, *_AT_REST)
                 start = walked.location.offset + walked.location.length
         self._damages.clear_range(self._walk.path, start, self._walk.offset, *_AT_REST)
-        if self._walk.ledgers is not None:  # a good map, and so nothing wrong behind the records
+        if self._walk.ledgers is not None:  # the map is good, so all after the records is good
             self._damages.clear_range(
                 self._walk.path, self._walk.end, sys.maxsize, DamageKind.LEDGERS_MAP, *_AT_REST
             )
 
     def _report(self, fault: Damage, walked: Checked) -> None:
-        """With the entries that the index still finds in the damaged bytes."""
+        """Report a fault, with the entries that the index still finds in the damaged bytes."""
         try:
             runs = self._held(fault, walked)
         except BookieIOError as error:
@@ -168,7 +169,7 @@ class LogScrub:
         return [run for run in runs if run.location[:2] == at[:2]]
 
     def _indexed(self) -> list[IndexedExtent]:
-        """What the index finds in this log, by offset; looked for once a header is bad."""
+        """Return the runs that the index has in this log, by offset; needed after a bad header."""
         if self._runs is None:
             ledgers = self._walk.ledgers
             if ledgers is None:
@@ -188,7 +189,8 @@ class LogScrub:
             return []
 
     def _lost_file(self, kind: DamageKind) -> None:
-        """The file is gone or cannot be opened, and nobody removed it: all that it held is lost."""
+        """Report that all entries of a missing or unreadable file are lost, unless GC removed
+        it."""
         if self._log_id not in self._logs.log_ids:
             self._damages.clear_file(file_name(self._log_id))
             return
@@ -204,7 +206,7 @@ class LogScrub:
 
 
 class Scrubber:
-    """Pass after pass over all logs of a bookie, as a task on the loop."""
+    """Scrubs all logs of a bookie, pass after pass, as a task on the loop."""
 
     def __init__(
         self,
@@ -217,7 +219,7 @@ class Scrubber:
         bytes_per_s: int,
         interval_s: float,
     ) -> None:
-        """`vouched` is the mark's (log id, offset); `interval_s` 0: only when asked for."""
+        """`vouched` is the mark's (log id, offset); `interval_s` 0 means only on request."""
         self._disk = disk
         self._logs = logs
         self._index = index
@@ -234,7 +236,7 @@ class Scrubber:
         self._running = False
         self._ended_s: float | None = None
         self.passes = 0
-        """Whole passes since the start."""
+        """Complete passes since the start."""
         self.bytes = 0
         """Bytes read since the start."""
 
@@ -256,12 +258,12 @@ class Scrubber:
                 pass
 
     def start_pass(self) -> None:
-        """Begin a pass now, unless one runs."""
+        """Begin a pass now, unless a pass runs."""
         if not self._running:
             self._wanted.set()
 
     async def one_pass(self) -> None:
-        """Every log once, oldest first."""
+        """Scrub every log once, oldest first."""
         self._running = True
         self._due_s = asyncio.get_running_loop().time()
         try:
@@ -290,7 +292,7 @@ class Scrubber:
             await asyncio.sleep(self._due_s - loop.time())
 
     async def stop(self) -> None:
-        """Touch no file any more on return."""
+        """Stop; on return the scrubber touches no file any more."""
         self._stopping = True
         if self._under_way is not None and not self._under_way.done():
             await asyncio.wait([self._under_way])
@@ -298,17 +300,17 @@ class Scrubber:
 
     @property
     def last_pass_age_s(self) -> float:
-        """Seconds since a whole pass ended; −1 before the first."""
+        """Seconds since a whole pass ended; −1 before the first pass ends."""
         if self._ended_s is None:
             return -1
         return asyncio.get_running_loop().time() - self._ended_s
 
     def progress(self) -> tuple[int, int, float]:
-        """Bytes, whole passes, seconds since the last: for the metrics."""
+        """Return bytes, whole passes, and seconds since the last pass, for the metrics."""
         return self.bytes, self.passes, self.last_pass_age_s
 
     def status(self) -> dict[str, Any]:
-        """For the admin port."""
+        """Return the state for the admin port."""
         return {
             "running": self._running,
             "log_id": self._at[0],

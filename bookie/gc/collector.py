@@ -1,18 +1,20 @@
-"""Garbage collection: what was deleted in metadata disappears from this bookie's disks.
+"""Garbage collection: remove from this bookie's disks what was deleted in metadata.
 
-A round, every `gc_interval_ms` or when asked for:
+A round runs every `gc_interval_ms`, or when an operator asks for it:
 
-    1. proofs (deletion_proof.py): which ledgers held here have no record any more. Without an
-       answer of the metadata store nothing is proven, and the round goes on with the logs
-    2. quarantine (rules.py): who is proven gone for the first time waits, readable as before;
-       proven once more, `gc_quarantine_ms` later, it is deleted: durable, and for ever
-    3. what each entry log holds (log_metadata.py), and what to do with it (rules.py)
-    4. logs are read to their end, emptied where they hold little, and removed (compaction.py)
-    5. markers of deleted ledgers go: `gc_deleted_keep_ms` after the deletion, and when no log holds
-       a record of the ledger. Ids have one life, so nobody who adds that late has a ledger
+    1. Proofs (deletion_proof.py): find the ledgers held here that have no record any more. If the
+       metadata store does not answer, nothing is proven, and the round continues with step 3.
+    2. Quarantine (rules.py): a ledger that is proven gone for the first time waits, and can still
+       be read. When it is proven gone again, `gc_quarantine_ms` later, it is deleted for ever.
+    3. Find out what each entry log holds (log_metadata.py), and what to do with it (rules.py).
+    4. Read logs to their end, copy the entries that live in nearly empty logs, and remove them
+       (compaction.py).
+    5. Drop the marker of a deleted ledger `gc_deleted_keep_ms` after its deletion, once no log
+       holds a record of it. An id is never used again, so a later add has no ledger to go to.
 
-Quarantine and plan are kept in memory: after a restart a ledger waits anew, and a log is looked at
-anew. Errors of the disk in writing are final, as everywhere in the storage; damage keeps a log.
+Quarantine and plan are kept in memory only: after a restart, ledgers wait again and logs are read
+again. An error of the disk in writing is final, as everywhere in the storage. A damaged log is
+kept.
 """
 
 from __future__ import annotations
@@ -35,29 +37,29 @@ _log = structlog.get_logger()
 
 
 class _Due(NamedTuple):
-    """Which compactions the round may do."""
+    """The compactions that a round may do."""
 
     minor: bool
     major: bool
 
 
 class Collected(Protocol):
-    """What is collected: the storage, as far as its garbage is concerned."""
+    """The storage, as far as the collector uses it."""
 
     compactor: Compactor
 
     def ledgers(self) -> list[int]:
-        """The ids of the ledgers this bookie knows, ascending."""
+        """Return the ids of the ledgers this bookie knows, ascending."""
 
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Forget a ledger: reads say `NoSuchLedger`, adds are refused for ever; durable."""
+        """Delete a ledger durably: reads raise `NoSuchLedger`, adds are refused for ever."""
 
     async def checkpoint(self) -> None:
-        """Flush all that is durable in the journals, move the mark, remove old journal files."""
+        """Flush what is durable in the journals, move the mark, remove old journal files."""
 
 
 class Collector:
-    """Collects one bookie's garbage. Used on the loop."""
+    """Collects the garbage of a bookie. Used on the loop."""
 
     def __init__(
         self,
@@ -69,7 +71,8 @@ class Collector:
         short_of_space: Callable[[], bool] = lambda: False,
         free_bytes: Callable[[], int] = lambda: 2**62,
     ) -> None:
-        """`clock` gives wall-clock ms; `free_bytes` those of the folder with most room."""
+        """`clock` gives wall-clock ms; `free_bytes` is the room in the folder with the most
+        room."""
         self._config = config
         self._storage = storage
         self._proofs = proofs
@@ -85,10 +88,10 @@ class Collector:
         self._minor_s = self._major_s = asyncio.get_running_loop().time()
         self.status = CollectorStatus()
 
-    # Life
+    # Start and stop
 
     async def stop(self) -> None:
-        """Return when the slice under way has ended, and the round with it."""
+        """Stop; return once the slice under way, and with it the round, has ended."""
         self._stopping = True
         self._storage.compactor.stop()
         self._wanted.set()
@@ -98,12 +101,12 @@ class Collector:
             pass
 
     def start_now(self, *, minor: bool = False, major: bool = False) -> None:
-        """Begin a round as soon as the one under way has ended; force compactions if told."""
+        """Begin a round once any running round has ended; force compactions if asked."""
         self._forced = _Due(self._forced.minor or minor, self._forced.major or major)
         self._wanted.set()
 
     async def run(self) -> None:
-        """Collect from now on; ends when `stop` was called, or with an error that is final."""
+        """Collect until `stop` is called or an error is final."""
         interval_s = self._config.gc_interval_ms / 1000
         while not self._stopping:
             try:
@@ -119,7 +122,7 @@ class Collector:
     # A round
 
     async def round(self) -> None:
-        """One round. Raises only what is final."""
+        """Run a round. Raises only final errors."""
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         due = self._take_due(started_s)
@@ -182,7 +185,7 @@ class Collector:
             try:
                 await storage.delete_ledger(ledger_id)
             except BookieError as error:
-                # It holds in memory; the next round journals it again.
+                # It is deleted in memory; the next round writes the deletion to the journal again.
                 _log.warning("ledger_not_deleted_here", ledger=ledger_id, reason=str(error))
                 break
             self._quarantine.forget(ledger_id)
@@ -245,7 +248,7 @@ class Collector:
             _log.warning("log_not_removed", log=cleared.log_id, reason=cleared.reason)
 
     async def _renew_current(self, due: _Due, rules: Rules) -> None:
-        """Begin a new log when little of the current one is live: the next round may empty it."""
+        """Begin a new log when little of the current log is live: the next round may empty it."""
         ratio = self._config.gc_major_ratio if due.major else self._config.gc_minor_ratio
         current = self.status.newest()
         if not due.minor or current is None or current.why_not or rules.room_bytes <= 0:
@@ -257,7 +260,7 @@ class Collector:
                 _log.warning("gc_without_checkpoint", reason=str(error))
 
     def status_json(self, limit: int) -> dict[str, Any]:
-        """For the admin port: the last rounds, and why each log is kept."""
+        """Return for the admin port the last rounds, and why each log is kept."""
         found = self.status.as_json(limit)
         progress = self._storage.compactor.progress
         names = ("log_id", "read_bytes", "of_bytes")

@@ -1,14 +1,14 @@
-"""Empties one entry log and removes it, in slices, beside everything else that the bookie does.
+"""Empty an entry log and remove it, slice by slice, while the bookie serves its clients.
 
-The log is read from its first record to its last (index/log_slice.py). A record counts as dead when
-its ledger was deleted for good, or when the index does not point to it any more; what is live is
-copied by `Checkpointer.relocate`, which keeps the order. Only when every byte was read back and
-accounted for, and none of it was live, does `Checkpointer.retire` remove the file. Nothing else
-ever does: no map, no header, no listing.
+The log is read from its first record to its last (index/log_slice.py). A record is dead when its
+ledger was deleted for good, or when the index points to another copy. Live records are copied by
+`Checkpointer.relocate`, which keeps the order of writes. `Checkpointer.retire` removes the file
+only when every byte was read back and accounted for, and nothing in it is live any more. A map, a
+header or a listing is never enough to remove a file.
 
-Nothing is remembered on disk. After a crash, a stop or a full disk the next pass reads the log
-again and finds what has moved already: it copies the rest. A log in which damage is found stays,
-and the damage is reported; what was moved by then is safe in its new place.
+Nothing is remembered on disk. After a crash, a stop or a full disk, the next pass reads the log
+again, finds which records were moved, and copies the rest. A log in which damage is found stays,
+and the damage is reported. The records moved before that are safe in their new place.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from octavo.protocol.codes import BookieIOError
 T = TypeVar("T")
 
 _SLICE_BYTES = 1024 * 1024
-"""Read and looked up by one executor call, at most."""
+"""The most that a single call to the executor reads and looks up."""
 _SLICE_BYTES_MIN = 64 * 1024
 _BATCH_BYTES = 4 * 1024 * 1024
-"""Copied under one mark: a checkpoint waits for no more."""
+"""The most that is copied under a mark, because a checkpoint waits for it."""
 
 
 class Kept(Exception):
-    """The log cannot go now; the message says why, in words."""
+    """The log cannot be removed now; the message says why."""
 
 
 class Cleared(NamedTuple):
-    """What one pass over a log did."""
+    """The result of a pass over a log."""
 
     log_id: int
     removed: bool
     reason: str
-    """Why it stays; empty when it went."""
+    """Why the log stays; empty when it was removed."""
     read_bytes: int
     copied_bytes: int
 
 
 class Pace:
-    """Holds a background job to a number of bytes per second."""
+    """Limits a background job to a number of bytes per second."""
 
     def __init__(self, bytes_per_s: int) -> None:
         self._bytes_per_s = bytes_per_s
@@ -65,11 +65,11 @@ class Pace:
         self._hurry = asyncio.Event()
 
     def hurry(self) -> None:
-        """Hold nobody up any more: they are to stop."""
+        """End all pauses, now and later, so that the jobs can stop."""
         self._hurry.set()
 
     async def spend(self, count: int) -> None:
-        """`count` bytes were read or written: wait until that was no more than allowed."""
+        """Wait until reading or writing these `count` bytes is within the rate."""
         loop = asyncio.get_running_loop()
         self._due_s = max(self._due_s, loop.time()) + count / self._bytes_per_s
         try:
@@ -80,7 +80,7 @@ class Pace:
 
 
 class Compactor:
-    """Passes over logs, one at a time."""
+    """Runs passes over logs, one at a time."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Compactor:
         pace: Pace,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        """`on_fatal` is told when a write fails for another reason than want of room."""
+        """`on_fatal` is called when a write fails for another reason than lack of room."""
         self._logs = logs
         self._index = index
         self._checkpointer = checkpointer
@@ -111,19 +111,20 @@ class Compactor:
         """(log id, bytes read, bytes to read) of the pass under way."""
 
     def unsure_deletions(self) -> list[int]:
-        """Ledgers deleted in memory and not surely on the disk: delete them once more."""
+        """Return ledgers that are deleted in memory, and perhaps not on disk: delete them again."""
         return self._control.unsure_deletions()
 
     async def log_metadata(self, quarantine_left_ms: Mapping[int, int]) -> Counted:
-        """What is in each log, by its map."""
+        """Return what each log holds, according to its ledgers map."""
         return await self._log_metadata.take(quarantine_left_ms)
 
     async def renew_current(self) -> None:
-        """Begin a new log, so that the current one can be emptied. Raises `DiskFull`."""
+        """Begin a new log, so that the current log can be emptied. Raises `DiskFull`."""
         await self._changing(self._checkpointer.roll())
 
     async def drop_markers(self, before_ms: int, in_logs: Mapping[int, None]) -> int:
-        """Forget ledgers that were deleted before then and are in no log; returns how many."""
+        """Forget ledgers that were deleted before `before_ms` and are in no log; return how
+        many."""
         return await self._checkpointer.drop_markers(
             lambda ledger_id: (
                 ledger_id not in in_logs and self._control.fate(ledger_id) is Fate.DELETED
@@ -132,14 +133,14 @@ class Compactor:
         )
 
     def stop(self) -> None:
-        """End after the slice under way; the log then stays."""
+        """End the pass after the slice under way; its log stays."""
         self._stopping = True
         self._pace.hurry()
 
     async def clear(self, log_id: int, *, copy: bool) -> Cleared:
-        """Read all of a log, with `copy` move what is live, and remove it when nothing is.
+        """Read all of a log, copy its live entries if `copy` is true, remove it if none is left.
 
-        Raises what the disk raises when it refuses to write, but `DiskFull`: then the log stays.
+        Raises the disk's errors in writing, except `DiskFull`: then the log stays.
         """
         self._read = self._copied = 0
         try:
@@ -195,7 +196,8 @@ class Compactor:
             raise Kept("the bookie stops")
 
     def _of_live_ledgers(self, found: Iterable[Stored]) -> list[Stored]:
-        """The records of ledgers that are not deleted. Raises `Kept` when one is not known."""
+        """Return the records of live ledgers. Raises `Kept` when the state of a ledger is
+        uncertain."""
         kept: list[Stored] = []
         for one in found:
             ledger_id = one.record.ledger_id
@@ -218,7 +220,7 @@ class Compactor:
             await self._pace.spend(copied)
 
     async def _changing(self, work: Awaitable[T]) -> T:
-        """A write that fails is final, as in a flush: nobody knows what of it is on the disk."""
+        """Run a write; a failure is final, as in a flush: how much reached the disk is unknown."""
         try:
             return await work
         except (DiskFull, BookieIOError, asyncio.CancelledError):

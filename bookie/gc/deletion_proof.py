@@ -1,11 +1,12 @@
-"""Proves that a ledger's record is gone from the metadata store. Two proofs, of different kinds.
+"""Prove that a ledger's record is gone from the metadata store, in two different ways.
 
-A ledger has a record before any bookie hears of it, and an id has one life. So: the ids held here
-are taken first; then the store is asked for a complete listing, behind its `sync`; what the listing
-lacks is looked up one by one, behind another `sync`, and must be answered "not found". A ledger
-that came in the meantime is not among the ids. The cluster's instance id must be that of this
-bookie's cookie before and after, or the answers are another cluster's. A listing alone proves
-nothing (BookKeeper #870). Any error of the store is raised: no answer is no proof.
+A ledger gets its record before any bookie hears of it, and its id is never used again. So the ids
+held here are taken first. Then the store gives a complete listing, after its `sync`. Each id that
+the listing lacks is looked up, after another `sync`, and the answer must be "not found". A ledger
+created in the meantime is not among the ids. Before and after, the cluster's instance id must be
+the same as in this bookie's cookie, or the answers come from another cluster. A listing alone
+proves nothing (BookKeeper #870). Any error of the store is raised: without an answer there is no
+proof.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ from octavo.protocol.codes import OctavoError
 
 _LOOKUPS_AT_ONCE = 16
 _LOOKUPS_MAX = 20_000
-"""Of one round: the rest is left to the next one. Who asks says whose turn it is (rules.py)."""
+"""Lookups in a round; the next round does the rest. `Quarantine.in_turn` decides the order."""
 
 
 class OtherCluster(OctavoError):
-    """The metadata store is not the one that this bookie's cookie belongs to."""
+    """The metadata store belongs to another cluster than this bookie's cookie."""
 
     name = "other-cluster"
 
 
 class Proven(NamedTuple):
-    """What a round of proofs found of the ledgers asked for. One may be in neither list."""
+    """The result of a round of proofs. A ledger whose answer was uncertain is in neither list."""
 
     gone: list[int]
     present: list[int]
 
 
 class DeletionProof:
-    """Asks one cluster's metadata."""
+    """Asks the metadata store of a cluster."""
 
     def __init__(self, store: MetadataStore, ledgers: LedgerStore, instance_id: str) -> None:
         self._store = store
@@ -47,7 +48,7 @@ class DeletionProof:
         self._instance_id = instance_id
 
     async def prove(self, held: Sequence[int]) -> Proven:
-        """Look for the records of these ledgers, the first ones first.
+        """Look for the records of these ledgers, in this order.
 
         Raises a `MetadataError`, or `OtherCluster`.
         """

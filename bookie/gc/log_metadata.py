@@ -1,9 +1,9 @@
-"""What is in each entry log, by its ledgers map: how many bytes, and how many of ledgers that live.
+"""Count in each entry log, by its ledgers map, all bytes and the bytes of ledgers that live.
 
-An estimate, good for choosing which logs to read. A sealed log's map is read anew each time; one
-that a dead process left without a map is stepped through once and its sums are kept, in 16 bytes
-for each ledger of it, up to a bound. Logs are looked at one after another, so the memory that it
-takes is that of one log's map, and of the numbers that it returns.
+The counts are an estimate, good enough to choose which logs to read. The map of a sealed log is
+read again each time. A log that a dead process left without a map is walked once, and its sums are
+kept: 16 bytes for each of its ledgers, up to a bound. Logs are looked at one after another, so
+memory holds the map of a single log and the numbers that are returned.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from octavo.bookie.write.checkpoint import Checkpointer
 from octavo.protocol.codes import BookieIOError
 
 _KEPT_PAIRS_MAX = 500_000
-"""Of logs without a map: 8 MiB."""
+"""Bound on the kept sums of logs without a map: 8 MiB."""
 _LEDGERS_AT_ONCE = 2000
 
 
 class _Sums(NamedTuple):
-    """One log, as read."""
+    """The bytes of each ledger in a log."""
 
     bytes: int
     pairs: array[int]
     """Ledger, bytes, ledger, bytes, …"""
 
     def items(self) -> Iterator[tuple[int, int]]:
-        """(ledger, bytes) one after another."""
+        """Yield (ledger, bytes)."""
         return zip(self.pairs[::2], self.pairs[1::2], strict=True)
 
 
 class Counted(NamedTuple):
-    """What was found."""
+    """The contents of all logs."""
 
     logs: list[LogFacts]
     deleted: dict[int, None]
-    """The deleted ledgers of which some log still holds records."""
+    """The deleted ledgers that still have records in some log."""
     complete: bool
-    """Whether every log could be looked at."""
+    """Whether every log could be read."""
 
 
 class EntryLogMetadata:
-    """Counts the logs of one bookie."""
+    """Counts the logs of a bookie."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class EntryLogMetadata:
         self._kept: dict[int, _Sums] = {}
 
     async def take(self, quarantine_left_ms: Mapping[int, int]) -> Counted:
-        """Look at every log, or as far as it goes until the bookie stops."""
+        """Look at every log, until the bookie stops."""
         settled = await self._blocking(self._checkpointer.settled_log_id)
         found: list[LogFacts] = []
         deleted: dict[int, None] = {}
@@ -114,7 +114,7 @@ class EntryLogMetadata:
             return kept
         bytes_of = self._logs.ledgers_of(log_id)
         pairs = array("q", [number for pair in sorted(bytes_of.items()) for number in pair])
-        # The log that is written to has room reserved: what counts there is what it holds.
+        # The current log's file has reserved room: count the bytes that it holds instead.
         size = self._logs.size_of(log_id) if settled else sum(bytes_of.values())
         sums = _Sums(size, pairs)
         held = sum(len(one.pairs) for one in self._kept.values()) // 2

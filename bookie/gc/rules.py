@@ -1,11 +1,10 @@
-"""What becomes of sealed entry logs, and when a deleted ledger may go. Pure: no clock, no I/O.
+"""Decide what happens to sealed entry logs, and when a deleted ledger may go. Pure.
 
-`plan` gives every log a decision with a reason in words. Whether a log really holds nothing that
-is live is not decided here: a plan rests on what the log's map says of it, and the map may be
-wrong (BookKeeper #4607). It only says which logs are worth reading; collector.py reads a log to its
-end before it goes.
+`plan` gives every log a decision and its reason. It rests on the log's ledgers map, which may be
+wrong (BookKeeper #4607), so it only says which logs are worth reading. compaction.py reads a log to
+its end before it removes it.
 
-`Quarantine` follows a ledger from the first proof that its record is gone to the second one, at
+`Quarantine` follows a ledger from the first proof that its record is gone to the second proof, at
 least the quarantine later. A ledger that is seen again in between is released.
 """
 
@@ -17,63 +16,62 @@ from typing import NamedTuple
 
 
 class Action(enum.Enum):
-    """What to do with a log."""
-
     KEEP = "keep"
     UNLINK = "unlink"
-    """Nothing in it seems live: read it to its end and remove it."""
+    """Nothing in the log seems live: read it to its end and remove it."""
     REWRITE = "rewrite"
-    """Copy what is live to the current log, then as above."""
+    """Copy the live entries to the current log, then remove it as above."""
 
 
 class LogFacts(NamedTuple):
-    """What is known of one log without reading its records."""
+    """The facts about a log that are known before its records are read."""
 
     log_id: int
     bytes: int
-    """Of the file."""
+    """The size of the file."""
     live_bytes: int
     """Frames of ledgers that are not deleted, by the log's map."""
     current: bool = False
-    """The journal mark stands in it, or before it: it may not be whole yet."""
+    """The journal mark stands in this log or before it, so the log may be incomplete."""
     why_not: str = ""
-    """What stands in the way of reading it, in words; empty when nothing does."""
+    """Why the log cannot be read; empty when it can."""
     quarantined: tuple[int, int] | None = None
-    """(ledger, ms left) of the ledger in quarantine here that waits longest; None for none."""
+    """(ledger, ms left) of the ledger in this log whose quarantine ends last; None for none."""
 
     frame_bytes: int = 0
-    """Frames of all ledgers, by the map; 0 counts as `bytes`."""
+    """Frames of all ledgers, by the map; 0 means that `bytes` is used instead."""
 
     @property
     def ratio(self) -> float:
-        """The share that is live, of what can be: headers and map are none of it."""
+        """The live share of the frames; file headers and maps do not count."""
         whole = self.frame_bytes or self.bytes
         return min(1.0, self.live_bytes / whole) if whole else 0.0
 
 
 class Rules(NamedTuple):
-    """When a log is rewritten."""
+    """When to rewrite a log."""
 
     minor_ratio: float
     major_ratio: float
     minor_due: bool
-    """The interval of minor compactions has passed."""
+    """Whether the interval of minor compactions has passed."""
     major_due: bool
     room_bytes: int
-    """What copies may take before the first log has gone."""
+    """The room for copies before the first log is removed."""
 
 
 class Decision(NamedTuple):
-    """What to do with a log, and why."""
-
     log_id: int
     action: Action
     reason: str
 
 
 def plan(logs: Iterable[LogFacts], rules: Rules) -> list[Decision]:
-    """A decision for each log, in the order in which to act: what costs nothing first, then the
-    emptiest, since each one that goes makes room for the next. What is kept comes last."""
+    """Return a decision for each log, in the order in which to act.
+
+    Logs without live entries come first, then those with the smallest live share, because each
+    removed log makes room for the next. Kept logs come last.
+    """
     acts: list[Decision] = []
     kept: list[Decision] = []
     room = rules.room_bytes
@@ -118,20 +116,20 @@ def _waiting(log: LogFacts) -> str:
 
 
 class Verdict(NamedTuple):
-    """What a round of proofs changes."""
+    """The changes that follow from a round of proofs."""
 
     entered: list[int]
-    """Seen gone for the first time."""
+    """Ledgers proven gone for the first time."""
     released: list[int]
-    """Were in quarantine, and are not proven gone any more."""
+    """Ledgers that were in quarantine and have a record after all."""
     confirmed: list[int]
-    """Seen gone twice, far enough apart: to be deleted."""
+    """Ledgers proven gone twice, far enough apart: delete them."""
 
 
 class Quarantine:
-    """The ledgers that were seen gone once. Lost at a restart, which only means to wait again.
+    """The ledgers that were proven gone once. A restart loses them, so they wait again.
 
-    A round whose proofs could not be had changes nothing: silence is no proof, and no denial.
+    A round that gets no proofs changes nothing.
     """
 
     def __init__(self, quarantine_ms: int, ledgers_max: int = 100_000) -> None:
@@ -143,9 +141,9 @@ class Quarantine:
         return len(self._since_ms)
 
     def round(self, now_ms: int, gone: Sequence[int], present: Sequence[int]) -> Verdict:
-        """A round of proofs has ended: `gone` are proven to have no record, `present` to have one.
+        """Apply a round of proofs: `gone` have no record, `present` have a record.
 
-        `now_ms` is when the round's first read began. What is in neither list stays as it is.
+        `now_ms` is when the round's first read began. A ledger in neither list stays as it is.
         """
         released = [found for found in present if self._since_ms.pop(found, None) is not None]
         entered: list[int] = []
@@ -161,10 +159,11 @@ class Quarantine:
         return Verdict(entered, released, confirmed)
 
     def in_turn(self, held: Iterable[int], now_ms: int) -> list[int]:
-        """`held` in the order in which to ask for them, for a round may ask for so many only.
+        """Sort `held` into the order in which to look for records; a round may ask for a part only.
 
-        First those whose second proof is due, which frees room; then those that were never seen
-        gone; last those that have to wait on: one that is back is noticed as soon as there is time.
+        First the ledgers whose second proof is due, because they free room. Then ledgers that were
+        never proven gone. Last the ledgers still in quarantine: that they are back may be noticed
+        later.
         """
         due: list[int] = []
         new: list[int] = []
@@ -180,11 +179,11 @@ class Quarantine:
         return due + new + waiting
 
     def forget(self, ledger_id: int) -> None:
-        """The ledger was deleted here."""
+        """Drop a ledger that was deleted here."""
         self._since_ms.pop(ledger_id, None)
 
     def left_ms(self, now_ms: int) -> dict[int, int]:
-        """For each ledger in quarantine how long it has to stay at least."""
+        """Return for each ledger in quarantine how long it must stay at least."""
         return {
             ledger_id: since_ms + self._quarantine_ms - now_ms
             for ledger_id, since_ms in self._since_ms.items()
@@ -192,7 +191,7 @@ class Quarantine:
 
 
 def longest(ledgers: Iterable[int], left_ms: Mapping[int, int]) -> tuple[int, int] | None:
-    """Of `ledgers` the one that stays longest in quarantine; None when none is in it."""
+    """Return the ledger that stays longest in quarantine, and its ms; None for none."""
     waiting = [(left_ms[found], found) for found in ledgers if found in left_ms]
     if not waiting:
         return None

@@ -1,7 +1,7 @@
-"""What a bookie tells people: the collector's last rounds, why each log stays, each ledger's bytes.
+"""Report to operators: the last rounds, why each log stays, and the bytes of each ledger.
 
-Bounded: a row of numbers and one reason per log that is there, ten rounds. The bytes of ledgers are
-read from the logs' maps when they are asked for; nothing of them is kept.
+Memory is bounded: the numbers and a reason for each log, and ten rounds. The bytes of ledgers are
+read from the logs' maps on each request, and not kept.
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ _LIMIT = 1000
 
 @dataclass(slots=True)
 class Round:
-    """What one round did."""
-
     started_ms: int = 0
     """Wall clock."""
     seconds: float = 0.0
     metadata_error: str = ""
-    """Why no ledger could be proven gone; empty when all went well."""
+    """Why no ledger could be proven gone; empty when there was no error."""
     ledgers_deleted: int = 0
     logs: int = 0
     logs_removed: int = 0
@@ -40,13 +38,12 @@ class Round:
 
 
 class CollectorStatus:
-    """The collector's memory of what it did."""
+    """The collector's memory of its rounds and decisions."""
 
     def __init__(self) -> None:
         self.rounds: deque[Round] = deque(maxlen=_ROUNDS_KEPT)
         self.running = False
         self.quarantined = 0
-        """Ledgers in quarantine."""
         self.total = Round()
         """Sums since the start."""
         self.count = 0
@@ -56,16 +53,14 @@ class CollectorStatus:
 
     @property
     def last(self) -> Round:
-        """The round under way, or the one that ended last."""
+        """The round under way, or the last round."""
         return self.rounds[-1]
 
     def begin(self, now_ms: int) -> None:
-        """A round begins."""
         self.running = True
         self.rounds.append(Round(now_ms))
 
     def end(self, seconds: float) -> None:
-        """The round has ended."""
         self.running = False
         self.count += 1
         done, total = self.last, self.total
@@ -77,12 +72,12 @@ class CollectorStatus:
         total.seconds += seconds
 
     def planned(self, logs: Iterable[LogFacts], decisions: Iterable[Decision]) -> None:
-        """What is to become of each log."""
+        """Remember what is decided for each log."""
         self._logs = {log.log_id: log for log in logs}
         self._decisions = {decision.log_id: decision for decision in decisions}
 
     def cleared(self, done: Cleared) -> int:
-        """A pass over a log has ended; returns the bytes of its file."""
+        """A pass over a log has ended: update its decision; return the bytes freed."""
         if done.removed:
             self._decisions.pop(done.log_id, None)
             return self._logs.pop(done.log_id).bytes
@@ -90,11 +85,11 @@ class CollectorStatus:
         return 0
 
     def newest(self) -> LogFacts | None:
-        """The log that is written to."""
+        """Return the log that is written to."""
         return self._logs[max(self._logs)] if self._logs else None
 
     def bytes_by_state(self) -> dict[str, tuple[int, int]]:
-        """(logs, bytes) by what becomes of them; for the metric."""
+        """Return (logs, bytes) by decision, for the metric."""
         found = {"current": (0, 0), "keep": (0, 0), "rewrite": (0, 0), "unlink": (0, 0)}
         for log_id, log in self._logs.items():
             state = "current" if log.current else self._decisions[log_id].action.value
@@ -108,7 +103,7 @@ class CollectorStatus:
         return sum(log.live_bytes for log in self._logs.values())
 
     def as_json(self, limit: int) -> dict[str, Any]:
-        """All of it; of the logs those with the lowest share of live bytes, at most `limit`."""
+        """Return everything; of the logs at most `limit`, those with the lowest live share."""
         logs = sorted(self._logs.values(), key=lambda log: (log.ratio, log.log_id))
         return {
             "running": self.running,
@@ -132,9 +127,9 @@ class CollectorStatus:
 
 
 async def ledger_sizes(logs: EntryLogs, query: Mapping[str, str]) -> dict[str, Any]:
-    """The longest `limit` ledgers, the longest first, and the sums over all of them.
+    """Return the `limit` longest ledgers, longest first, and the sums over all ledgers.
 
-    Raises `ValueError` for a limit that is no number.
+    Raises `ValueError` for a limit that is not a number.
     """
     limit = int(query.get("limit", _LIMIT))
     return await asyncio.get_running_loop().run_in_executor(None, _collect, logs, limit)

@@ -1,11 +1,12 @@
-"""The read cache: extents read from entry logs, bounded by bytes, oldest use dropped first. Pure.
+"""The read cache: extents read from entry logs, bounded by bytes, least recently used first out.
+Pure.
 
-What is kept is the run as it was read; where its entries begin is found out once per run, so that
-a sequential reader pays one disk read and one pass for hundreds of entries. Runs of entries of one
-length, which is what a busy writer leaves, are checked and taken apart by calls for all of them.
+An extent is kept as it was read, and the offsets of its entries are computed once. A sequential
+reader thus pays a single disk read and a single pass for hundreds of entries. When all entries have
+the same length, which is what a busy writer leaves, C code checks and splits all of them at once.
 
-A run that a reader has gone through is dropped before those that nobody has come to yet: with many
-readers catching up, what was read ahead for one is not driven out by what another is done with.
+An extent that a reader has finished is dropped before extents that no reader has reached yet. So
+when many readers catch up, finished extents do not drive out what was read ahead for others.
 """
 
 from __future__ import annotations
@@ -27,25 +28,25 @@ _RUN_OVERHEAD_BYTES = 400
 
 @functools.lru_cache(maxsize=64)
 def _ids_layout(frame_bytes: int) -> struct.Struct:
-    """Length, ledger id and entry id of frames of one length."""
+    """Return the layout of length, ledger id and entry id in frames of this length."""
     return struct.Struct(f">I24xqq{frame_bytes - ADD_IDS.size}x")
 
 
 @functools.lru_cache(maxsize=64)
 def _entry_layout(frame_bytes: int) -> struct.Struct:
-    """The entry in frames of one length."""
+    """Return the layout of the entry in frames of this length."""
     return struct.Struct(f">{ADD_PREFIX_BYTES}x{frame_bytes - ADD_PREFIX_BYTES}s")
 
 
 def cut_alike(frames: bytes, start: int, count: int, frame_bytes: int) -> list[bytes]:
-    """`count` entries out of frames that are all of one length."""
+    """Cut `count` entries out of frames that all have the same length."""
     end = start + count * frame_bytes
     stretch = memoryview(frames)[start:end]
     return [entry for (entry,) in _entry_layout(frame_bytes).iter_unpack(stretch)]
 
 
 def _all_alike(frames: bytes, ledger_id: int) -> range | None:
-    """Where the frames begin when all are of one length and follow one another; else None."""
+    """Return the offsets of the frames if all have one length and consecutive ids, else None."""
     if len(frames) < ADD_IDS.size:
         return None
     length, _, _, its_ledger, first = ADD_IDS.unpack_from(frames, 0)
@@ -59,18 +60,18 @@ def _all_alike(frames: bytes, ledger_id: int) -> range | None:
 
 
 class CachedExtent:
-    """Entries of one ledger, ascending from `first` to `last`, as add frames."""
+    """Entries of a ledger, ascending from `first` to `last`, as add frames."""
 
     __slots__ = ("bytes", "end", "first", "frames", "is_ahead", "last", "ledger_id", "offsets")
 
     def __init__(self, ledger_id: int, first: int, last: int, frames: bytes) -> None:
-        """Entries `first … last` of `frames`, which may hold more. Raises `BookieIOError`."""
+        """Take entries `first … last` of `frames`, which may hold more. Raises `BookieIOError`."""
         self.ledger_id = ledger_id
         self.first = first
         self.last = last
         self.frames = frames
         self.is_ahead = False
-        """Nobody has asked for it yet."""
+        """Whether it was read ahead and no reader has asked for it yet."""
         self.offsets: Sequence[int]
         alike = _all_alike(frames, ledger_id)
         skipped = first - ADD_IDS.unpack_from(frames, 0)[4] if alike else 0
@@ -110,18 +111,16 @@ class CachedExtent:
 
     @property
     def count(self) -> int:
-        """How many entries it holds."""
         return self.last - self.first + 1
 
     def entry(self, entry_id: int) -> bytes:
-        """The bytes of one entry."""
         index = entry_id - self.first
         end = self.end if entry_id == self.last else self.offsets[index + 1]
         return self.frames[self.offsets[index] + ADD_PREFIX_BYTES : end]
 
 
 class ReadCache:
-    """Used on the loop only."""
+    """Extents by ledger and first entry. Used on the loop only."""
 
     def __init__(self, bytes_max: int, stats: ReadStats | None = None) -> None:
         assert bytes_max > 0
@@ -132,7 +131,7 @@ class ReadCache:
         self._ahead_bytes = (stats or ReadStats()).ahead_bytes
 
     def find(self, ledger_id: int, entry_id: int) -> CachedExtent | None:
-        """The run that holds an entry; counts as a use."""
+        """Return the extent that holds an entry; this counts as a use."""
         firsts = self._firsts.get(ledger_id)
         if firsts is None:
             return None
@@ -150,13 +149,13 @@ class ReadCache:
         return run
 
     def passed(self, run: CachedExtent) -> None:
-        """A reader has gone through all of a run: it is the first to go when room is needed."""
+        """A reader has finished this extent: make it the first to go when room is needed."""
         key = (run.ledger_id, run.first)
         if self._runs.get(key) is run:
             self._runs.move_to_end(key, last=False)
 
     def put(self, run: CachedExtent) -> None:
-        """Keep `run`, dropping what it overlaps and what was not used for longest."""
+        """Keep `run`; drop the extents that it overlaps, then the least recently used extents."""
         self.drop(run.ledger_id, run.first, run.last)
         if run.bytes > self.bytes_max // 2:
             return
@@ -167,7 +166,7 @@ class ReadCache:
             self._remove(*next(iter(self._runs)))
 
     def drop(self, ledger_id: int, first: int = 0, last: int = 2**63) -> None:
-        """Forget the runs that hold any of the entries `first … last`."""
+        """Drop the extents that hold any of the entries `first … last`."""
         firsts = self._firsts.get(ledger_id)
         if firsts is None:
             return

@@ -1,18 +1,17 @@
 """Read what is in no cache: index → entry log, with read-ahead into the read cache.
 
-Reads have threads of their own, so that they never wait for writes. When all threads are busy,
-ledgers take turns, so a ledger that many clients read does not starve another. An entry that
-several callers want at once is read once: a caller that asks for what is being read waits for that
-read, and what another read brought meanwhile is taken from the cache. How far to read ahead is
-decided by read_ahead.py.
+Reads have their own threads, so that they never wait for writes. When all threads are busy, ledgers
+take turns, so a ledger that many clients read does not starve another ledger. An entry that several
+callers want at once is read once: a caller that asks for an entry being read waits for that read,
+and what another read has brought in the meantime is taken from the cache. read_ahead.py decides how
+far to read ahead.
 
-While adds crowd in (`AddCrowd`), one thread reads, and rests `_REST_RATIO` times as long as it has
-read: readers that catch up share processors, memory and the interpreter with the adds, and have
-time. No read waits for that longer than half of its time-out, and urgent reads (recovery's, those
-of adds) not at all.
+During a burst of adds (`AddCrowd`), only one thread reads, and it rests `_REST_RATIO` times as long
+as it has read. Readers that catch up share processors, memory and the interpreter with the adds,
+and can wait. A read waits for adds at most half of its time-out; urgent reads (recovery's, and reads for adds) do not wait at all.
 
-Damage that a read meets is reported to the bookie's registry (disk/damage.py), unless the index
-names another place by then: compaction moves entries and removes the log that held them.
+Damage found by a read is reported to the bookie's registry (disk/damage.py), unless the index names
+another place by then: compaction moves entries and removes the log that held them.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from octavo.protocol.codes import BookieIOError, TooManyRequests
 from octavo.protocol.fair_queue import FairQueue
 
 _REST_RATIO = 4
-"""So reads use 20 % of one thread."""
+"""With this ratio, reads use 20 % of a thread."""
 _REST_S_MAX = 0.1
-"""A read that a disk kept waiting has not kept adds from anything."""
+"""The longest rest: a read that waited long for the disk did not disturb the adds."""
 
 
 class _Wanted:
-    """Somebody waits for an entry."""
+    """A caller that waits for an entry."""
 
     __slots__ = ("bytes_wanted", "entry_id", "future", "since")
 
@@ -51,7 +50,7 @@ class _Wanted:
 
 
 class _Flight:
-    """One read on a thread, and who waits for what it may bring."""
+    """A read on a thread, and the callers that wait for the entries it may bring."""
 
     __slots__ = ("ahead_bytes", "began", "epoch", "first", "last", "ledger_id", "wanted")
 
@@ -61,7 +60,7 @@ class _Flight:
         self.ledger_id = ledger_id
         self.first = first
         self.last = last
-        """A guess: what its reader got last time."""
+        """A guess: as many entries as its reader got last time."""
         self.ahead_bytes = ahead
         self.epoch = epoch
         self.began = began
@@ -72,8 +71,6 @@ class _Flight:
 
 
 class ColdReads:
-    """Reads what is in no cache."""
-
     def __init__(
         self,
         config: BookieConfig,
@@ -100,7 +97,7 @@ class ColdReads:
         self._ahead = ReadAhead(config.read_ahead_bytes_max, cache.bytes_max)
         self._loop = asyncio.get_running_loop()
         self._queue: FairQueue[int, _Wanted] = FairQueue()
-        """By ledger."""
+        """Callers by ledger."""
         self._flights: list[_Flight] = []
         self._rest_until = 0.0
         self._rest: asyncio.TimerHandle | None = None
@@ -111,23 +108,23 @@ class ColdReads:
         return {"waiting": len(self._queue), "flights": len(self._flights)}
 
     def waits_in_vain(self) -> str:
-        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        """Say what waits although nothing prevents it from running; empty when nothing does."""
         if not self._queue or len(self._flights) >= self._threads or self._rest is not None:
             return ""
         return "" if self._flights and self._crowd.is_there else "reads wait, and a thread is free"
 
     def index_changed(self) -> None:
-        """A flush ended: what a read found before may no longer be the newest copy."""
+        """A flush ended: what an earlier read found may no longer be the newest copy."""
         self._epoch += 1
 
     async def run_with(
         self, ledger_id: int, entry_id: int, bytes_wanted: int = 0, *, urgent: bool = False
     ) -> CachedExtent | None:
-        """The run that holds the entry, or None when the index has none.
+        """Return the extent that holds the entry, or None when the index has none.
 
-        So many bytes from there on are wanted; they are in the cache then as far as they lie next
-        to one another. What is urgent makes no room for adds. Raises `BookieIOError`, and
-        `TooManyRequests` when too many wait already or its turn does not come in time.
+        `bytes_wanted` from there on are put into the cache, as far as they lie next to each other.
+        An urgent read does not yield to adds. Raises `BookieIOError`, and `TooManyRequests` when
+        too many reads wait already or its turn does not come in time.
         """
         if len(self._queue) >= self._waiting_max:
             raise TooManyRequests(f"{len(self._queue)} reads wait for the disk, that is the limit")
@@ -144,7 +141,7 @@ class ColdReads:
         return await wanted.future
 
     def _start(self) -> None:
-        """Give the free threads to those whose turn it is."""
+        """Give the free threads to the reads whose turn it is."""
         while self._queue and len(self._flights) < self._threads:
             ledger_id, wanted = self._queue.pop()
             if wanted.future.done():
@@ -164,7 +161,7 @@ class ColdReads:
                 self._fly(ledger_id, wanted)
 
     def _makes_room(self, waited_s: float) -> bool:
-        """Whether adds go before this read, which has waited so long. It is looked at again."""
+        """Whether this read must yield to adds. If so, it is looked at again later."""
         if not self._crowd.is_there or waited_s > self.wait_s_max / 2:
             return False
         if self._flights:
@@ -231,7 +228,10 @@ class ColdReads:
         self._start()
 
     def _read(self, ledger_id: int, entry_id: int, ahead: int) -> list[CachedExtent]:
-        """As `_read_once`. What fails is looked up and read once more, without the read-ahead."""
+        """Call `_read_once`; after damage look the entry up and read again, without read-ahead.
+
+        Compaction may have moved the entry and removed its old log in between.
+        """
         failed: Damage | None = None
         while True:
             try:
@@ -244,7 +244,7 @@ class ColdReads:
                 failed, ahead = damage, 0
 
     def _read_once(self, ledger_id: int, entry_id: int, ahead: int) -> list[CachedExtent]:
-        """The run that holds the entry, then those that follow within `ahead` bytes."""
+        """Read the extent that holds the entry, and the next extents within `ahead` bytes."""
         run = self._index.find(ledger_id, entry_id)
         if run is None:
             return []
@@ -285,7 +285,7 @@ class ColdReads:
             ) from error
 
     async def intervals(self, ledger_id: int) -> list[tuple[int, int]]:
-        """(first, last) of every indexed run of a ledger."""
+        """Return (first, last) of every indexed run of a ledger."""
         runs = await asyncio.get_running_loop().run_in_executor(
             self._executor, self._index.runs, ledger_id
         )
@@ -293,7 +293,7 @@ class ColdReads:
 
 
 def joined(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same entries as few ascending (first, last)."""
+    """Return the same entries as the fewest ascending (first, last)."""
     found: list[tuple[int, int]] = []
     for first, last in sorted(intervals):
         if found and first <= found[-1][1] + 1:

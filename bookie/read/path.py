@@ -1,12 +1,13 @@
-"""Where an entry is found: write cache, then read cache, then entry log; never behind a write.
+"""Find an entry: in the write cache, then the read cache, then the entry log.
 
-Everything in the write cache is durable, but for adds whose sync their writer deferred, so a reader
-of other ledgers sees only what a power failure leaves. Absent (`NoSuchEntry`) is told from unknown
-(`BookieIOError`, `UnknownState`). Used on the loop; only cold reads block, on threads of their own
-(cold_reads.py).
+Reads never wait for a write. Everything in the write cache is durable, except adds whose writer
+deferred their sync, so readers of other ledgers only see what survives a power failure. Absent
+(`NoSuchEntry`) is kept apart from unknown (`BookieIOError`, `UnknownState`). Used on the loop; only
+cold reads block, on their own threads (cold_reads.py).
 
-What a read holds counts in the budget of answers, so that thousands of them together stay within
-it: none goes on above it, and one that has found something ends there, for it may give a part.
+The entries that a read holds count in the budget of answers, so that thousands of reads together
+stay within it. While the budget is spent, no read continues, and a read that has found something
+returns that part.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from octavo.protocol.entry import INVALID_ENTRY_ID
 from octavo.protocol.frames import ADD_PREFIX_BYTES, LENGTH
 
 _LISTS_AT_ONCE = 2
-"""Lists of entries that are made at once: one of many holes takes megabytes."""
+"""Lists of entries made at once: a list with many holes takes megabytes."""
 
 
 class _Sought:
-    """Consecutive entries of a ledger that are being gathered."""
+    """Consecutive entries of a ledger that a read gathers."""
 
     __slots__ = ("bytes_max", "count_max", "entries", "ledger_id", "next_entry", "size")
 
@@ -41,7 +42,7 @@ class _Sought:
         self.size = 0
 
     def take(self, source: Piece | CachedExtent, last: int) -> bool:
-        """Take what `source` holds, up to `last` and the bounds; whether a bound was met."""
+        """Take what `source` holds, up to `last` and the bounds; return whether a bound was met."""
         base, offsets = (
             (source.first, source.offsets)
             if isinstance(source, CachedExtent)
@@ -61,7 +62,7 @@ class _Sought:
         return len(self.entries) >= self.count_max
 
     def _take_alike(self, frames: bytes, offsets: range, base: int, last: int) -> bool:
-        """As `take`, from frames of one length: nothing is done for each of them in Python."""
+        """Like `take`, for frames of the same length: no Python code runs for each entry."""
         cost = offsets.step - ADD_PREFIX_BYTES + LENGTH.size
         fitting = (self.bytes_max - self.size) // cost
         count = min(self.count_max - len(self.entries), max(fitting, 0 if self.entries else 1))
@@ -76,7 +77,7 @@ class _Sought:
 
 
 class ReadPath:
-    """Reads of one storage."""
+    """The reads of a storage."""
 
     def __init__(
         self,
@@ -102,25 +103,25 @@ class ReadPath:
         return {"waiting": sum(not one.done() for one in self._waiting)}
 
     def waits_in_vain(self) -> str:
-        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        """Say what waits although nothing prevents it from running; empty when nothing does."""
         waits = not self._answers.is_spent and any(not one.done() for one in self._waiting)
         return "reads wait for room, and there is room" if waits else ""
 
     def read_now(
         self, ledger_id: int, first: int, count_max: int, bytes_max: int
     ) -> list[bytes] | None:
-        """As `read_many`, or −1 for the last entry, without waiting; None when that cannot be."""
+        """Like `read_many` without waiting; None if it would have to wait. −1 is the last entry."""
         if first == INVALID_ENTRY_ID:
             first = self._control.last_entry(ledger_id)
         self._control.known(ledger_id)
         sought = _Sought(ledger_id, first, count_max, bytes_max)
-        # What was found is enough when it is most of what may be given.
+        # Most of what fits is enough: the rest would cost a read from the disk.
         if self._gather(sought) or sought.size > bytes_max // 2 > 0:
             return sought.entries
         return None
 
     async def read(self, ledger_id: int, entry_id: int, *, urgent: bool = False) -> bytes:
-        """The whole entry; −1 asks for the last one.
+        """Return the whole entry; −1 asks for the last entry.
 
         Raises `NoSuchLedger`, `NoSuchEntry`; `BookieIOError`, `UnknownState` when it is uncertain.
         """
@@ -131,11 +132,11 @@ class ReadPath:
     async def read_many(
         self, ledger_id: int, first: int, count_max: int, bytes_max: int, *, urgent: bool = False
     ) -> list[bytes]:
-        """Consecutive entries from `first` on: at least one, then while both bounds hold.
+        """Return consecutive entries from `first` on: at least one, then while both bounds hold.
 
-        An entry counts with the four bytes of its length, as it travels in a batch answer. Ends
-        before the first entry that is not there or cannot be read. Raises as `read` for entry
-        `first`.
+        An entry counts with the four bytes of its length, as it is sent in a batch answer. The
+        result ends before the first entry that is missing or unreadable. If that is entry `first`,
+        raises like `read`.
         """
         self._control.known(ledger_id)
         sought = _Sought(ledger_id, first, count_max, bytes_max)
@@ -152,14 +153,14 @@ class ReadPath:
                 )
             except BookieError:
                 if sought.entries:
-                    break  # who asks for the next one will hear why
+                    break  # a request for the next entry gets this error
                 raise
             finally:
                 self._answers.change(-held)
             if run is None or (sought.entries and self._answers.is_spent):
                 break
             if self._answers.is_spent:
-                run = None  # not to be held while this waits: the cache may have dropped it
+                run = None  # free its memory while this read waits: the cache may have dropped it
                 continue
             newer, last = self._write_cache.find(ledger_id, sought.next_entry)
             if newer is not None:
@@ -174,7 +175,7 @@ class ReadPath:
         return sought.entries
 
     def _gather(self, sought: _Sought) -> bool:
-        """Take what the caches hold; whether that is all: a bound was met, or the last entry."""
+        """Take what the caches hold; return whether that is all: a bound or the end was reached."""
         ledger_id = sought.ledger_id
         while sought.next_entry >= 0:
             where = "write_cache"
@@ -191,9 +192,9 @@ class ReadPath:
         return False
 
     def _is_behind(self, ledger_id: int, entry_id: int) -> bool:
-        """Whether the entry would come after the last one that is held, which surely is the last.
+        """Whether the entry comes after the last entry held here, and that entry is certain.
 
-        So who follows a ledger at its end, from memory, never asks the index.
+        So a reader that follows a ledger at its end, from memory, never needs the index.
         """
         try:
             return entry_id > self._control.last_entry(ledger_id)
@@ -207,7 +208,7 @@ class ReadPath:
         return bound_met
 
     async def _wait_for_room(self) -> None:
-        """Until an answer may be made. Raises `TooManyRequests` when that takes too long."""
+        """Wait until an answer may be made. Raises `TooManyRequests` when that takes too long."""
         deadline = asyncio.get_running_loop().time() + self._cold.wait_s_max
         while self._answers.is_spent:
             room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -217,7 +218,7 @@ class ReadPath:
                     await room
             except TimeoutError:
                 raise TooManyRequests(
-                    f"answers of {self._answers.used} bytes are not taken by their readers"
+                    f"answers of {self._answers.used} bytes wait for their clients to read them"
                 ) from None
 
     def _room(self) -> None:
@@ -227,11 +228,12 @@ class ReadPath:
                 room.set_result(None)
 
     async def entries(self, ledger_id: int) -> list[tuple[int, int]]:
-        """[(first, last), …] of all entries held, ascending, joined. Raises `NoSuchLedger`.
+        """Return [(first, last), …] of all entries held, ascending, joined.
 
-        A list may be long, and so may its answer: few are made at once, and none while answers
-        are not taken. `TooManyRequests` when that takes too long. Who asks has to make its answer
-        before it waits for anything, or lists pile up behind this.
+        A list may be long, and so may its answer. So few
+        lists are made at once, and they wait while too many answers are unread. The caller must encode the list before it awaits
+        anything, or lists pile up behind this bound. Raises `NoSuchLedger`, and `TooManyRequests`
+        when the wait is too long.
         """
         self._control.sure(ledger_id, "had more entries")
         try:
@@ -247,6 +249,7 @@ class ReadPath:
             self._listing.release()
 
     async def held(self, ledger_id: int) -> list[tuple[int, int]]:
-        """The same, denying nothing: in limbo too, and empty for a ledger that is not known."""
+        """Return the same without a promise that it is complete: also for ledgers that are unknown
+        or in limbo."""
         cached = self._write_cache.intervals(ledger_id)
         return joined(cached + await self._cold.intervals(ledger_id))

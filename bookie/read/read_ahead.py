@@ -1,9 +1,10 @@
-"""How far to read ahead, by reader. Pure.
+"""Decide how far to read ahead for each reader. Pure.
 
-A reader is known by where it will go on: (ledger, entry). So many readers of one ledger do not
-disturb one another. Who goes on where it stopped gets more each time, up to the bound; who jumps
-gets what it asked for. What all of them get together fits into half of the read cache: with more
-readers each gets less, instead of driving the others' out before they come to it.
+A reader is identified by the place where it will continue: (ledger, entry). So many readers of a
+ledger do not disturb each other. A reader that continues where it stopped gets more each time, up
+to the bound; a reader that jumps gets only what it asked for. All of them together get half of the
+read cache. With more readers each gets less, so that they do not drive out each other's entries
+before these are read.
 """
 
 from __future__ import annotations
@@ -14,12 +15,10 @@ from typing import NamedTuple
 _FIRST_BYTES = 128 * 1024
 _READERS_MAX = 4096
 _SILENT_S = 5.0
-"""A reader that was not seen for so long has no claim on the cache."""
+"""A reader that was silent for longer has no claim on the cache."""
 
 
 class Reader(NamedTuple):
-    """What is known of one reader."""
-
     window_bytes: int
     entries: int
     """How many entries its last read brought."""
@@ -27,15 +26,13 @@ class Reader(NamedTuple):
 
 
 class ReadAhead:
-    """The readers of one storage."""
-
     def __init__(self, ahead_bytes_max: int, cache_bytes_max: int) -> None:
         self._ahead_bytes_max = ahead_bytes_max
         self._cache_bytes_max = cache_bytes_max
         self._readers: OrderedDict[tuple[int, int], Reader] = OrderedDict()
 
     def window(self, ledger_id: int, entry_id: int, now_s: float) -> tuple[int, int]:
-        """(bytes to read beyond the run that holds the entry, entries that this may bring)."""
+        """Return (bytes to read beyond the extent that holds the entry, entries to expect)."""
         reader = self._readers.get((ledger_id, entry_id))
         if reader is None:
             return 0, 1
@@ -44,7 +41,7 @@ class ReadAhead:
         return min(reader.window_bytes, share), max(1, reader.entries)
 
     def ended(self, ledger_id: int, first: int, last: int, window_bytes: int, now_s: float) -> None:
-        """A read brought `first … last`; its reader will go on behind it."""
+        """A read brought `first … last`; expect its reader to continue after them."""
         before = self._readers.pop((ledger_id, first), None)
         grown = _FIRST_BYTES if before is None else 2 * max(before.window_bytes, window_bytes)
         window = min(self._ahead_bytes_max, grown)

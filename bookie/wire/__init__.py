@@ -1,12 +1,13 @@
-"""Clients: their sockets and their requests.
+"""Serve the clients of a bookie: their sockets and their requests.
 
-`listener` is the port, plain or TLS, `server` has its clients, `connection` takes chunks apart and
-gathers and writes answers, `requests` does what is asked beside adds, `in_flight` keeps what runs
-for one client within bounds, `read_scheduler` says which connection may read next. v3 frames come
-the same way: `v3_adds` makes v2's batches of them, `v3_calls` answers what v2 has no frames for.
-Why a socket is unread at present is said in `back_pressure`.
+`listener` opens the port (plain or TLS). `server` holds the connections. `connection` splits chunks
+into frames and writes the answers. `requests` answers everything except adds, `in_flight` bounds
+what runs for one client, and `read_scheduler` decides which connection reads next. v3 frames take
+the same path: `v3_adds` turns v3 adds into v2 batches, and `v3_calls` answers the operations that
+v2 lacks. `back_pressure` records why a socket is not being read.
 
-Promises: adds and reads never wait for one another; a client that does not take its answers holds
-nobody else up and is cut off in the end. Relies on the storage and on `back_pressure`. A crash cuts
-all connections; who was not answered asks again. Others use `BookieServer` and `ListenFailed`.
+Promises: adds and reads never wait for each other. A client that leaves its answers unread
+delays no other client, and is disconnected in the end. A crash cuts all connections, and clients repeat the
+requests that got no answer. Relies on the storage and on `back_pressure`. Other rooms use
+`BookieServer` and `ListenFailed`.
 """

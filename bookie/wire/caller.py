@@ -1,8 +1,8 @@
-"""Who speaks on one connection of a bookie, as far as they have proved it, and what they may.
+"""Track the peer of a connection: what it has proved, and what it may do.
 
-What they may is told to the connection whenever it changes: None is everything, so that a
-connection of our own looks at one attribute and goes on. A certificate is looked at before
-anything is read; a token that ends, or a right that is withdrawn, ends the connection.
+The connection is given the peer's rights whenever they change. `None` means everything, so that a
+connection of the cluster itself checks one attribute only. A client certificate is checked before
+any request is read. When a token ends or a right is withdrawn, the connection ends.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 FAILED_PROOFS_MAX = 3
-"""A connection has so many attempts; each costs us some work."""
+"""Failed attempts to authenticate on one connection; each costs the bookie some work."""
 PROOF_S = 10.0
-"""Who has proved nothing by then is let go: connections are counted, and nodes need some."""
+"""A peer that has proved nothing after this time is disconnected: the number of connections is
+limited, and nodes need some of them."""
 _CLOCKS_APART_S = 0.01
 HOW = (
     f"authenticate by the plugin {OCTAVO} with a token, or by a certificate that a rule about "
@@ -39,7 +40,7 @@ HOW = (
 
 
 class Caller:
-    """The peer of one connection."""
+    """The peer of a connection."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class Caller:
         counted: Counter,
         on_rights: Callable[[Rights | None], None],
     ) -> None:
-        """`on_rights` hears at once, and later, what the caller may do."""
+        """Call `on_rights` now, and whenever the caller's rights change."""
         self._guard = guard
         self._refusals = refusals
         self._counted = counted
@@ -56,7 +57,7 @@ class Caller:
         self._loop = asyncio.get_running_loop()
         self._proof: Proof | None = None
         self._certificate: Shown | None = None
-        """What the proof rests on, if it is that."""
+        """The certificate that the proof rests on; None when it rests on a token."""
         self._rights: Rights | None = None
         self._failed = 0
         self._end: asyncio.TimerHandle | None = None
@@ -74,8 +75,11 @@ class Caller:
         hold: Callable[[bool], None],
         let_go: Callable[[], None],
     ) -> None:
-        """Look whose certificate it is; `hold` stops what is read until that is known. `let_go`
-        ends a connection that lost a right."""
+        """Check the peer's certificate, if it has one.
+
+        While that takes time, `hold` stops the reading of requests. `let_go` ends a connection
+        whose peer lost a right.
+        """
         self.peer = peer
         self._let_go = let_go
         self._deadline = self._loop.call_later(PROOF_S, self._late)
@@ -92,7 +96,6 @@ class Caller:
         self._looking = self._loop.create_task(self._look(shown, hold))
 
     def close(self) -> None:
-        """The connection is gone."""
         self._let_go = _nobody
         if self._end is not None:
             self._end.cancel()
@@ -103,16 +106,15 @@ class Caller:
 
     @property
     def name(self) -> str:
-        """A principal."""
         return "anonymous" if self._proof is None else self._proof.identity.name
 
     @property
     def is_tiresome(self) -> bool:
-        """Whether it has tried often enough to prove what it cannot."""
+        """Whether the peer has failed to authenticate too often."""
         return self._failed >= FAILED_PROOFS_MAX
 
     def judge(self) -> None:
-        """See whether it may still do what it might."""
+        """Compute the rights again; end the connection if the caller has lost one."""
         before = self._rights
         self._set(self._guard.rights(self._proof))
         if self._rights is not None and not self._rights.covers(before):
@@ -120,15 +122,14 @@ class Caller:
             self._let_go()
 
     def doubt(self) -> None:
-        """Look at what was proved once more: a certificate may be revoked, its owner or a reader
-        disabled."""
+        """Check the proof again: a certificate may be revoked, its owner or a reader disabled."""
         if self._certificate is None:
             self.judge()
         elif self._looking is None:
             self._looking = self._loop.create_task(self._look(self._certificate, _hold_nothing))
 
     def show(self, message: AuthMessage) -> tuple[Code, AuthMessage]:
-        """What is answered to AUTH."""
+        """Check an AUTH message and return its answer."""
         known = self._rights is None or Need.KNOWN in self._rights.needs
         if message.plugin != OCTAVO and known:
             return Code.OK, AuthMessage(AUTH_DISABLED, b"")
@@ -145,7 +146,7 @@ class Caller:
         return Code.OK, AuthMessage(OCTAVO, b"")
 
     def refused(self) -> str:
-        """It asked what it may not: why not."""
+        """Count a request that the caller may not make, and return the reason."""
         if self._proof is None:
             reason = f"this cluster is secured, and you have not proved who you are: {HOW}"
         else:
@@ -154,7 +155,7 @@ class Caller:
         return reason
 
     def tell(self, reason: str) -> None:
-        """Have it counted, and told once a minute."""
+        """Count a refusal, and log refusals of each host at most once a minute."""
         self._counted.inc()
         if times := self._refusals.count(self._loop.time(), host_of(self.peer)):
             log.warning("caller_refused", peer=self.peer, who=self.name, reason=reason, times=times)
@@ -180,7 +181,7 @@ class Caller:
 
     def _ended(self, proof: Proof) -> None:
         left_s = self._guard.seconds_left(proof)
-        if left_s:  # the loop's clock and the one of the proof are two
+        if left_s:  # the loop's clock and the clock of the proof may differ
             self._end = self._loop.call_later(left_s + _CLOCKS_APART_S, self._ended, proof)
         else:
             self.judge()
@@ -188,14 +189,15 @@ class Caller:
     async def _look(self, shown: Shown, hold: Callable[[bool], None]) -> None:
         try:
             proof = await self._guard.look_at(shown)
-            if proof is not None and self._certificate is shown:  # and no token came meanwhile
+            # A token may have arrived during the check. It then counts instead.
+            if proof is not None and self._certificate is shown:
                 self._take(proof)
         except Unauthenticated as error:
             self.tell(str(error))
             if self._certificate is shown:
                 self._proof = None
                 self.judge()
-        except Exception as error:  # it goes on as one who showed nothing
+        except Exception as error:  # the peer stays connected, as if it had shown nothing
             log.error("caller_not_known", peer=self.peer, error=repr(error), exc_info=error)
         finally:
             self._looking = None
@@ -203,8 +205,8 @@ class Caller:
 
 
 def _hold_nothing(_: bool) -> None:
-    """It goes on meanwhile."""
+    """Let the connection read on: it keeps its old rights during a repeated check."""
 
 
 def _nobody() -> None:
-    """There is no connection, or none any more."""
+    """Do nothing: there is no connection yet, or it has ended."""

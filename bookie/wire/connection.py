@@ -1,18 +1,18 @@
-"""One client of a bookie: takes its chunks apart, hands them on, writes the answers.
+"""Serve one client of a bookie: split its chunks into frames, pass them on, write the answers.
 
-The hot path is `buffer_updated`: one walk over the frames of a chunk, one call to the storage
-for all its adds. Adds and reads never wait for one another. Answers are gathered and written once
-per loop turn, which for adds is once per group commit.
+The hot path is `buffer_updated`: one walk over the frames of a chunk, and one call to the storage
+for all its adds. Adds and reads never wait for each other. Answers are gathered and written once in
+a turn of the loop, which for adds is once in a group commit.
 
-A connection that has too much under way, or does not take its answers, or whose bookie's disk is
-behind, is not read for a while (back_pressure.py); what memory all clients together can occupy is
-the sum of the bounds in `BookieConfig`. One that breaks the protocol is closed, with a log line
-that says how.
+The connection stops reading for a while when it has too many requests under way, when its client
+does not take the answers, or when the bookie's disk is behind (back_pressure.py). The bounds in
+`BookieConfig` add up to the memory that all clients together can occupy. A client that breaks the
+protocol is disconnected, with a log line that says how it did.
 
-The answers to adds are gathered while a group commit reports, and encoded once. Batches that asked
-for it (`Flag.RANGE_ACK`) are acknowledged by one extension frame per unbroken range; the others get
-BookKeeper's 28 bytes per entry, filled column by column instead of packed one by one (60 ns instead
-of 200 per entry).
+Answers to adds are gathered while a group commit reports its batches, and encoded once. Batches
+that ask for it (`Flag.RANGE_ACK`) are acknowledged by one extension frame for each unbroken range.
+The others get BookKeeper's 28 bytes for each entry. These are filled in column by column, which
+takes 60 ns for an entry instead of 200 ns.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _READ = READ_HEADER >> 16
 _BATCH_READ = BATCH_READ_HEADER >> 16
 _AUTH = AUTH_HEADER >> 16
 _V3_FIRST_BYTE = 0x0A
-"""How every v3 protobuf request begins: field 1, length-delimited."""
+"""The first byte of each v3 protobuf request: field 1, length-delimited."""
 _RANGE_ACK = int(Flag.RANGE_ACK)
 _DEFERRED_SYNC = int(Flag.DEFERRED_SYNC)
 _RECOVERY_ADD = int(Flag.RECOVERY_ADD)
@@ -78,13 +78,13 @@ _HIGH_PRIORITY = int(Flag.HIGH_PRIORITY)
 _ENTRY_ID_AT = ANSWER_BYTES - 8
 _LOGGED_REFUSALS_MAX = 3
 _FAREWELL_S = 0.5
-"""Who lost a right gets the answers that come by then."""
+"""How long a peer that lost a right may still get answers."""
 _GATHERED_BYTES_MAX = 256 * 1024
-"""Answers gathered in one loop turn before they are written; reads of entries are long."""
+"""Answers gathered in one turn of the loop before they are written early; entries are long."""
 
 
 def add_answers(code: Code, ledger_id: int, first_entry: int, count: int) -> bytes:
-    """The v2 answers to `count` consecutive adds."""
+    """Encode the v2 answers to `count` consecutive adds."""
     if count == 1:
         return add_answer(code, ledger_id, first_entry)
     answers = bytearray(add_answer(code, ledger_id, 0) * count)
@@ -95,7 +95,7 @@ def add_answers(code: Code, ledger_id: int, first_entry: int, count: int) -> byt
 
 
 class Answers:
-    """What is to be written to one connection at the end of this loop turn."""
+    """The answers to write to one connection at the end of this turn of the loop."""
 
     __slots__ = ("_first", "_frames", "_last", "_ledger_id")
 
@@ -106,11 +106,11 @@ class Answers:
         self._last = -1
 
     def append(self, frame: bytes) -> None:
-        """Any whole answer frame."""
+        """Add a whole answer frame."""
         self._frames.append(frame)
 
     def acked_range(self, ledger_id: int, first: int, last: int) -> None:
-        """Adds `first … last` are stored; joined with the range before when it continues it."""
+        """Acknowledge adds `first … last`; a range that continues the previous one extends it."""
         if ledger_id == self._ledger_id and first == self._last + 1:
             self._last = last
             return
@@ -118,7 +118,7 @@ class Answers:
         self._ledger_id, self._first, self._last = ledger_id, first, last
 
     def take(self) -> list[bytes]:
-        """All of it, in order; the gathering begins anew."""
+        """Return all frames in order, and start empty."""
         self._close_range()
         frames, self._frames = self._frames, []
         return frames
@@ -161,14 +161,15 @@ class Connection(asyncio.BufferedProtocol):
             server.requests, server.v3_calls, server.reads, self._answer, self._answered
         )
         self._speaks_v3 = True
-        """Until the first frame that is no v3 request; from there on it is v2, as with Apache."""
+        """True until the first frame that is not a v3 request; then the connection speaks v2, as in
+        Apache's bookies."""
         self._v3_batches: dict[AddBatch, V3Batch] = {}
-        """Those on their way to the disk."""
+        """v3 batches that the storage has not answered yet."""
         self._closing = False
         self._rights: Rights | None = None
-        """What the peer may do; None: everything."""
+        """The peer's rights; None means everything."""
         self._early: bytearray | None = None
-        """What came while it was being found out who the peer is; None once that is known."""
+        """Bytes that arrive while the peer's certificate is checked; None when no check runs."""
         self._caller = None if server.guard is None else server.caller(self._may_now)
 
     def describe(self) -> dict[str, int]:
@@ -179,11 +180,11 @@ class Connection(asyncio.BufferedProtocol):
             "answer_bytes": self._gathered_bytes,
         }
 
-    # What the transport calls
+    # Callbacks of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Join the server, or leave at once when it is full or stopping."""
-        transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        transport = cast(asyncio.Transport, transport)  # uvloop's class does not inherit from it
         self._transport = transport
         peername = transport.get_extra_info("peername") or ("?",)
         self.flow.attach(transport, ":".join(map(str, peername[:2])))
@@ -206,11 +207,11 @@ class Connection(asyncio.BufferedProtocol):
         self._server.forget(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Room in the scratch buffer that all connections of this loop share."""
+        """Return room in the scratch buffer that all connections of this loop share."""
         return self.flow.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take apart what came."""
+        """Handle the frames in the bytes that arrived."""
         if self._closing:
             return
         if self._early is not None:
@@ -234,27 +235,24 @@ class Connection(asyncio.BufferedProtocol):
             self._give_up(error)
 
     def eof_received(self) -> bool:
-        """The peer sends no more. It gets the answers that are on their way, and no others."""
+        """Stop reading: the peer sends no more, and still gets the answers under way."""
         self._closing = True
         self._in_flight.end_waits()
         self.flow.pauses |= Pause.STOPPING
-        # What is under way closes the transport when it is done. TLS knows no such half of an end.
+        # The last answer closes the transport. TLS has no half-closed connections.
         is_tls = self._transport and self._transport.get_extra_info("sslcontext") is not None
         return self.busy and not is_tls
 
     def pause_writing(self) -> None:
-        """The socket does not take all that was written."""
         self.flow.sending()
 
     def resume_writing(self) -> None:
-        """It has taken it."""
         self.flow.sent()
 
     # Flow control
 
     @property
     def busy(self) -> bool:
-        """Whether something is under way for this client."""
         return bool(self._add_bytes) or self._write_scheduled or not self._in_flight.is_empty
 
     def is_too_much(self, level: Pressure) -> bool:
@@ -264,27 +262,26 @@ class Connection(asyncio.BufferedProtocol):
         return self._has_added or self._receiver.is_large
 
     def _hold(self, hold: bool) -> None:
-        """The peer does not take its answers, or has taken them."""
+        """Stop or continue plain reads: the peer takes no answers, or takes them again."""
         if hold:
             self._in_flight.hold()
         else:
             self._in_flight.go_on()
 
     def finish(self) -> None:
-        """Read no more; end the connection once all that was read is answered."""
+        """Read no more; end the connection once every request that was read is answered."""
         self.flow.pause(Pause.STOPPING)
         self._closing = True
         self._close_if_finished()
 
     def close(self) -> None:
-        """End the connection once its written answers are out."""
+        """End the connection once the answers written so far are out."""
         self._closing = True
         self._write()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """End the connection now."""
         self._closing = True
         if self._transport is not None:
             self._transport.abort()
@@ -298,15 +295,15 @@ class Connection(asyncio.BufferedProtocol):
             )
         self.close()
 
-    # Who the peer is
+    # The peer's identity
 
     def judge(self) -> None:
-        """The policy has changed: see whether the peer may still do what it might."""
+        """The policy has changed: check the peer's rights again."""
         if self._caller is not None:
             self._caller.judge()
 
     def doubt(self) -> None:
-        """What the peer has proved may count no longer."""
+        """The peer's proof may no longer be valid: check it again."""
         if self._caller is not None:
             self._caller.doubt()
 
@@ -328,13 +325,12 @@ class Connection(asyncio.BufferedProtocol):
         self.flow.resume(Pause.IDENTITY)
 
     def _let_go(self) -> None:
-        """The peer lost a right: it gets the answers to what it had asked, and no more."""
+        """End the connection of a peer that lost a right, after the answers to its requests."""
         self._in_flight.end_waits()
         self.finish()
         self._loop.call_later(_FAREWELL_S, self.abort)
 
     def _authenticate(self, message: AuthMessage) -> tuple[Code, AuthMessage]:
-        """What is answered to AUTH."""
         if self._caller is None:
             return Code.OK, AuthMessage(AUTH_DISABLED, b"")
         answer = self._caller.show(message)
@@ -343,7 +339,8 @@ class Connection(asyncio.BufferedProtocol):
         return answer
 
     def _narrowed(self, request: Asked) -> Asked | None:
-        """The request as far as the peer may ask it; where that is nothing, refuse it."""
+        """Limit the request to what the peer may ask; if nothing is left, refuse it, return
+        None."""
         if self._rights is None:
             return request
         assert self._caller is not None
@@ -352,7 +349,7 @@ class Connection(asyncio.BufferedProtocol):
         return narrowed
 
     def _refuse_adds(self, adds: Adds) -> None:
-        """Of one who may not write."""
+        """Refuse the adds of a peer that may not write."""
         self._tell_writer()
         for _, batch in adds.batches:
             self._refuse_add(batch.ledger_id, batch.first_entry, batch.count)
@@ -420,7 +417,7 @@ class Connection(asyncio.BufferedProtocol):
         return position
 
     def _take_v3(self, data: memoryview) -> int:
-        """Handle whole v3 frames, up to the first that is none; return where that one begins."""
+        """Handle whole v3 frames; return where the first frame that is not v3 begins."""
         position, end = 0, len(data)
         adds = Gathering()
         try:
@@ -485,7 +482,8 @@ class Connection(asyncio.BufferedProtocol):
             self.flow.pause(Pause.READS)
 
     def _refuse_unknown(self, head: int, frame: memoryview) -> None:
-        """Another version of an operation we have is answered so; what else comes ends it all."""
+        """Answer BAD_VERSION to another version of a known operation; otherwise raise
+        `ProtocolError`."""
         version, op = head >> 24, head >> 16 & 0xFF
         if version != VERSION and op == Op.ADD and len(frame) >= ADD_IDS.size:
             ledger_id, entry_id = ADD_IDS.unpack_from(frame)[3:]
@@ -496,7 +494,7 @@ class Connection(asyncio.BufferedProtocol):
                 f"operation {op} of protocol version {version}: known are the operations "
                 f"{[int(known) for known in Op]} of version {VERSION}"
             )
-        # The version goes back as it came, as Apache's bookies do.
+        # The answer repeats the version of the request, as Apache's bookies do.
         again = header(op, 0, version)
         length = ANSWER_BYTES - LENGTH.size
         self._answer(ANSWER.pack(length, again, Code.BAD_VERSION, ledger_id, entry_id))
@@ -504,7 +502,7 @@ class Connection(asyncio.BufferedProtocol):
     # Adds
 
     def _add(self, batches: list[tuple[int, AddBatch]], done: Done | None = None) -> None:
-        """Have them stored; `done` answers, or by itself what the flags of each ask for."""
+        """Have batches stored, and answer them by `done` or as the flags of each batch ask."""
         self._server.turns.took(len(batches))
         self._add_bytes += sum([len(batch.frames) for _, batch in batches])
         storage = self._storage
@@ -538,7 +536,7 @@ class Connection(asyncio.BufferedProtocol):
     def _without_excess(
         self, batches: list[tuple[int, AddBatch]], refuse: Done
     ) -> Iterator[tuple[int, AddBatch]]:
-        """Answer what there is no room for; recovery's adds pass as long as anything does."""
+        """Refuse batches that there is no room for; recovery's adds have some room of their own."""
         for flags, batch in batches:
             if flags & _HIGH_PRIORITY and self._storage.pressure.has_room_for_recovery:
                 yield flags, batch
@@ -549,7 +547,7 @@ class Connection(asyncio.BufferedProtocol):
     def _without_read_only(
         self, batches: list[tuple[int, AddBatch]], refuse: Done
     ) -> Iterator[tuple[int, AddBatch]]:
-        """Answer what a read-only bookie does not take; recovery's adds pass (P36)."""
+        """Refuse what a read-only bookie does not take; recovery's adds pass (P36)."""
         for flags, batch in batches:
             if flags & _HIGH_PRIORITY and self._server.takes_recovery_adds:
                 yield flags, batch
@@ -557,7 +555,7 @@ class Connection(asyncio.BufferedProtocol):
                 refuse([(batch, Code.READ_ONLY)])
 
     def _added_ranges(self, results: Sequence[tuple[AddBatch, Code]]) -> None:
-        """Batches are stored, or refused; their sender understands `Op.ADDED`."""
+        """Answer batches whose sender understands `Op.ADDED`: a frame for each stored range."""
         refused: list[tuple[AddBatch, Code]] = []
         acked = size = 0
         for batch, code in results:
@@ -572,9 +570,9 @@ class Connection(asyncio.BufferedProtocol):
             self._added(refused, extended=True)
 
     def _added(self, results: Sequence[tuple[AddBatch, Code]], *, extended: bool = False) -> None:
-        """Batches are stored, or refused: one v2 answer for each entry.
+        """Answer batches with one v2 answer for each entry.
 
-        `extended` says that the peer is one of ours: others know no UNKNOWN_STATE.
+        `extended`: the peer is an Octavo client. Other clients do not know UNKNOWN_STATE.
         """
         acked = size = 0
         for batch, answer in results:
@@ -588,7 +586,7 @@ class Connection(asyncio.BufferedProtocol):
         self._acked(acked, size)
 
     def _added_v3(self, results: Sequence[tuple[AddBatch, Code]]) -> None:
-        """The same for what came in v3 frames."""
+        """Answer batches that came in v3 frames."""
         acked = size = 0
         for batch, code in results:
             size += len(batch.frames)
@@ -612,7 +610,8 @@ class Connection(asyncio.BufferedProtocol):
             self.flow.resume(Pause.ADDS)
 
     def _refuse(self, refused: list[Refused]) -> None:
-        """Adds that are damaged or name no entry: never stored, answered, and said aloud."""
+        """Answer adds that are damaged or name no entry. They are counted and logged, never
+        stored."""
         self._metrics.adds_refused.labels(Code.BAD_REQUEST.name).inc(len(refused))
         for add in refused:
             self._answer(add_answers(Code.BAD_REQUEST, add.ledger_id, add.entry_id, 1))
@@ -634,7 +633,7 @@ class Connection(asyncio.BufferedProtocol):
     # Answers
 
     def _answered(self, error: BaseException | None) -> None:
-        """A read or an extension request has ended."""
+        """A read or an extension request has ended, perhaps by an error."""
         if error is not None:
             log.error("connection_failed", peer=self.flow.peer, error=repr(error), exc_info=error)
             self.abort()
@@ -648,7 +647,7 @@ class Connection(asyncio.BufferedProtocol):
         self.flow.made(len(frame))
         if self._gathered_bytes < _GATHERED_BYTES_MAX:
             self._schedule_write()
-        else:  # the transport must learn of it now, to say `pause_writing`
+        else:  # write now, so that the transport can call `pause_writing`
             self._send()
 
     def _schedule_write(self) -> None:
@@ -669,15 +668,17 @@ class Connection(asyncio.BufferedProtocol):
             self.flow.written(sum(map(len, frames)))
 
     def _close_if_finished(self) -> None:
-        """A peer that has sent its end gets its last answer, then ours."""
+        """Close when everything is answered; a peer that sent its end first gets the last
+        answer."""
         if self._closing and not self.busy and self._transport is not None:
             self._transport.close()
 
 
 def _wishes(item: tuple[int, AddBatch]) -> tuple[bool, bool]:
-    """Whether the sender wants ranges acked, and whether before they are synced.
+    """Return whether the sender wants ranges acked, and whether acks may come before the sync.
 
-    What recovery adds is always synced: it counts as confirmed once it is answered.
+    Recovery's adds are always synced, because an entry counts as confirmed once such an add is
+    answered.
     """
     flags = item[0]
     return bool(flags & _RANGE_ACK), flags & (_DEFERRED_SYNC | _RECOVERY_ADD) == _DEFERRED_SYNC

@@ -1,12 +1,14 @@
-"""Who speaks on the connections of a bookie, and what they may: the policy as the bookie has it.
+"""Decide who a peer of a bookie is, and what it may do, by the cluster's policy.
 
-A node proves itself by a token made of the cluster's secret, a reader by one that a broker gave it,
-others by their TLS certificate and a rule about `bookies`. In a cluster that is not secured nobody
-has to, and everybody may; but who has proved themselves goes on when it is secured.
+A node proves itself by a token made from the cluster's secret, a reader by a token from a broker,
+and any other client by its TLS certificate and a rule about `bookies`. In a cluster that is not
+secured every caller may do everything. A caller that has proved its identity all the same stays
+connected when the cluster is secured.
 
-Promises: who lost a right is told to `on_change` at once when the policy says so, and to `on_doubt`
-when what they have proved may count no longer: a reader's token ends with what it was given out
-for. With the metadata store away all that is as known last. Relies on `Authority`.
+Promises: when the policy takes a right away, listeners of `on_change` are called at once. When a
+proof may have become invalid, listeners of `on_doubt` are called: a reader's token, for example, is
+valid only as long as the identity that it was issued for. While the metadata store is away, the
+last known policy holds. Relies on `Authority`.
 """
 
 from __future__ import annotations
@@ -35,17 +37,17 @@ _NOTHING_PROVED = Proof(ANONYMOUS)
 
 
 class KnowsCallers(Authenticates, Protocol):
-    """Who knows callers by what they show, and notices when they are no more who they were."""
+    """Identifies callers by what they show, and reports when an identity may have lapsed."""
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever somebody's proof may hold no longer."""
+        """Call `listener` whenever an earlier proof may no longer be valid."""
 
     def lapsed(self, identity: Identity, standing: Standing) -> str:
-        """Why what `standing` says proves `identity` no longer; empty when it does."""
+        """Return why `standing` no longer proves `identity`; empty when it still does."""
 
 
 class Guard:
-    """Of one bookie. `start` before use; `close` ends it."""
+    """The access decisions of a bookie. Call `start` before use, and `close` at the end."""
 
     def __init__(
         self,
@@ -53,8 +55,8 @@ class Guard:
         clock: Callable[[], int],
         authenticates: KnowsCallers | None = None,
     ) -> None:
-        """`clock` gives milliseconds since 1970. `authenticates` knows certificates and what the
-        admin port is shown; without it nodes alone are known."""
+        """`clock` gives milliseconds since 1970. `authenticates` checks certificates and the
+        credentials of admin calls; without it only nodes can prove who they are."""
         self._store = store
         self._clock = clock
         self._authenticates = authenticates
@@ -63,53 +65,55 @@ class Guard:
         self.authority = Authority(store)
 
     async def start(self, bookie_id: str) -> None:
-        """Read secret and policy; the tokens of nodes are to be for `bookie_id`. Raises
-        `MetadataUnavailable`, `BadRecord`."""
+        """Read the secret and the policy. Nodes' tokens must name `bookie_id`.
+
+        Raises `MetadataUnavailable`, `BadRecord`.
+        """
         self._bookie_id = bookie_id
         self._tokens = BookieTokens(await cluster_secret(self._store), self._clock)
         await self.authority.start()
 
     async def close(self) -> None:
-        """Follow the policy no more. May be called twice."""
+        """Stop following the policy. May be called twice."""
         await self.authority.close()
 
     @property
     def secured(self) -> bool:
-        """Whether callers have to prove who they are."""
+        """Whether callers must prove who they are."""
         return self.authority.secured
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when anybody's rights may have changed."""
+        """Call `listener` when the rights of any caller may have changed."""
         self.authority.on_change(listener)
 
     def on_doubt(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when certificates and readers' tokens are to be looked at anew."""
+        """Call `listener` when certificates and readers' tokens must be checked again."""
         if self._authenticates is not None:
             self._authenticates.on_change(listener)
 
     def check(self, token: bytes) -> Proof:
-        """What a token proves. Raises `Unauthenticated`."""
-        assert self._tokens is not None, "to be started first"
+        """Return what a token proves. Raises `Unauthenticated`."""
+        assert self._tokens is not None, "call `start` first"
         proof = self._tokens.verify(token, self._bookie_id)
         if reason := self._lapsed(proof):
-            raise Unauthenticated(f"the token counts no longer: {reason}. Ask for another one")
+            raise Unauthenticated(f"the token is no longer valid: {reason}. Ask for a new token")
         return proof
 
     def at_hand(self, shown: Shown) -> Proof | None:
-        """What a certificate proves, as far as it needs no waiting."""
+        """Return what a certificate proves, if that is known without waiting."""
         if self._authenticates is None:
             return None
         found = self._authenticates.at_hand(shown)
         return None if found is None else Proof(found)
 
     async def look_at(self, shown: Shown) -> Proof | None:
-        """What a certificate proves. Raises `Unauthenticated`."""
+        """Return what a certificate proves. Raises `Unauthenticated`."""
         if self._authenticates is None:
             return None
         return Proof(await self._authenticates.identify(shown))
 
     async def identify(self, shown: Shown) -> Identity:
-        """Who calls the admin port. Raises `Unauthenticated`."""
+        """Identify a caller of the admin port. Raises `Unauthenticated`."""
         given = shown.authorization or ""
         if given[: len(_BEARER)].lower() == _BEARER:
             try:
@@ -125,12 +129,12 @@ class Guard:
         return await self._authenticates.identify(shown)
 
     def seconds_left(self, proof: Proof) -> float | None:
-        """How long a proof still holds; None when it does not end."""
+        """Return how many seconds a proof is still valid; None when it has no end."""
         end_s = proof.identity.expires_at_s
         return None if end_s is None else max(0.0, end_s - self._clock() / 1000)
 
     def rights(self, proof: Proof | None) -> Rights | None:
-        """What a caller may do now, by what it has proved; None: everything."""
+        """Return what a caller with this proof may do now; None means everything."""
         if not self.secured:
             return None
         if proof is None or self.seconds_left(proof) == 0.0:
@@ -151,7 +155,7 @@ class Guard:
         )
 
     def _lapsed(self, proof: Proof) -> str:
-        """Why what a reader's token was given out for counts no longer; empty when it does."""
+        """Return why the identity behind a reader's token is no longer valid; empty when it is."""
         if proof.standing is None or self._authenticates is None or not self.secured:
             return ""
         return self._authenticates.lapsed(proof.identity, proof.standing)

@@ -1,10 +1,10 @@
-"""What one connection has asked for, adds apart, and has not been answered yet.
+"""Keep the requests of a connection that are not answered yet, adds excepted.
 
-Plain reads wait for their turn (read_scheduler.py), ledger by ledger, and wait there while the peer
-does not take its answers: that bounds what they occupy. Fencing reads, priority reads and the
-extension's requests overtake them while they are few. A long-poll never waits there, for the
-bookie counts those; above its bound one that would have to wait is refused before it costs
-anything, and one that would not is a read like others.
+Plain reads wait for their turn (read_scheduler.py), one queue for each ledger. They also wait while
+the peer does not take its answers; that bounds the memory that answers occupy. Fencing reads,
+priority reads and extension requests overtake plain reads, up to a bound. Long polls never wait for
+a turn, and the bookie bounds their number. Above that bound, a long poll that would have to wait is
+refused at once, and a long poll that can be answered now is treated like a plain read.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from octavo.bookie.wire.v3_calls import V3Calls
 
 _RUNNING_MAX = 32
-"""Reads of one connection that wait for the disk at once."""
+"""Reads of a connection that use the disk at once."""
 _AT_ONCE_MAX = 64
-"""Requests that may run out of turn; the next ones wait for theirs like others."""
+"""Requests of a connection that may run out of turn; the others wait for their turn."""
 
 _Request = ReadRequest | BatchReadRequest | Request | v3.Read | v3.Call
 
 
 class InFlight:
-    """The requests of one connection; all are given up with it."""
+    """The requests of a connection; all of them end with it."""
 
     def __init__(
         self,
@@ -52,13 +52,13 @@ class InFlight:
         self._loop = asyncio.get_running_loop()
         self._waiting: FairQueue[int, tuple[_Request, float]] = FairQueue()
         self._running = 0
-        """Tasks that had their turn."""
+        """Tasks of requests that waited for their turn."""
         self._stuck = False
-        """As many run as may, and the next one would have to."""
+        """`_RUNNING_MAX` tasks run, and the next request would need another one."""
         self._held = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._waits: set[asyncio.Task[None]] = set()
-        """Those of `_tasks` that are long-polls."""
+        """The tasks among `_tasks` that are long polls."""
 
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
@@ -71,27 +71,27 @@ class InFlight:
 
     @property
     def count(self) -> int:
-        """Requests not answered yet, long-polls apart."""
+        """Requests not answered yet, without long polls."""
         return len(self._tasks) - len(self._waits) + len(self._waiting)
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything has been answered."""
         return not self._tasks and not self._waiting
 
     def read(self, request: Read) -> None:
-        """Answer a read, in its turn or, with a flag that says so, at once."""
+        """Answer a read in its turn, or at once if its flags say so."""
         if isinstance(request, v3.Read) and request.waits:
             self._wait(request)
         else:
             self._take(request, request.ledger_id, at_once=bool(request.flags & AT_ONCE))
 
     def call(self, request: v3.Call) -> None:
-        """Answer a v3 request that is neither read nor add."""
+        """Answer a v3 request that is neither a read nor an add."""
         self._take(request, -1, at_once=True)
 
     def extension(self, request: Request) -> None:
-        """Answer a request of ours. Raises `ProtocolError` when it is none."""
+        """Answer an extension request. Raises `ProtocolError` for a frame that is only an
+        answer."""
         if request.op is Op.ADDED:
             raise ProtocolError("ADDED is an answer, never a request")
         if request.op is Op.WAIT_LAC:
@@ -100,7 +100,7 @@ class InFlight:
             self._take(request, -1, at_once=True)
 
     def _wait(self, request: Request | v3.Read) -> None:
-        """Answer a long poll."""
+        """Answer a long poll: wait for it, refuse it, or treat it as a plain read."""
         if not self._requests.takes_polls:
             if self._requests.would_wait(request):
                 self._answer(self._requests.refusal(request, "long_polls"))
@@ -125,29 +125,29 @@ class InFlight:
                 self._scheduler.join(self)
 
     def hold(self) -> None:
-        """The peer does not take its answers: begin no further plain read."""
+        """Begin no further plain read, because the peer does not take its answers."""
         self._held = True
         self._scheduler.leave(self)
 
     def go_on(self) -> None:
-        """It takes them again."""
+        """Continue: the peer takes its answers again."""
         self._held = False
         if self.wants_turn:
             self._scheduler.join(self)
 
     def end_waits(self) -> None:
-        """Nobody waits for the long-polls any more."""
+        """Cancel the long polls: the peer sends no more."""
         for wait in self._waits:
             wait.cancel()
 
     def cancel(self) -> None:
-        """Nobody waits for anything any more."""
+        """Cancel all requests: the connection is gone."""
         self._scheduler.leave(self)
         self._scheduler.waiting -= len(self._waiting.clear())
         for task in self._tasks:
             task.cancel()
 
-    # What the scheduler calls
+    # Calls of the scheduler
 
     @property
     def wants_turn(self) -> bool:

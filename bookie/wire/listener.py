@@ -1,7 +1,8 @@
-"""The port of a bookie: taken before its folders are, served once they are read; plain, or TLS.
+"""Open the port of a bookie, plain or with TLS.
 
-With certificates it is TLS from the first byte, or after BookKeeper's START_TLS, as each client
-likes; who does neither is refused, unless `plain_allowed`.
+The port is bound before the folders are opened, and served once they are. With certificates, a
+client either begins with TLS or sends BookKeeper's START_TLS. A client that does neither is
+refused, unless `plain_allowed` is set.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ _BACKLOG = 1024
 
 
 class ListenFailed(OctavoError):
-    """The bookie cannot listen where it was told to. The message says why and what to do."""
+    """The bookie cannot listen on its address. The message says why and what to do."""
 
     name = "listen-failed"
     scope = Scope.PROCESS
 
 
 class Listener:
-    """A port that is ours; nobody is served there before `serve`."""
+    """A bound port; connections are served after `serve` only."""
 
     def __init__(self, host: str, port: int, sockets: asyncio.Server, line: _Line) -> None:
         self._host = host
@@ -36,7 +37,7 @@ class Listener:
 
     @classmethod
     async def bind(cls, host: str, port: int) -> Listener:
-        """Take the port; 0: any. Raises `ListenFailed`."""
+        """Bind the port; 0 means any free port. Raises `ListenFailed`."""
         line = _Line()
         try:
             sockets = await asyncio.get_running_loop().create_server(
@@ -47,7 +48,11 @@ class Listener:
         return cls(host, int(sockets.sockets[0].getsockname()[1]), sockets, line)
 
     async def serve(self, protocol: Callable[[], asyncio.BaseProtocol]) -> None:
-        """Give each connection a `protocol`. Raises `ListenFailed`: only now is it surely ours."""
+        """Serve each connection by a new `protocol`.
+
+        Raises `ListenFailed`: a port that was bound can still turn out to be taken when it begins
+        to listen.
+        """
         self._line.protocol = protocol
         try:
             await self._sockets.start_serving()
@@ -55,12 +60,11 @@ class Listener:
             raise ListenFailed(why_not_listening(error, self._host, self.port)) from error
 
     def close(self) -> None:
-        """Take no more connections."""
         self._sockets.close()
 
 
 class _Line:
-    """What a socket hands its connections to, before anybody is there for them and after."""
+    """Give each new connection its protocol; before `serve` a protocol that does nothing."""
 
     def __init__(self) -> None:
         self.protocol: Callable[[], asyncio.BaseProtocol] = asyncio.Protocol
@@ -70,7 +74,7 @@ class _Line:
 
 
 class SecureListener:
-    """The same with TLS."""
+    """A bound port with TLS."""
 
     def __init__(self, host: str, port: TlsListener, certificates: Certificates) -> None:
         self._host = host
@@ -80,7 +84,7 @@ class SecureListener:
 
     @classmethod
     async def bind(cls, host: str, port: int, certificates: Certificates) -> SecureListener:
-        """Take the port; 0: any. Raises `ListenFailed`."""
+        """Bind the port; 0 means any free port. Raises `ListenFailed`."""
         try:
             bound = await TlsListener.bind(host, port, certificates)
         except OSError as error:
@@ -88,19 +92,18 @@ class SecureListener:
         return cls(host, bound, certificates)
 
     async def serve(self, protocol: Callable[[], asyncio.BaseProtocol]) -> None:
-        """Give each connection a `protocol`. Raises `ListenFailed`: only now is it surely ours."""
+        """Serve each connection by a new `protocol`. Raises `ListenFailed`, as `Listener.serve`."""
         try:
             await self._port.serve(protocol, StartTls(self._certificates, protocol).take)
         except OSError as error:
             raise ListenFailed(why_not_listening(error, self._host, self.port)) from error
 
     def close(self) -> None:
-        """Take no more connections."""
         self._port.close()
 
 
 def why_not_listening(error: OSError, host: str, port: int) -> str:
-    """What stands in the way, and what to do about it."""
+    """Explain why the port cannot be used, and what to do about it."""
     if error.errno == errno.EADDRINUSE:
         return (
             f"port {port} on {host} is in use by another process: stop it "
@@ -108,6 +111,6 @@ def why_not_listening(error: OSError, host: str, port: int) -> str:
         )
     if error.errno == errno.EACCES:
         return f"port {port} on {host} is not allowed for this user: use a port above 1023"
-    if error.errno in (errno.EADDRNOTAVAIL, None):  # None: asyncio of Python 3.13, for this alone
+    if error.errno in (errno.EADDRNOTAVAIL, None):  # asyncio of Python 3.13 gives None for it
         return f"{host} is not an address of this machine: set `host` to one that is, or 0.0.0.0"
     return f"cannot listen on {host}:{port}: {error.strerror or error}"

@@ -1,11 +1,11 @@
 """Give the connections of a bookie their turns to read.
 
-In a turn of the loop a bounded number of reads and bytes is answered, then other work has its turn:
-writers do not wait for readers. An entry in a cache is answered at once. A read that needs a disk
-gets one of a bounded number of tasks, and does not delay reads from the caches. No connection gets
-a turn while the answers that clients have not taken are past their bound (`Budget`). A connection
-that waits longer than `wait_ms_max` without a turn, or that asks when too many requests wait
-already, is answered TOO_MANY_REQUESTS.
+A turn of the loop answers a bounded number of reads and bytes, then other work runs: writers do not
+wait for readers. An entry in a cache is answered at once. A read that needs a disk takes one of a
+bounded number of tasks, and does not delay reads from the caches. While the answers that clients
+have not taken exceed their bound (`Budget`), no connection gets a turn. The answer is
+TOO_MANY_REQUESTS when a connection gets no turn within `wait_ms_max`, or when too many requests
+wait already.
 """
 
 from __future__ import annotations
@@ -89,18 +89,18 @@ class ReadScheduler:
         return self.tasks < self._tasks_max
 
     def join(self, member: Member) -> None:
-        """`member` wants a turn."""
+        """Queue `member` for a turn."""
         if member not in self._ready and member not in self._blocked:
             self._ready[member] = self._loop.time()
         self._soon()
 
     def leave(self, member: Member) -> None:
-        """`member` does not want a turn any more."""
+        """Take `member` out of the queue."""
         self._ready.pop(member, None)
         self._blocked.pop(member, None)
 
     def task_ended(self) -> None:
-        """A request has run to its end: another one may."""
+        """A request has ended: let another request run."""
         self.tasks -= 1
         self._unblock()
 
@@ -112,7 +112,7 @@ class ReadScheduler:
             self._soon()
 
     def close(self) -> None:
-        """No more turns."""
+        """Give no more turns."""
         self._ready.clear()
         self._blocked.clear()
         if self._expiry is not None:

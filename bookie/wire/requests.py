@@ -1,8 +1,8 @@
-"""What a bookie answers, adds apart: reads, fencing reads, and the extension operations.
+"""Answer everything except adds: reads, fencing reads, and the extension operations.
 
-Each method takes a decoded request and returns the whole answer frame; errors become codes here
-and nowhere else. A fencing read answers only after the fence is durable. An answer "no such
-entry" is given only when the storage vouches for it: everything uncertain is an error instead.
+Each method takes a decoded request and returns the whole answer frame. Errors become codes here and
+nowhere else. A fencing read is answered only after the fence is durable. The answer "no such entry"
+is given only when the storage vouches for it; every uncertain case is an error.
 """
 
 from __future__ import annotations
@@ -45,34 +45,37 @@ log = structlog.get_logger()
 
 _FENCE = int(Flag.FENCE)
 AT_ONCE = int(Flag.FENCE | Flag.HIGH_PRIORITY)
-"""Reads that wait for no others: recovery's."""
+"""Reads with one of these flags do not wait for other reads: recovery sends them."""
 _UNKNOWN_STATE = int(Flag.UNKNOWN_STATE)
 Read = ReadRequest | BatchReadRequest | v3.Read
-"""What waits for its turn, and is answered with entries."""
+"""Requests that wait for their turn and are answered with entries."""
 
 _COMPARED_MAX = 100
-"""Entries that one request may have compared: anybody can ask."""
+"""Entries that a single request may have compared; any reader may send it."""
 
 
 def v2_code(code: Code, flags: int = 0) -> Code:
-    """UNKNOWN_STATE goes out as IO unless the request says that its sender knows it: BookKeeper's
-    v2 client knows no code 107, and both say "perhaps"."""
+    """Return the code for a v2 answer.
+
+    BookKeeper's v2 client does not know UNKNOWN_STATE (107), so it gets IO, which also means
+    "perhaps". A client that does know it says so by a flag.
+    """
     if code is Code.UNKNOWN_STATE and not flags & _UNKNOWN_STATE:
         return Code.IO
     return code
 
 
 class Poll(NamedTuple):
-    """What a long poll waits for: that the LAC of a ledger is above the one its sender knows."""
+    """A long poll: it ends when the LAC of the ledger is above `after`."""
 
     ledger_id: int
     after: int
     timeout_ms: int
-    """It waits no longer; 0 is an answer at once."""
+    """The longest wait; 0 asks for an answer at once."""
 
 
 def poll_of(request: Request | v3.Read) -> Poll:
-    """What a request waits for. Raises `BadRequest` where it does not say."""
+    """Return what a request waits for. Raises `BadRequest` for a body without it."""
     if isinstance(request, v3.Read):
         after = -1 if request.previous_lac is None else request.previous_lac
         timeout_ms = LONG_POLL_MS_MAX if request.timeout_ms is None else request.timeout_ms
@@ -97,25 +100,25 @@ class Requests:
         self._metrics = metrics
         self._node_info = node_info
         self.fetch_copies: Callable[[], None] | None = None
-        """Begins to look for copies that are missing here; None when nobody keeps them."""
+        """Start to look for copies that are missing here; None when this bookie keeps no copies."""
         self.compare_copies: Callable[[int, int, int], None] | None = None
-        """Begins to compare these entries with the other copies; None likewise."""
+        """Start to compare these entries with the other copies; None like `fetch_copies`."""
         self._reads: dict[Code, Counter] = {}
         self._parked: dict[asyncio.Future[int], None] = {}  # a set in order of arrival
         self.polls = 0
-        """Long polls under way, of all connections; those who begin and end one keep count."""
+        """Long polls under way, of all connections; `InFlight` counts them up and down."""
 
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
         return {"parked": len(self._parked), "long_polls": self.polls}
 
     def stop(self) -> None:
-        """Answer every parked long-poll now, with what is known."""
+        """Answer every parked long poll now, with what is known."""
         for watch in tuple(self._parked):
             watch.cancel()
 
     def now(self, request: Read | Request | v3.Call, since: float) -> bytes | None:
-        """The whole answer, when it can be given without waiting for a disk."""
+        """Return the whole answer if that needs no disk, else None."""
         if isinstance(request, Request | v3.Call) or request.flags & _FENCE:
             return None
         if isinstance(request, v3.Read) and request.waits:
@@ -136,7 +139,7 @@ class Requests:
         return self._answer(request, code, entries, since)
 
     async def read(self, request: ReadRequest | v3.Read, since: float | None = None) -> bytes:
-        """Answer a read, which may have waited `since`; with the fence flag, fence first."""
+        """Answer a read that may have waited since `since`; with the fence flag, fence first."""
         if since is None:
             since = asyncio.get_running_loop().time()
         entries: list[bytes] = []
@@ -153,10 +156,11 @@ class Requests:
     async def batch_read(self, request: BatchReadRequest, since: float | None = None) -> bytes:
         """Answer with consecutive entries from the first one, as far as they exist and fit.
 
-        The bound in bytes is that of the whole answer, as Apache's bookies count: its front, and
-        four bytes before each entry. One entry is always given, however small the bound. No
-        count, or one below 1, means as many as fit (BookKeeper BP-62). Fewer may be given: what
-        is in memory already when the rest is not, or when many answers wait to be taken.
+        The bound in bytes counts the whole answer, as in Apache's bookies: its header, and four
+        bytes before each entry. At least a single entry is returned, however small the bound. A
+        count below 1, or none, means as many as fit (BookKeeper BP-62). The answer may hold fewer
+        entries: only those in memory when the rest is on disk, or when many answers wait to be
+        taken.
         """
         if since is None:
             since = asyncio.get_running_loop().time()
@@ -175,12 +179,12 @@ class Requests:
         return self._answer(request, code, entries, since)
 
     def refusal(self, request: Read | Request | v3.Call, cause: str) -> bytes:
-        """The answer that there is no room for the request at present."""
+        """Answer that there is no room for the request at present."""
         self._metrics.throttled.labels(cause).inc()
         return self._refused(request, Code.TOO_MANY_REQUESTS)
 
     def unauthorized(self, request: Read | Request | v3.Call, reason: str) -> bytes:
-        """The answer that its sender may not ask that."""
+        """Answer that the caller may not make this request."""
         return self._refused(request, Code.UNAUTHORIZED, reason)
 
     def _refused(self, request: Read | Request | v3.Call, code: Code, reason: str = "") -> bytes:
@@ -220,7 +224,7 @@ class Requests:
         )
 
     def _lac_known(self, ledger_id: int) -> int | None:
-        """The LAC that a read's answer brings along; None when it is uncertain."""
+        """Return the LAC to send with a read's answer; None when it is uncertain."""
         try:
             return self._storage.control.last_add_confirmed(ledger_id)
         except BookieError:
@@ -247,7 +251,7 @@ class Requests:
         self._metrics.read_seconds.observe(asyncio.get_running_loop().time() - started)
 
     async def extension(self, request: Request) -> bytes:
-        """Answer one of our own operations."""
+        """Answer an operation of Octavo's extension."""
         try:
             body = await self._extension(request)
             return encode_answer(request.op, request.request_id, Code.OK, body)
@@ -293,7 +297,7 @@ class Requests:
                 raise ProtocolError(f"{request.op.name} is not a request")
 
     async def _lac(self, ledger_id: int, within: EntryRange) -> dict[str, Any]:
-        """The LAC and the last entry; of a part of the ledger its end, and no entry."""
+        """Return the LAC and the last entry; for a range of the ledger only the LAC, cut to it."""
         lac = self._storage.control.last_add_confirmed(ledger_id)
         answer: dict[str, Any] = {"lac": min(lac, within.last)}
         if within == WHOLE:
@@ -316,11 +320,10 @@ class Requests:
 
     @property
     def takes_polls(self) -> bool:
-        """Whether one more long poll may wait."""
         return self.polls < self._config.long_polls_max
 
     def would_wait(self, request: Request | v3.Read) -> bool:
-        """Whether a long poll is not answered at once."""
+        """Whether a long poll would have to wait."""
         try:
             return self._must_wait(poll_of(request))
         except OctavoError:
@@ -331,7 +334,7 @@ class Requests:
         return lac <= poll.after and poll.timeout_ms > 0
 
     async def wait_lac(self, poll: Poll) -> int:
-        """The ledger's LAC, once it is above the known one or the time is over."""
+        """Wait until the LAC is above `poll.after` or the time is over; return the LAC."""
         control = self._storage.control
         if self._must_wait(poll):
             watch = control.watch_lac(poll.ledger_id, poll.after)
@@ -344,8 +347,10 @@ class Requests:
         return control.last_add_confirmed(poll.ledger_id, poll.after)
 
     async def entry_after(self, ledger_id: int, after: int) -> bytes | None:
-        """The entry after the one a reader has, so that one round trip serves a tail; None when
-        it is not here."""
+        """Read the entry after `after`, so that a tailing reader needs only a single round trip.
+
+        None when it is not here.
+        """
         try:
             return await self._storage.reads.read(ledger_id, after + 1)
         except BookieError as error:

@@ -1,8 +1,8 @@
-"""What each operation of a bookie needs, in all families of frames, and who has it. Pure.
+"""Say which right each operation of a bookie needs, in all families of frames. Pure.
 
-A connection has `Rights`, or None: everything. An operation that stands in no table here cannot be
-asked for by anybody who has less than everything (tests/unit/bookie/test_rights.py holds that all
-of them stand here).
+A connection has `Rights`, or None, which means everything. An operation that is missing from these
+tables can be used only with all rights (tests/unit/bookie/test_rights.py holds that none is
+missing).
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ from octavo.protocol.frames import BatchReadRequest, Flag, ReadRequest
 
 
 class Need(enum.Enum):
-    """What a caller must be allowed to do."""
-
     NOTHING = "nothing"
-    """Also strangers may: it is how they say who they are."""
+    """Strangers may do this too: authentication needs it."""
     KNOWN = "known"
-    """To have proved anything: it tells of the bookie, and nothing of what it keeps."""
+    """Any proved identity: the answer tells about the bookie, and nothing of what it stores."""
     READ = "read"
     WRITE = "write"
     ADMIN = "admin"
@@ -53,7 +51,7 @@ EXTENSION_NEEDS: Mapping[extension.Op, Need] = {
     extension.Op.LIST_ENTRIES: Need.READ,
     extension.Op.NODE_INFO: Need.KNOWN,
     extension.Op.FETCH_COPIES: Need.ADMIN,
-    extension.Op.ADDED: Need.NOTHING,  # an answer: who asks it breaks the protocol
+    extension.Op.ADDED: Need.NOTHING,  # only an answer: as a request it breaks the protocol
 }
 _LEDGER_IN = {
     v3.Op.WRITE_LAC: "writeLacRequest",
@@ -62,30 +60,31 @@ _LEDGER_IN = {
     v3.Op.LIST_ENTRIES: "getListOfEntriesOfLedgerRequest",
 }
 _AS_A_WRITER = int(Flag.FENCE | Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY)
-"""A read with one of these stops a writer, or is a recovery's and goes before others' reads."""
+"""A read with one of these flags stops a writer, or is a recovery's and overtakes other reads."""
 
 Request = ReadRequest | BatchReadRequest | extension.Request | v3.Read | v3.Call
 Asked = TypeVar("Asked", bound=Request)
 
 
 class Rights(NamedTuple):
-    """What a caller may do who may not do everything."""
+    """The limited rights of a caller."""
 
     needs: frozenset[Need]
     ledgers: Mapping[int, EntryRange] | None = None
-    """The ledgers that the caller may ask about, and which entries of each; None: all."""
+    """The ledgers that the caller may read, with the range of entries of each; None: all
+    ledgers."""
 
     @property
     def may_write(self) -> bool:
-        """Adds, of any ledger."""
+        """Whether the caller may add to any ledger."""
         return Need.WRITE in self.needs and self.ledgers is None
 
     def allow(self, request: Request) -> bool:
-        """Whether the caller may ask that."""
+        """Whether the caller may make this request."""
         return self.narrowed(request) is not None
 
     def narrowed(self, request: Asked) -> Asked | None:
-        """The request, asking for no more than the caller may have; None: it may not ask that."""
+        """Return the request, limited to what the caller may read; None when it is refused."""
         need, ledger_id = asked(request)
         if need not in self.needs:
             return None
@@ -97,7 +96,7 @@ class Rights(NamedTuple):
         return cast("Asked | None", _within(request, entries))
 
     def covers(self, other: Rights | None) -> bool:
-        """Whether whoever had `other` has lost nothing with these."""
+        """Whether these rights include all of `other`."""
         if other is None or not other.needs <= self.needs:
             return False
         if self.ledgers is None or other.needs <= frozenset(_OF_NO_LEDGER):
@@ -114,20 +113,22 @@ STRANGER = Rights(frozenset({Need.NOTHING}))
 
 
 def reader_of(ledgers: Mapping[int, EntryRange]) -> Rights:
-    """The rights of a caller who may read these entries of these ledgers."""
+    """Return the rights to read these entries of these ledgers."""
     return Rights(frozenset({Need.NOTHING, Need.KNOWN, Need.READ}), ledgers)
 
 
 def rights_of(*needs: Need) -> Rights | None:
-    """Of a known caller who may do that with all ledgers; None: everything."""
+    """Return the rights of a known caller to do `needs` with all ledgers; None: everything."""
     if set(needs) >= {Need.READ, Need.WRITE, Need.ADMIN}:
         return None
     return Rights(frozenset({Need.NOTHING, Need.KNOWN}).union(needs)) if needs else STRANGER
 
 
 def _within(request: Request, entries: EntryRange) -> Request | None:
-    """A request to read a part of a ledger, asking for nothing outside; None where it asks for
-    nothing else, or for what cannot be given in part."""
+    """Limit a request to `entries`.
+
+    None when it asks only for entries outside, or for something that has no answer in part.
+    """
     if isinstance(request, BatchReadRequest):
         if not entries.has(request.start_entry):
             return None
@@ -152,7 +153,7 @@ def _within(request: Request, entries: EntryRange) -> Request | None:
 
 
 def asked(request: Request) -> tuple[Need, int | None]:
-    """What a request needs, and the ledger that it is about; None when it names none."""
+    """Return what a request needs and which ledger it names, if any."""
     if isinstance(request, extension.Request):
         ledger_id = request.body.get("ledger")
         return EXTENSION_NEEDS[request.op], ledger_id if type(ledger_id) is int else None

@@ -1,8 +1,8 @@
-"""The listening socket of a bookie and all its connections.
+"""Own the connections of a bookie and what they share.
 
-Owns what connections share: the scratch buffer, the storage's pressure signal, read-only mode.
-`stop` is graceful: no new connections, no further requests, every request that was read is
-answered, then the sockets close.
+They share the scratch buffer, the storage's pressure signal and the read-only mode. `stop` is
+graceful: it accepts no new connection, reads no further request, answers every request that was
+read, and then closes the sockets.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ _KEEPALIVE_PROBES = 3
 
 
 class BookieServer:
-    """Serves one storage on one port."""
-
     def __init__(
         self,
         config: BookieConfig,
@@ -48,7 +46,7 @@ class BookieServer:
         node_info: Callable[[], dict[str, Any]],
         guard: Guard | None = None,
     ) -> None:
-        """`guard` says who may do what; without it everybody may do everything."""
+        """`guard` decides what each caller may do; without it every caller may do everything."""
         self.config = config
         self.guard = guard
         self.storage = storage
@@ -59,9 +57,9 @@ class BookieServer:
         )
         self.scratch = bytearray(config.scratch_bytes)
         self.read_only = False
-        """Whether ordinary adds are answered READ_ONLY."""
+        """Whether ordinary adds are answered with READ_ONLY."""
         self.takes_recovery_adds = True
-        """Whether there is room left for what recovery must write."""
+        """Whether there is room left for the adds of recoveries."""
         self._connections: dict[Connection, None] = {}  # a set in order of arrival
         self._empty = asyncio.Event()
         self._empty.set()
@@ -73,13 +71,13 @@ class BookieServer:
             wait_ms_max=config.read_wait_ms_max,
         )
         self.frames = FrameRoom(config.receive_bytes_max)
-        """Frames of which a part has come, of all connections."""
+        """Room for frames that have arrived in part, of all connections."""
         self.turns = Turns()
-        """Requests that one turn of the loop takes, of all connections."""
+        """Requests handled in a turn of the loop, of all connections."""
         self.refusals = Tally()
-        """Connections closed for bytes that are no frames, by host."""
+        """Counts connections closed for breaking the protocol, by host."""
         self.strangers = Tally()
-        """Requests refused to those who may not ask them, by host."""
+        """Counts requests refused for lack of rights, by host."""
         self._lanes = itertools.count(1)
         self._watch: asyncio.TimerHandle | None = None
         self._stopping = False
@@ -95,7 +93,7 @@ class BookieServer:
         self._look_after()
 
     async def stop(self, timeout_s: float) -> None:
-        """Answer what was read, then close; what is not answered in time is cut off."""
+        """Answer the requests that were read, for at most `timeout_s`, then close everything."""
         self._stopping = True
         self._listener.close()
         self.requests.stop()
@@ -109,7 +107,7 @@ class BookieServer:
         self.abort()
 
     def abort(self) -> None:
-        """Cut everything off now."""
+        """Cut off all connections now."""
         self._stopping = True
         self.reads.close()
         if self._watch is not None:
@@ -119,7 +117,7 @@ class BookieServer:
             connection.abort()
 
     def admit(self, connection: Connection, transport: asyncio.Transport) -> bool:
-        """Take a new connection in; false when there are too many or the server stops."""
+        """Register a new connection; false when there are too many or the server stops."""
         if self._stopping:
             return False
         if len(self._connections) >= self.config.connections_max:
@@ -132,7 +130,7 @@ class BookieServer:
         return True
 
     def forget(self, connection: Connection) -> None:
-        """A connection has ended."""
+        """Drop a connection that has ended."""
         self._connections.pop(connection, None)
         if not self._connections:
             self._empty.set()
@@ -140,11 +138,11 @@ class BookieServer:
 
     @property
     def pressure(self) -> Pressure:
-        """How far the storage is behind: who adds much, or adds at all, is not read meanwhile."""
+        """How far the storage is behind; writers are not read while it is."""
         return self.storage.pressure.level
 
     def memory(self) -> dict[str, tuple[int, int]]:
-        """What all connections together occupy, and the most that they ever did."""
+        """Return what all connections together occupy, and their peak, in bytes."""
         adds, answers, frames = self.storage.pressure, self.answers, self.frames
         return {
             "adds": (adds.used, adds.peak),
@@ -153,11 +151,11 @@ class BookieServer:
         }
 
     def next_lane(self) -> int:
-        """Where a new connection lines up its adds."""
+        """Return a number for a new connection's queue of adds."""
         return next(self._lanes)
 
     def _on_pressure(self, level: Pressure) -> None:
-        """The storage is behind, or has caught up. Connections that only read are left alone."""
+        """Pause or resume writers as the storage falls behind or catches up; readers go on."""
         for connection in tuple(self._connections):
             if not level:
                 connection.flow.resume(Pause.STORAGE)
@@ -165,22 +163,23 @@ class BookieServer:
                 connection.flow.pause(Pause.STORAGE)
 
     def caller(self, on_rights: Callable[[Rights | None], None]) -> Caller:
-        """Of a new connection, where it matters who calls."""
+        """Return the caller of a new connection, when a guard decides about callers."""
         assert self.guard is not None
         return Caller(self.guard, self.strangers, self.metrics.unauthorized, on_rights)
 
     def _on_policy(self) -> None:
-        """Somebody's rights may have changed."""
+        """The policy has changed: check the rights of all peers."""
         for connection in tuple(self._connections):
             connection.judge()
 
     def _on_doubt(self) -> None:
-        """Somebody may be no more who they were."""
+        """Some proof may no longer be valid: check all of them."""
         for connection in tuple(self._connections):
             connection.doubt()
 
     def _look_after(self) -> None:
-        """Now and then, while memory is short, look who holds some of it in vain."""
+        """While memory is short, look regularly for clients that hold some of it without
+        progress."""
         if self._stopping:
             return
         loop = asyncio.get_running_loop()
@@ -192,7 +191,7 @@ class BookieServer:
 
 
 def _keep_alive(transport: asyncio.Transport, idle_s: int) -> None:
-    """Let TCP find out about a peer that vanished; a simulated transport has no socket."""
+    """Let TCP detect a peer that vanished; a simulated transport has no socket."""
     sock = transport.get_extra_info("socket")
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return

@@ -1,7 +1,7 @@
-"""v3 adds as the batches that v2 adds make: consecutive entries of one ledger. Pure.
+"""Turn v3 adds into the batches that v2 adds make: consecutive entries of a ledger. Pure.
 
-The journal stores v2 add frames, so each entry gets the front of one. What v3 says besides, the
-header that an answer repeats, is kept beside the batch until it is answered.
+The journal stores v2 add frames, so each entry gets the header of a v2 frame. The v3 request
+headers, which the answers repeat, are kept with the batch until it is answered.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class V3Batch(NamedTuple):
     heads: list[Heads | bytes]
 
     def answers(self, code: Code) -> bytes:
-        """One answer for each add."""
+        """Encode an answer for each add."""
         entry_id, ledger_id = self.batch.first_entry, self.batch.ledger_id
         answers: list[bytes] = []
         for heads in self.heads:
@@ -39,7 +39,7 @@ class V3Batch(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """An add that must not be stored, whatever the state of its ledger."""
+    """An add that must not be stored, whatever the state of its ledger is."""
 
     add: v3.Add
     code: Code
@@ -47,7 +47,7 @@ class Refusal(NamedTuple):
 
 
 class Gathering:
-    """Takes the adds of one chunk, in order."""
+    """Gathers the adds of a chunk into batches, in order."""
 
     def __init__(self) -> None:
         self.refused: list[Refusal] = []
@@ -55,9 +55,9 @@ class Gathering:
         self._open: _OpenBatch | None = None
 
     def take(self, data: memoryview, start: int, following: int) -> int:
-        """Take adds from the whole frame `data[start:following]` on; where the next one begins.
+        """Take adds, beginning with the whole frame `data[start:following]`; return their end.
 
-        `start` when that frame is none, or an unusual one.
+        Returns `start` when that frame is not an add, or an add of an unusual form.
         """
         run = take_run(data, start, following)
         if run is None:
@@ -66,7 +66,7 @@ class Gathering:
         return run.end
 
     def add(self, add: v3.Add) -> None:
-        """Take one that was parsed, or refuse it."""
+        """Take an add that was parsed, or refuse it."""
         refusal = _refusal(add)
         if refusal is not None:
             self.refused.append(refusal)
@@ -74,7 +74,7 @@ class Gathering:
             self._take(add.flags, add.ledger_id, add.entry_id, add.key, [add.entry], add.head)
 
     def batches(self) -> list[V3Batch]:
-        """What was taken."""
+        """Return the batches taken so far."""
         if self._open is not None:
             self._batches.append(self._open.closed())
             self._open = None
@@ -104,7 +104,7 @@ class Gathering:
 
 
 def _refusal(add: v3.Add) -> Refusal | None:
-    """Why `add` must not be stored; None when it may."""
+    """Return why `add` must not be stored; None when it may be stored."""
     if len(add.key) != MASTER_KEY_BYTES:
         what = f"a master key has {MASTER_KEY_BYTES} bytes, not {len(add.key)}"
         return Refusal(add, Code.UNAUTHORIZED, what)
@@ -122,7 +122,7 @@ def _refusal(add: v3.Add) -> Refusal | None:
 
 
 class _OpenBatch:
-    """A batch that the next add may still lengthen."""
+    """A batch that the next add may extend."""
 
     __slots__ = (
         "_end",
@@ -148,7 +148,7 @@ class _OpenBatch:
         self._end = 0
 
     def extend(self, entries: Sequence[Buffer], heads: Heads | bytes) -> None:
-        """Append entries of one length."""
+        """Append entries of the same length."""
         prefix = add_prefix(self.key, len(entries[0]), self.flags)
         if len(entries) == 1:
             self._parts += (prefix, entries[0])
@@ -169,7 +169,7 @@ class _OpenBatch:
         self.next_entry += len(entries)
 
     def closed(self) -> V3Batch:
-        """The batch as it is now. Bytes are copied here, once."""
+        """Return the batch. Its bytes are copied here, once."""
         batch = AddBatch(
             self.ledger_id,
             self.first,

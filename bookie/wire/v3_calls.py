@@ -1,7 +1,6 @@
-"""What a bookie answers to v3 requests other than adds and plain reads; those take v2's way.
+"""Answer the v3 requests that are neither adds nor plain reads, which are handled like v2's.
 
-Thin: what an operation means is the storage's affair. Each method takes a decoded request and
-returns the whole answer frame; errors become codes here.
+Each method takes a decoded request and returns the whole answer frame. Errors become codes here.
 """
 
 from __future__ import annotations
@@ -31,14 +30,12 @@ if TYPE_CHECKING:
     from octavo.bookie.wire.requests import Requests
 
 _TOTAL, _FREE = 1, 2
-"""What GET_BOOKIE_INFO asks for."""
+"""The bits of GET_BOOKIE_INFO that ask for them."""
 
 _Fields = dict[str, Any]
 
 
 class V3Calls:
-    """Answers over one storage; shared by all connections of a bookie."""
-
     def __init__(
         self,
         storage: Storage,
@@ -54,7 +51,7 @@ class V3Calls:
         self._body_bytes_max = frame_bytes_max - FRAME_OVERHEAD_BYTES
 
     async def call(self, call: v3.Call) -> bytes:
-        """Answer an operation. One that is not served gets BAD_REQUEST, as Apache's bookies do."""
+        """Answer an operation; BAD_REQUEST for an unknown operation, as Apache's bookies do."""
         if call.op == v3.Op.AUTH and call.version == v3.VERSION:
             return v3.auth_answer(call.head)
         served = _SERVED.get(call.op)
@@ -75,9 +72,10 @@ class V3Calls:
         return v3.answer(call.head, code, f"{served.name}Response", status=status, **ids, **fields)
 
     async def tail(self, read: v3.Read) -> bytes:
-        """Answer a read that waits until the LAC of its ledger is above the one its sender knows.
+        """Answer a read that waits until the LAC of its ledger is above the caller's.
 
-        With the entry behind that one where it is asked for and here; who finds neither reads on.
+        The answer holds the next entry if the caller asks for it and it is here. Otherwise the
+        caller reads it by another request.
         """
         poll = poll_of(read)
         if read.piggyback and read.entry_id != INVALID_ENTRY_ID:
@@ -101,7 +99,7 @@ class V3Calls:
             raise ReadOnly("this bookie takes no LAC at present")
         control = self._storage.control
         if not is_lac_alone(body.ledgerId, body.lac, body.body):
-            raise BadRequest(f"ledger {body.ledgerId}: the body is not that of LAC {body.lac}")
+            raise BadRequest(f"ledger {body.ledgerId}: the body does not match LAC {body.lac}")
         await control.set_explicit_lac(body.ledgerId, body.masterKey, body.lac)
         control.keep_signed_lac(body.ledgerId, body.lac, body.body)
         return {}
@@ -144,7 +142,7 @@ class V3Calls:
 
 class _Served(NamedTuple):
     name: str
-    """What the fields of its request and of its answer begin with."""
+    """The prefix of the request's and the answer's field names."""
     do: Callable[[V3Calls, Any], Awaitable[_Fields]]
     of_a_ledger: bool = True
 

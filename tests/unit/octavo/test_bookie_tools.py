@@ -112,7 +112,7 @@ def test_a_missing_index_is_made_anew(bookie: Path, capsys: pytest.CaptureFixtur
     shutil.rmtree(bookie / "ledgers-1/index")
     code, _, err = said(["check", str(bookie)], capsys)
     assert code == 0, "the next start makes it"
-    assert "A start makes the index anew" in err
+    assert "A start rebuilds the index" in err
     code, _, err = said(["rebuild-index", str(bookie)], capsys)
     assert code == 0
     assert "4 runs of 2 entry logs indexed, up to byte 1,602 of log 2" in err
