@@ -7,10 +7,11 @@
     body   := frame*                    add frames as they arrived, meta records among them
     meta   := length:u32 header:u32 ledger_id:i64 key:20 [value:i64]   header's version is 0x4A
 
-One block is one group commit. `offset` is where the block begins, so neither a stale block of a
-recycled file nor a misplaced one passes for good. `synced` says how far the file was known to be
-durable when the block was written: a damaged block below the `synced` of a later one had been
-acknowledged (corruption), any other was not (a torn tail). Spec: docs/formats/journal.md.
+A block is a group commit. `offset` is where the block begins, so neither a stale block of a
+recycled file nor a misplaced block is accepted. `synced` says how far the file was known to be
+durable when the block was written. So a damaged block below the `synced` of a later block was
+acknowledged (corruption); any other damaged block was not (a torn tail). Spec:
+docs/formats/journal.md.
 """
 
 from __future__ import annotations
@@ -37,34 +38,32 @@ _CRC = struct.Struct(">I")
 META = struct.Struct(">IIq20s")
 META_VALUE = struct.Struct(">IIq20sq")
 META_VERSION = 0x4A
-"""'J': cannot be taken for the version byte 2 of an add frame."""
+"""'J': differs from 2, the version byte of an add frame."""
 SUFFIX = ".journal"
 
 
 class JournalDamaged(OctavoError):
-    """The journal lost something that had been acknowledged. The bookie must not pretend."""
+    """The journal lost acknowledged data, so the bookie must not start as if nothing happened."""
 
     name = "journal-damaged"
     scope = Scope.PROCESS
 
 
 class JournalVersionUnknown(JournalDamaged):
-    """A newer program wrote it: nothing is damaged, and nothing may be passed over."""
+    """A newer program wrote the file: nothing is damaged, and nothing may be skipped."""
 
     name = "journal-version-unknown"
 
 
 class BlockKind(enum.IntEnum):
-    """What a block is."""
-
     GROUP = 1
-    """One group commit."""
+    """A group commit."""
     END = 2
-    """The file ends here on purpose; the next file goes on."""
+    """The file ends here on purpose; the next file continues."""
 
 
 class MetaOp(enum.IntEnum):
-    """Meta records: what must be as durable as an entry and is none."""
+    """Meta records: changes other than entries that must be as durable as entries."""
 
     FENCE = 1
     EXPLICIT_LAC = 2
@@ -72,8 +71,6 @@ class MetaOp(enum.IntEnum):
 
 
 class Block(NamedTuple):
-    """A decoded block header."""
-
     kind: BlockKind
     body_bytes: int
     file_id: int
@@ -83,7 +80,7 @@ class Block(NamedTuple):
 
 
 class Meta(NamedTuple):
-    """A decoded meta record. `value` is the LAC of EXPLICIT_LAC, else −1."""
+    """A decoded meta record. `value` is −1 if the record has none."""
 
     op: MetaOp
     ledger_id: int
@@ -92,23 +89,21 @@ class Meta(NamedTuple):
 
 
 def file_name(file_id: int) -> str:
-    """The name of journal file `file_id`."""
     return numbered_name(file_id, SUFFIX)
 
 
 def file_id_of(name: str) -> int | None:
-    """The id in a journal file's name; None for other files."""
+    """Return the id in a journal file's name; None for other files."""
     return number_in(name, SUFFIX)
 
 
 def encode_file_header(file_id: int) -> bytes:
-    """The first bytes of journal file `file_id`."""
     front = FILE_HEADER.pack(MAGIC, VERSION, file_id, 0)[: -_CRC.size]
     return front + _CRC.pack(crc32c(front))
 
 
 def decode_file_header(data: Buffer) -> tuple[int, int]:
-    """(version, file id). Raises `JournalDamaged` without naming the file: the caller knows it."""
+    """Return (version, file id). Raises `JournalDamaged`, without the file's name."""
     if len(data) < FILE_HEADER_BYTES:
         raise JournalDamaged(f"header has {len(data)} bytes of {FILE_HEADER_BYTES}")
     magic, version, file_id, crc = FILE_HEADER.unpack_from(data)
@@ -126,7 +121,7 @@ def decode_file_header(data: Buffer) -> tuple[int, int]:
 def encode_block_header(
     kind: BlockKind, file_id: int, offset: int, synced: int, buffers: Sequence[Buffer]
 ) -> bytes:
-    """The header of the block at `offset` whose body is `buffers` back to back."""
+    """Encode the header of the block at `offset` whose body is the joined `buffers`."""
     crc = body_bytes = 0
     for buffer in buffers:
         crc = crc32c(buffer, crc)
@@ -137,9 +132,9 @@ def encode_block_header(
 
 
 def decode_block_header(data: Buffer, start: int, file_id: int, offset: int) -> Block | None:
-    """The block header at `data[start:]`, or None if no good one of this file and place is there.
+    """Decode the block header at `data[start:]`; None if it is not good, or of another place.
 
-    `offset` is where `data[start]` lies in the file. The body is not looked at.
+    `offset` is where `data[start]` lies in the file. The body is not checked.
     """
     end = start + BLOCK_HEADER_BYTES
     if len(data) < end:
@@ -157,12 +152,11 @@ def decode_block_header(data: Buffer, start: int, file_id: int, offset: int) -> 
 
 
 def body_is_good(block: Block, body: Buffer) -> bool:
-    """Whether `body` is whole and matches the block's checksum."""
+    """Whether `body` is complete and matches the block's checksum."""
     return len(body) == block.body_bytes and crc32c(body) == block.body_crc
 
 
 def encode_meta(op: MetaOp, ledger_id: int, key: bytes, value: int | None = None) -> bytes:
-    """A whole meta record."""
     head = META_VERSION << 24 | op << 16
     if value is None:
         return META.pack(META.size - 4, head, ledger_id, key)
@@ -170,7 +164,7 @@ def encode_meta(op: MetaOp, ledger_id: int, key: bytes, value: int | None = None
 
 
 def decode_meta(body: Buffer, start: int) -> Meta:
-    """The meta record at `body[start:]` of a good block. Raises `JournalDamaged`."""
+    """Decode the meta record at `body[start:]` of a good block. Raises `JournalDamaged`."""
     length, head, ledger_id, key = META.unpack_from(body, start)
     try:
         op = MetaOp(head >> 16 & 0xFF)

@@ -1,29 +1,29 @@
-"""The journal: group commit. What it has reported durable survives a crash, in order.
+"""The journal: group commit. Appends reported durable survive a crash, in order.
 
-`Journals` are all of a bookie, each with a folder, a thread and group commits of its own. A
-ledger's journal is fixed by its id and their number (`journal_of`), so everything about one ledger
-stands in one journal, in order; nothing is promised about the order between ledgers. What one
-journal reports durable does not wait for another; a sync that fails in one stops all.
+`Journals` holds all journals of a bookie, each with its own folder, thread and group commits. A
+ledger's journal follows from its id and the number of journals (`journal_of`), so everything about
+a ledger stands in a single journal, in order. Between ledgers no order is promised. Journals do not
+wait for each other, but a failed sync in one of them stops all.
 
-`Journal.append` queues buffers; one executor call at a time writes all that waits as one block
-with one `pwritev` and one `fdatasync`, while the loop gathers the next group. There is no
-artificial delay: a lone add waits for one sync, and the busier the bookie, the larger the groups.
-Completion callbacks run on the loop, in the order of the journal. `DiskFull` fails its group and no
-other; `SyncFailed` is final, for the kernel may have dropped the pages: nothing is reported
-durable after it, and the process has to end.
+`Journal.append` queues buffers. A single executor call at a time writes everything that waits as
+one block, with one `pwritev` and one `fdatasync`, while the loop gathers the next group. There is
+no artificial delay: a lone add waits for a single sync, and the busier the bookie, the larger the
+groups. Completion callbacks run on the loop, in the order of the journal. `DiskFull` fails only its
+group. `SyncFailed` is final, because the kernel may have dropped the pages: nothing is reported
+durable after it, and the process must end.
 
-A *deferred* append is reported when it is written: reads may find it, a power failure may take it
-back. A group of such appends alone is not synced; the next one that is not deferred, be it empty,
-syncs all that was written before it (`settled`), and so does the end of a file.
+A *deferred* append is reported when it is written: reads may find it, and a power failure may take
+it back. A group with only deferred appends is not synced. The next append that is not deferred,
+even an empty append, syncs everything written before it (`settled`), and so does the end of a file.
 
-`JournalQueue` has what waits in a fair order. Adds wait in lanes, one for each connection. A lane
-that was empty goes before those that were not, so who sends little waits for the group under way
-and not for what others have piled up; the others take turns by bytes. Within a lane the order of
-arrival holds. What comes without a lane (a fence, a deletion) keeps its place: all that came before
-goes before it, all that comes later after it. So an add that was let in before a fence is never
-reported after it.
+`JournalQueue` keeps the waiting appends in a fair order. Adds wait in lanes, one lane for each
+connection. A lane that was empty goes before lanes that were not. So a client that sends little
+waits only for the group under way, not for what others have queued; the others take turns by bytes.
+Within a lane the order of arrival holds. An append without a lane (a fence, a deletion) keeps its
+place: everything queued before it goes before it, everything queued later goes after it. So an add
+that was admitted before a fence is never reported after it.
 
-Positions are vectors, one `Position` for each journal, and are taken on the loop in one step:
+Positions are vectors, with a `Position` for each journal, and are taken on the loop in one step:
 everything before them is durable and has been reported. Relies on format.py for bytes and on
 disk/files.py for calls.
 """
@@ -53,16 +53,16 @@ from octavo.bookie.journal.reader import journal_files, seal_file
 from octavo.bookie.stats import Group, WriteStats
 
 Durable = Callable[[BaseException | None], None]
-"""Called once: None when the append is durable (written, a deferred one), else why it is not."""
+"""Called once: with None when the append is durable (or written, if deferred), else the error."""
 
 SPARE = "journal.spare"
-"""A retired file that waits to be used again."""
+"""An old file that is kept to be used again."""
 _GROUP_APPENDS_MAX = 1024
-"""Their callbacks run in one loop turn: more would keep everybody else waiting."""
+"""Appends in a group. Their callbacks run in a single turn of the loop; more would delay others."""
 _JOIN_BELOW_BYTES = 4096
-"""Many small buffers are joined before the write: one copy is cheaper than many iovecs."""
+"""Buffers shorter on average than this are joined before the write: that costs less than iovecs."""
 QUANTUM_BYTES = 64 * 1024
-"""What a lane may have at its turn; a longer item makes it wait for more turns."""
+"""Bytes that a lane may write in its turn; a longer item waits for more turns."""
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1
 
@@ -93,15 +93,16 @@ class JournalWriter:
         self._synced = 0
         self._reserved = 0
         self._next_has_its_name = False
-        """The next file may be there, and is not in use: nothing more may go into this one."""
+        """The next file may already have its name: nothing more may be written to the current
+        file."""
         self.short_of_space = False
 
     def open(self, file_id: int) -> None:
         """Begin file `file_id`: header and directory are durable on return.
 
-        It is made from the spare, if there is one: blocks already written once sync a third
-        faster than fresh ones, and need no space on a full disk. Old blocks in it are of another
-        file id and count for nothing. The header is durable before the file gets its name.
+        It is made from the spare file, if there is one: blocks that were written before sync a
+        third faster than new blocks, and need no space on a full disk. Old blocks in it have
+        another file id, so they do not count. The header is durable before the file gets its name.
         """
         spare, path = f"{self._directory}/{SPARE}", f"{self._directory}/{file_name(file_id)}"
         file = self._disk.open(spare, create=not self._disk.exists(spare), write=True)
@@ -115,7 +116,7 @@ class JournalWriter:
             self._disk.sync_directory(self._directory)
         finally:
             file.close()
-        file = self._disk.open(path, write=True)  # its errors shall name it, not the spare
+        file = self._disk.open(path, write=True)  # so that errors name this path, not the spare
         if self._file is not None:
             self._file.close()
         self._file = file
@@ -125,8 +126,8 @@ class JournalWriter:
         self._next_has_its_name = False
 
     def write(self, buffers: list[bytes], length: int, sync: bool = True) -> None:
-        """Append one block of `length` body bytes; durable on return, if it is to be synced, and
-        sync is not off."""
+        """Append a block of `length` body bytes; durable on return, if `sync` is true and syncs are
+        not switched off."""
         if len(buffers) > 1 and length < _JOIN_BELOW_BYTES * len(buffers):
             buffers = [b"".join(buffers)]
         is_long = self.offset + 2 * BLOCK_HEADER_BYTES + length > self._file_bytes_max
@@ -136,7 +137,7 @@ class JournalWriter:
             except DiskFull:
                 if self._next_has_its_name:
                     raise  # the END of the old file may be all that a replay looks for there
-                self.short_of_space = True  # go on in the margin of the old file, over its END
+                self.short_of_space = True  # continue in the old file's margin, over its END
         file = self._file
         assert file is not None
         start = self.offset
@@ -152,8 +153,8 @@ class JournalWriter:
     def _reserve_for(self, file: File, end: int) -> None:
         """Reserve room up to `end` and a margin. Raises `DiskFull` only when `end` does not fit.
 
-        When just the margin is not to be had, `short_of_space` says so: it is there for fences
-        and recovery while ordinary adds are refused (BookKeeper #208).
+        If only the margin does not fit, `short_of_space` becomes true. Then ordinary adds are
+        refused, so that the reserved room is left for fences and recovery (BookKeeper #208).
         """
         margin = self._preallocate_bytes // 2
         if end + margin <= self._reserved:
@@ -170,7 +171,7 @@ class JournalWriter:
             self.short_of_space = False
 
     def remove_below(self, file_id: int) -> None:
-        """Remove the files before `file_id`; keep one of full length as the spare."""
+        """Remove the files before `file_id`; keep a file of full length as the spare."""
         directory, disk = self._directory, self._disk
         old = [found for found in journal_files(disk, directory) if found < file_id]
         spare = f"{directory}/{SPARE}"
@@ -191,7 +192,7 @@ class JournalWriter:
             file.close()
 
     def roll(self) -> None:
-        """Seal the file with an END block and begin the next."""
+        """Seal the file with an END block and begin the next file."""
         self.seal()
         self.open(self.file_id + 1)
 
@@ -203,11 +204,11 @@ class JournalWriter:
 
     @property
     def is_behind(self) -> bool:
-        """Whether something was written and, although sync is not off, is not durable yet."""
+        """Whether something written is not durable yet, although syncs are on."""
         return self._sync and self._synced < self.offset
 
     def sync(self) -> None:
-        """Make all that was written durable, also with sync off."""
+        """Make everything written durable, even if syncs are switched off."""
         assert self._file is not None
         self._file.datasync()
         self._synced = self.offset
@@ -221,14 +222,13 @@ class JournalWriter:
         self.short_of_space = False
 
     def close(self) -> None:
-        """Give the file back."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
 class _Lane(Generic[T]):
-    """What one connection has waiting."""
+    """The waiting items of a connection."""
 
     __slots__ = ("credit_bytes", "items")
 
@@ -238,7 +238,7 @@ class _Lane(Generic[T]):
 
 
 class _Stretch(Generic[T]):
-    """Lanes between two items that keep their place."""
+    """The lanes between two items without a lane."""
 
     __slots__ = ("_lanes", "_new", "_old")
 
@@ -255,7 +255,7 @@ class _Stretch(Generic[T]):
         lane.items.append((item, size))
 
     def next(self) -> tuple[Hashable, _Lane[T]] | None:
-        """Whose turn it is. None when nothing waits any more."""
+        """Return the lane whose turn it is; None when nothing waits."""
         while True:
             turns = self._new or self._old
             if not turns:
@@ -266,7 +266,7 @@ class _Stretch(Generic[T]):
                 turns.popleft()
                 del self._lanes[key]
             elif not lane.items or lane.credit_bytes <= 0:
-                # Emptied at its first turn, or its share is used up: the others come first.
+                # It became empty in its first turn, or its share is used up: others come first.
                 lane.credit_bytes = min(QUANTUM_BYTES, lane.credit_bytes + QUANTUM_BYTES)
                 turns.popleft()
                 self._old.append(key)
@@ -275,7 +275,7 @@ class _Stretch(Generic[T]):
 
 
 class JournalQueue(Generic[T]):
-    """Items with their sizes, lined up."""
+    """Items with their sizes, in a fair order."""
 
     def __init__(self) -> None:
         self._stretches: deque[_Stretch[T] | tuple[T, int]] = deque()
@@ -289,7 +289,7 @@ class JournalQueue(Generic[T]):
         return self._count
 
     def push(self, item: T, size: int, lane: Hashable | None) -> None:
-        """Line an item up, in its lane, or behind all that is there when it has none."""
+        """Queue an item in its lane, or after everything queued so far if it has no lane."""
         self._count += 1
         if lane is None:
             self._stretches.append((item, size))
@@ -301,7 +301,7 @@ class JournalQueue(Generic[T]):
         last.push(item, size, lane)
 
     def pop(self, bytes_max: int) -> T | None:
-        """The next item, unless it is longer than `bytes_max` or there is none."""
+        """Return the next item, unless it is longer than `bytes_max` or there is none."""
         while self._stretches:
             first = self._stretches[0]
             if not isinstance(first, _Stretch):
@@ -314,7 +314,7 @@ class JournalQueue(Generic[T]):
             found = first.next()
             if found is None:
                 if len(self._stretches) == 1:
-                    return None  # it is empty, and takes what comes next
+                    return None  # keep the empty stretch for the next items
                 self._stretches.popleft()
                 continue
             _, lane = found
@@ -329,7 +329,7 @@ class JournalQueue(Generic[T]):
 
 
 class _Append(NamedTuple):
-    """What waits for its group."""
+    """An append that waits for its group."""
 
     buffers: list[bytes]
     length: int
@@ -339,8 +339,6 @@ class _Append(NamedTuple):
 
 
 class Journal:
-    """The asyncio driver of a `JournalWriter`."""
-
     def __init__(
         self,
         writer: JournalWriter,
@@ -361,11 +359,11 @@ class Journal:
         self._scheduled = False
         self._dead: BaseException | None = None
         self.pending_bytes = 0
-        """Queued or being written: not yet reported."""
+        """Bytes queued or being written: not yet reported."""
         self.written_bytes = 0
-        """Written since the start."""
+        """Bytes written since the start."""
         self.pending_buffers = 0
-        """The same, in buffers."""
+        """Buffers queued or being written: not yet reported."""
         self.durable_position = Position(writer.file_id, writer.offset)
         """Everything before it is durable, and has been reported to its callback."""
 
@@ -374,7 +372,7 @@ class Journal:
         return {"bytes": self.pending_bytes, "buffers": self.pending_buffers}
 
     def waits_in_vain(self) -> str:
-        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        """Say what waits although nothing prevents it from running; empty when nothing does."""
         works = self._committer is not None or self._scheduled
         return "appends wait for no committer" if self._queue and not works else ""
 
@@ -387,11 +385,11 @@ class Journal:
         *,
         deferred: bool = False,
     ) -> None:
-        """Queue `buffers` (`length` bytes together); `done` is called when they are durable, or,
-        with `deferred`, when they are written.
+        """Queue `buffers` of `length` bytes; call `done` when they are durable, or written if
+        `deferred`.
 
-        Lanes take turns; without one, everything queued before goes before. One without a byte
-        is durable when all that was reported before it is, also on a full disk.
+        Lanes take turns. Without a lane, everything queued before goes first. An append without
+        bytes is reported when everything reported before it is durable, even on a full disk.
         """
         if self._dead is not None:
             self._loop.call_soon(done, self._dead)
@@ -401,18 +399,20 @@ class Journal:
         self.pending_bytes += length
         self.pending_buffers += len(buffers)
         if self._committer is None and not self._scheduled:
-            self._scheduled = True  # let what else arrives in this loop turn join the group
+            self._scheduled = True  # appends of the same turn of the loop join the group
             self._loop.call_soon(self._start)
 
     async def drain(self) -> None:
-        """Wait until all that was queued has been reported, and is durable."""
+        """Wait until everything queued has been reported and is durable."""
         while self._queue or self._committer is not None or self.is_behind:
-            with suppress(Exception):  # whoever waits for an answer was told
+            with suppress(Exception):  # each append's own callback gets the error
                 await self.synced()
 
     def synced(self) -> asyncio.Future[None]:
-        """Ends when all that was given until now is durable, or was refused; with an error when
-        the journal has stopped."""
+        """Return a future that ends when everything appended so far is durable or refused.
+
+        It ends with an error when the journal has stopped.
+        """
         future: asyncio.Future[None] = self._loop.create_future()
 
         def reported(error: BaseException | None) -> None:
@@ -428,11 +428,11 @@ class Journal:
 
     @property
     def is_behind(self) -> bool:
-        """Whether something was reported that is not durable, since it was deferred."""
+        """Whether a deferred append was reported that is not durable yet."""
         return self._dead is None and self._writer.is_behind
 
     async def sync(self) -> None:
-        """Make all that was reported durable, also with sync off. Raises `SyncFailed`."""
+        """Make everything reported durable, even if syncs are switched off. Raises `SyncFailed`."""
         await self._loop.run_in_executor(self._executor, self._writer.sync)
 
     async def reserve(self) -> None:
@@ -454,7 +454,7 @@ class Journal:
         return self._dead is not None
 
     def stop(self, error: BaseException) -> None:
-        """Report nothing durable any more: what waits and what comes gets `error`."""
+        """Fail all waiting and future appends with `error`."""
         if self._dead is not None:
             return
         self._dead = error
@@ -464,7 +464,7 @@ class Journal:
             item.done(error)
 
     async def close(self) -> None:
-        """Report all that is queued, then give the file back."""
+        """Report everything queued, then close the file."""
         await self.drain()
         await self._loop.run_in_executor(self._executor, self._writer.close)
 
@@ -516,7 +516,8 @@ class Journal:
         self._report(late, full)
 
     async def _try(self, call: Callable[..., None], *args: Any) -> DiskError | None:
-        """Have the thread make a call. Returns what fails this group alone; all else is final."""
+        """Make a call on the thread. Return an error that fails only this group; others are
+        final."""
         try:
             await self._loop.run_in_executor(self._executor, call, *args)
         except Exception as error:
@@ -526,7 +527,8 @@ class Journal:
         return None
 
     def _report(self, group: list[_Append], full: BaseException | None) -> None:
-        """These wait no longer. What failed concerns who brought bytes, a stop concerns all."""
+        """Report a group: a failed write concerns appends with bytes, a stopped journal all
+        appends."""
         self.pending_bytes -= sum([item.length for item in group])
         self.pending_buffers -= sum([len(item.buffers) for item in group])
         for item in group:
@@ -540,44 +542,43 @@ class Journal:
 
 
 def journal_of(ledger_id: int, count: int) -> int:
-    """Which of `count` journals holds a ledger. Part of the format: docs/formats/journal.md.
+    """Return which of `count` journals holds a ledger. Part of the format: docs/formats/journal.md.
 
-    Ids are given one after another, and often in a pattern (a data ledger, then a state ledger):
-    multiplied by the golden ratio they spread evenly.
+    Ids are drawn in sequence, and often in a pattern (a data ledger, then a state ledger).
+    Multiplied by the golden ratio they spread evenly.
     """
     return (ledger_id * _GOLDEN & _MASK) * count >> 64
 
 
 class Journals:
-    """The journals, by their index in the settings."""
+    """The journals, in the order of the settings."""
 
     def __init__(self, journals: Sequence[Journal], stats: WriteStats | None = None) -> None:
         assert journals
         self.stats = stats or WriteStats()
         self._all = tuple(journals)
         self.only = self._all[0] if len(self._all) == 1 else None
-        """The journal, if there is just one."""
+        """The journal, if there is only one."""
 
     def of(self, ledger_id: int) -> Journal:
-        """The journal of a ledger."""
         return self.only or self._all[journal_of(ledger_id, len(self._all))]
 
     async def settled(self, ledger_id: int) -> None:
-        """Wait until all that the ledger's journal was given until now is durable, or failed."""
+        """Wait until everything given to the ledger's journal so far is durable, or failed."""
         with suppress(Exception):
             await self.of(ledger_id).synced()
 
     async def catch_up(self) -> None:
-        """Make durable what was reported when it was written, where something was.
+        """Make deferred appends durable that were reported when they were written.
 
-        Raises what has stopped a journal.
+        Raises the error that has stopped a journal.
         """
         behind = [journal.synced() for journal in self._all if journal.is_behind]
         if behind:
             await _all_of(behind)
 
     def split(self, batches: Sequence[AddBatch]) -> Iterator[tuple[Journal, Sequence[AddBatch]]]:
-        """Each journal with those of `batches` that go there, in order."""
+        """Yield each journal with those `batches` that belong to it, in order."""
         parts: dict[int, list[AddBatch]] = {}
         for batch in batches:
             parts.setdefault(journal_of(batch.ledger_id, len(self._all)), []).append(batch)
@@ -589,32 +590,32 @@ class Journals:
 
     @property
     def written_bytes(self) -> int:
-        """Written since the start."""
+        """Bytes written since the start."""
         return sum(journal.written_bytes for journal in self._all)
 
     @property
     def pending_bytes(self) -> int:
-        """Queued or being written: not yet reported."""
+        """Bytes queued or being written: not yet reported."""
         if self.only is not None:
             return self.only.pending_bytes
         return sum([journal.pending_bytes for journal in self._all])
 
     @property
     def pending_buffers(self) -> int:
-        """The same, in buffers."""
+        """Buffers queued or being written: not yet reported."""
         return sum([journal.pending_buffers for journal in self._all])
 
     @property
     def durable_positions(self) -> tuple[Position, ...]:
-        """Everything before them has been reported to its callback."""
+        """Everything before these positions has been reported to its callback."""
         return tuple([journal.durable_position for journal in self._all])
 
     async def drain(self) -> None:
-        """Wait until all that was queued has been reported, and is durable."""
+        """Wait until everything queued has been reported and is durable."""
         await _all_of([journal.drain() for journal in self._all])
 
     async def reserve(self) -> None:
-        """Try again to reserve room ahead, in all. Raises `DiskFull`."""
+        """Try again to reserve room ahead in all journals. Raises `DiskFull`."""
         await _all_of([journal.reserve() for journal in self._all])
 
     async def remove_below(self, positions: Sequence[Position]) -> None:
@@ -623,12 +624,12 @@ class Journals:
             await journal.remove_below(position.file_id)
 
     def stop(self, error: BaseException) -> None:
-        """Report nothing durable any more, in none of them."""
+        """Stop all journals."""
         for journal in self._all:
             journal.stop(error)
 
     async def close(self) -> None:
-        """Report all that is queued, then give the files back."""
+        """Report everything queued, then close the files."""
         await _all_of([journal.close() for journal in self._all])
 
 
@@ -640,7 +641,7 @@ def drive(
     on_fatal: Callable[[BaseException], None],
     stats: WriteStats,
 ) -> Journals:
-    """The journals of these writers, each on its thread."""
+    """Return the journals of these writers, each with its thread."""
     return Journals(
         [
             Journal(
@@ -657,7 +658,7 @@ def drive(
 
 
 async def _all_of(works: Sequence[object]) -> None:
-    """Wait for all, then raise the first error of any."""
+    """Wait for all, then raise the first error, if any."""
     results = await asyncio.gather(*works, return_exceptions=True)  # type: ignore[call-overload]
     for result in results:
         if isinstance(result, BaseException):

@@ -1,15 +1,16 @@
 """The journal mark: what is safe in entry log, index and ledger state, position by position.
 
-One small file in every ledger folder, replaced atomically. It holds one position for each journal
-folder, in the order of the settings: everything before it is in the entry logs, which the index
-covers up to (`log_id`, `log_offset`), and in the ledger state up to (`state_id`, `state_offset`).
+The mark is a small file in every ledger folder, replaced atomically. It holds a position for each
+journal folder, in the order of the settings. Everything before it is in the entry logs, which the
+index covers up to (`log_id`, `log_offset`), and in the ledger state up to (`state_id`,
+`state_offset`).
 
-Marks are compared component by component (`covers`) and never move back in any of them: two of
-which neither covers the other have no order, and an order made up between them skips a flush
-(BookKeeper #4844) or goes back (#4105). `Mark` therefore has no `<`. The highest of the readable
-copies counts (#3329: a mark written to one folder only lost entries). A copy that cannot be read is
-passed over: an older mark only means more replay, and replay is idempotent. Copies that contradict
-one another, and one of a version to come, are refused. Spec: docs/formats/mark.md.
+Marks are compared component by component (`covers`), and no component ever moves back. Two marks of
+which neither covers the other have no order; an invented order would skip a flush (BookKeeper
+#4844) or go back (#4105). So `Mark` has no `<`. The highest readable copy counts (#3329: a mark
+written to a single folder lost entries). A copy that cannot be read is ignored: an older mark only
+means more replay, and replay is idempotent. Copies that contradict each other, and a copy of a
+later version, are refused. Spec: docs/formats/mark.md.
 
     file     := "OctvMark" version:u32 journals:u32 log_id:u64 log_offset:u64 state_id:u64
                 state_offset:u64 position{journals} crc32c:u32
@@ -40,14 +41,14 @@ _BYTES_MAX = 1024 * 1024
 
 
 class MarkRefused(OctavoError):
-    """A mark that can be read, and that this bookie must not go by."""
+    """A readable mark that this bookie must not use."""
 
     name = "mark-refused"
     scope = Scope.PROCESS
 
 
 class Position(NamedTuple):
-    """A place in one journal; (0, 0) is before its first file."""
+    """A place in a journal; (0, 0) is before its first file."""
 
     file_id: int
     offset: int
@@ -61,13 +62,13 @@ class Mark:
     """Everything before `journals` is safe up to the other positions. Compare with `covers`."""
 
     journals: tuple[Position, ...]
-    """One for each journal folder, in the order of the settings."""
+    """A position for each journal folder, in the order of the settings."""
     log_id: int = 0
     log_offset: int = 0
     state_id: int = 0
     state_offset: int = 0
     folders: tuple[str, ...] = ()
-    """Of the journals; empty when the mark is of version 1, which does not say."""
+    """The journal folders; empty for a mark of version 1, which does not name them."""
 
     @property
     def log_position(self) -> tuple[int, int]:
@@ -80,7 +81,7 @@ class Mark:
         return self.state_id, self.state_offset
 
     def covers(self, other: Mark) -> bool:
-        """Whether this one is at or after `other` in every component, of the same journals."""
+        """Whether this mark is at or after `other` in every component, for the same journals."""
         return (
             len(self.journals) == len(other.journals)
             and all(mine >= its for mine, its in zip(self.journals, other.journals, strict=True))
@@ -90,7 +91,7 @@ class Mark:
 
 
 def encode_mark(mark: Mark) -> bytes:
-    """The whole file, of version 2."""
+    """Encode the whole file, in version 2."""
     assert len(mark.folders) == len(mark.journals) > 0
     front = _HEAD.pack(
         _MAGIC, VERSION, len(mark.journals), *mark.log_position, *mark.state_position
@@ -102,9 +103,9 @@ def encode_mark(mark: Mark) -> bytes:
 
 
 def decode_mark(data: bytes) -> Mark | None:
-    """The mark, or None when the bytes are no good copy.
+    """Decode the mark; None when the bytes are not a good copy.
 
-    Raises `MarkRefused`, without naming the file, for a good copy of a version that is not known.
+    Raises `MarkRefused`, without the file's name, for a good copy of an unknown version.
     """
     if len(data) < _FRONT.size + _CRC.size:
         return None
@@ -150,7 +151,7 @@ def _decode_version_2(data: bytes) -> Mark | None:
 
 
 def read_mark(disk: Disk, directories: Sequence[str]) -> Mark | None:
-    """The highest readable copy; None when there is none. Raises `MarkRefused`."""
+    """Return the highest readable copy; None when there is none. Raises `MarkRefused`."""
     highest: tuple[str, Mark] | None = None
     for directory in directories:
         path = f"{directory}/{NAME}"
@@ -163,10 +164,10 @@ def read_mark(disk: Disk, directories: Sequence[str]) -> Mark | None:
             highest = path, mark
         elif not highest[1].covers(mark):
             raise MarkRefused(
-                f"the marks {highest[0]} and {path} contradict one another: {highest[1]}, {mark}. "
-                "One of these folders was put back from another time. Bring back the folders that "
-                "belong together, or take this bookie out (remove its folders and its cookie) and "
-                "have its ledgers re-replicated"
+                f"the marks {highest[0]} and {path} contradict each other: {highest[1]}, {mark}. "
+                "A copy from another time was restored in one of these folders. Restore folders "
+                "that belong together, or take this bookie out (remove its folders and its cookie) "
+                "and have its ledgers re-replicated"
             )
     return highest[1] if highest is not None else None
 
@@ -182,11 +183,11 @@ def _read_copy(disk: Disk, path: str) -> Mark | None:
 
 
 def check_journals(mark: Mark | None, folders: Sequence[str]) -> None:
-    """Refuse to go by a mark of other journals than those configured. Raises `MarkRefused`.
+    """Raise `MarkRefused` when the mark belongs to other journals than those configured.
 
-    Each ledger's journal is fixed by its id and their number, so another list of folders would
-    look for what is not flushed in the wrong one. Folders that were moved as they are may pass:
-    whether a bookie may be moved says its cookie.
+    A ledger's journal follows from its id and the number of journals. With another list of folders
+    a start would look for entries that are not flushed in the wrong journal. Folders that were
+    renamed as they are may pass; the cookie decides whether a bookie may move.
     """
     if mark is None:
         return
@@ -198,10 +199,10 @@ def check_journals(mark: Mark | None, folders: Sequence[str]) -> None:
         return
     was = ", ".join(mark.folders) if mark.folders else "one folder"
     raise MarkRefused(
-        f"this bookie's journals are {', '.join(folders)}, its mark is of {was}. The folders of "
-        "the journal cannot be changed once a bookie has begun: each ledger's journal follows "
-        "from their number and order. Configure them as they were; for other ones set up another "
-        "bookie and have the ledgers of this one re-replicated"
+        f"this bookie's journals are {', '.join(folders)}, its mark names {was}. The journal "
+        "folders cannot be changed once a bookie has begun: each ledger's journal follows "
+        "from their number and order. Configure them as they were. To use other folders, set up "
+        "another bookie and have this bookie's ledgers re-replicated"
     )
 
 

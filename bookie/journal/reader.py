@@ -1,14 +1,14 @@
-"""Reads a journal back after a crash: good blocks in order, a torn tail cut, damage refused.
+"""Read a journal back after a crash: good blocks in order, a torn tail cut, damage refused.
 
-Relies on format.py. Three outcomes and no fourth: a block is good; or the journal ends
-there (nothing that follows had been acknowledged); or something acknowledged is lost, and
-`JournalDamaged` names file and range. Nothing is ever skipped in silence (BookKeeper #4659: its
-journal has no checksum and takes damage for the end). When the operator has accepted the loss, what
-is lost is named in `lost` instead, and every good block around it is read.
+There are exactly three outcomes. A block is good; or the journal ends there (nothing that follows
+was acknowledged); or something acknowledged is lost, and `JournalDamaged` names file and range.
+Nothing is ever skipped silently (BookKeeper #4659: a journal without checksums takes damage for the
+end). When the operator has accepted the loss, `lost` names what is lost instead, and every good
+block around it is read. Relies on format.py.
 
-`block_at` and `blocks_behind` are the walk over the blocks of a file: for this reader, and for
-`octavo inspect`, which goes on where this one stops. `records_of` takes a block apart again: add
-frames back into batches, meta records beside them.
+`block_at` and `blocks_behind` walk over the blocks of a file, for this reader and for `octavo
+inspect`, which continues where this reader stops. `records_of` splits a block into batches of add
+frames, and meta records.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _FIRST_FILE = 1
 _ADD = ADD_HEADER >> 16
 _RECOVERY = int(Flag.RECOVERY_ADD)
 _SAME_BYTES = ADD_IDS.size - 8
-"""What of an add's frame is the same in all of a batch: all that stands before the entry id."""
+"""The part of an add frame that is the same in a whole batch: everything before the entry id."""
 
 
 class JournalEnd(NamedTuple):
-    """Where a journal file's last good block ends: there its END block stands, or will."""
+    """Where the last good block of a journal file ends: the END block stands there, or will."""
 
     file_id: int
     offset: int
@@ -70,9 +70,9 @@ class GoodBlock(NamedTuple):
 
 
 class JournalReader:
-    """Reads the journal files of `directory`, from `mark` on. Blocking calls.
+    """Reads the journal files of `directory`, from `mark` on. Blocking.
 
-    `mark` is None when there is no readable mark at all.
+    `mark` is None when there is no readable mark.
     """
 
     def __init__(
@@ -84,33 +84,33 @@ class JournalReader:
         self._accept_loss = accept_loss
         self.files = journal_files(disk, directory)
         self.end: JournalEnd | None = None
-        """Set after the last block: None when there is no file at all."""
+        """Set after the last block; None when there is no file."""
         self.lost: dict[tuple[str, int], Loss] = {}
-        """What was passed over, by path and offset: with `accept_loss` only."""
+        """The losses found, by path and offset; only with `accept_loss`."""
 
     def is_whole(self) -> bool:
-        """Whether the files hold all that no mark vouches for. Raises `JournalDamaged`.
+        """Whether the files hold everything that no mark vouches for. Raises `JournalDamaged`.
 
-        Not when the mark was lost, and files before it had gone; nor when a loss was accepted.
+        False when the mark is lost and the first file is gone, or when a loss was accepted.
         """
         self._files_to_read()
         return not self.lost and (self.mark is not None or self.files[:1] == [_FIRST_FILE])
 
     def begins(self) -> Position:
-        """Where the first of `blocks` may stand: the mark, or before all files there are."""
+        """Return where `blocks` begins: at the mark, or before the first file."""
         if self.mark is not None:
             return self.mark
         return Position(self.files[0], 0) if self.files else NOWHERE
 
     def survey(self) -> list[Loss]:
-        """Look for losses before anything is changed: all of them, if they are accepted."""
+        """If losses are accepted, find all of them before anything is changed."""
         if self._accept_loss:
             for _ in self.blocks():
                 pass
         return list(self.lost.values())
 
     def prove(self) -> None:
-        """Read all of it, before something is cut that stands only here as well.
+        """Read everything, before the other copy of it is cut from the logs.
 
         Raises `JournalDamaged`.
         """
@@ -118,32 +118,33 @@ class JournalReader:
             pass
 
     def _lose(self, path: str, offset: int, length: int, why: str) -> None:
-        """Raises `JournalDamaged`, unless the loss is accepted."""
+        """Note a loss if losses are accepted, otherwise raise `JournalDamaged`."""
         if not self._accept_loss:
             raise JournalDamaged(f"{why}. {REMEDY}")
         loss = Loss(DamageKind.JOURNAL, path, offset, length, why)
         self.lost.setdefault((path, offset), loss)
 
     def blocks(self) -> Iterator[GoodBlock]:
-        """Every good block after the mark, in order. Raises `JournalDamaged`, `SyncFailed`."""
+        """Yield every good block after the mark, in order. Raises `JournalDamaged`,
+        `SyncFailed`."""
         for file_id in self._files_to_read():
             path = f"{self.directory}/{file_name(file_id)}"
             last = file_id == self.files[-1]
             file = self._disk.open(path, write=last)
             try:
                 if last:
-                    file.datasync()  # its writer may have been killed before it could do so
+                    file.datasync()  # its writer may have been killed before its sync
                 yield from self._blocks_of(file, file_id, last=last)
             finally:
                 file.close()
 
     def seal(self) -> int:
-        """End the last file where it is good, so that a newer one may follow; return its id.
+        """End the last file after its last good block, so that a newer file may follow; return its
+        id.
 
-        Only after `blocks` has come to its end. Without a file it is the mark's, or 0. An END block
-        that stands there already is written once more: the process before this one may have died
-        between writing it and its sync, or in a sync that failed, so that only the page cache has
-        it.
+        Call it only after `blocks` has ended. Without a file, return the mark's file id, or 0. An
+        END block that is already there is written again: if the previous process died before its
+        sync, or that failed, only the page cache may have it.
         """
         if self.end is None:
             return self.mark.file_id if self.mark is not None else 0
@@ -152,7 +153,7 @@ class JournalReader:
         try:
             header = encode_file_header(file_id)
             if file.pread(FILE_HEADER_BYTES, 0) != header:
-                file.pwritev([header], 0)  # never over a good one: the power may fail now
+                file.pwritev([header], 0)  # never over a good header: the power may fail now
             seal_file(file, file_id, offset)
         finally:
             file.close()
@@ -162,7 +163,7 @@ class JournalReader:
         mark = self.mark
         first = mark.file_id if mark is not None else (self.files[0] if self.files else 0)
         wanted = [file_id for file_id in self.files if file_id >= first]
-        if mark == NOWHERE:  # marked before its first file was begun
+        if mark == NOWHERE:  # the mark was written before the first file was begun
             mark = Position(_FIRST_FILE, 0) if wanted else None
         if mark is not None and (not wanted or wanted[0] != mark.file_id):
             self._lose(
@@ -210,24 +211,24 @@ class JournalReader:
     def _check_header(self, file: File, file_id: int, *, last: bool) -> None:
         front = file.pread(FILE_HEADER_BYTES, 0)
         if last and not front.strip(b"\0"):
-            return  # made, never used: the header is synced before the first block is written
+            return  # created and never used: the header is synced before the first block
         try:
             _, its_id = decode_file_header(front)
         except JournalVersionUnknown as error:
             raise JournalVersionUnknown(f"journal file {file.path}: {error}") from error
         except JournalDamaged as error:
-            why = f"journal file {file.path}: {error}. It cannot be told what it held"
+            why = f"journal file {file.path}: {error}. What it held is unknown"
             self._lose(file.path, 0, FILE_HEADER_BYTES, why)
-            return  # each block says of which file it is
+            return  # each block names its file
         if its_id != file_id:
             raise JournalDamaged(
-                f"journal file {file.path} says that it is {file_name(its_id)}: give it its name"
+                f"journal file {file.path} says that it is {file_name(its_id)}: rename it to that"
             )
 
     def _pass_over(
         self, file: File, file_id: int, bad: int, size: int, *, last: bool
     ) -> int | None:
-        """Where to go on when anything after the bad block proves that it had been acknowledged.
+        """Return where to continue if anything after the bad block proves that it was acknowledged.
 
         None at the journal's end, and at the end of a file. Raises `JournalDamaged`.
         """
@@ -249,10 +250,10 @@ class JournalReader:
 def block_at(
     file: File, file_id: int, offset: int, body_bytes_max: int = sys.maxsize
 ) -> tuple[Block | None, bytes]:
-    """The block at `offset` of journal file `file_id`, by its header, and the bytes of its body.
+    """Return the block at `offset` of journal file `file_id`, by its header, and its body.
 
-    None when no good header is there. Whether the body is good the caller asks `body_is_good`; one
-    that is said to be longer than `body_bytes_max` is not read.
+    None when there is no good header. The caller checks the body by `body_is_good`. A body longer
+    than `body_bytes_max` is not read.
     """
     block = decode_block_header(file.pread(BLOCK_HEADER_BYTES, offset), 0, file_id, offset)
     if block is None or block.body_bytes > body_bytes_max:
@@ -261,9 +262,9 @@ def block_at(
 
 
 def blocks_behind(file: File, file_id: int, start: int, size: int) -> Iterator[Block]:
-    """Every block of this file behind `start` that has a good header, whatever lies between them.
+    """Yield every block after `start` that has a good header, whatever lies in between.
 
-    One pass over the bytes up to `size`.
+    Reads the bytes up to `size` once.
     """
     keep = BLOCK_HEADER_BYTES - 1
     position = start + 1
@@ -281,25 +282,25 @@ def blocks_behind(file: File, file_id: int, start: int, size: int) -> Iterator[B
 
 
 def _later_block(file: File, file_id: int, bad: int, size: int) -> int | None:
-    """Where a block begins that was written after the one at `bad` was durable, if any is left."""
+    """Return the first block written after the bad block was durable; None if there is none."""
     later = blocks_behind(file, file_id, bad, size)
     return next((block.offset for block in later if block.synced > bad), None)
 
 
 def seal_file(file: File, file_id: int, offset: int) -> None:
-    """Write and sync an END block at `offset`: what follows is no part of the journal."""
+    """Write and sync an END block at `offset`: what follows does not belong to the journal."""
     file.pwritev([encode_block_header(BlockKind.END, file_id, offset, offset, ())], offset)
     file.datasync()
 
 
 def journal_files(disk: Disk, directory: str) -> list[int]:
-    """The ids of the journal files in `directory`, ascending."""
+    """Return the ids of the journal files in `directory`, ascending."""
     found = map(file_id_of, disk.list_directory(directory))
     return sorted(file_id for file_id in found if file_id is not None)
 
 
 def records_of(body: bytes) -> Iterator[AddBatch | Meta]:
-    """The records of a good block's body, in order. Raises `JournalDamaged`."""
+    """Yield the records of a good block's body, in order. Raises `JournalDamaged`."""
     position, end = 0, len(body)
     while position < end:
         try:
@@ -307,12 +308,12 @@ def records_of(body: bytes) -> Iterator[AddBatch | Meta]:
         except struct.error as error:
             raise JournalDamaged(f"a record does not fit into its good block: {error}") from error
         if position > end:
-            raise JournalDamaged(f"a record ends {position - end} bytes behind its good block")
+            raise JournalDamaged(f"a record ends {position - end} bytes after its good block")
         yield record
 
 
 def _next_record(body: bytes, start: int) -> tuple[AddBatch | Meta, int]:
-    """The record at `start`, and where it ends. Raises `JournalDamaged`, `struct.error`."""
+    """Return the record at `start`, and its end. Raises `JournalDamaged`, `struct.error`."""
     length, head = PREFIX.unpack_from(body, start)
     if head >> 16 == _ADD:
         return _next_batch(body, start)
@@ -322,7 +323,7 @@ def _next_record(body: bytes, start: int) -> tuple[AddBatch | Meta, int]:
 
 
 def _next_batch(body: bytes, start: int) -> tuple[AddBatch, int]:
-    """The longest batch of adds that belong together from `start`, and where it ends."""
+    """Return the longest batch of adds that belong together from `start`, and its end."""
     length, head, key, ledger_id, first = ADD_IDS.unpack_from(body, start)
     same_length, end = True, len(body)
     count = _alike(body, start, 4 + length)
@@ -347,9 +348,9 @@ def _next_batch(body: bytes, start: int) -> tuple[AddBatch, int]:
 
 
 def _alike(body: bytes, start: int, frame_bytes: int) -> int:
-    """How many frames from `start` on, at least one, differ in nothing but ascending entry ids.
+    """Count the frames from `start` on, at least one, that differ only in ascending entry ids.
 
-    Most do, and a start after a crash reads many: this is what it takes per entry.
+    Most frames do, and a start after a crash reads many of them, so this must be fast.
     """
     room = (len(body) - start) // frame_bytes
     if room < 2 or frame_bytes < ADD_IDS.size:

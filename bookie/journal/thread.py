@@ -1,8 +1,8 @@
-"""The thread of a journal: one commit after another, and a short way back to the loop.
+"""The thread of a journal: it runs commit after commit, with a short way back to the loop.
 
-A pool's answer passes through a future of its own, a condition and two callbacks before the loop
-hears of it: 25 of the 290 µs of processor time that a bookie takes for a commit of a single entry.
-Here the thread tells the loop itself (docs/performance.md, B4).
+In a thread pool the answer passes through another future, a condition and two callbacks before it
+reaches the loop. That takes 25 of the 290 µs of processor time that a bookie spends on a commit of
+a single entry. This thread calls the loop itself (docs/performance.md, B4).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Job = tuple[asyncio.AbstractEventLoop, asyncio.Future[Any], Callable[..., Any],
 
 
 class JournalThread(Executor):
-    """One thread that makes calls in order, for `loop.run_in_executor`."""
+    """A thread that makes calls in order, for `loop.run_in_executor`."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -32,23 +32,24 @@ class JournalThread(Executor):
     def submit(  # type: ignore[override]
         self, call: Callable[..., T], /, *args: Any
     ) -> asyncio.Future[T]:
-        """Have `call` made; the future is the running loop's, which `run_in_executor` passes on.
+        """Queue a call; the future belongs to the running loop, and `run_in_executor` passes it on.
 
-        Cancelled before its turn, it is not made. Raises `RuntimeError` after `shutdown`.
+        A call that is cancelled before its turn is not made. Raises `RuntimeError` after
+        `shutdown`.
         """
         if self._shutdown:
             raise RuntimeError(f"{self._name} takes no more calls")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         if self._thread is None:
-            # A daemon: what nobody waited for when the process ends was never acked.
+            # A daemon: a call that no caller waited for at the end of the process was never acked.
             self._thread = Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
         self._jobs.put((loop, future, call, args))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
-        """Take no more calls; those that were taken are still made."""
+        """Take no more calls; calls in the queue are still made."""
         self._shutdown = True
         self._jobs.put(None)
         if wait and self._thread is not None:
@@ -59,7 +60,7 @@ class JournalThread(Executor):
             loop, future, call, args = job
             if not future.cancelled():
                 _make(loop, future, call, args)
-            del job, loop, future, call, args  # nothing is kept alive while it waits
+            del job, loop, future, call, args  # so that waiting keeps nothing alive
 
 
 def _make(
@@ -76,7 +77,7 @@ def _make(
     try:
         loop.call_soon_threadsafe(_settle, future, result, error)
     except RuntimeError:
-        if not loop.is_closed():  # else nobody waits any more
+        if not loop.is_closed():  # on a closed loop no caller waits any more
             raise
 
 

@@ -1,11 +1,15 @@
-"""Who may do what to a ledger: admission of adds, fence, explicit LAC, deletion; all journaled.
+"""Admit adds, fence, take explicit LACs and delete ledgers; all of these are journaled.
 
-The rules, in one place. The first key seen is the ledger's; a wrong key can neither write nor
-fence. A fence holds from the call on, is durable before it is answered, and stands in the journal
-behind the adds admitted before it, so these are answered first (P23–P25). A deleted ledger takes no
-add ever again (BookKeeper #4462). What a record changes is in memory before or when the journal
-reports it, never later: a checkpoint that moves the mark past the record must find the change.
-`LacWatches` parks those who wait for a LAC.
+All rules in one place:
+
+- The first key seen is the ledger's key; a caller with another key can neither write nor fence.
+- A fence holds from the call on, and is durable before it is answered. In the journal it stands
+  after the adds that were admitted before it, so those are answered first (P23–P25).
+- A deleted ledger never takes an add again (BookKeeper #4462).
+- A change is in memory by the time the journal reports its record, never later: a checkpoint that
+  moves the mark past the record must find the change.
+
+`LacWatches` parks readers that wait for a LAC.
 """
 
 from __future__ import annotations
@@ -54,12 +58,12 @@ class LedgerControl:
         unlisted_max: int = 20_000,
         unsure_deletions: Iterable[int] = (),
     ) -> None:
-        """`journals` take the changes, each its ledger's; `unsure_deletions`: of `LedgerReplay`."""
+        """`journals` takes the changes. `unsure_deletions` comes from `LedgerReplay`."""
         self._states = states
         self.newcomers = Newcomers(states, unlisted_max)
-        """Whether a ledger that is new here may begin."""
+        """Decides whether a ledger that is new here may begin."""
         self.limbo = limbo or Limbo()
-        """Of which ledgers nothing may be denied."""
+        """The ledgers about which this bookie must deny nothing."""
         self._on_deleted = on_deleted
         self._journals = journals
         self._fences: dict[int, asyncio.Future[None]] = {}
@@ -73,7 +77,7 @@ class LedgerControl:
         return {"fences": len(self._fences), "deletions": len(self._deletions)}
 
     def waits_in_vain(self) -> str:
-        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        """Say what waits although nothing prevents it from running; empty when nothing does."""
         for ledger_id, lowest in self._watches.lowest().items():
             state = self._states.get(ledger_id)
             if state is not None and state.last_add_confirmed > lowest:
@@ -83,9 +87,9 @@ class LedgerControl:
     # Adds
 
     def admit(self, batch: AddBatch, *, read_only: bool) -> Code | None:
-        """Whether a batch may be journaled; knows the ledger from then on if so.
+        """Decide whether a batch may be journaled; if so, know its ledger from now on.
 
-        None: yes, but for those of its entries that are here already (write/repeats.py).
+        None means yes, except entries of it that are here already (write/repeats.py).
         """
         code = self.admission(batch, read_only=read_only)
         if code is not _OK:
@@ -103,7 +107,7 @@ class LedgerControl:
         return _OK if first > reached else None
 
     def admission(self, batch: AddBatch, *, read_only: bool) -> Code:
-        """Whether a batch may be journaled, be it a repetition or not."""
+        """Decide whether a batch may be journaled, whether it is a repetition or not."""
         state = self._states.get(batch.ledger_id)
         limbo = self.limbo
         unsure = batch.ledger_id <= limbo.unsure_through and limbo.may_have_fenced(
@@ -112,7 +116,8 @@ class LedgerControl:
         return ledger_rules.admission(state, batch, read_only=read_only, unsure=unsure)
 
     def stored(self, batch: AddBatch) -> bool:
-        """A batch is durable: note last entry and LAC. False when the ledger is gone meanwhile."""
+        """A batch is durable: note last entry and LAC. False if the ledger was deleted
+        meanwhile."""
         ledger_id = batch.ledger_id
         state = self._states.get(ledger_id)
         if state is None or state.deleted:
@@ -122,10 +127,10 @@ class LedgerControl:
         self._states.touch(ledger_id)
         return True
 
-    # What is known
+    # Queries
 
     def known(self, ledger_id: int) -> LedgerState:
-        """The state of a ledger that is there. Raises `NoSuchLedger`, `UnknownState`."""
+        """Return the state of a ledger that is here. Raises `NoSuchLedger`, `UnknownState`."""
         state = self._states.get(ledger_id)
         if state is None:
             self.deny(ledger_id, "knows the ledger")
@@ -134,22 +139,26 @@ class LedgerControl:
         return state
 
     def deny(self, ledger_id: int, what: str) -> None:
-        """To be asked before anything is denied of a ledger. Raises `UnknownState`."""
+        """Raise `UnknownState` if this bookie must not deny anything about the ledger.
+
+        Call it before every negative answer. `what` completes "cannot tell whether it …".
+        """
         if self.limbo.covers(ledger_id):
             raise UnknownState(
                 f"ledger {ledger_id}: this bookie has lost data, and cannot tell whether it {what}"
             )
 
     def sure(self, ledger_id: int, what: str) -> LedgerState:
-        """As `known`, for what may be too little when data was lost. Raises `UnknownState` too."""
+        """Like `known`, for an answer that lost data could make too low. Raises `UnknownState`
+        too."""
         state = self.known(ledger_id)
         self.deny(ledger_id, what)
         return state
 
     def last_add_confirmed(self, ledger_id: int, after: int | None = None) -> int:
-        """The highest LAC seen, in an entry or alone. Raises `NoSuchLedger`, `UnknownState`.
+        """Return the highest LAC seen, in an entry or alone. Raises `NoSuchLedger`, `UnknownState`.
 
-        In limbo it is told only to who asks whether it is above `after`, when it is.
+        In limbo, a caller gets an answer only if it gives `after` and the LAC is above that.
         """
         lac = self.known(ledger_id).last_add_confirmed
         if after is None or lac <= after:
@@ -157,11 +166,11 @@ class LedgerControl:
         return lac
 
     def last_entry(self, ledger_id: int) -> int:
-        """The highest entry id held; −1 for none. Raises `NoSuchLedger`, `UnknownState`."""
+        """Return the highest entry id held; −1 for none. Raises `NoSuchLedger`, `UnknownState`."""
         return self.sure(ledger_id, "has a later entry").last_entry
 
     def watch_lac(self, ledger_id: int, after: int) -> asyncio.Future[int]:
-        """Return a future that ends with the LAC: once it is above `after`, or when the ledger is
+        """Return a future for the LAC: it ends once the LAC is above `after`, or when the ledger is
         fenced or deleted. The ledger may be unknown."""
         future = self._watches.park(ledger_id, after)
         state = self._states.get(ledger_id)
@@ -170,42 +179,44 @@ class LedgerControl:
         return future
 
     def close(self) -> None:
-        """Cancel the parked readers."""
         self._watches.cancel_all()
 
     # Changes
 
     def _authorized(self, ledger_id: int, key: bytes) -> LedgerState:
-        """The state, made when the ledger is new. Raises `Unauthorized`, `NoSuchLedger`, and
-        `TooManyRequests` where a new one may not begin yet."""
+        """Return the state of the ledger, and create it if the ledger is new.
+
+        Raises `Unauthorized`, `NoSuchLedger`, and `TooManyRequests` when a new ledger may not begin
+        yet.
+        """
         if len(key) != MASTER_KEY_BYTES:
             raise Unauthorized(f"a master key has {MASTER_KEY_BYTES} bytes, not {len(key)}")
         state = self._states.get(ledger_id)
         if state is None:
             if not self.newcomers.may_begin(ledger_id):
-                raise TooManyRequests(f"ledger {ledger_id} is new here: its record is looked for")
+                raise TooManyRequests(f"ledger {ledger_id} is new here: looking for its record")
             return self._states.create(ledger_id, key)
         if state.deleted:
             raise NoSuchLedger(f"ledger {ledger_id} was deleted")
         if state.key != key:
-            # The ledger's own key may be what was lost, and then another came first.
+            # The ledger's own key may be lost, and another caller may have come first since.
             self.deny(ledger_id, "had it under this key")
-            raise Unauthorized(f"ledger {ledger_id}: the master key is not the ledger's")
+            raise Unauthorized(f"ledger {ledger_id}: this is not the ledger's master key")
         return state
 
     async def fence(self, ledger_id: int, key: bytes) -> None:
         """Refuse ordinary adds from now on; durable on return, also for an unknown ledger.
 
-        Raises `Unauthorized`, `NoSuchLedger` (deleted), and `ReadOnly` or `BookieIOError` when it
-        could not be made durable: the fence then holds in memory, and the next call tries again.
-        Readers that wait for a LAC are answered: what follows may come from a recovery.
+        Raises `Unauthorized`, `NoSuchLedger` (deleted), and `ReadOnly` or `BookieIOError` when the
+        fence could not be made durable. It then holds in memory, and the next call tries again.
+        Readers that wait for a LAC are answered, because later entries may come from a recovery.
         """
         try:
             state = self._authorized(ledger_id, key)
         except Unauthorized:
             await self._vouch_for_key(ledger_id)
             raise
-        except NoSuchLedger:  # a deletion that a crash takes back would let the writer go on
+        except NoSuchLedger:  # if a crash undid the deletion, the writer could continue
             await self.delete(ledger_id)
             raise
         pending = self._fences.get(ledger_id)
@@ -225,10 +236,11 @@ class LedgerControl:
         self._watches.wake(ledger_id, state.last_add_confirmed)
 
     async def _vouch_for_key(self, ledger_id: int) -> None:
-        """Return when the key that the ledger has here is durable.
+        """Make the key that the ledger has here durable.
 
-        Who fences with another one takes the refusal for good: nothing was or will be stored under
-        theirs (ledger/recover/recovery_state.py). A key forgotten in a crash would break that.
+        A caller that fences with another key takes the refusal as final: no entry was or will be
+        stored under its key (ledger/recover/recovery_state.py). If a crash made this bookie forget
+        the ledger's key, that would become false.
         """
         if (state := self._states.get(ledger_id)) is not None:
             known = MetaOp.EXPLICIT_LAC, ledger_id, state.key, state.explicit_lac
@@ -240,7 +252,7 @@ class LedgerControl:
             self._unsure_fences.discard(ledger_id)
 
     async def set_explicit_lac(self, ledger_id: int, key: bytes, lac: int) -> None:
-        """Take a LAC that came alone; durable on return. Raises as `fence`."""
+        """Take a LAC that was sent without an entry; durable on return. Raises like `fence`."""
         state = self._authorized(ledger_id, key)
         if lac <= state.explicit_lac:
             return
@@ -255,16 +267,16 @@ class LedgerControl:
         await self._write(ledger_id, record, take)
 
     def keep_signed_lac(self, ledger_id: int, lac: int, body: bytes) -> None:
-        """`body` is what the writer signed of `lac`, for readers who believe nothing else.
+        """Keep `body`, the writer's signed form of `lac`, for readers that check signatures.
 
-        In memory: after a restart `signed_lac` makes it again, where that takes no password.
+        Kept in memory only: after a restart `signed_lac` makes it again if that needs no password.
         """
         state = self._states.get(ledger_id)
         if state is not None and state.explicit_lac == lac:
             state.lac_body = body
 
     def signed_lac(self, ledger_id: int, last_entry: bytes | None) -> bytes | None:
-        """The explicit LAC with its digest, if there is one. Raises as `last_add_confirmed`."""
+        """Return the explicit LAC with its digest, if any. Raises like `last_add_confirmed`."""
         state = self.sure(ledger_id, "knew of a later LAC")
         lac = state.explicit_lac
         if lac == INVALID_ENTRY_ID:
@@ -274,9 +286,9 @@ class LedgerControl:
         return state.lac_body
 
     async def delete(self, ledger_id: int, now_ms: int = 0) -> None:
-        """Forget a ledger, for ever; durable on return. Nothing to do for an unknown one.
+        """Delete a ledger for ever; durable on return. Does nothing for an unknown ledger.
 
-        Raises `ReadOnly` or `BookieIOError` when it could not be made durable: the deletion then
+        Raises `ReadOnly` or `BookieIOError` when the deletion could not be made durable. It then
         holds in memory, and the next call journals it again.
         """
         state = self._states.get(ledger_id)
@@ -297,11 +309,11 @@ class LedgerControl:
             self._unsure_deletions.pop(ledger_id, None)
 
     def unsure_deletions(self) -> list[int]:
-        """Ledgers deleted in memory and not surely on the disk: delete them once more."""
+        """Return ledgers that are deleted in memory, and perhaps not on disk: delete them again."""
         return list(self._unsure_deletions)
 
     def fate(self, ledger_id: int) -> Fate:
-        """What becomes of the ledger's entries."""
+        """Return what this bookie knows about the ledger's entries."""
         state = self._states.get(ledger_id)
         if state is None:
             return Fate.UNKNOWN
@@ -319,7 +331,7 @@ class LedgerControl:
     def _write(
         self, ledger_id: int, record: bytes, take: Callable[[], None] | None = None
     ) -> asyncio.Future[None]:
-        """Journal a meta record; `take` is called, then the future ends, when it is durable."""
+        """Journal a meta record. Once it is durable, `take` is called, then the future ends."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: BaseException | None) -> None:
@@ -338,7 +350,7 @@ class LedgerControl:
 
 
 def _note_stored(state: LedgerState, batch: AddBatch) -> bool:
-    """A batch is durable: note last entry and LAC. Whether the LAC went up."""
+    """Note last entry and LAC of a durable batch; return whether the LAC went up."""
     last = batch.first_entry + batch.count - 1
     if last > state.last_entry:
         state.last_entry = last
@@ -352,16 +364,16 @@ def _note_stored(state: LedgerState, batch: AddBatch) -> bool:
 
 
 class LedgerReplay:
-    """Journaled records, repeated into the states at a start, before anybody asks."""
+    """Applies journaled records to the states at a start, before any request is served."""
 
     def __init__(self, states: LedgerStates, on_deleted: Callable[[int], None]) -> None:
         self._states = states
         self._on_deleted = on_deleted
         self.unsure_deletions: dict[int, None] = {}
-        """Ledgers whose deletion was read from a journal: it may be in the page cache alone."""
+        """Ledgers whose deletion was read from a journal: it may be only in the page cache."""
 
     def replay(self, record: AddBatch | Meta) -> bool:
-        """Repeat a journaled record; twice does no harm. True when it is a batch to store."""
+        """Apply a journaled record; twice does no harm. True for a batch that must be stored."""
         state = self._states.get(record.ledger_id)
         if state is None:
             state = self._states.create(record.ledger_id, record.key)
@@ -380,7 +392,7 @@ class LedgerReplay:
 
 
 class LacWatches:
-    """Used on the loop only. The caller bounds how many there are."""
+    """Futures that wait for LACs. Used on the loop only. The caller bounds their number."""
 
     def __init__(self) -> None:
         self._parked: dict[int, dict[asyncio.Future[int], int]] = {}
@@ -393,31 +405,31 @@ class LacWatches:
         return sum(map(len, self._parked.values()))
 
     def lowest(self) -> dict[int, int]:
-        """By ledger the lowest LAC above which a poll waits."""
+        """Return for each ledger the lowest LAC above which a poll waits."""
         return {ledger_id: min(parked.values()) for ledger_id, parked in self._parked.items()}
 
     def park(self, ledger_id: int, after: int) -> asyncio.Future[int]:
-        """Return a future that ends once the LAC is above `after`, or at `wake`. Cancel it to give
-        it up."""
+        """Return a future that ends once the LAC is above `after`, or at `wake`. Cancel it when it
+        is no longer needed."""
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._parked.setdefault(ledger_id, {})[future] = after
         future.add_done_callback(lambda done: self._leave(ledger_id, done))
         return future
 
     def moved(self, ledger_id: int, lac: int) -> None:
-        """The LAC of a ledger went up."""
+        """The LAC of a ledger went up: end the futures below it."""
         for future, after in self._parked.get(ledger_id, {}).items():
             if lac > after and not future.done():
                 future.set_result(lac)
 
     def wake(self, ledger_id: int, lac: int) -> None:
-        """End all that wait for this ledger, whatever they know."""
+        """End all futures of this ledger, whatever LAC they wait for."""
         for future in self._parked.get(ledger_id, {}):
             if not future.done():
                 future.set_result(lac)
 
     def cancel_all(self) -> None:
-        """The bookie stops."""
+        """Cancel all futures: the bookie stops."""
         for parked in list(self._parked.values()):
             for future in parked:
                 future.cancel()

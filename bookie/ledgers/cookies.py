@@ -1,18 +1,18 @@
-"""Who owns these folders: a cookie in every folder and in metadata, and a lock while one runs.
+"""Prove which bookie owns the folders: by a cookie in each folder and in metadata, and by a lock.
 
-A bookie vouches for what it does not hold ("no such entry"), so it must not start on folders that
-may have lost something. The rules, as in BookKeeper's `Cookie`:
+A bookie denies entries that it does not hold, so it must never start on folders that may have lost
+some. The rules, as in BookKeeper's `Cookie`:
 
-- every folder and metadata carry the same cookie: start;
-- none of them does, and the folders hold nothing else: stamp them, with a new incarnation;
-- ledger folders were added behind the others, and the operator accepts them (`accept_new_folders`,
-  identity.py): stamp them; they must be empty;
-- anything else (a folder empty, foreign, moved; the record in metadata missing): refuse, saying
+- Every folder and metadata carry the same cookie: start.
+- None of them has a cookie, and the folders hold nothing else: stamp them, with a new incarnation.
+- Ledger folders were added at the end of the list, and the operator accepts them
+  (`accept_new_folders`, identity.py): stamp them. They must be empty.
+- In all other cases (a folder is empty, foreign or moved; metadata has no record): refuse, and say
   what was found, what was expected and what to do. Empty folders may be stamped again when the
   operator accepts the loss (identity.py, limbo.py).
 
-Stamping writes the folders first, then metadata. A crash between leaves folders that hold a
-cookie and nothing else: no promise was made from them, so the next start stamps them again.
+Stamping writes the folders first, then metadata. After a crash in between, the folders hold a
+cookie and nothing else: the bookie made no promise from them, so the next start stamps them again.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class FolderUnusable(OctavoError):
 
 
 class CookieRefused(OctavoError):
-    """The folders are not, or not surely, this bookie's. Nothing was changed."""
+    """The folders do not, or not certainly, belong to this bookie. Nothing was changed."""
 
     name = "cookie-refused"
     scope = Scope.PROCESS
 
 
 def lock_folders(disk: Disk, folders: Sequence[str]) -> list[File]:
-    """Make the folders where missing and lock them all; blocking. Raises `FolderUnusable`."""
+    """Create missing folders and lock all of them; blocking. Raises `FolderUnusable`."""
     locks: list[File] = []
     for folder in folders:
         try:
@@ -79,9 +79,9 @@ def lock_folders(disk: Disk, folders: Sequence[str]) -> list[File]:
 
 
 def read_cookies(disk: Disk, folders: Sequence[str]) -> dict[str, Cookie | None]:
-    """The cookie of each folder, None where there is none; blocking.
+    """Return the cookie of each folder, None where there is none; blocking.
 
-    Raises `CookieRefused` for a file that is no cookie.
+    Raises `CookieRefused` for a damaged file.
     """
     found: dict[str, Cookie | None] = {}
     for folder in folders:
@@ -95,7 +95,7 @@ def read_cookies(disk: Disk, folders: Sequence[str]) -> dict[str, Cookie | None]
             found[folder] = decode_cookie(file.pread(_VERSION_BYTES_MAX, 0))
         except BadRecord as error:
             raise CookieRefused(
-                f"{path} is damaged: {error}; restore it from another folder of this bookie, all "
+                f"{path} is damaged: {error}; copy it from another folder of this bookie, all "
                 "carry the same file"
             ) from error
         finally:
@@ -104,21 +104,21 @@ def read_cookies(disk: Disk, folders: Sequence[str]) -> dict[str, Cookie | None]
 
 
 def write_cookies(disk: Disk, folders: Sequence[str], cookie: Cookie) -> None:
-    """Put `cookie` in every folder, durably; blocking."""
+    """Write `cookie` into every folder, durably; blocking."""
     data = encode_cookie(cookie)
     for folder in folders:
         replace_file(disk, f"{folder}/{VERSION_FILE}", data)
 
 
 def folders_with_data(disk: Disk, folders: Sequence[str]) -> list[str]:
-    """Those of `folders` that hold more than a cookie and a lock; blocking."""
+    """Return the folders that hold more than a cookie and a lock; blocking."""
     return [folder for folder in folders if set(disk.list_directory(folder)) - _NOT_DATA]
 
 
 def new_cookie(
     config: BookieConfig, bookie_id: str, instance_id: str, rng: random.Random
 ) -> Cookie:
-    """What to stamp on a bookie's first start."""
+    """Return the cookie to stamp on a bookie's first start."""
     return Cookie(
         bookie_id=bookie_id,
         journal_dir=",".join(config.journal_directories),
@@ -134,11 +134,10 @@ def check_cookies(
     on_disk: dict[str, Cookie | None],
     with_data: Sequence[str],
 ) -> Cookie | None:
-    """Decide: the cookie to start with, or None when the folders are to be stamped. Pure.
+    """Return the cookie to start with, or None when the folders must be stamped. Pure.
 
-    `expected` is what a new cookie would say (its incarnation does not matter), `recorded` what
-    metadata says of this bookie id, `with_data` the folders that hold anything. Raises
-    `CookieRefused`.
+    `expected` is what a new cookie would say (its incarnation does not matter), `recorded` is the
+    cookie in metadata, `with_data` lists the folders that hold data. Raises `CookieRefused`.
     """
     for folder, cookie in on_disk.items():
         if cookie is not None:
@@ -175,10 +174,10 @@ def lost_folders(
     with_data: Sequence[str],
     begun: str,
 ) -> list[str]:
-    """Decide: the empty folders that may be stamped again, the loss being accepted. Pure.
+    """Return the empty folders that may be stamped again, when the loss is accepted. Pure.
 
-    `begun` is the incarnation that the limbo file names: a start that was cut short may have
-    stamped some folders with it. Raises `CookieRefused` for what no acceptance can mend.
+    `begun` is the incarnation in the limbo file: an interrupted start may have stamped some folders
+    with it. Raises `CookieRefused` for a state that accepting the loss does not repair.
     """
     _check_configured(expected, recorded)
     lost: list[str] = []
@@ -205,7 +204,7 @@ def lost_folders(
 
 
 def adds_folders(expected: Cookie, recorded: Cookie) -> bool:
-    """Whether ledger folders were added behind those on record, and nothing else changed. Pure.
+    """Whether ledger folders were added at the end of the list, and nothing else changed. Pure.
 
     The order of the others must stay: the first ledger folder holds index and ledger state.
     """
@@ -217,14 +216,14 @@ def adds_folders(expected: Cookie, recorded: Cookie) -> bool:
 def is_earlier_stamp(folder: str, cookie: Cookie, recorded: Cookie) -> bool:
     """Whether `folder` was stamped by this life before it got its newest ledger folders. Pure.
 
-    So a start leaves it that was cut short between the record in metadata and this folder.
+    A start that is interrupted between the record in metadata and this folder leaves it so.
     """
     added = recorded.ledger_dirs[len(cookie.ledger_dirs) :]
     return folder not in added and _is_shorter(cookie, recorded)
 
 
 def _is_shorter(cookie: Cookie, longer: Cookie) -> bool:
-    """Whether the two differ only in ledger folders that `longer` has behind the others."""
+    """Whether they differ only in ledger folders at the end of the list of `longer`."""
     count = len(cookie.ledger_dirs)
     return (
         count < len(longer.ledger_dirs)
@@ -239,10 +238,10 @@ def folders_to_stamp(
     with_data: Sequence[str],
     journals: Sequence[str],
 ) -> list[str]:
-    """Decide: the added folders that need a stamp, the operator having accepted them. Pure.
+    """Return the added folders that need a stamp, when the operator has accepted them. Pure.
 
-    `cookie` is `recorded` with the added folders. Raises `CookieRefused` when a folder of before
-    is not as it was, or an added folder is not empty, belongs to something else, or is a journal's.
+    `cookie` is `recorded` with the added folders. Raises `CookieRefused` when an earlier folder has
+    changed, or an added folder is not empty, belongs to something else, or is a journal folder.
     """
     added = cookie.ledger_dirs[len(recorded.ledger_dirs) :]
     found: list[str] = []
@@ -252,13 +251,13 @@ def folders_to_stamp(
             continue
         if folder in journals:
             raise CookieRefused(
-                f"new ledger folder {folder} is a journal folder of this bookie: add a folder of "
-                "its own"
+                f"new ledger folder {folder} is a journal folder of this bookie: add a folder that "
+                "is used for nothing else"
             )
         if stamp is not None:
             _check_owner(folder, stamp, cookie)
         if stamp == cookie:
-            continue  # a start that was cut short has stamped it
+            continue  # an interrupted start has stamped it
         if folder in with_data:
             raise CookieRefused(
                 f"new ledger folder {folder} is not empty: it belongs to something else. Add an "
@@ -287,26 +286,26 @@ def _check_unchanged(folder: str, stamp: Cookie | None, cookie: Cookie, recorded
 def _check_configured(expected: Cookie, recorded: Cookie) -> None:
     if not recorded.incarnation:
         raise CookieRefused(
-            f"bookie id {expected.bookie_id} is that of a bookie of Apache's, with "
-            f"{_folders_of(recorded)}. Give this one a bookie_id or a port of its own and empty "
-            "folders; or, when Apache's has ended for good and no ledger names it any more: "
+            f"bookie id {expected.bookie_id} belongs to an Apache BookKeeper bookie, with "
+            f"{_folders_of(recorded)}. Give this bookie another bookie_id or port, and empty "
+            "folders. Or, when Apache's bookie has ended for good and no ledger names it: "
             f"octavo bookie forget {expected.bookie_id}"
         )
     if adds_folders(expected, recorded):
         added = expected.ledger_dirs[len(recorded.ledger_dirs) :]
         raise CookieRefused(
             f"bookie {expected.bookie_id} was set up with {_folders_of(recorded)}, and is now "
-            f"configured with {', '.join(added)} as well. If the new folders are empty and it is "
-            "to store there too, start once with --accept-new-folders. Otherwise: Configure it as "
-            "it was"
+            f"configured with {', '.join(added)} as well. If the new folders are empty and this "
+            "bookie should store there too, start once with --accept-new-folders. Otherwise: "
+            "Configure it as it was"
         )
     if replace(recorded, incarnation="") != replace(expected, incarnation=""):
         raise CookieRefused(
             f"bookie {expected.bookie_id} was set up with {_folders_of(recorded)} in cluster "
             f"{recorded.instance_id}, and is now configured with {_folders_of(expected)} in "
             f"cluster {expected.instance_id}. Configure it as it was: the same folders, in the "
-            "same order, under the same paths. If this is another bookie, give it a bookie_id of "
-            "its own. Ledger folders can be added, behind the others (--accept-new-folders)"
+            "same order, under the same paths. If this is another bookie, give it another "
+            "bookie_id. Ledger folders can be added at the end of the list (--accept-new-folders)"
         )
 
 
@@ -314,13 +313,13 @@ def _check_owner(folder: str, found: Cookie, expected: Cookie) -> None:
     if found.bookie_id != expected.bookie_id:
         raise CookieRefused(
             f"folder {folder} belongs to bookie {found.bookie_id}, this is bookie "
-            f"{expected.bookie_id}: give this one a folder of its own, or start it with "
+            f"{expected.bookie_id}: give this bookie another folder, or start it with "
             f"bookie_id {found.bookie_id}"
         )
     if found.instance_id != expected.instance_id:
         raise CookieRefused(
             f"folder {folder} belongs to the cluster with instance id {found.instance_id}, the "
-            f"metadata store is that of {expected.instance_id}: use that cluster's metadata URL, "
+            f"metadata store to {expected.instance_id}: use that cluster's metadata URL, "
             "or an empty folder"
         )
 

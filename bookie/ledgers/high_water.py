@@ -1,15 +1,15 @@
-"""Recognises metadata that is older than what this bookie has seen: a copy that was put back.
+"""Recognise a metadata store that is older than what this bookie has seen: a restored copy.
 
-Such a store names no ledger that was made since, and would give its id to a new one: acked messages
-would be lost without a word, and new ledgers would meet the old ones of their id. So a bookie keeps
-a mark in the metadata (metadata/high_water.py) and the same one in a small file of every ledger
-folder. It raises both, the metadata first: at each start and stop, when ledgers begin here, and now
-and then. A crash between the two leaves the store ahead, which says nothing. A store that is behind
-the file is refused, at the start and at any time later.
+Such a store does not know the ledgers created since the copy, and would give their ids to new
+ledgers. Acked messages would be lost silently, and new ledgers would meet old ledgers with the same
+id. So a bookie keeps a mark in the metadata (metadata/high_water.py) and the same mark in a small
+file of every ledger folder. It raises both, the metadata first: at each start and stop, when
+ledgers begin here, and at intervals. After a crash in between, the store is ahead, which proves
+nothing. A store that is behind the file is refused, at the start and at any time later.
 
-What happened after the mark was raised last is not noticed: it is raised within some seconds after
-a ledger has begun here. The highest of the readable files counts. Without one there is nothing to
-hold the store against. Spec: docs/formats/high_water.md.
+Changes after the mark was last raised are not noticed, but it is raised within seconds after a
+ledger has begun here. The highest readable file counts. Without any file the store cannot be
+checked. Spec: docs/formats/high_water.md.
 
     file := "OctvHigh" version:u32 body_bytes:u32 body crc32c:u32
     body := msgpack({seen, stretch})
@@ -42,28 +42,27 @@ _log = structlog.get_logger()
 
 
 class MetadataOlder(OctavoError):
-    """The metadata store is an older copy than the one that this bookie has worked with."""
+    """The metadata store is an older copy of the store that this bookie has worked with."""
 
     name = "metadata-older"
     scope = Scope.PROCESS
 
 
 class HighWaterDamaged(OctavoError):
-    """A file that holds no mark, or one of a later version."""
+    """A file that holds no mark, or a mark of a later version."""
 
     name = "high-water-damaged"
     scope = Scope.PROCESS
 
 
 def encode_high_water(mark: HighWater) -> bytes:
-    """The file's bytes."""
     body = msgpack.packb({"seen": mark.seen, "stretch": mark.stretch})
     front = _HEAD.pack(MAGIC, VERSION, len(body)) + body
     return front + _CRC.pack(crc32c(front))
 
 
 def decode_high_water(data: bytes) -> HighWater:
-    """Raises `HighWaterDamaged`, also for a version that is not known."""
+    """Decode the file. Raises `HighWaterDamaged`, also for an unknown version."""
     if len(data) < _HEAD.size + _CRC.size:
         raise HighWaterDamaged(f"{len(data)} bytes are too few")
     magic, version, size = _HEAD.unpack_from(data)
@@ -78,9 +77,9 @@ def decode_high_water(data: bytes) -> HighWater:
         body = msgpack.unpackb(data[_HEAD.size : end])
         seen, stretch = body["seen"], body["stretch"]
     except Exception as error:  # msgpack raises a wide, undocumented set for bad input
-        raise HighWaterDamaged(f"its body is none of version {VERSION}: {error!r:.100}") from error
+        raise HighWaterDamaged(f"its body is not of version {VERSION}: {error!r:.100}") from error
     if type(seen) is not int or type(stretch) is not int or seen < 0 or stretch < 0:
-        raise HighWaterDamaged("its numbers are none, or negative")
+        raise HighWaterDamaged("its numbers are missing or negative")
     return HighWater(seen, stretch)
 
 
@@ -105,19 +104,19 @@ def read_high_water(disk: Disk, directories: Sequence[str]) -> HighWater | None:
 
 
 def write_high_water(disk: Disk, directories: Sequence[str], mark: HighWater) -> None:
-    """Put `mark` into every ledger folder, durably; blocking."""
+    """Write `mark` into every ledger folder, durably; blocking."""
     data = encode_high_water(mark)
     for directory in directories:
         replace_file(disk, f"{directory}/{NAME}", data)
 
 
 def is_older(recorded: HighWater | None, held: HighWater | None) -> bool:
-    """Whether the store that says `recorded` is behind what this bookie `held`."""
+    """Whether the store, which has `recorded`, is behind the mark that this bookie has."""
     return held is not None and (recorded is None or recorded.seen < held.seen)
 
 
 def raised(recorded: HighWater | None, held: HighWater | None, stretch: int) -> HighWater:
-    """Return the next mark: above both; new ledgers are drawn from `stretch` now."""
+    """Return the next mark: above both; new ledgers get ids from `stretch` now."""
     marks = [mark for mark in (recorded, held) if mark is not None]
     return HighWater(
         max((mark.seen for mark in marks), default=0) + 1,
@@ -126,7 +125,7 @@ def raised(recorded: HighWater | None, held: HighWater | None, stretch: int) -> 
 
 
 class HighWaterMark:
-    """The mark of one bookie. Its calls must not overlap."""
+    """The mark of a bookie. Its calls must not overlap."""
 
     def __init__(
         self,
@@ -146,10 +145,10 @@ class HighWaterMark:
         self._held: HighWater | None = None
 
     async def start(self, *, accept_older: bool) -> None:
-        """Hold the store against the files, and raise the mark.
+        """Compare the store with the files, and raise the mark.
 
-        With `accept_older` an older store is taken as it is; ledgers that are made from now on get
-        ids beyond all that were drawn. Raises `MetadataOlder`, `MetadataUnavailable`.
+        With `accept_older` an older store is accepted, and new ledgers get ids above all ids given
+        so far. Raises `MetadataOlder`, `MetadataUnavailable`.
         """
         self._held = await self._blocking(read_high_water, self._disk, self._directories)
         recorded, _ = await self._records.read(self._bookie_id)
@@ -166,9 +165,9 @@ class HighWaterMark:
         await self.rise(accept_older=accept_older)
 
     async def rise(self, *, accept_older: bool = False) -> None:
-        """Raise the mark in the store above that of the disks, then on the disks.
+        """Raise the mark in the store above the mark of the disks, then on the disks.
 
-        Raises `MetadataOlder`, and what the store raises: it is raised another time then.
+        Raises `MetadataOlder`, and the store's errors: the caller then tries again later.
         """
         recorded, version = await self._records.read(self._bookie_id)
         if is_older(recorded, self._held) and not accept_older:
@@ -182,7 +181,7 @@ class HighWaterMark:
             await self._blocking(write_high_water, self._disk, self._directories, mark)
         except SyncFailed:
             raise
-        except DiskError as error:  # a full disk, for example: the older mark is good as well
+        except DiskError as error:  # a full disk, for example: the older mark is still valid
             _log.warning("high_water_not_written", bookie=self._bookie_id, reason=str(error))
             return
         self._held = mark
@@ -192,10 +191,10 @@ class HighWaterMark:
         says = "nothing" if recorded is None else f"state {recorded.seen}"
         return MetadataOlder(
             f"the metadata store {self._records.url} is an older copy: bookie {self._bookie_id} "
-            f"has worked with its state {self._held.seen}, and the store says {says} of this "
-            "bookie. Ledgers that were made since that copy have no record in it: what was acked "
-            "into them could not be read, and garbage collection would remove it. Stop all brokers "
-            "and bookies and put the newest metadata back. If there is none, copy the folders of "
+            f"has worked with its state {self._held.seen}, and the store says {says} about this "
+            "bookie. Ledgers created since that copy have no record in it: their acked entries "
+            "could not be read, and garbage collection would remove them. Stop all brokers "
+            "and bookies and restore the newest metadata. If there is none, copy the folders of "
             "the bookies aside and start each bookie once with --accept-older-metadata: new "
-            "ledgers then get ids that none had before (docs/operations.md, When metadata is older)"
+            "ledgers then get ids that were never used (docs/operations.md, When metadata is older)"
         )

@@ -1,34 +1,34 @@
-"""Establishes who a bookie is when it starts, and what it may vouch for: cookies and limbo.
+"""Establish a bookie's identity when it starts, and what it may vouch for: cookies and limbo.
 
 Folders that are as they should be: start. Folders that lost something: refuse, unless the operator
-has said that the loss is accepted (`accept_data_loss`). Then, in this order, each step durable:
+accepts the loss (`accept_data_loss`). Then, in this order, each step durable:
 
-1. nobody is registered under this id any more: the life that made the promises has ended;
-2. the limbo bound: an id not below any ledger's that existed (`LedgerStore.highest_id`);
-3. the limbo file in every ledger folder (limbo.py), which names the incarnation to come;
-4. a cookie with that new incarnation in every folder;
-5. the cookie in metadata, by compare-and-set;
-6. only then does the bookie serve and register.
+1. Wait until no bookie is registered under this id: the life that made the promises has ended.
+2. Draw the limbo bound: an id at or above every ledger that existed (`LedgerStore.highest_id`).
+3. Write the limbo file into every ledger folder (limbo.py). It names the new incarnation.
+4. Write a cookie with the new incarnation into every folder.
+5. Write the cookie into metadata, by compare-and-set.
+6. Only now the bookie serves and registers.
 
-A crash between leaves folders that the next start refuses, or, with the loss accepted, takes up
-again: a cookie of neither the recorded life nor the one the limbo file names is another life's.
+After a crash in between, the next start refuses the folders or, if the loss is accepted, continues.
+A cookie that belongs neither to the recorded life nor to the life in the limbo file is refused.
 
-Ledger folders that were added behind the others are taken in when the operator accepts them
-(`accept_new_folders`), by the same life and in this order, each step durable:
+Ledger folders added at the end of the list join the same life when the operator accepts them
+(`accept_new_folders`), in this order, each step durable:
 
-1. the cookie that names them too, in each of the new folders, which must be empty;
-2. the same in metadata, by compare-and-set;
-3. the same in every other folder;
-4. only then does the bookie serve, and store into them.
+1. Write the cookie that names them too into each new folder, which must be empty.
+2. Write it into metadata, by compare-and-set.
+3. Write it into every other folder.
+4. Only now the bookie serves, and stores into them.
 
-Before step 2 the bookie also starts with the folders as they were. After it, it starts with the new
-folders and without the operator's word: a cookie of the same life that lacks only the last ledger
-folders is replaced (`is_earlier_stamp`).
+Before step 2 the bookie can still start with the old list of folders. After it, the bookie starts
+with the new list, without asking the operator again: a cookie of the same life that lacks only the
+last ledger folders is replaced (`is_earlier_stamp`).
 
-Why the bound holds: whatever this bookie may have promised it promised for a ledger whose record
-was there before the loss, and the loss was before this start. Such a ledger's record is listed, or
-was deleted: then nobody will ask. So a complete listing alone would do; the drawn id makes the
-bound also pass the ledgers that are being made while it is read.
+Why the bound holds: every promise that this bookie made concerned a ledger whose record existed
+before the loss, and the loss was before this start. The record of such a ledger is listed, or was
+deleted; then no client asks for it. So a complete listing would be enough. The drawn id makes the
+bound also exceed the ledgers that are created while the list is read.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ log = structlog.get_logger()
 
 
 class Identity:
-    """Of one bookie, for one start."""
+    """The identity of a bookie during a start."""
 
     def __init__(
         self,
@@ -96,7 +96,10 @@ class Identity:
         self._bound: int | None = None
 
     async def establish(self) -> Cookie:
-        """The cookie to start with, stamped if need be. Raises `CookieRefused`, `LimboDamaged`."""
+        """Return the cookie to start with; stamp folders if needed.
+
+        Raises `CookieRefused`, `LimboDamaged`.
+        """
         config, folders = self._config, self._config.directories
         instance_id = await self._ledgers.initialize()
         expected = new_cookie(config, self._bookie_id, instance_id, self._rng)
@@ -130,8 +133,10 @@ class Identity:
         return cookie
 
     async def data_lost(self, why: str) -> None:
-        """The operator has accepted that this was lost: limbo, durable on return, for all ledgers
-        there are. Of what is lost before one start the first finding draws the bound."""
+        """Put all existing ledgers into limbo, durably: the operator has accepted a loss.
+
+        The first finding of a start draws the bound; further findings use it too.
+        """
         if self._bound is None:
             self._bound = await self._ledgers.highest_id()
         record = deepened(await self._limbo(), self._bound, why, self._clock(), self._incarnation)
@@ -155,12 +160,12 @@ class Identity:
         except LimboDamaged:
             if not self._config.accept_data_loss:
                 raise
-            return None  # the bound that is about to be drawn is not below any that it held
+            return None  # the new bound will be at least as high as the bound in that file
 
     async def _begin_again(
         self, recorded: Cookie, version: int, incarnation: str, lost: list[str]
     ) -> Cookie:
-        """Steps 1 to 5."""
+        """Do steps 1 to 5 after an accepted loss."""
         await self._registry.wait_until_gone(self._bookie_id)
         self._incarnation = incarnation
         await self.data_lost(f"folders found empty: {', '.join(lost) or 'in an earlier start'}")
@@ -182,7 +187,7 @@ class Identity:
         except (VersionConflict, RecordNotFound) as error:
             raise CookieRefused(
                 f"the cookie of bookie {self._bookie_id} in metadata was changed meanwhile: "
-                "another process uses this id. Stop that one, then start this one again"
+                "another process uses this id. Stop that process, then start this bookie again"
             ) from error
 
     async def _add_folders(
@@ -193,7 +198,7 @@ class Identity:
         on_disk: dict[str, Cookie | None],
         with_data: list[str],
     ) -> None:
-        """Steps 1 and 2 of taking new folders in."""
+        """Do steps 1 and 2 of adding folders."""
         journals = self._config.journal_directories
         new = folders_to_stamp(cookie, recorded, on_disk, with_data, journals)
         await self._blocking(write_cookies, self._disk, new, cookie)
@@ -202,7 +207,7 @@ class Identity:
         log.info("ledger_folders_added", bookie=self._bookie_id, folders=list(added))
 
     async def _stamp_earlier(self, cookie: Cookie, on_disk: dict[str, Cookie | None]) -> None:
-        """Step 3."""
+        """Do step 3 of adding folders."""
         earlier = [
             folder
             for folder, found in on_disk.items()
@@ -211,7 +216,7 @@ class Identity:
         await self._blocking(write_cookies, self._disk, earlier, cookie)
 
     async def _look_at_limbo(self) -> None:
-        """End it when the operator has said so; begin it anew when the file cannot be read."""
+        """End the limbo if the operator says so; begin it again when its file cannot be read."""
         try:
             record = await self._read_limbo()
         except LimboDamaged as error:

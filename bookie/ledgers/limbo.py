@@ -1,27 +1,27 @@
-"""Limbo: a bookie that lost data says so. For old ledgers it never answers "absent" again.
+"""Limbo: a bookie that lost data never answers "absent" for its old ledgers again.
 
-A bookie whose disk was wiped, or whose journal lost a range, cannot tell an entry that it never
-had from one that it has lost, nor an open ledger from a fenced one. `unsure_through` is the highest
-ledger id that existed when the loss was found. For a ledger up to it (BookKeeper BP-46):
+A bookie whose disk was wiped, or whose journal lost a range, cannot tell an entry that it never had
+from an entry that it lost, nor an open ledger from a fenced one. `unsure_through` is the highest
+ledger id that existed when the loss was found. For a ledger up to that id (BookKeeper BP-46):
 
-- what is held is served; whatever denies (no ledger, no entry, not fenced, the LAC, the last entry,
-  the list of entries) is `UnknownState`;
-- ordinary adds are refused with `UNKNOWN_STATE`: the fence may be what was lost. Its writer then
-  changes its ensemble. Recovery adds are stored; a fence is made durable and holds from then on.
+- What the bookie holds is served. Every denial (no ledger, no entry, not fenced, the LAC, the last
+  entry, the list of entries) becomes `UnknownState`.
+- Ordinary adds are refused with `UNKNOWN_STATE`, because the fence may be lost; the writer then
+  changes its ensemble. Recovery adds are stored. A fence is made durable and holds from then on.
 
-A single ledger leaves limbo when somebody vouches that all its entries are here again. When all
-have that name this bookie, the limbo is *over*: everything is answered as ever, but an ordinary add
-to an old ledger that is not known here is still refused, since its fence may be what was lost. The
-operator may end it before that, altogether. One small file in every ledger folder, replaced
-atomically, all folders before anything relies on it. The copy with the highest bound counts, so a
-crash between two folders never takes a bookie out of limbo; no readable copy where there is one is
-`LimboDamaged`. Spec: docs/formats/limbo.md.
+A ledger leaves limbo when the repair vouches that all its entries are here again. When all ledgers
+that name this bookie have left it, the limbo is *over*. Everything is then answered as usual,
+except an ordinary add to an old ledger that is not known here: its fence may be lost, so it is
+still refused. The operator may end the limbo earlier. The state is a small file in every ledger
+folder, replaced atomically, in all folders before anything relies on it. The copy with the highest
+bound counts, so a crash between two folders never takes a bookie out of limbo. If there are copies
+and none can be read, that is `LimboDamaged`. Spec: docs/formats/limbo.md.
 
     file := "OctvLimb" version:u32 body_bytes:u32 body crc32c:u32
     body := msgpack({unsure_through, since_ms, why, incarnation, whole: [ledger id, …], over?})
 
-`LimboFile` keeps the file and what is in memory of it the same. What is in memory changes only
-after the file has: a crash never makes a bookie surer than it was told to be.
+`LimboFile` changes the file first, then what is in memory: a crash never makes a bookie more
+certain than it may be.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NOWHERE = -1
 
 
 class LimboDamaged(OctavoError):
-    """Which ledgers this bookie is unsure of cannot be read: it may not answer for any."""
+    """The limbo file cannot be read, so this bookie may not answer for any ledger."""
 
     name = "limbo-damaged"
     scope = Scope.PROCESS
@@ -55,37 +55,37 @@ class LimboDamaged(OctavoError):
 
 @dataclass(frozen=True, slots=True)
 class LimboRecord:
-    """What the file says."""
+    """The contents of the limbo file."""
 
     unsure_through: int
     """The highest ledger id that existed in metadata when data was lost."""
     since_ms: int
     """Wall clock, when the loss was accepted."""
     why: str
-    """What was lost."""
+    """The data that was lost."""
     incarnation: str
-    """The life of the bookie that began with it, or that it befell."""
+    """The life of the bookie that began after the loss, or during which it happened."""
     whole: tuple[int, ...] = ()
-    """Ledgers up to the bound that somebody vouched for since, ascending."""
+    """Ledgers up to the bound whose entries are all here again, ascending."""
     over: bool = False
-    """All ledgers that name this bookie are whole here again."""
+    """Whether all ledgers that name this bookie are complete here again."""
 
 
 class Limbo:
-    """Which ledgers this bookie is unsure of. Used on the loop; changed only after the file is."""
+    """The ledgers that this bookie is unsure of. Used on the loop; changed after the file only."""
 
     def __init__(self, record: LimboRecord | None = None) -> None:
         self.take(record)
 
     def take(self, record: LimboRecord | None) -> None:
-        """This is what the file says now; None when there is none."""
+        """Take over what the file says now; None when there is no file."""
         self.record = record
         self.unsure_through = record.unsure_through if record is not None else _NOWHERE
         self._whole = frozenset(record.whole) if record is not None else frozenset()
         self._over = record is not None and record.over
 
     def covers(self, ledger_id: int) -> bool:
-        """Whether something of this ledger may have been lost here."""
+        """Whether this bookie may have lost something of the ledger."""
         return (
             0 <= ledger_id <= self.unsure_through
             and not self._over
@@ -93,14 +93,14 @@ class Limbo:
         )
 
     def may_have_fenced(self, ledger_id: int, *, known: bool) -> bool:
-        """Whether a fence of this ledger may have been lost here; `known`: it has a state here."""
+        """Whether a fence of this ledger may be lost; `known` says that it has a state here."""
         if self._over:
             return not known and 0 <= ledger_id <= self.unsure_through
         return self.covers(ledger_id)
 
     @property
     def unknown_through(self) -> int:
-        """The highest ledger of which something may be unknown here; −1 when of none."""
+        """The highest ledger of which something may be unknown here; −1 for none."""
         return _NOWHERE if self._over else self.unsure_through
 
     @property
@@ -112,7 +112,7 @@ class Limbo:
 def deepened(
     record: LimboRecord | None, unsure_through: int, why: str, now_ms: int, incarnation: str
 ) -> LimboRecord:
-    """The record after another loss: whoever was vouched for may have lost something again."""
+    """Return the record after another loss: ledgers that were vouched for are unsure again."""
     if record is None:
         return LimboRecord(unsure_through, now_ms, why, incarnation)
     bound = max(record.unsure_through, unsure_through)
@@ -120,13 +120,12 @@ def deepened(
 
 
 def vouched(record: LimboRecord, ledger_ids: Iterable[int]) -> LimboRecord:
-    """The record without these ledgers; those beyond the bound were never in limbo."""
+    """Return the record with these ledgers vouched for, if they are within the bound."""
     added = {found for found in ledger_ids if 0 <= found <= record.unsure_through}
     return replace(record, whole=tuple(sorted(added.union(record.whole))))
 
 
 def encode_limbo(record: LimboRecord) -> bytes:
-    """The file's bytes."""
     fields = {
         "unsure_through": record.unsure_through,
         "since_ms": record.since_ms,
@@ -134,7 +133,7 @@ def encode_limbo(record: LimboRecord) -> bytes:
         "incarnation": record.incarnation,
         "whole": list(record.whole),
     }
-    if record.over:  # a release that knows no such key stays in limbo, which is safe
+    if record.over:  # an older release ignores this key and stays in limbo, which is safe
         fields["over"] = True
     body = msgpack.packb(fields)
     front = _HEAD.pack(MAGIC, VERSION, len(body)) + body
@@ -142,7 +141,7 @@ def encode_limbo(record: LimboRecord) -> bytes:
 
 
 def decode_limbo(data: bytes) -> LimboRecord:
-    """Raises `LimboDamaged`, also for a version that is not known."""
+    """Decode the file. Raises `LimboDamaged`, also for an unknown version."""
     if len(data) < _HEAD.size + _CRC.size:
         raise LimboDamaged(f"{len(data)} bytes are too few")
     magic, version, size = _HEAD.unpack_from(data)
@@ -164,12 +163,12 @@ def decode_limbo(data: bytes) -> LimboRecord:
             body.get("over") is True,
         )
     except Exception as error:  # msgpack raises a wide, undocumented set for bad input
-        raise LimboDamaged(f"its body is none of version {VERSION}: {error!r:.100}") from error
+        raise LimboDamaged(f"its body is not of version {VERSION}: {error!r:.100}") from error
     return record
 
 
 def read_limbo(disk: Disk, directories: Sequence[str]) -> LimboRecord | None:
-    """What the ledger folders say together; None when no folder says anything; blocking.
+    """Return what the ledger folders say together; None when there is no file; blocking.
 
     Raises `LimboDamaged` when there are copies and none can be read.
     """
@@ -202,14 +201,14 @@ def read_limbo(disk: Disk, directories: Sequence[str]) -> LimboRecord | None:
 
 
 def write_limbo(disk: Disk, directories: Sequence[str], record: LimboRecord) -> None:
-    """Put `record` into every ledger folder, durably; blocking."""
+    """Write `record` into every ledger folder, durably; blocking."""
     data = encode_limbo(record)
     for directory in directories:
         replace_file(disk, f"{directory}/{NAME}", data)
 
 
 def remove_limbo(disk: Disk, directories: Sequence[str]) -> None:
-    """The bookie is whole again: take the file away, durably; blocking."""
+    """Remove the file, durably: the bookie has left limbo; blocking."""
     for directory in directories:
         path = f"{directory}/{NAME}"
         if disk.exists(path):
@@ -218,7 +217,7 @@ def remove_limbo(disk: Disk, directories: Sequence[str]) -> None:
 
 
 class LimboFile:
-    """Of one storage."""
+    """The limbo file of a storage."""
 
     def __init__(
         self,
@@ -236,9 +235,9 @@ class LimboFile:
         self._lock = asyncio.Lock()
 
     async def vouch(self, ledger_ids: Iterable[int]) -> None:
-        """These ledgers are whole here again: they leave limbo, durably.
+        """Take these ledgers out of limbo, durably.
 
-        For who has found them closed, copied back all of them that this bookie is to hold, and
+        The caller has found them closed, copied back all entries that this bookie must hold, and
         fenced them here.
         """
         async with self._lock:
@@ -246,7 +245,7 @@ class LimboFile:
                 await finished(self._replace(vouched(self._limbo.record, ledger_ids)))
 
     async def end(self) -> None:
-        """All ledgers that name this bookie are whole here: the limbo is over, durably."""
+        """End the limbo, durably: all ledgers that name this bookie are complete here."""
         async with self._lock:
             if self._limbo.record is not None:
                 await finished(self._replace(replace(self._limbo.record, over=True)))

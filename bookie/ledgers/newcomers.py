@@ -1,10 +1,10 @@
-"""Which new ledgers may begin here, once many are here that metadata may not know.
+"""Limit new ledgers on a bookie when many ledgers here may be unknown to metadata.
 
-A ledger has a record before any bookie hears of it. But whoever reaches the port may write under
-any id, and each takes memory here until garbage collection proves that nobody made it. So above a
-bound a ledger that is new to this bookie has to be in a listing of all records first; until it is,
-the answer is `TooManyRequests`, after which its writer, or its recovery, soon asks again. A listing
-is made when there is need of one. Nothing else is refused, whatever comes from others meanwhile.
+A ledger has a record before any bookie hears of it. But any client that reaches the port may write
+under any id, and each id takes memory here until garbage collection proves that it has no record.
+So above a bound, a ledger that is new to this bookie must first appear in a listing of all records.
+Until then the answer is `TooManyRequests`, and its writer or its recovery soon asks again. A
+listing is made only when it is needed. Ledgers that are known or listed are never refused.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _log = structlog.get_logger()
 _BETWEEN_LISTINGS_S = 0.5
 
 Listing = Callable[[], Awaitable[Sequence[int]]]
-"""All ledgers that have a record. Raises a `MetadataError`."""
+"""Returns all ledgers that have a record. Raises a `MetadataError`."""
 
 
 class Newcomers:
-    """Watches over the ledgers of one bookie. Used on the loop."""
+    """Counts the ledgers of a bookie that may have no record. Used on the loop."""
 
     def __init__(self, states: LedgerStates, unlisted_max: int) -> None:
         self._states = states
@@ -38,11 +38,11 @@ class Newcomers:
         """Called whenever a ledger begins here."""
 
     def ask(self, listing: Listing) -> None:
-        """From now on records are found there; before, every ledger may begin."""
+        """Use `listing` from now on; before this call, every ledger may begin."""
         self._list = listing
 
     def may_begin(self, ledger_id: int) -> bool:
-        """Whether a ledger that is not known here may begin. It is taken to begin then."""
+        """Whether a ledger that is not known here may begin. If so, it is counted."""
         if ledger_id in self._listed:
             self._here_and_listed += 1
             self.on_begin()
@@ -55,7 +55,7 @@ class Newcomers:
         return False
 
     async def close(self) -> None:
-        """Ask no more."""
+        """Make no more listings."""
         self._list = None
         if self._listing is not None:
             self._listing.cancel()

@@ -1,8 +1,8 @@
-"""What a bookie may do with a ledger: whose adds it takes, and when a fence counts. Pure.
+"""Decide what a bookie may do with a ledger: which adds it takes, when a fence counts. Pure.
 
-`control.py` asks these rules and journals what they say; the model check (tests/model)
-steps the very same ones. The order that the caller must keep: what is admitted before a fence
-stands in the journal before it, and a fence is answered only after its record is durable.
+`control.py` asks these rules and journals the results; the model check (tests/model) runs the same
+rules. The caller must keep this order: what is admitted before a fence stands before it in the
+journal, and a fence is answered only after its record is durable.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _LAC_ALONE_BYTES = range(LAC_ALONE.size, LAC_ALONE.size + _HMAC_BYTES + 1)
 def admission(
     state: LedgerState | None, batch: AddBatch, *, read_only: bool, unsure: bool = False
 ) -> Code:
-    """Whether a batch of adds may be journaled; `state` is None for a ledger never heard of.
+    """Return whether a batch of adds may be journaled; `state` is None for an unknown ledger.
 
-    `unsure` says that this bookie may have lost something of the ledger (limbo.py): its fence, for
-    one, so that only recovery may add to it.
+    `unsure` says that this bookie may have lost something of the ledger (limbo.py), perhaps its
+    fence. Then only a recovery may add to it.
     """
     if batch.ledger_id < 0 or batch.first_entry < 0:
         return Code.BAD_REQUEST
@@ -52,31 +52,32 @@ def admission(
 
 
 class Fate(enum.Enum):
-    """What a bookie knows of a ledger, as far as its entries are concerned."""
+    """A bookie's knowledge about a ledger, as far as its entries are concerned."""
 
     LIVE = "live"
     DELETED = "deleted"
-    """For good: the deletion is durable."""
+    """Deleted for good: the deletion is durable."""
     UNSURE = "unsure"
-    """Deleted in memory, and not surely on the disk."""
+    """Deleted in memory, and perhaps not on the disk."""
     UNKNOWN = "unknown"
-    """Never heard of. Entries of it that lie here are kept: what told of it was lost."""
+    """Never heard of. Its entries are kept, because its state may be lost."""
 
 
 class Likeness(enum.Enum):
-    """What an entry that is to be added is to the one that is here under its id."""
+    """How a new entry compares with the entry that is here under its id."""
 
-    SAME = "the same entry, if perhaps with another LAC: keep what is here, and say so"
+    SAME = "the same entry, perhaps with another LAC: keep what is here, and acknowledge"
     OTHER = "another entry: keep what is here, and refuse"
-    MENDS = "a good copy, where what is here does not match its digest: take it"
+    MENDS = "a good copy, while the stored entry does not match its digest: take it"
 
 
 def likeness(here: bytes, brought: bytes) -> Likeness:
-    """Compare two entries of one ledger and id, both whole (protocol/entry.py).
+    """Compare two whole entries of the same ledger and id (protocol/entry.py).
 
-    Who recovers or copies may pack an entry anew (Apache does), with another LAC and so another
-    digest. What makes an entry are its ids, its length and its payload. Where the payload begins
-    the digest says by matching; neither does in ledgers with HMAC, the longest.
+    A recovery or a copier may pack an entry again (Apache's does), with another LAC and so another
+    digest. Two entries are the same if their ids, length and payload are. The type of the digest
+    that matches tells where the payload begins. If none matches, the ledger uses HMAC, the longest
+    digest.
     """
     if here == brought:
         return Likeness.SAME
@@ -100,7 +101,7 @@ def _digest_bytes(entry: bytes) -> int | None:
 
 
 def _digest_of(entry: bytes) -> Digest | None:
-    """The checksum that `entry` matches; None when it matches none."""
+    """Return the checksum type that `entry` matches; None when it matches none."""
     header = entry[:HEADER_BYTES]
     for kind in (DigestType.CRC32C, DigestType.CRC32):
         digest = digest_for(kind, b"")
@@ -111,12 +112,12 @@ def _digest_of(entry: bytes) -> Digest | None:
 
 
 def is_lac_alone(ledger_id: int, lac: int, body: bytes) -> bool:
-    """Whether `body` can be that LAC as its writer signed it: its digest may be of any type."""
+    """Whether `body` can be this LAC, signed by its writer; its digest may be of any type."""
     return len(body) in _LAC_ALONE_BYTES and LAC_ALONE.unpack_from(body) == (ledger_id, lac)
 
 
 def lac_alone(ledger_id: int, lac: int, entry: bytes) -> bytes | None:
-    """A LAC under the digest that protects `entry`; None where a password is needed for it."""
+    """Return a LAC with the digest that protects `entry`; None if that needs a password."""
     digest = _digest_of(entry)
     if digest is None:
         return None
@@ -124,25 +125,25 @@ def lac_alone(ledger_id: int, lac: int, entry: bytes) -> bytes | None:
 
 
 class FenceStep(enum.Enum):
-    """What a fence has to wait for before it is answered."""
+    """The condition for answering a fence."""
 
     DURABLE = "nothing: it is on the disk"
     UNDER_WAY = "a record of it that is being journaled"
-    JOURNAL = "a record of it that is to be journaled now"
+    JOURNAL = "a record of it that must be journaled now"
 
 
 def fence(state: LedgerState, *, sure: bool, under_way: bool) -> FenceStep:
-    """Fence in memory at once; `sure` says that no earlier record of it has failed."""
+    """Fence in memory at once; `sure` says that no earlier record of this fence has failed."""
     if under_way:
         return FenceStep.UNDER_WAY
     if state.fenced and sure:
         return FenceStep.DURABLE
-    state.fenced = True  # also when the journal fails: refusing more is always safe
+    state.fenced = True  # also if the journal fails: refusing more adds is always safe
     return FenceStep.JOURNAL
 
 
 def repeat(state: LedgerState, record: Meta) -> None:
-    """Take a journaled record once more; twice does no harm."""
+    """Apply a journaled record again; twice does no harm."""
     match record.op:
         case MetaOp.FENCE:
             state.fenced = True

@@ -1,10 +1,11 @@
-"""What a bookie knows of each ledger besides its entries: key, fence, LAC, last entry, deletion.
+"""The state of each ledger besides its entries: key, fence, LAC, last entry, deletion.
 
-In memory for every ledger; on disk a log of changed records, one block for each checkpoint,
-rewritten when most of it is stale. It is durable in the journal first: the file only lets the
-journal mark move on. The mark says how far this file counts; what lies behind is a leftover of a
-checkpoint that did not end, what is missing before it is `LedgerStateDamaged`, and the bookie does
-not start: without fences it could not keep its promises. Spec: docs/formats/ledger_state.md.
+In memory it is kept for every ledger. On disk it is a log of changed records, one block for each
+checkpoint, rewritten when most of it is stale. Changes are durable in the journal first; the file
+only lets the journal mark advance. The mark says up to where this file counts. The rest is left
+over from a checkpoint that failed. If something before it is missing, that is `LedgerStateDamaged`,
+and the bookie does not start: without fences it could not keep its promises. Spec:
+docs/formats/ledger_state.md.
 
     file   := "OctvLdSt" version:u32 file_id:u64 crc32c:u32 block*
     block  := "LSTA" count:u32 offset:u64 body_crc32c:u32 header_crc32c:u32 record*
@@ -44,7 +45,7 @@ class LedgerStateDamaged(OctavoError):
 
 
 class LedgerState:
-    """One ledger's. Changed on the loop only."""
+    """The state of a ledger. Changed on the loop only."""
 
     __slots__ = (
         "deleted",
@@ -67,10 +68,10 @@ class LedgerState:
         self.lac = INVALID_ENTRY_ID
         self.last_entry = INVALID_ENTRY_ID
         self.reached = INVALID_ENTRY_ID
-        """The highest entry that was ever admitted, durable or not; not on the disk."""
+        """The highest entry ever admitted, durable or not; not on the disk."""
 
     def delete(self, now_ms: int) -> None:
-        """Nothing is left of the ledger but that it is deleted, and since when (wall clock)."""
+        """Keep only that the ledger is deleted, and since when (wall clock)."""
         self.deleted = True
         self.lac_body = None
         self.explicit_lac = self.lac = INVALID_ENTRY_ID
@@ -78,23 +79,22 @@ class LedgerState:
 
     @property
     def deleted_ms(self) -> int:
-        """When it was deleted, if it was; kept in the place of the last entry."""
+        """When the ledger was deleted; stored in the field of the last entry."""
         return self.last_entry if self.deleted else INVALID_ENTRY_ID
 
     @property
     def last_add_confirmed(self) -> int:
-        """The highest LAC known, in an entry or alone."""
+        """The highest LAC known, from an entry or alone."""
         return max(self.lac, self.explicit_lac)
 
 
 def encode_record(ledger_id: int, state: LedgerState) -> bytes:
-    """One record."""
     flags = (_FENCED if state.fenced else 0) | (_DELETED if state.deleted else 0)
     return RECORD.pack(ledger_id, flags, state.key, state.explicit_lac, state.lac, state.last_entry)
 
 
 def decode_record(data: bytes, start: int) -> tuple[int, LedgerState]:
-    """(ledger id, state). Unknown flags are ignored: that is the upgrade rule."""
+    """Return (ledger id, state). Unknown flags are ignored, which allows upgrades."""
     ledger_id, flags, key, explicit_lac, lac, last_entry = RECORD.unpack_from(data, start)
     state = LedgerState(key)
     state.fenced = bool(flags & _FENCED)
@@ -105,25 +105,23 @@ def decode_record(data: bytes, start: int) -> tuple[int, LedgerState]:
 
 
 def encode_file_header(file_id: int) -> bytes:
-    """The first bytes of state file `file_id`."""
     front = FILE_HEADER.pack(MAGIC, VERSION, file_id, 0)[: -_CRC.size]
     return front + _CRC.pack(crc32c(front))
 
 
 def encode_block(records: list[bytes], offset: int) -> bytes:
-    """A block of `records` that will stand at `offset` of its file."""
+    """Encode a block of `records` that will stand at `offset` of its file."""
     body = b"".join(records)
     front = BLOCK.pack(BLOCK_MAGIC, len(records), offset, crc32c(body), 0)[: -_CRC.size]
     return front + _CRC.pack(crc32c(front)) + body
 
 
 def file_name(file_id: int) -> str:
-    """The name of state file `file_id`."""
     return numbered_name(file_id, SUFFIX)
 
 
 def file_id_of(name: str) -> int | None:
-    """The id in a state file's name; None for other files."""
+    """Return the id in a state file's name; None for other files."""
     return number_in(name, SUFFIX)
 
 
@@ -138,53 +136,49 @@ class LedgerStates:
         return len(self._all)
 
     def get(self, ledger_id: int) -> LedgerState | None:
-        """The state, also of a deleted ledger; None for one never heard of."""
+        """Return the state, also of a deleted ledger; None for an unknown ledger."""
         return self._all.get(ledger_id)
 
     def create(self, ledger_id: int, key: bytes) -> LedgerState:
-        """Begin to know a ledger."""
         assert ledger_id not in self._all
         state = self._all[ledger_id] = LedgerState(key)
         self._dirty.add(ledger_id)
         return state
 
     def restore(self, ledger_id: int, state: LedgerState) -> None:
-        """Take a state read from disk."""
         self._all[ledger_id] = state
 
     def touch(self, ledger_id: int) -> None:
-        """The state changed."""
+        """Mark the ledger as changed."""
         self._dirty.add(ledger_id)
 
     def ids(self) -> list[int]:
-        """The ledgers that are not deleted, ascending."""
+        """Return the ledgers that are not deleted, ascending."""
         return sorted(found for found, state in self._all.items() if not state.deleted)
 
     @property
     def is_dirty(self) -> bool:
-        """Whether anything changed since `take_dirty`."""
         return bool(self._dirty)
 
     def is_changed(self, ledger_id: int) -> bool:
-        """Whether it changed since `take_dirty`."""
         return ledger_id in self._dirty
 
     def take_dirty(self) -> list[int]:
-        """The changed ledgers; from now on they count as clean. See `put_back`."""
+        """Return the changed ledgers, which count as clean from now on. See `put_back`."""
         found = sorted(self._dirty)
         self._dirty = set()
         return found
 
     def put_back(self, ledger_ids: Iterable[int]) -> None:
-        """Their checkpoint failed: they are dirty again."""
+        """Mark these ledgers as changed again: their checkpoint failed."""
         self._dirty.update(ledger_ids)
 
     def encode(self, ledger_ids: Iterable[int]) -> list[bytes]:
-        """Records of these ledgers as they are now."""
+        """Encode the current state of these ledgers."""
         return [encode_record(found, self._all[found]) for found in ledger_ids]
 
     def deleted_ids(self, before_ms: int) -> list[int]:
-        """The ledgers that were deleted before that time, ascending."""
+        """Return the ledgers that were deleted before that time, ascending."""
         return sorted(
             found
             for found, state in self._all.items()
@@ -192,18 +186,21 @@ class LedgerStates:
         )
 
     def drop(self, ledger_id: int) -> None:
-        """Forget that a ledger was deleted. Gone from the disk with the next rewrite of the file;
-        a restart before that remembers it once more, which does no harm."""
+        """Forget that a ledger was deleted.
+
+        Its record leaves the disk with the next rewrite of the file. A restart before that
+        remembers it again, which does no harm.
+        """
         assert self._all[ledger_id].deleted
         del self._all[ledger_id]
 
     def all_ids(self) -> list[int]:
-        """Every ledger known, deleted ones included."""
+        """Return every ledger known, also the deleted ledgers."""
         return list(self._all)
 
 
 class StateFile:
-    """The file. Blocking; one caller at a time."""
+    """The state file. Blocking; one caller at a time."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
@@ -213,10 +210,10 @@ class StateFile:
         self.offset = 0
 
     def load(self, position: tuple[int, int] | None) -> Iterator[tuple[int, LedgerState]]:
-        """Every record up to `position` (file id, offset), in order; later ones win.
+        """Yield every record up to `position` (file id, offset), in order; later records win.
 
-        Without a position nobody knows which file a checkpoint came to an end with: all of them,
-        each as far as it is good. Raises `LedgerStateDamaged`.
+        Without a position it is unknown which file the last checkpoint finished with, so all files
+        are read, each up to its first bad block. Raises `LedgerStateDamaged`.
         """
         names = self._disk.list_directory(self._directory)
         ids = sorted(found for name in names if (found := file_id_of(name)) is not None)
@@ -290,7 +287,7 @@ class StateFile:
         return self._file is None or self.offset > 2 * live + _REWRITE_ABOVE_BYTES
 
     def remove_old(self) -> None:
-        """Remove the files before the current one: the mark has passed them."""
+        """Remove the files before the current file: the mark has passed them."""
         removed = False
         for name in self._disk.list_directory(self._directory):
             found = file_id_of(name)
@@ -301,22 +298,21 @@ class StateFile:
             self._disk.sync_directory(self._directory)
 
     def close(self) -> None:
-        """Give the file back."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
 def state_files(disk: Disk, directory: str) -> list[int]:
-    """The ids of the state files in `directory`, ascending."""
+    """Return the ids of the state files in `directory`, ascending."""
     found = map(file_id_of, disk.list_directory(directory))
     return sorted(file_id for file_id in found if file_id is not None)
 
 
 def good_blocks(disk: Disk, directory: str, file_id: int) -> Iterator[tuple[int, LedgerState]]:
-    """The records of every good block of a file, whatever is damaged between.
+    """Yield the records of every good block of a file, whatever is damaged in between.
 
-    Raises `LedgerStateDamaged` for a file of a version that is not known.
+    Raises `LedgerStateDamaged` for an unknown version.
     """
     file = disk.open(f"{directory}/{file_name(file_id)}")
     try:
@@ -353,7 +349,7 @@ def _read_block(file: File, offset: int) -> bytes | None:
 
 
 def _refuse_other_version(path: str, front: bytes) -> None:
-    """Raise when a good header names a version that is not known: no leftover, but fences."""
+    """Raise for a good header of an unknown version: such a file may hold fences."""
     if len(front) < FILE_HEADER_BYTES or front[: len(MAGIC)] != MAGIC:
         return
     _, version, _, crc = FILE_HEADER.unpack(front)

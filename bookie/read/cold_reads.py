@@ -8,7 +8,8 @@ far to read ahead.
 
 During a burst of adds (`AddCrowd`), only one thread reads, and it rests `_REST_RATIO` times as long
 as it has read. Readers that catch up share processors, memory and the interpreter with the adds,
-and can wait. A read waits for adds at most half of its time-out; urgent reads (recovery's, and reads for adds) do not wait at all.
+and can wait. A read waits for adds at most half of its time-out; urgent reads (recovery's, and
+reads for adds) do not wait at all.
 
 Damage found by a read is reported to the bookie's registry (disk/damage.py), unless the index names
 another place by then: compaction moves entries and removes the log that held them.

@@ -230,8 +230,8 @@ class ReadPath:
     async def entries(self, ledger_id: int) -> list[tuple[int, int]]:
         """Return [(first, last), …] of all entries held, ascending, joined.
 
-        A list may be long, and so may its answer. So few
-        lists are made at once, and they wait while too many answers are unread. The caller must encode the list before it awaits
+        A list may be long, and so may its answer. So few lists are made at once, and they wait
+        while too many answers are unread. The caller must encode the list before it awaits
         anything, or lists pile up behind this bound. Raises `NoSuchLedger`, and `TooManyRequests`
         when the wait is too long.
         """

@@ -6,8 +6,8 @@ what runs for one client, and `read_scheduler` decides which connection reads ne
 the same path: `v3_adds` turns v3 adds into v2 batches, and `v3_calls` answers the operations that
 v2 lacks. `back_pressure` records why a socket is not being read.
 
-Promises: adds and reads never wait for each other. A client that leaves its answers unread
-delays no other client, and is disconnected in the end. A crash cuts all connections, and clients repeat the
-requests that got no answer. Relies on the storage and on `back_pressure`. Other rooms use
+Promises: adds and reads never wait for each other. A client that leaves its answers unread delays
+no other client, and is disconnected in the end. A crash cuts all connections, and clients repeat
+the requests that got no answer. Relies on the storage and on `back_pressure`. Other rooms use
 `BookieServer` and `ListenFailed`.
 """

@@ -1,11 +1,12 @@
 """From the journal to the final place: write cache, flush, checkpoint.
 
-`cache` is the write cache, in two memtables: one takes what is durable, one is being flushed.
-`flushing` says when; `checkpoint` is the one place that orders entry log, ledger state, mark, index
-and the end of old journals. `repeats` compares an add with what is here under its id already.
+`cache` is the write cache, in two memtables: one takes what is durable, the other is being flushed.
+`flushing` decides when to flush. `checkpoint` is the only place that orders entry log, ledger
+state, mark, index and the removal of old journals. `repeats` compares an add with the entry that is
+already here under its id.
 
-Promises: an entry is in the cache only when it is durable, so no reader sees what a power failure
-takes back; an entry never changes. On a crash both are gone and the journal since the mark fills
-them again. Relies on `journal`, `entrylog`, `index` and `ledgers`. Others use `WriteCache`,
+Promises: an entry is in the cache only when it is durable, so no reader sees an entry that a power
+failure takes back. An entry never changes. After a crash the journal fills the cache again, from
+the mark on. Relies on `journal`, `entrylog`, `index` and `ledgers`. Other rooms use `WriteCache`,
 `Checkpointer`, `Flushing` and `Repeats`.
 """

@@ -1,10 +1,10 @@
 """The write cache: what is in the journal and not yet in an entry log. Pure.
 
-Two memtables. Adds go into the active one; when it is full or old it is swapped for an empty one
-and flushed, sorted by (ledger, entry), while the other fills. What is kept is the batch as it came,
-one object for many entries; a lookup steps through its offsets. The latest write of an entry wins:
-a batch that overlaps older ones cuts them (`IntervalMap`). Bounded by bytes: the caller asks
-`is_full` and slows its writers, for nothing here is ever dropped.
+There are two memtables. Adds go into the active memtable. When it is full or old, it is swapped for
+an empty memtable and flushed, sorted by (ledger, entry), while the other fills. Batches are kept as
+they came, one object for many entries; a lookup steps through its offsets. The latest write of an
+entry wins: a batch that overlaps older batches cuts them (`IntervalMap`). The cache never drops
+anything: to bound its bytes, the caller asks `is_full` and slows its writers.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from octavo.protocol.frames import ADD_PREFIX_BYTES
 
 _NEVER = 2**63
 _RUN_OVERHEAD_BYTES = 320
-"""What one batch costs beside its frames: batch, piece, list slots."""
+"""What a batch costs in addition to its frames: batch, piece, list slots."""
 _OFFSET_BYTES = {range: 0, array: 4, list: 36}
-"""What one offset costs, by how they are kept."""
+"""What an offset costs, by the type that holds it."""
 _SMALL_BYTES = 1024
 _JOIN_RUNS = 64
 
@@ -35,7 +35,6 @@ class Piece(NamedTuple):
     batch: AddBatch
 
     def entry(self, entry_id: int) -> bytes:
-        """The bytes of one entry."""
         batch = self.batch
         index = entry_id - batch.first_entry
         offsets = batch.offsets
@@ -43,7 +42,7 @@ class Piece(NamedTuple):
         return batch.frames[offsets[index] + ADD_PREFIX_BYTES : end]
 
     def frames(self) -> bytes:
-        """The add frames of `first … last`."""
+        """Return the add frames of `first … last`."""
         batch = self.batch
         if self.first == batch.first_entry and self.last == batch.last_entry:
             return batch.frames
@@ -53,16 +52,16 @@ class Piece(NamedTuple):
 
 
 def _cost(batch: AddBatch) -> int:
-    """The memory that a batch takes."""
+    """Return the bytes of memory that a batch takes."""
     listed = _OFFSET_BYTES.get(type(batch.offsets), 36) * batch.count
     return len(batch.frames) + _RUN_OVERHEAD_BYTES + listed
 
 
 class IntervalMap:
-    """The pieces of one ledger: ascending, never overlapping.
+    """The pieces of a ledger: ascending, never overlapping.
 
-    Small batches that follow one another are joined in dozens, so that a stream of single adds
-    costs neither memory nor the garbage collector an object an entry.
+    Small consecutive batches are joined by the dozen. So a stream of single adds does not cost an
+    object for each entry, neither in memory nor in the garbage collector.
     """
 
     __slots__ = ("_firsts", "_small", "pieces")
@@ -74,7 +73,7 @@ class IntervalMap:
         self.pieces: list[Piece] = []
 
     def put(self, batch: AddBatch) -> int:
-        """Insert `batch`; it wins over what it overlaps. Returns the bytes that this costs."""
+        """Insert `batch`; it wins over what it overlaps. Return the bytes that this costs."""
         first, last = batch.first_entry, batch.first_entry + batch.count - 1
         pieces = self.pieces
         if pieces and first <= pieces[-1].last:
@@ -90,7 +89,7 @@ class IntervalMap:
         return _cost(batch) + (self._join() if self._small == _JOIN_RUNS else 0)
 
     def _join(self) -> int:
-        """Make one batch of the last small ones; returns what it costs more (less, that is)."""
+        """Join the last small batches; return the difference in bytes, which is negative."""
         batches = [piece.batch for piece in self.pieces[-_JOIN_RUNS:]]
         offsets = array("I")
         base = 0
@@ -112,7 +111,7 @@ class IntervalMap:
         return _cost(joined) - sum(map(_cost, batches))
 
     def _overlay(self, first: int, last: int, batch: AddBatch) -> None:
-        """Insert a batch that does not come last."""
+        """Insert a batch that overlaps or precedes others."""
         self._small = 0
         pieces = self.pieces
         start = bisect_right(self._firsts, first)
@@ -134,20 +133,20 @@ class IntervalMap:
         self._firsts[start:end] = [piece.first for piece in new]
 
     def find(self, entry_id: int) -> Piece | None:
-        """The piece that holds `entry_id`."""
+        """Return the piece that holds `entry_id`."""
         index = bisect_right(self._firsts, entry_id) - 1
         if index >= 0 and self.pieces[index].last >= entry_id:
             return self.pieces[index]
         return None
 
     def first_after(self, entry_id: int) -> int:
-        """The lowest first entry above `entry_id`; a huge number when there is none."""
+        """Return the lowest first entry above `entry_id`; a huge number when there is none."""
         index = bisect_right(self._firsts, entry_id)
         return self._firsts[index] if index < len(self._firsts) else _NEVER
 
 
 class Memtable:
-    """One of the two: ledgers and the bytes they hold."""
+    """Ledgers and the bytes that they hold."""
 
     __slots__ = ("bytes", "ledgers")
 
@@ -156,14 +155,13 @@ class Memtable:
         self.bytes = 0
 
     def put(self, batch: AddBatch) -> None:
-        """Insert a batch."""
         found = self.ledgers.get(batch.ledger_id)
         if found is None:
             found = self.ledgers[batch.ledger_id] = IntervalMap()
         self.bytes += found.put(batch)
 
     def sorted_pieces(self) -> Iterator[tuple[int, Piece]]:
-        """Every (ledger id, piece), by ledger and entry."""
+        """Yield every (ledger id, piece), by ledger and entry."""
         for ledger_id in sorted(self.ledgers):
             found = self.ledgers.get(ledger_id)  # a ledger may be deleted meanwhile
             for piece in found.pieces if found is not None else ():
@@ -171,7 +169,8 @@ class Memtable:
 
 
 class WriteCache:
-    """The two memtables. Used on the loop only; a flushing one is not changed any more."""
+    """The two memtables. Used on the loop only; a memtable that is being flushed does not
+    change."""
 
     __slots__ = ("active", "flushing", "memtable_bytes_max")
 
@@ -183,11 +182,10 @@ class WriteCache:
 
     @property
     def is_full(self) -> bool:
-        """Whether the active memtable has reached its bound."""
         return self.active.bytes >= self.memtable_bytes_max
 
     def swap(self) -> Memtable:
-        """Begin a flush: what is active becomes the flushing memtable. One flush at a time."""
+        """Begin a flush: the active memtable becomes the flushing memtable. One flush at a time."""
         assert self.flushing is None
         self.flushing = self.active
         self.active = Memtable()
@@ -198,10 +196,11 @@ class WriteCache:
         self.flushing = None
 
     def find(self, ledger_id: int, entry_id: int) -> tuple[Piece | None, int]:
-        """The newest piece that holds an entry, and up to where nothing newer covers it.
+        """Return the newest piece that holds an entry, and the last entry that nothing newer
+        covers.
 
-        Without a piece: up to where the write cache holds nothing, so that whoever steps through
-        an older copy knows where to look here again.
+        Without a piece, return the last entry of the gap in the write cache: a caller that reads an
+        older copy looks here again after it.
         """
         last = _NEVER
         for table in (self.active, self.flushing):
@@ -215,7 +214,7 @@ class WriteCache:
         return None, last
 
     def intervals(self, ledger_id: int) -> list[tuple[int, int]]:
-        """(first, last) of every piece of a ledger, in no order."""
+        """Return (first, last) of every piece of a ledger, unordered."""
         tables = (self.active,) if self.flushing is None else (self.active, self.flushing)
         return [
             (piece.first, piece.last)
@@ -225,16 +224,16 @@ class WriteCache:
         ]
 
     def forget(self, ledger_id: int) -> None:
-        """Drop a deleted ledger's entries."""
+        """Drop the entries of a deleted ledger."""
         self.active.ledgers.pop(ledger_id, None)
         if self.flushing is not None:
             self.flushing.ledgers.pop(ledger_id, None)
 
 
 def extents(memtable: Memtable, extent_bytes_max: int) -> Iterator[Extent]:
-    """All of `memtable` by ledger and entry, in extents of at most `extent_bytes_max` bytes.
+    """Yield all of `memtable` by ledger and entry, in extents of at most `extent_bytes_max` bytes.
 
-    Neighbours are joined and long pieces are cut; only an entry that is longer by itself makes a
+    Neighbours are joined and long pieces are cut. Only an entry that is longer by itself makes a
     longer extent.
     """
     ledger_id, first, count, length = -1, 0, 0, 0
@@ -256,7 +255,7 @@ def extents(memtable: Memtable, extent_bytes_max: int) -> Iterator[Extent]:
 
 
 def _cut(piece: Piece, bytes_max: int) -> Iterator[Piece]:
-    """`piece` in parts of at most `bytes_max` bytes, at least one entry each."""
+    """Yield `piece` in parts of at most `bytes_max` bytes, each with at least one entry."""
     batch = piece.batch
     if len(batch.frames) <= bytes_max:
         yield piece

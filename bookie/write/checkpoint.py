@@ -1,26 +1,26 @@
-"""The checkpoint: the one place that orders flush → ledger state → mark → index → journal removal.
+"""The checkpoint: the only place that orders flush → ledger state → mark → index → journal removal.
 
     1. on the loop, in one step: journal position, swap of the write cache, changed ledger states
-    2. entry logs: append the sorted runs, slice by slice; sync
+    2. entry logs: append the sorted extents, slice by slice; sync
     3. ledger state: append the changed records; sync
     4. mark, in every ledger folder
-    5. index: forget deleted ledgers; put the runs; flush; only now may reads stop looking at the
-       flushed memtable
-    6. journal files before the mark go
+    5. index: forget deleted ledgers; put the extents; flush. Only now may reads stop looking at
+       the flushed memtable
+    6. remove journal files before the mark
 
-The index comes after the mark, for a start cuts the logs behind the mark and an index that was
-ahead of it would name what is no longer there, or lack a ledger whose deletion was not durable. One
-that is behind is brought up from the logs, and from the ledger state, which remembers who was
-deleted (`forget_deleted`). Steps 3 and 4 are done whether or not there were entries: a fence alone
-moves the mark too (BookKeeper PR #4843 forgot it when the write cache was empty, and lost fences).
-A step that fails leaves the memtable as it is and the states dirty; the next attempt repeats all of
-it, and repeating does no harm. A crash anywhere replays the journal from the mark that stands.
+The index comes after the mark, because a start cuts the logs after the mark. An index ahead of the
+mark would name records that were cut, or lack a ledger whose deletion was not durable. An index
+behind the mark is completed from the logs, and from the ledger state, which remembers deleted
+ledgers (`forget_deleted`). Steps 3 and 4 run even without entries: a fence alone moves the mark
+too. (BookKeeper PR #4843: it was forgotten when the write cache was empty, and fences were lost.)
+When a step fails, the memtable stays and the states stay changed; the next attempt repeats all
+steps, which does no harm. After a crash, the journal is replayed from the mark on disk.
 
-Compaction goes through here too, so that the index and the logs change in one order and nowhere
-else. `relocate` copies records to the end of the logs: append → sync → mark (the same journal
-position, the new log position) → index. `retire` removes a log: flush of the index, then unlink.
-A crash in between leaves copies that nothing points to, or an old log from which everything has
-moved; the next round finds both and goes on.
+Compaction goes through here too, so that index and logs change in one order only. `relocate` copies
+records to the end of the logs: append → sync → mark (the same journal position, the new log
+position) → index. `retire` removes a log: flush of the index, then unlink. A crash in between
+leaves copies that the index does not point to, or an old log whose records have all moved. The next
+round finds both.
 """
 
 from __future__ import annotations
@@ -48,15 +48,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 EXTENT_BYTES_MAX = 64 * 1024
-"""One extent, hence one index record: a random read reads and steps through no more."""
+"""The length of an extent, and so of an index record: the most that a random read reads."""
 _SLICE_RUNS_MAX = 16
-"""Log runs written by one executor call, so that the loop gets the interpreter in between."""
+"""Extents written by each executor call, so that the loop gets the interpreter in between."""
 _STATE_SLICE = 1000
 
 
 class Checkpointer:
-    """Runs checkpoints, one at a time."""
-
     def __init__(
         self,
         *,
@@ -82,7 +80,8 @@ class Checkpointer:
         self._state_file = state_file
         self._lock = asyncio.Lock()
         self._dead: BaseException | None = None
-        """What ended all this: a sync that failed says nothing when it is tried again."""
+        """The error that ended all checkpoints: after a failed sync, a repeated sync proves
+        nothing."""
         self._pending: tuple[Memtable, tuple[Position, ...]] | None = None
         self._removed: list[int] = []
         self._index_behind = False
@@ -91,26 +90,27 @@ class Checkpointer:
         """The mark on disk."""
 
     def vouched(self) -> tuple[int, int]:
-        """Up to where, (log id, offset), the mark vouches for the entry logs."""
+        """Return up to where, (log id, offset), the mark vouches for the entry logs."""
         return (0, 0) if self.mark is None else (self.mark.log_id, self.mark.log_offset)
 
     def settled_log_id(self) -> int:
-        """Logs below it are vouched for by the mark, and wholly in the index. Blocking."""
+        """Logs below this id are vouched for by the mark and completely in the index. Blocking."""
         covered = self._index.covered
         return 0 if self.mark is None or covered is None else min(self.mark.log_id, covered[0])
 
     def forget_ledger(self, ledger_id: int) -> None:
-        """A ledger was deleted: the next checkpoint removes it from the index."""
+        """Have the next checkpoint remove a deleted ledger from the index."""
         self._removed.append(ledger_id)
 
     async def forget_deleted(self) -> None:
-        """Once at a start: the last life may have ended before the index forgot who was deleted."""
+        """Remove deleted ledgers from the index at a start: a crash may have prevented that
+        before."""
         async with self._alone():
             await self._call(self._forget_deleted, self._states.deleted_ids(sys.maxsize))
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[None]:
-        """One change at a time, and none behind an error that is final."""
+        """Run a single change at a time, and none after a final error."""
         async with self._lock:
             if self._dead is not None:
                 raise self._dead
@@ -125,15 +125,15 @@ class Checkpointer:
     async def run(
         self, positions: Callable[[], tuple[Position, ...]], on_flushed: Callable[[Memtable], None]
     ) -> Mark:
-        """One checkpoint. `positions` is called in step 1: so far each journal is durable.
+        """Run a checkpoint. `positions` is called in step 1: up to there each journal is durable.
 
-        `on_flushed` is told, on the loop, when a memtable is in log and index. Raises what the disk
-        raises; then nothing is lost and `run` may be called again.
+        `on_flushed` is called on the loop when a memtable is in log and index. Raises the disk's
+        errors; then nothing is lost, and `run` may be called again.
         """
         async with self._alone():
             where = positions()
-            # What came after a failed attempt is in the active memtable: the mark may only move to
-            # where the memtable that is left over from that attempt ends.
+            # After a failed attempt, its memtable is flushed first. Later entries are in the active
+            # memtable, so the mark may only move to where the failed attempt's memtable ends.
             memtable, where = self._pending or (self._cache.swap(), where)
             self._pending = (memtable, where)
             dirty = self._states.take_dirty()
@@ -183,11 +183,11 @@ class Checkpointer:
     # Compaction
 
     async def relocate(self, found: Sequence[Stored]) -> int:
-        """Move what the index still maps to these records; returns the bytes of frames copied.
+        """Copy the entries that the index still maps to these records; return the bytes copied.
 
-        Copied are exactly the entries of which no newer copy is indexed, and they stand behind all
-        older copies: an index rebuilt from the logs comes out the same. Raises `DiskFull`: what
-        was appended by then is in no index. Afterwards the index is not flushed yet: see `retire`.
+        It copies exactly the entries without a newer indexed copy, and puts them after all older
+        copies. So an index rebuilt from the logs is the same. Raises `DiskFull`: what was appended
+        until then is in no index. On return the index is not flushed yet: see `retire`.
         """
         async with self._alone():
             self._check_whole()
@@ -205,17 +205,17 @@ class Checkpointer:
             return sum(run.location.length for run in moved)
 
     async def retire(self, log_id: int) -> None:
-        """Remove a log from which the caller has read every record and found none live."""
+        """Remove a log in which the caller has read every record and found no live entry."""
         async with self._alone():
             assert self.mark is not None
             assert log_id < self.mark.log_id, "the log that the mark names stays"
             await self._call(self._unlink, log_id)
 
     async def drop_markers(self, may_go: Callable[[int], bool], before_ms: int) -> int:
-        """Forget those deleted ledgers that the caller lets go; returns how many went.
+        """Forget deleted ledgers as far as `may_go` allows; return how many.
 
-        Only one whose deletion is in the ledger state on the disk may go: what stands there of its
-        life would else be believed once the mark has passed the journal's record of its end.
+        The deletion must be in the ledger state on disk. Otherwise the older state on disk would
+        count again, once the mark has passed the journal's record of the deletion.
         """
         async with self._alone():
             gone = [
@@ -228,7 +228,7 @@ class Checkpointer:
             return len(gone)
 
     async def roll(self) -> None:
-        """Begin a new entry log, so that the current one can be compacted. Raises `DiskFull`."""
+        """Begin a new entry log, so that the current log can be compacted. Raises `DiskFull`."""
         async with self._alone():
             self._check_whole()
             assert self.mark is not None
@@ -238,18 +238,18 @@ class Checkpointer:
             await self._call(self._put, [], self._logs.position)
 
     def _check_whole(self) -> None:
-        """Raises `DiskFull` after a checkpoint that did not end.
+        """Raise `DiskFull` after a checkpoint that failed.
 
-        It may have moved the mark past records that the index does not know yet, and their entries
-        are in no journal that would be replayed: nothing may tell the index that it is complete.
+        It may have moved the mark past records that the index does not know yet, and no replayed
+        journal has their entries. So the index must not be told that it is complete.
         """
         if self.mark is None or self._pending is not None:
-            raise DiskFull("a flush of the write cache has to succeed first")
+            raise DiskFull("the next flush of the write cache must succeed first")
 
     def _unlink(self, log_id: int) -> None:
         covered = self._index.covered
         assert covered is not None
-        assert covered[0] > log_id, "what the index does not cover may be in no other place"
+        assert covered[0] > log_id, "entries that the index does not cover may have no other copy"
         if self._index_behind:
             self._index.flush()
             self._index_behind = False

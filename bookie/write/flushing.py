@@ -1,7 +1,7 @@
-"""When the write cache is flushed: when it is full or old, and again until a full disk has room.
+"""Flush the write cache when it is full or old, and again until a full disk has room.
 
-How a flush goes, and in which order, is checkpoint.py's. An error other than "disk full" is final:
-`on_fatal` is told, and the storage acks nothing any more.
+checkpoint.py says how to flush, and in which order. Any error except "disk full" is final:
+`on_fatal` is called, and the storage acks nothing any more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log = structlog.get_logger()
 
 
 class Flushing:
-    """The task that flushes one storage."""
+    """The task that flushes a storage."""
 
     def __init__(
         self,
@@ -46,15 +46,16 @@ class Flushing:
         self._on_fatal = on_fatal
         self._closing = False
         self._written_at: dict[tuple[Position, ...], int] = {}
-        """Of flushes that did not end: their positions, and the bytes written by then."""
+        """Positions of flushes that did not finish, with the bytes written to the journals by
+        then."""
         self._safe_bytes = 0
-        """Of the journals, up to the mark."""
+        """Bytes in the journals before the mark."""
         self._flushed_bytes = 0
         journals.stats.bytes_by_state = self._bytes_by_state
         self.wanted = asyncio.Event()
         """Set it to have a flush soon."""
         self.disk_full = False
-        """Ordinary adds are refused with READ_ONLY until space returns; it ends by itself."""
+        """While true, ordinary adds get READ_ONLY; it becomes false when space returns."""
         self.task = asyncio.get_running_loop().create_task(self._flush_on(), name="flush")
 
     async def checkpoint(self) -> None:
@@ -62,7 +63,7 @@ class Flushing:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            await self._journals.catch_up()  # or the mark could not pass what is deferred
+            await self._journals.catch_up()  # the mark cannot pass deferred adds without a sync
             mark = await self._checkpointer.run(self._positions, self._flushed)
         except DiskFull:
             raise
@@ -75,7 +76,7 @@ class Flushing:
         await self._journals.remove_below(mark.journals)
 
     def _positions(self) -> tuple[Position, ...]:
-        """Up to where the journals are durable; remembers how many bytes that were."""
+        """Return how far the journals are durable; remember how many bytes that is."""
         where = self._journals.durable_positions
         self._written_at[where] = self._journals.written_bytes
         return where
@@ -93,16 +94,16 @@ class Flushing:
         }
 
     def note_full(self, why: str) -> None:
-        """The disk refused to take more; try until it takes it."""
+        """The disk is full: try to flush until it takes more."""
         if not self.disk_full:
             self.disk_full = True
             self.wanted.set()
             _log.error("disk_full", error=why)
 
     async def stop(self) -> bool:
-        """End after the flush under way; false when that was asked for before.
+        """End after the flush under way; false if it was stopped before.
 
-        Not cancelled: half a checkpoint would leave the other half to the next replay.
+        The flush is not cancelled: the next replay would have to do the rest of the checkpoint.
         """
         if self._closing:
             return False
@@ -133,7 +134,7 @@ class Flushing:
             return
         try:
             await self.checkpoint()
-            if self._cache.is_full:  # adds that would say so may be waiting for just this
+            if self._cache.is_full:  # the adds that would set `wanted` may wait for this flush
                 self.wanted.set()
             if self.disk_full:
                 await self._journals.reserve()

@@ -1,21 +1,21 @@
-"""Adds of entries that a bookie may have already: it keeps what it has.
+"""Handle adds of entries that the bookie may already have: it keeps the entries it has.
 
-The same entry once more is a success that costs nothing; another one under its id is refused, and
-all of the batch that brings it: nobody who keeps to the protocol writes two. What cannot be read
-back, or does not match its own digest, is no obstacle: the add mends it (`ledger_rules.likeness`).
+Adding the same entry again is a success that costs nothing. A batch that brings another entry under
+an existing id is refused whole: no correct writer sends two entries with the same id. An add mends
+an entry that cannot be read back or does not match its own digest (`ledger_rules.likeness`).
 
-That success, too, is told in the order of the journal, and no more once it has stopped: nobody
-is told of anything after a sync that failed.
+This success is also reported in the order of the journal, and not after the journal has stopped:
+after a failed sync no caller gets a success.
 
-Only batches that begin at or below the highest entry that their ledger ever had come here
-(`LedgerControl.admit`), so writing new entries costs one comparison. Those of one ledger are looked
-at in rounds: batches that wait and have no entry in common share one wait, until all that was
-admitted before the round is durable, also what was deferred (so such an add is answered when it is
-durable, whatever it asked for). When all of the round are looked up, they go to the journal
-together. So a writer that sends entries in any order (WriteAdv) pays for a sync by the round and
-not by the entry. Batches that come meanwhile come here too, for the ledger has reached what waits
-here. A fence may come during the lookups, so each batch is asked once more whether it may be
-added. Used on the loop.
+Only batches that begin at or below the highest entry their ledger ever had come here
+(`LedgerControl.admit`), so adding new entries costs only a comparison. The batches of a ledger are
+handled in rounds. Batches that wait and have no entry in common share a single wait, until all that
+was admitted before the round is durable. That includes deferred adds, so such an add is answered
+when it is durable, whatever it asked for. When the whole round is looked up, it goes to the journal
+together. So a writer that sends entries in any order (WriteAdv) pays for a sync in each round
+instead of for each entry. Batches that arrive meanwhile come here too, because the ledger has
+reached their ids. A fence may come during the lookups, so each batch is admitted again at the end.
+Used on the loop.
 """
 
 from __future__ import annotations
@@ -49,20 +49,19 @@ Results = list[tuple[AddBatch, Code]]
 Done = Callable[[Sequence[tuple[AddBatch, Code]]], None]
 _READ_BYTES = 1024 * 1024
 _ROUND_MAX = 64
-"""Batches that share one wait, and one write to the journal. The first is answered when all are
-looked up."""
+"""Batches in a round. The first is answered only when all of them are looked up."""
 
 
 class Held(Protocol):
-    """What is here of a ledger (read/path.py)."""
+    """The entries held of a ledger (read/path.py)."""
 
     async def read_many(
         self, ledger_id: int, first: int, count_max: int, bytes_max: int, *, urgent: bool = False
     ) -> list[bytes]:
-        """Consecutive entries, one at least."""
+        """Return consecutive entries, at least one."""
 
     async def held(self, ledger_id: int) -> list[tuple[int, int]]:
-        """(first, last) of all that is here, ascending."""
+        """Return (first, last) of all entries held, ascending."""
 
 
 class _Repeat(NamedTuple):
@@ -72,7 +71,7 @@ class _Repeat(NamedTuple):
 
 
 class Repeats:
-    """Those of one storage."""
+    """The repeated adds of a storage."""
 
     def __init__(
         self,
@@ -82,8 +81,8 @@ class Repeats:
         commit: Callable[[Journal, Results, Done, Hashable], None],
         changed: Callable[[], None],
     ) -> None:
-        """`commit` makes durable what is admitted of some results, and tells; `changed` is called
-        when `bytes` did."""
+        """`commit` makes the admitted results durable and reports all of them. `changed` is called
+        when `bytes` changes."""
         self._reading = reading
         self._admission = admission
         self._journals = journals
@@ -93,9 +92,9 @@ class Repeats:
         self._lines: dict[int, deque[_Repeat]] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.bytes = 0
-        """What waits here."""
+        """Bytes of the batches that wait here."""
         self.count = 0
-        """The same, in batches."""
+        """Batches that wait here."""
 
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
@@ -107,7 +106,7 @@ class Repeats:
         }
 
     def take(self, batch: AddBatch, done: Done, lane: Hashable) -> None:
-        """Take `batch`, or refuse it; `done` gets it with its code."""
+        """Add or refuse `batch`; `done` gets it with its code."""
         self.count += 1
         self.bytes += len(batch.frames)
         self._changed()
@@ -121,11 +120,11 @@ class Repeats:
         task.add_done_callback(lambda ended: self._tasks.pop(ended, None))
 
     async def replace(self, batch: AddBatch) -> None:
-        """Add `batch` over whatever is here under its ids; durable on return.
+        """Add `batch` over the entries that are here under its ids; durable on return.
 
-        For who has compared all copies (ledger/rereplication/comparing.py): no frame asks for it,
-        so that nobody from outside overwrites anything. What was here stays on the disk until then.
-        Raises what refuses it.
+        Only for a caller that has compared all copies (ledger/rereplication/comparing.py). No frame
+        asks for it, so no client can overwrite an entry. The old entries stay on disk until then.
+        Raises the error that refuses the batch.
         """
         ended: asyncio.Future[Code] = self._loop.create_future()
 
@@ -140,7 +139,7 @@ class Repeats:
             raise error_for(code, f"another copy of ledger {batch.ledger_id} {batch.first_entry}")
 
     async def close(self) -> None:
-        """Look no further. Nobody waits for an answer any more."""
+        """Cancel the lookups: no client waits for an answer any more."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -153,7 +152,7 @@ class Repeats:
                 together = next_round(line)
                 await self._journals.settled(ledger_id)
                 looked_up = [await self._look_up(repeat.batch) for repeat in together]
-                # No wait from here on: all of the round goes to the journal at once.
+                # No await from here on: all of the round goes to the journal at once.
                 for found in looked_up:
                     repeat = together.popleft()
                     self._store(repeat, found)
@@ -164,7 +163,7 @@ class Repeats:
                 self._leaves(repeat)
 
     async def _look_up(self, batch: AddBatch) -> bool | Exception:
-        """Return whether all of `batch` is here and well, or the error that refuses it."""
+        """Return whether all of `batch` is here and good, or the error that refuses it."""
         try:
             return await self._is_here(batch)
         except Exception as error:
@@ -193,7 +192,7 @@ class Repeats:
         self._changed()
 
     async def _is_here(self, batch: AddBatch) -> bool:
-        """Whether all of it is here and well. Raises `BadRequest` if one is here as another."""
+        """Whether all of it is here and good. Raises `BadRequest` if an entry here differs."""
         held: list[tuple[int, int]] | None = None
         entry_id, last = batch.first_entry, batch.last_entry
         is_here = True
@@ -204,12 +203,12 @@ class Repeats:
                 )
             except (NoSuchEntry, UnknownState):
                 is_here = False
-                if entry_id == last:  # a lone entry, mostly: the list of all there are may be long
+                if entry_id == last:  # usually a single entry; the list of all entries may be long
                     break
                 if held is None:
                     held = await self._reading.held(batch.ledger_id)
                 entry_id = next((first for first, _ in held if first > entry_id), last + 1)
-            except BookieIOError:  # not to be read: as good as not here
+            except BookieIOError:  # an unreadable entry counts as missing
                 is_here = False
                 entry_id += 1
             else:
@@ -224,9 +223,10 @@ class Repeats:
 
 
 def next_round(line: deque[_Repeat]) -> deque[_Repeat]:
-    """Take the front of `line` as far as its batches have no entry in common.
+    """Take batches from the front of `line` as long as they have no entry in common.
 
-    The first that has one is compared with what the round stores, so it waits for the next.
+    A batch that shares an entry with the round must be compared with what the round stores, so it
+    waits for the next round.
     """
     found: deque[_Repeat] = deque()
     spans: list[tuple[int, int]] = []
@@ -242,7 +242,7 @@ def next_round(line: deque[_Repeat]) -> deque[_Repeat]:
 
 
 def _kept(journal: Journal, batch: AddBatch, done: Done, _: BaseException | None) -> None:
-    # What else was written with it may have failed; this is durable since long ago.
+    # The group's write may have failed; these entries were durable before.
     done([(batch, Code.IO if journal.is_stopped else Code.OK)])
 
 

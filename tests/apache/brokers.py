@@ -296,10 +296,12 @@ def refusals(checks: Checks, grounds: Grounds) -> None:
     at = ["--metadata", metadata_of(grounds), "--bookie-id", bookie.bookie_id]
     at += ["--port", str(free_port())]
     done = run("bookie", *at, "--data", str(grounds.folder / "squatter"))
-    checks.contains("a bookie of ours under its id", done.stderr, "that of a bookie of Apache's")
+    checks.contains(
+        "a bookie of ours under its id", done.stderr, "belongs to an Apache BookKeeper bookie"
+    )
     places = ("--journal", f"{folder}/journal", "--ledgers", f"{folder}/ledgers")
     done = run("bookie", *at, *places, "--accept-loss")
-    checks.contains("and on its folders", done.stderr, "that of a bookie of Apache's")
+    checks.contains("and on its folders", done.stderr, "belongs to an Apache BookKeeper bookie")
 
 
 def jobs(checks: Checks, grounds: Grounds, url: str) -> None:

@@ -391,7 +391,7 @@ async def test_a_readers_token_ends_with_what_it_was_given_out_for(
                 assert await client.is_closed()
             again, wrong = await shown(node, before)
             assert "the token is no longer valid: " in wrong
-            assert "Ask for another one" in wrong
+            assert "Ask for a new token" in wrong
             assert await again.read(1, 0) is Code.UNAUTHORIZED
             assert isinstance(await other.read(1, 0), bytes), "nobody else's"
             if how in ("revoked", "password", "groups"):

@@ -106,7 +106,7 @@ async def test_a_live_bookie_keeps_its_id(tree: Any, tmp_path: Path) -> None:
     await node.start()
     other = await tree.open()
     second = node_on(tmp_path / "two", other)
-    with pytest.raises(CookieRefused, match="give it a bookie_id of its own"):
+    with pytest.raises(CookieRefused, match="give it another bookie_id"):
         await second.start()
     assert (await registration(BookieRegistry(other))).port == node.port
     await node.stop()

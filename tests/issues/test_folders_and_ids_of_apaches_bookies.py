@@ -34,10 +34,12 @@ def test_apaches_folders_are_said_to_be_apaches(tmp_path: Path) -> None:
 
 
 def test_the_id_of_a_bookie_of_apaches_is_refused() -> None:
-    with pytest.raises(CookieRefused, match=r"that of a bookie of Apache's.*octavo bookie forget"):
+    with pytest.raises(
+        CookieRefused, match=r"belongs to an Apache BookKeeper bookie.*octavo bookie forget"
+    ):
         check_cookies(OURS, APACHES, EMPTY, [])
 
 
 def test_also_with_the_loss_accepted() -> None:
-    with pytest.raises(CookieRefused, match="that of a bookie of Apache's"):
+    with pytest.raises(CookieRefused, match="belongs to an Apache BookKeeper bookie"):
         lost_folders(OURS, APACHES, EMPTY, [], "")

@@ -72,7 +72,7 @@ def test_a_copied_file_is_refused_and_may_be_accepted(tmp_path: Path) -> None:
 
     said = refused(folder, *QUICK)
     assert "is an older copy" in said
-    assert "put the newest metadata back" in said
+    assert "restore the newest metadata" in said
     assert "accept_older_metadata=true" in said or "--accept-older-metadata" in said
 
     for path in folder.glob("metadata.db*"):  # so it is done, and nothing was lost

@@ -231,7 +231,7 @@ def test_a_stale_block_of_another_file_or_place_is_not_taken() -> None:
 def test_a_file_under_a_wrong_name_is_refused() -> None:
     folder = written()
     folder.disk.rename(f"/j/{file_name(1)}", f"/j/{file_name(4)}")
-    with pytest.raises(JournalDamaged, match="give it its name"):
+    with pytest.raises(JournalDamaged, match="rename it to that"):
         folder.read()
 
 
