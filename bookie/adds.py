@@ -1,17 +1,17 @@
-"""Adds as they came off the wire: cut into batches, work per chunk and not per entry. Pure.
+"""Split adds from the wire into batches, with work for each chunk and not for each entry. Pure.
 
 A batch is consecutive entries of one ledger with their frames as they arrived, which are the bytes
-that the journal stores. It is the unit in which the hot path works: one object, one key check, one
-fence check, one place in the journal and one answer for many entries.
+that the journal stores. It is the unit of the hot path: one object, one key check, one fence check,
+one place in the journal and one answer for many entries.
 
-`split_adds` walks the whole v2 add frames of a chunk, checks lengths, ids and (where the sender
-says that the digest is CRC32C) every entry's own checksum, and joins what belongs together: same
-ledger, key and flags, ids ascending by one. An entry that claims to be confirmed itself is refused:
-a LAC that is too high would have readers and recoveries look for what never was. Recovery adds may
-say so, for Apache's replicator packs the entries of a closed ledger with its last LAC. It stops at
-the first frame that is not an add or not whole. Bytes are copied once per batch. Frames of one
-length, which is what a busy writer sends, are stepped through by one `iter_unpack` instead of a
-call each: a third of the time per entry.
+`split_adds` walks over the whole v2 add frames of a chunk and stops at the first frame that is not
+a whole add. It checks lengths, ids and, if the sender uses CRC32C, the checksum of every entry. It
+joins adds with the same ledger, key and flags whose ids ascend by one. An entry with a LAC that is
+not below its own id is refused: such a LAC would have readers and recoveries look for entries that
+never existed. Recovery adds may have one, because Apache's replicator packs the entries of a closed
+ledger with its last LAC. Bytes are copied once for each batch. Frames of the same length, which is
+what a busy writer sends, are walked by a single `iter_unpack`; that takes a third of the time for
+each entry.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PAYLOAD_AT = _FRAME_BYTES_MIN + LENGTH.size
 _ADD_FRONT = struct.Struct(f"{ADD_IDS.format}q")
 """Length, header, key, ledger id, entry id and LAC."""
 _PREFIX_BYTES = ADD_PREFIX_BYTES + 8
-"""Length, header, key and ledger id: what all frames of a batch have in common but the length."""
+"""Length, header, key and ledger id: the same in all frames of a batch, except the length."""
 
 
 FALSE_LAC = "its LAC is not below its own id, as it was when the entry was written"
@@ -65,11 +65,10 @@ class AddBatch:
     frames: bytes
     """Whole v2 add frames back to back."""
     offsets: Sequence[int]
-    """Where each frame begins in `frames`; a `range` when all are of one length."""
+    """Where each frame begins in `frames`; a `range` when all have the same length."""
 
     @property
     def last_entry(self) -> int:
-        """The id of the last entry."""
         return self.first_entry + self.count - 1
 
 
@@ -82,17 +81,17 @@ class Refused(NamedTuple):
 
 
 class Adds(NamedTuple):
-    """What `split_adds` found."""
+    """The result of `split_adds`."""
 
     batches: list[tuple[int, AddBatch]]
     """(flags, batch) in the order of arrival."""
     refused: list[Refused]
     end: int
-    """Where the first byte stands that was not taken."""
+    """The position of the first byte that was not taken."""
 
 
 class _OpenBatch:
-    """A batch that the next frame may still lengthen."""
+    """A batch that the next frame may extend."""
 
     __slots__ = ("first", "head", "key", "ledger_id", "next_entry", "offsets", "start")
 
@@ -106,7 +105,7 @@ class _OpenBatch:
         self.offsets: range | list[int] = range(0)
 
     def takes(self, head: int, key: bytes, ledger_id: int, entry_id: int) -> bool:
-        """Whether this entry is the next one of the batch."""
+        """Whether this entry is the next entry of the batch."""
         return (
             entry_id == self.next_entry
             and self.first >= 0
@@ -131,8 +130,8 @@ class _OpenBatch:
 def split_adds(data: memoryview, start: int, frame_bytes_max: int) -> Adds:
     """Take the whole add frames that begin at `data[start]`.
 
-    Raises `FrameTooLong`, and `ProtocolError` for an add too short to name its entry: after
-    either, the connection cannot be followed further.
+    Raises `FrameTooLong`, and `ProtocolError` for an add that is too short to name its entry. After
+    either error the rest of the connection's bytes cannot be read.
     """
     adds: list[tuple[int, AddBatch]] = []
     refused: list[Refused] = []
@@ -176,8 +175,10 @@ def _check_length(length: int, frame_bytes_max: int) -> None:
 
 
 def _count_alike(data: memoryview, position: int, size: int, entry_id: int) -> int:
-    """How many frames from `position` on are alike: in nothing but LAC and payload do they differ,
-    and in an entry id that rises by one and stays above the LAC."""
+    """Count the frames from `position` on that differ only in payload, LAC and ascending entry id.
+
+    Each LAC must be below the entry's id.
+    """
     following = position + size
     prefix = bytes(data[position : position + _PREFIX_BYTES])
     if data[following : following + _PREFIX_BYTES] != prefix:
@@ -189,7 +190,7 @@ def _count_alike(data: memoryview, position: int, size: int, entry_id: int) -> i
         if found_entry != expected or found != prefix or lac >= found_entry:
             break
         expected += 1
-    return max(1, expected - entry_id)  # the first is as good as its caller found it
+    return max(1, expected - entry_id)  # the caller has checked the first frame
 
 
 @functools.lru_cache(maxsize=64)
@@ -204,7 +205,7 @@ def _finish(
     adds: list[tuple[int, AddBatch]],
     refused: list[Refused],
 ) -> None:
-    """Check a batch and add it, without its damaged entries, to what was found."""
+    """Check a batch, and sort its entries into `adds` and, if damaged, `refused`."""
     flags = batch.head & _FLAGS_MASK
     count = len(batch.offsets)
     if batch.ledger_id < 0 or batch.first < 0:
@@ -229,7 +230,7 @@ def _finish(
 
 
 def _damaged(frames: bytes, offsets: Sequence[int]) -> list[int]:
-    """The indexes of the entries whose CRC32C does not hold."""
+    """Return the indexes of the entries whose CRC32C does not match."""
     view = memoryview(frames)
     digest_at = LENGTH.unpack_from
     damaged: list[int] = []
@@ -249,7 +250,7 @@ def _damaged(frames: bytes, offsets: Sequence[int]) -> list[int]:
 
 
 def _part(batch: AddBatch, start: int, stop: int) -> AddBatch:
-    """Entries `start … stop − 1` (counted within the batch) as a batch of their own."""
+    """Return entries `start … stop − 1` (counted within the batch) as a separate batch."""
     begin = batch.offsets[start]
     end = batch.offsets[stop] if stop < batch.count else len(batch.frames)
     return AddBatch(

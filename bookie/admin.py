@@ -1,19 +1,21 @@
-"""A side port for people and scrapers: HTTP/1.1, one short request per connection, JSON answers.
+"""A port for operators and scrapers: HTTP/1.1, one short request per connection, JSON answers.
 
-A page of code instead of a web framework: a bookie's memory belongs to its caches. Whoever has
-something to say registers a route:
+It is a page of code instead of a web framework, because a bookie's memory belongs to its caches.
+Other parts of the bookie register routes:
 
     admin.route("GET", "/damage", lambda query: registry.plain())
     admin.route("POST", "/gc", start_collection)          # may be a coroutine function
 
-A handler takes the query's parameters and returns what `json.dumps` takes; it bounds its own
-answer (`limit`), and an `OctavoError` that it raises is answered with its text. Bounded are the
-bytes of a request, the time until its answer, and the connections: a new one cuts off the oldest
-that has asked nothing yet, so connections that stay silent keep no probe out. `GET` changes
-nothing. A `POST` sent by a page in somebody's browser (it carries `Origin` or `Sec-Fetch-Site`) is
-refused, and so is what comes under a name that a foreign page may have. In a secured cluster
-`/healthz` tells everybody whether it is well and no more, what is read is for who may describe
-bookies or cluster, and every `POST` for who may administer bookies.
+A handler gets the query's parameters and returns what `json.dumps` takes. It bounds its own answer
+(`limit`), and an `OctavoError` that it raises becomes an answer with its text. The bytes of a
+request, the time until its answer and the number of connections are bounded. When they are used up,
+a new connection cuts off the oldest connection that has sent no request yet, so silent connections
+cannot lock out a health probe. `GET` changes nothing.
+
+A `POST` from a web page in a browser (it carries `Origin` or `Sec-Fetch-Site`) is refused, and so
+is a request under a host name that a foreign page may have. In a secured cluster `/healthz` tells
+every caller only whether the bookie is healthy. Other `GET` requests need the right to describe
+bookies or the cluster, and every `POST` needs the right to administer bookies.
 """
 
 from __future__ import annotations
@@ -39,13 +41,13 @@ from octavo.tls.contexts import Certificates
 from octavo.tls.listening import TlsListener, plain_http
 
 Handler = Callable[[Mapping[str, str]], Any]
-"""Takes the query, returns a JSON-able value, or an awaitable of one."""
+"""Takes the query; returns a JSON-able value, or an awaitable of such a value."""
 
 _REQUEST_BYTES_MAX = 8 * 1024
 _REQUEST_S_MAX = 10.0
 _CONNECTIONS_MAX = 64
 _CONNECTIONS_OF_ADDRESS_MAX = 16
-"""Of one address; a further connection cuts off its oldest one that has asked nothing yet."""
+"""The bound for an address; a further connection cuts off its oldest silent connection."""
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _JSON = "application/json"
 _UNHEALTHY = "503 Service Unavailable"
@@ -56,7 +58,7 @@ log = structlog.get_logger()
 
 
 class AdminServer:
-    """Serves one node's metrics and health, and the routes that its parts register."""
+    """Serves a node's metrics and health, and the routes that its parts register."""
 
     def __init__(
         self,
@@ -65,8 +67,10 @@ class AdminServer:
         guard: Guard | None = None,
         names: Collection[str] = (),
     ) -> None:
-        """`guard` says who may ask what; without it everybody may ask everything. `names`: by which
-        this node is reached, besides IP addresses and names without a dot."""
+        """`guard` decides what each caller may do; without it every caller may do everything.
+
+        `names` are the host names of this node, besides IP addresses and names without a dot.
+        """
         self._names = frozenset(name.lower() for name in names)
         self._metrics = metrics
         self._health = health
@@ -74,9 +78,9 @@ class AdminServer:
         self._routes: dict[tuple[str, str], Handler] = {}
         self._listener: asyncio.Server | TlsListener | None = None
         self._connections: dict[asyncio.StreamWriter, str] = {}
-        """The address of each, in the order in which they came."""
+        """The address of each connection, in order of arrival."""
         self._silent: dict[asyncio.StreamWriter, None] = {}
-        """Those that have not asked yet, in the same order."""
+        """Connections that have sent no request yet, in order of arrival."""
         self.port = 0
 
     def describe(self) -> dict[str, int]:
@@ -92,12 +96,12 @@ class AdminServer:
 
     @property
     def paths(self) -> list[str]:
-        """What can be asked for, for example `GET /healthz`."""
+        """The requests that are served, for example `GET /healthz`."""
         found = [("GET", "/healthz"), ("GET", "/metrics"), *self._routes]
         return [f"{method} {path}" for method, path in sorted(found, key=lambda one: one[::-1])]
 
     async def start(self, host: str, port: int, tls: Certificates | None = None) -> None:
-        """Listen, with https:// where there is `tls`. Raises `ListenFailed`."""
+        """Listen, by https:// if `tls` is given. Raises `ListenFailed`."""
         try:
             if tls is None:
                 self._listener = server = await asyncio.start_server(
@@ -116,7 +120,6 @@ class AdminServer:
         return asyncio.StreamReaderProtocol(reader, self._serve)
 
     def close(self) -> None:
-        """Listen no more."""
         if self._listener is not None:
             self._listener.close()
 
@@ -133,14 +136,14 @@ class AdminServer:
                 writer.write(await self._answer(head, _shown(head, writer)))
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # whoever asked is gone, or was no HTTP client
+            pass  # the client is gone, or does not speak HTTP
         finally:
             self._connections.pop(writer, None)
             self._silent.pop(writer, None)
             writer.close()
 
     def _has_room(self, address: str) -> bool:
-        """Whether one more connection may be served; cuts a silent one off where it has to."""
+        """Whether a connection may be served; cuts off a silent connection if necessary."""
         same = [one for one, its in self._connections.items() if its == address]
         if len(same) >= _CONNECTIONS_OF_ADDRESS_MAX:
             return self._cut_off(one for one in same if one in self._silent)
@@ -149,7 +152,7 @@ class AdminServer:
         return True
 
     def _cut_off(self, silent: Iterable[asyncio.StreamWriter]) -> bool:
-        """End the first of these; False where there is none."""
+        """End the first of these connections; False when there is none."""
         oldest = next(iter(silent), None)
         if oldest is None:
             return False
@@ -171,7 +174,7 @@ class AdminServer:
         return front.encode() + (b"" if method == "HEAD" else body)
 
     def _misdirected(self, head: bytes) -> tuple[str, str, bytes] | None:
-        """The refusal of a name that is none of ours; None where it is."""
+        """Return the refusal of a foreign host name; None when the name is ours."""
         for host in _values(head, b"host"):
             if not is_own(host, self._names):
                 reason = (
@@ -185,7 +188,7 @@ class AdminServer:
         return None
 
     async def _refusal(self, method: str, path: str, shown: Shown) -> tuple[str, str, bytes] | None:
-        """Status, content type and body for whom this is not; None where it is."""
+        """Return status, content type and body of a refusal; None when the caller may ask."""
         guard = self._guard
         if guard is None or not guard.secured:
             return None
@@ -213,14 +216,14 @@ class AdminServer:
         return "403 Forbidden", _JSON, _plain({"error": "forbidden", "reason": reason})
 
     def _alive(self) -> tuple[str, str, bytes]:
-        """Whether it is well, for anybody; the facts are for those who may look at bookies."""
+        """Answer only whether the bookie is healthy: more is for callers with rights."""
         healthy, _ = self._health()
         return "200 OK" if healthy else _UNHEALTHY, _JSON, _plain({"healthy": healthy})
 
     async def _route(
         self, method: str, path: str, query: str, head: bytes
     ) -> tuple[str, str, bytes]:
-        """Status, content type and body of the answer."""
+        """Return status, content type and body of the answer."""
         wanted = "GET" if method == "HEAD" else method
         if (wanted, path) == ("GET", "/metrics"):
             return "200 OK", _TEXT, self._metrics.exposition()
@@ -240,7 +243,7 @@ class AdminServer:
         except OctavoError as error:
             facts = {"error": error.name, "reason": str(error)}
             return "503 Service Unavailable", _JSON, _plain(facts)
-        except ValueError as error:  # a parameter that is no number
+        except ValueError as error:  # a parameter that is not a number
             return "400 Bad Request", _JSON, _plain({"error": "bad request", "reason": str(error)})
         except Exception as error:
             log.error("admin_request_failed", path=path, error=repr(error), exc_info=error)
@@ -248,7 +251,7 @@ class AdminServer:
 
 
 def number_of(query: Mapping[str, str], name: str, default: int) -> int:
-    """A whole number from the query. Raises a `ValueError` that is answered as a 400."""
+    """Return a whole number from the query. Raises a `ValueError`, which is answered with 400."""
     text = query.get(name)
     found = default if text is None else whole(text)
     if found is None:
@@ -265,15 +268,15 @@ def _address_of(writer: asyncio.StreamWriter) -> str:
 
 
 def _shown(head: bytes, writer: asyncio.StreamWriter) -> Shown:
-    """What the caller shows of itself."""
-    given = ", ".join(_values(head, b"authorization")) or None  # several together prove nothing
+    """Return the credentials that the caller shows."""
+    given = ", ".join(_values(head, b"authorization")) or None  # several headers prove nothing
     tls = writer.get_extra_info("ssl_object")
     peer = writer.get_extra_info("peername") or ("?",)
     return Shown(given, tls and tls.getpeercert(True), ":".join(map(str, peer[:2])))
 
 
 def _values(head: bytes, wanted: bytes) -> list[str]:
-    """Of each header of that name."""
+    """Return the value of each header of that name."""
     lines = (line.partition(b":") for line in head.split(b"\r\n")[1:])
     return [
         value.strip().decode("latin-1")

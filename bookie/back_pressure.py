@@ -1,23 +1,23 @@
-"""Back-pressure: why a client's socket is not read at present. The one place that decides it.
+"""Back-pressure: decide when a client's socket is not read. The only place that decides it.
 
-Nothing is dropped and next to nothing refused under load: the socket of who sends too much, or
-does not take its answers, is left unread, and TCP passes the pressure on. `Flow` is one
-connection's, and `Pause` has the reasons. What all connections share is bounded together, for a
-bound per connection bounds nothing when there are ten thousand of them:
+Under load nothing is dropped, and almost nothing is refused. When a client sends too much, or does
+not take its answers, its socket is left unread, and TCP slows the client down. `Flow` controls a
+single connection; `Pause` lists the reasons. Memory shared by all connections is bounded in total,
+because a bound for each connection is worth nothing with ten thousand of them:
 
-- `AddPressure`: what adds occupy until it is on disk in the right place, that is, bytes and objects
-  that wait for the journal, and what the write cache holds above its bound because the other
-  memtable is still being flushed. First those who send most are not read any further, then nobody
-  who adds is, and what comes in spite of it is refused, early and clearly
-- `Budget`: answers that are made and not taken
-- `FrameRoom`: frames of which a part has come
-- `Turns`: requests that one turn of the loop takes
+- `AddPressure`: what adds occupy until they are in their final place, that is, bytes and objects
+  that wait for the journal, and what the write cache holds above its bound while the other memtable
+  is still being flushed. First the clients that send most are not read any more, then all clients
+  that add. What arrives all the same is refused early and clearly.
+- `Budget`: answers that clients have not taken.
+- `FrameRoom`: frames that have arrived in part.
+- `Turns`: requests handled in a turn of the loop.
 
-`AddCrowd` pauses nobody who adds: it has reads of what is on disk make room for them.
+`AddCrowd` pauses no client that adds: during a burst of adds it makes cold reads wait.
 
-So memory is bounded however many there are, and who sends little goes on while others flood. A peer
-that takes no answer for long, or leaves half a frame here while others wait for the room, is cut
-off. Used on the loop only; nothing of it outlives the connections.
+So memory is bounded whatever the number of clients, and a client that sends little is served while
+others flood the bookie. A peer that takes no answer for long, or leaves half a frame here while
+others wait for room, is cut off. Used on the loop only; no state outlives the connections.
 """
 
 from __future__ import annotations
@@ -41,36 +41,36 @@ if TYPE_CHECKING:
     from octavo.protocol.frames import FrameReceiver
 
 CHUNK_BYTES_MIN = 1024
-"""A socket is never read by less, however short room is."""
+"""The least that is read from a socket at once, however short room is."""
 _CHUNK_SHARE = 1024
 RUN_BYTES = 700
-"""What one waiting run of adds costs beside its frames: its objects, and its place in line."""
+"""What a waiting batch of adds costs in addition to its frames: objects and its queue place."""
 MODEST_BYTES = 64 * 1024
-"""Who has less on its way to the disk may send on when only the greedy are stopped."""
+"""At `Pressure.GREEDY`, a client with fewer bytes on their way to the disk may send on."""
 _CHUNK_BYTES = (sys.maxsize, 32 * 1024, 1024, 1024)
-"""By level: so thousands who each send once, while nobody has been stopped yet, bring little."""
+"""By pressure: thousands of clients that are not stopped yet can each bring only this much."""
 REQUESTS_PER_TURN = 2_000
-"""Tens of milliseconds of work, besides what the last chunk had more."""
+"""Tens of milliseconds of work; the last chunk of a turn may exceed it."""
 REQUESTS_PER_CHUNK = 250
-"""What one socket may bring at once, as far as that can be known before it is read."""
+"""What a socket should bring at once, estimated from its last chunk."""
 _READ_PER_TURN = 16
-"""Sockets that waited for their turn, and are read in the next one."""
+"""Sockets from the queue that are read in the next turn."""
 CROWD_BYTES = 128 * 1024
-"""Much, of adds that come within a millisecond, or in one chunk."""
+"""A burst: this many bytes of adds within a millisecond or in one chunk."""
 _AT_ONCE_S = 0.001
 CROWD_S = 0.02
-"""Much that comes again so soon is a crowd, which counts as one for so long."""
+"""Two bursts within this time make a crowd, and it lasts this long after the last burst."""
 _HELD_BYTES_MIN = 4096
-"""Who holds less of a frame is no burden."""
+"""A connection that holds less of a frame is no burden."""
 
 log = structlog.get_logger()
 
 
 class Budget:
-    """Bytes in use, and at most how many there should be.
+    """Bytes in use, with an upper bound.
 
-    What is in use may go above the bound by what was begun below it: whoever begins something new
-    asks `is_spent` first.
+    The use may exceed the bound by what was begun below it: ask `is_spent` before anything new
+    begins.
     """
 
     __slots__ = ("_listeners", "bytes_max", "peak", "used")
@@ -80,7 +80,7 @@ class Budget:
         self.bytes_max = bytes_max
         self.used = 0
         self.peak = 0
-        """The most that ever was in use."""
+        """The highest use so far."""
         self._listeners: list[Callable[[], None]] = []
 
     def describe(self) -> dict[str, int]:
@@ -88,7 +88,7 @@ class Budget:
         return {"bytes": self.used}
 
     def when_room(self, listener: Callable[[], None]) -> None:
-        """Call `listener` each time when it is spent no longer."""
+        """Call `listener` each time the use falls below the bound again."""
         self._listeners.append(listener)
 
     @property
@@ -97,7 +97,7 @@ class Budget:
         return self.used >= self.bytes_max
 
     def change(self, by: int) -> None:
-        """That many bytes more, or fewer, are in use."""
+        """Change the bytes in use by `by`."""
         before = self.used
         self.used = before + by
         assert self.used >= 0, "more was given back than was taken"
@@ -108,21 +108,21 @@ class Budget:
                 listener()
 
     def share(self) -> int:
-        """What one user may occupy: half of what is free.
+        """Return what a single user may occupy: half of what is free.
 
-        So whoever gives nothing back never takes all: n of them leave one part in n + 2 to the
-        others, and who is alone gets half.
+        So users that give nothing back never take everything: n of them leave one part in n + 2 to
+        the others, and a lone user gets half.
         """
         return max(0, self.bytes_max - self.used) // 2
 
 
 class FrameRoom:
-    """Who may go on with a frame of which a part has come.
+    """Grants room for frames that have arrived in part.
 
-    A long frame is granted whole or not at all: so many half frames cannot wait for one another.
-    Who is not granted waits in line, unread, and holds what had come by then; that is little,
-    since sockets are read by small pieces (`chunk_bytes`) once half the room is taken. One grant
-    is always given, however much the beginnings of others occupy.
+    A long frame gets its room whole or not at all, so that half frames cannot wait for each other.
+    A connection without room waits in a queue, unread, and holds what has arrived so far. That is
+    little, because sockets are read in small pieces (`chunk_bytes`) once half the room is taken. At
+    least one grant is always given, however much the beginnings of other frames occupy.
     """
 
     __slots__ = ("_grants", "_waiting", "bytes_max", "peak", "used")
@@ -140,19 +140,19 @@ class FrameRoom:
         return {"bytes": self.used, "grants": self._grants, "waiting": len(self._waiting)}
 
     def waits_in_vain(self) -> str:
-        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        """Say what waits although nothing prevents it from running; empty when nothing does."""
         if self._waiting and self._fits(next(iter(self._waiting.values()))):
             return "a frame waits, and there is room for it"
         return ""
 
     @property
     def is_pressed(self) -> bool:
-        """Whether sockets should be read by small pieces."""
+        """Whether sockets should be read in small pieces."""
         return self.used > self.bytes_max // 2
 
     @property
     def waiting(self) -> int:
-        """How many wait for room."""
+        """How many connections wait for room."""
         return len(self._waiting)
 
     @property
@@ -161,7 +161,7 @@ class FrameRoom:
         return max(CHUNK_BYTES_MIN, (self.bytes_max - self.used) // _CHUNK_SHARE)
 
     def change(self, by: int) -> None:
-        """That many bytes more, or fewer, of frames have come and are not whole."""
+        """Change the bytes of unfinished frames by `by`."""
         self.used += by
         assert self.used >= 0, "more was given back than was taken"
         if self.used > self.peak:
@@ -170,7 +170,7 @@ class FrameRoom:
             self._grant()
 
     def ask(self, who: Flow, more: int) -> bool:
-        """Whether `who` may receive `more` bytes, which count from now on; else it is in line."""
+        """Reserve `more` bytes for `who` and return true, or queue it and return false."""
         if self._waiting or not self._fits(more):
             self._waiting[who] = more
             return False
@@ -179,11 +179,11 @@ class FrameRoom:
         return True
 
     def withdraw(self, who: Flow) -> None:
-        """`who` waits no longer."""
+        """Take `who` out of the queue."""
         self._waiting.pop(who, None)
 
     def give_back(self, who: Flow, size: int, *, granted: bool) -> None:
-        """`who` holds `size` bytes no longer, and waits no longer."""
+        """Take `who` out of the queue, and free the `size` bytes that it holds."""
         self._waiting.pop(who, None)
         self._grants -= granted
         self.change(-size)
@@ -203,12 +203,12 @@ class FrameRoom:
 
 
 class Turns:
-    """How many requests one turn of the loop takes from all sockets together.
+    """Bounds the requests that a turn of the loop takes from all sockets together.
 
-    A turn reads every socket on which something came, by chunks that may hold thousands of small
-    requests. Twenty peers so kept a loop from everything else for eight seconds. So who sends small
-    ones is read by smaller chunks (`Flow`), and once a turn has had its share the next sockets are
-    read by a byte, which is the least, and wait in line.
+    A turn reads every socket with data, in chunks that may hold thousands of small requests.
+    Without this bound, twenty peers kept a loop from all other work for eight seconds. So a client
+    that sends small requests is read in smaller chunks (`Flow`). Once a turn has had its share,
+    further sockets are read by a single byte, which is the minimum, and wait for a later turn.
     """
 
     __slots__ = ("_due", "_loop", "_over_at", "_waiting", "taken")
@@ -226,7 +226,7 @@ class Turns:
         return {"waiting": len(self._waiting)}
 
     def waits_in_vain(self) -> str:
-        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        """Say what waits although nothing prevents it from running; empty when nothing does."""
         return "sockets wait for a turn that is not due" if self._waiting and not self._due else ""
 
     @property
@@ -235,17 +235,17 @@ class Turns:
         return self.taken >= self._over_at
 
     def took(self, requests: int) -> None:
-        """So many more were taken."""
+        """Count requests that were taken."""
         self.taken += requests
         self._soon()
 
     def wait(self, who: Flow) -> None:
-        """`who` goes on in a later turn."""
+        """Let `who` continue in a later turn."""
         self._waiting[who] = None
         self._soon()
 
     def leave(self, who: Flow) -> None:
-        """`who` is gone."""
+        """Drop a connection that is gone."""
         self._waiting.pop(who, None)
 
     def _soon(self) -> None:
@@ -264,19 +264,19 @@ class Turns:
 
 
 class Pressure(enum.IntEnum):
-    """Who has to wait."""
+    """Which clients have to wait."""
 
     NONE = 0
     GREEDY = 1
     """Connections with more than `MODEST_BYTES` on their way."""
     ALL = 2
-    """Whoever has ever added, or is in the midst of a long frame."""
+    """Connections that have ever added, or are receiving a long frame."""
     FULL = 3
-    """What comes in spite of it is answered TOO_MANY_REQUESTS."""
+    """As `ALL`; adds that arrive all the same are answered with TOO_MANY_REQUESTS."""
 
 
 class AddPressure:
-    """The level, and who wants to know when it changes."""
+    """Computes the level, and calls listeners when it changes."""
 
     def __init__(self, cache: WriteCache, queue_bytes_max: int, add_bytes_max: int) -> None:
         assert 0 < queue_bytes_max <= add_bytes_max
@@ -288,7 +288,7 @@ class AddPressure:
         self.level = Pressure.NONE
         self.used = 0
         self.peak = 0
-        """The most that ever was in use."""
+        """The highest use so far."""
 
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
@@ -305,18 +305,18 @@ class AddPressure:
 
     @property
     def has_room_for_recovery(self) -> bool:
-        """Whether adds that must not be refused may pass: they have a quarter more."""
+        """Whether recovery's adds may pass: their bound is a quarter higher."""
         return self.used < self._add_bytes_max + self._add_bytes_max // 4
 
     def update(self, pending_bytes: int, pending_runs: int) -> None:
-        """So much waits for the journal now."""
+        """Compute the level from what waits for the journal now."""
         cache = self._cache
         over = cache.active.bytes - cache.memtable_bytes_max
         used = pending_bytes + RUN_BYTES * pending_runs + max(0, over)
         self.used = used
         if used > self.peak:
             self.peak = used
-        # One run always passes, however small the bounds: it alone is no crowd.
+        # One batch always passes, however small the bounds are.
         if pending_runs <= 1 and over < 0:
             level = Pressure.NONE
         elif used >= self._add_bytes_max:
@@ -336,10 +336,11 @@ class AddPressure:
 
 
 class AddCrowd:
-    """Whether adds come as fast as the loop takes them, so that whatever else it does costs them.
+    """Detects that adds come as fast as the loop takes them, so that other work delays them.
 
-    A loop that keeps up finds little on a socket, however much there is in a second. One that was
-    kept from it for a moment finds much once; one that does not keep up, again and again.
+    A loop that keeps up finds little data on each socket, whatever the rate is. A loop that was
+    delayed for a moment finds a burst once; a loop that does not keep up finds bursts again and
+    again.
     """
 
     __slots__ = ("_bytes", "_loop", "_much_at", "_since", "_there_until")
@@ -350,7 +351,7 @@ class AddCrowd:
         self._bytes = 0
 
     def came(self, size: int) -> None:
-        """So many bytes of adds have come."""
+        """Count `size` bytes of adds that came just now."""
         now = self._loop.time()
         if now - self._since > _AT_ONCE_S:
             self._since, self._bytes = now, 0
@@ -363,12 +364,12 @@ class AddCrowd:
 
     @property
     def is_there(self) -> bool:
-        """Whether so much came at once twice in a row, a moment ago."""
+        """Whether two bursts came close together, and the last of them a moment ago."""
         return self._loop.time() < self._there_until
 
 
 class Counted(Protocol):
-    """Where pauses and cut-off peers are counted."""
+    """The metrics of pauses and of peers that were cut off."""
 
     @property
     def pauses(self) -> Counter:
@@ -376,11 +377,11 @@ class Counted(Protocol):
 
     @property
     def stalled(self) -> Counter:
-        """By what was held in vain."""
+        """By the kind of memory that the peer held."""
 
 
 class Pause(enum.Flag):
-    """Why a socket is not read at present."""
+    """Reasons why a socket is not read at present."""
 
     NONE = 0
     STORAGE = enum.auto()
@@ -391,11 +392,11 @@ class Pause(enum.Flag):
     TURN = enum.auto()
     STOPPING = enum.auto()
     IDENTITY = enum.auto()
-    """It is being found out whose certificate this is."""
+    """The peer's certificate is being checked."""
 
 
 class Flow:
-    """The flow control of one connection."""
+    """The flow control of a connection."""
 
     def __init__(
         self,
@@ -416,21 +417,23 @@ class Flow:
         self._frames = frames
         self._turns = turns
         self._on_hold = on_hold
-        """Told true when no further answer should be made, false when again."""
+        """Called with true when no further answer should be made, with false when it may."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self.pauses = Pause.NONE
         self.peer = ""
         self._chunk_bytes = sys.maxsize
-        """By how much to read, for the requests that the last chunk had."""
+        """How much to read at once, given the number of requests in the last chunk."""
         self._held_bytes = 0
         self._granted = False
         self._held_since = 0.0
         self._written_bytes = 0
         self._counted_bytes = 0
         self._batches: deque[tuple[int, int]] = deque()
-        """Where each write ends and how long it is, of those that the socket has not taken whole:
-        so long all of it is held, however much of it has gone out."""
+        """(end position, length) of each write that the socket has not taken completely.
+
+        The transport keeps all of a write in memory until its last byte is sent.
+        """
         self._batch_bytes = 0
         self._stall: asyncio.TimerHandle | None = None
         self._looked_at = (0, 0.0)
@@ -445,13 +448,14 @@ class Flow:
         }
 
     def attach(self, transport: asyncio.Transport, peer: str) -> None:
-        """The socket is there. Its buffer is told of as soon as it holds a byte, and when empty."""
+        """Take over the socket; be told as soon as its buffer holds a byte, and when it is
+        empty."""
         self._transport = transport
         self.peer = peer
         transport.set_write_buffer_limits(high=0)
 
     def release(self) -> None:
-        """The connection is gone: give everything back."""
+        """Free everything that the connection holds, because it is gone."""
         self._transport = None
         self._cancel_stall()
         self._count(0)
@@ -462,7 +466,7 @@ class Flow:
     # Reading the socket
 
     def pause(self, reason: Pause) -> None:
-        """Stop reading the socket, for one more reason."""
+        """Stop reading the socket for this reason."""
         if reason in self.pauses:
             return
         self._metrics.pauses.labels(reason.name).inc()
@@ -471,7 +475,7 @@ class Flow:
         self.pauses |= reason
 
     def resume(self, reason: Pause) -> None:
-        """Read on, unless another reason stands."""
+        """Read the socket again, unless another reason remains."""
         if reason not in self.pauses:
             return
         self.pauses &= ~reason
@@ -480,7 +484,7 @@ class Flow:
             self._transport.resume_reading()
 
     def get_buffer(self) -> memoryview:
-        """Room for what the socket delivers next."""
+        """Return the buffer for the next bytes of the socket."""
         if self._turns.is_over:
             return self._receiver.get_buffer(1)
         pressed = self._frames.is_pressed
@@ -494,7 +498,7 @@ class Flow:
         return self._receiver.get_buffer(chunk_bytes)
 
     def took(self, chunk_bytes: int, requests: int) -> None:
-        """A chunk of so many bytes had so many requests: by how much to read on, and when."""
+        """Adapt the chunk size to the requests in the last chunk; yield if the turn is over."""
         if requests > REQUESTS_PER_CHUNK:
             self._chunk_bytes = max(CHUNK_BYTES_MIN, chunk_bytes * REQUESTS_PER_CHUNK // requests)
         elif chunk_bytes >= self._chunk_bytes // 2:
@@ -504,11 +508,11 @@ class Flow:
             self._turns.wait(self)
 
     def kept(self, taken: int) -> None:
-        """`taken` bytes of what was there were whole frames; the receiver keeps the rest."""
+        """Account for the rest of the bytes, after `taken` bytes were handled as whole frames."""
         receiver = self._receiver
         if self._granted:
             if not taken:
-                return  # the same frame, and it counts whole
+                return  # the same frame continues, and all of it is counted already
             self._granted = False
             self._frames.give_back(self, self._held_bytes, granted=True)
             self._held_bytes = 0
@@ -530,7 +534,7 @@ class Flow:
             self.resume(Pause.FRAMES)
 
     def granted(self, size: int) -> None:
-        """There is room for what its unfinished frame lacks."""
+        """Receive the rest of the unfinished frame: there is room for it."""
         self._granted = True
         self._held_bytes += size
         self._held_since = self._loop.time()
@@ -540,21 +544,21 @@ class Flow:
 
     @property
     def unsent_bytes(self) -> int:
-        """Answers that the socket has not taken."""
+        """Bytes of answers that the socket has not taken."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     @property
     def is_held(self) -> bool:
-        """Whether the peer should take answers before more are made."""
+        """Whether the peer must take answers before more are made."""
         return Pause.ANSWERS in self.pauses
 
     def made(self, size: int) -> None:
-        """An answer was made; it counts from now on."""
+        """Count an answer that was made."""
         self._counted_bytes += size
         self._answers.change(size)
 
     def written(self, size: int) -> None:
-        """All that was made, `size` bytes, is with the transport: count what it still holds."""
+        """All `size` bytes of answers are with the transport: count what it still holds."""
         self._written_bytes += size
         self._batches.append((self._written_bytes, size))
         self._batch_bytes += size
@@ -567,12 +571,12 @@ class Flow:
             self._on_hold(True)
 
     def sending(self) -> None:
-        """The socket takes no more for the moment."""
+        """The socket takes no more for the moment: watch whether it stalls."""
         if self._stall is None:
             self._watch_stall(self._sent_bytes())
 
     def sent(self) -> None:
-        """The socket took everything."""
+        """The socket took everything: make answers again."""
         self._cancel_stall()
         self._count_batches()
         if self.is_held:
@@ -601,7 +605,7 @@ class Flow:
         )
 
     def _check_stall(self, sent_before: int) -> None:
-        """Cut off a peer that took nothing in all that time; a slow one may go on."""
+        """Cut off a peer that took nothing in all that time; a slow peer stays."""
         sent = self._sent_bytes()
         if sent > sent_before:
             self._watch_stall(sent)
@@ -609,7 +613,8 @@ class Flow:
             self._stalled("answers", self.unsent_bytes)
 
     def look(self, now: float) -> None:
-        """Memory is short: cut off a peer that has held some for `pressed_stall_ms_max` in vain."""
+        """While memory is short, cut off a peer that has held some for too long without
+        progress."""
         sent = self._sent_bytes()
         if self.unsent_bytes == 0 or sent != self._looked_at[0]:
             self._looked_at = (sent, now)

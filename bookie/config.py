@@ -1,7 +1,7 @@
-"""What a bookie is told before it starts: where it listens, where it stores, and every bound.
+"""The settings of a bookie: its address, its folders, and every bound.
 
-A frozen value, checked when it is made: a bookie with a senseless setting does not exist. Units
-stand last in each name. Defaults suit a small machine; each bound says what it protects.
+The configuration is a frozen value that is checked when it is made, so an invalid one cannot exist.
+Names end in their unit. The defaults suit a small machine; each bound says what it protects.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ _ANY_ADDRESS = ("", "0.0.0.0", "::")
 
 
 class BookieConfigError(OctavoError):
-    """A setting that no bookie can run with. The message names it, its value and what would do."""
+    """A setting that no bookie can run with. The message names it, its value and what is
+    allowed."""
 
     name = "bookie-config"
     scope = Scope.PROCESS
 
 
 class FoldersMissing(BookieConfigError):
-    """It was not said where the bookie keeps its data."""
+    """No folder for the bookie's data was configured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookieConfig:
-    """All settings of one bookie."""
+    """All settings of a bookie."""
 
     # Identity and address
     host: str = "127.0.0.1"
@@ -50,55 +51,56 @@ class BookieConfig:
     bookie_id: str = ""
     """The name in ensembles and cookies; `advertised_host:port` when empty (BookKeeper's rule)."""
     rack: str = ""
-    """Where it stands, for placement, for example `/dc1/rack7`; unknown when empty."""
+    """The bookie's place in the network, for placement, for example `/dc1/rack7`; empty:
+    unknown."""
     admin_port: int | None = None
-    """HTTP port of /metrics and /healthz; none when absent, 0 takes any free one."""
+    """HTTP port of /metrics and /healthz; absent: none, 0: any free port."""
 
     # Folders
     journal_directories: tuple[str, ...] = field(default=())
-    """Absolute paths. The journal is best on a device of its own."""
+    """Absolute paths. The journal works best on its own device."""
     ledger_directories: tuple[str, ...] = field(default=())
     """Absolute paths of entry logs, index and ledger state."""
 
     accept_new_folders: bool = False
-    """Take in empty ledger folders that were added behind the others."""
+    """Accept empty ledger folders that were added at the end of the list."""
 
     # When data was lost
     accept_data_loss: bool = False
     """Start although folders are empty or damaged: what may be lost is answered as unknown."""
     accept_older_metadata: bool = False
-    """Start although the metadata is an older copy: what was made since is given up."""
+    """Start although the metadata is an older copy: give up what was created since."""
     limbo_ended_through: int = -1
-    """Ends a limbo up to this ledger id or a lower one: its ledgers were copied or given up."""
+    """End a limbo up to this ledger id or below: its ledgers were copied or given up."""
 
     # Journal
     journal_sync: bool = True
-    """False acks before `fdatasync`: acked entries may be lost with the machine's power."""
+    """False acks before `fdatasync`: a power failure may lose acked entries."""
     journal_file_bytes_max: int = 128 * MIB
-    """A longer journal file is closed and a new one begun."""
+    """A journal file of this length is closed and a new file begun."""
     journal_preallocate_bytes: int = 16 * MIB
-    """Reserved ahead of the write position, so that a sync need not change the file's size."""
+    """Space reserved ahead, so that a sync need not change the file's size."""
     journal_group_bytes_max: int = 4 * MIB
-    """One `pwritev` + `fdatasync` takes no more; bounds the latency of one group."""
+    """The most that one `pwritev` + `fdatasync` takes; bounds the latency of a group."""
     journal_queue_bytes_max: int = 32 * MIB
-    """Adds waiting for the disk; above it the sockets that bring most are not read."""
+    """Adds waiting for the disk; above it the sockets that send most are not read."""
     add_bytes_max: int = 48 * MIB
-    """The same with all they cost; halfway to it nobody's adds are read, above it they are
-    answered TOO_MANY_REQUESTS."""
+    """The same with all overhead. Halfway to it no client's adds are read; above it they get
+    TOO_MANY_REQUESTS."""
 
     # Caches, entry logs, index
     write_cache_bytes_max: int = 32 * MIB
-    """One of two memtables: a full one is flushed while the other fills."""
+    """The size of each of two memtables: a full memtable is flushed while the other fills."""
     read_cache_bytes_max: int = 16 * MIB
     read_ahead_bytes_max: int = 1 * MIB
-    """Read from the entry log at a cache miss, beyond the entry asked for."""
+    """Bytes read from the entry log at a cache miss, beyond the entry asked for."""
     entry_log_bytes_max: int = 512 * MIB
-    """A longer entry log is closed and a new one begun."""
+    """An entry log of this length is closed and a new log begun."""
     open_entry_logs_max: int = 900
-    """Entry logs open at once, and never more than a fourth of the files that the process may
-    open; the log that was read longest ago is closed."""
+    """Entry logs open at once, and never more than a fourth of the process's file descriptors; the
+    log that was read longest ago is closed."""
     flush_interval_ms: int = 10_000
-    """The write cache is flushed at least so often; bounds the replay after a crash."""
+    """The longest time between flushes of the write cache; bounds the replay after a crash."""
 
     # Connections
     frame_bytes_max: int = FRAME_BYTES_MAX
@@ -107,37 +109,37 @@ class BookieConfig:
     scratch_bytes: int = 256 * KIB
     """The receive buffer that all connections share; also the largest chunk parsed at once."""
     connection_add_bytes_max: int = 8 * MIB
-    """Adds of one connection that wait for the disk; above it the connection is not read."""
+    """Adds of a connection that wait for the disk; above it the connection is not read."""
     connection_reads_max: int = 256
-    """Reads of one connection under way; above it the connection is not read."""
+    """Reads of a connection under way; above it the connection is not read."""
     connection_answer_bytes_max: int = 4 * MIB
-    """Answers the peer has not taken; above it the connection is not read."""
+    """Answers that the peer has not taken; above it the connection is not read."""
     answer_bytes_max: int = 32 * MIB
-    """The same of all connections together; above it no further read begins."""
+    """The same for all connections together; above it no further read begins."""
     receive_bytes_max: int = 32 * MIB
-    """Frames of which a part has come, of all connections; above it the next ones wait unread."""
+    """Frames that arrived in part, of all connections; above it further frames wait unread."""
     pressed_stall_ms_max: int = 5_000
-    """Who holds an untaken answer or half a frame for so long while others wait is cut off."""
+    """A peer that holds untaken answers or half a frame this long while others wait is cut off."""
     answer_stall_ms_max: int = 60_000
-    """A peer that takes no answer for so long is cut off, and its memory given back."""
+    """A peer that takes no answer for this long is cut off, and its memory freed."""
     keepalive_ms: int = 60_000
-    """TCP keep-alive finds peers that vanished without a word."""
+    """TCP keep-alive detects peers that vanished silently."""
     batch_read_bytes_max: int = 1 * MIB
-    """One batch read answers no more, however much is asked (BookKeeper BP-62: a prefix)."""
+    """The longest answer to a batch read, however much is asked (BookKeeper BP-62: a prefix)."""
     read_threads: int = 2
     """Reads of entry logs that run at once."""
     read_tasks_max: int = 1024
-    """Reads that wait for an entry log, of all connections; the next ones wait in line."""
+    """Reads that wait for an entry log, of all connections; further reads are queued."""
     reads_waiting_max: int = 16_384
-    """Reads in line, of all connections; one more is answered TOO_MANY_REQUESTS."""
+    """Queued reads of all connections; further reads get TOO_MANY_REQUESTS."""
     read_wait_ms_max: int = 3_000
-    """Who had no turn for so long is answered TOO_MANY_REQUESTS."""
+    """A connection that gets no turn for this long gets TOO_MANY_REQUESTS."""
     long_polls_max: int = 4096
-    """Parked long polls, `WAIT_LAC` and v3 reads that wait; one more is answered
+    """Parked long polls, `WAIT_LAC` and v3 reads that wait; further ones that must wait get
     TOO_MANY_REQUESTS."""
 
     unlisted_ledgers_max: int = 20_000
-    """Ledgers that metadata may not know; above it a new one begins once its record is seen."""
+    """Ledgers that may have no record; above it a new ledger begins once its record is found."""
 
     # Disk space
     read_only: bool = False
@@ -152,22 +154,22 @@ class BookieConfig:
 
     # Scrubbing
     scrub_interval_ms: int = 7 * 24 * 3600 * 1000
-    """From the end of one reading back of all entry logs to the begin of the next; 0 is never."""
+    """From the end of a pass over all entry logs to the start of the next pass; 0 means never."""
     scrub_bytes_per_s: int = 8 * MIB
     """How fast entry logs are read back."""
     consistency_check_on_start: bool = False
-    """Hold index, entry logs and ledger state against one another before serving."""
+    """Compare index, entry logs and ledger state with each other before serving."""
 
     # Copies
     keep_copies: bool = True
-    """Fetch what records say that this bookie holds and it does not, and what lost bookies held."""
+    """Fetch entries that this bookie should hold but does not, and replace lost bookies."""
     lost_bookie_ms: int = 600_000
-    """Not registered for so long, a bookie is lost, and others take over what it held."""
+    """A bookie that is not registered for this long is lost, and others take over its entries."""
     copies_open_ledger_ms: int = 30_000
-    """The writer of an open ledger has so much longer to replace a lost bookie by itself; then the
+    """How much longer the writer of an open ledger has to replace a lost bookie itself; then the
     ledger is closed by recovery."""
     copies_interval_ms: int = 86_400_000
-    """From the end of one look at all ledgers' records to the next, when nothing is missing."""
+    """From the end of a pass over all ledgers' records to the next, when nothing is missing."""
     copies_retry_ms: int = 60_000
     """The same when something could not be fetched."""
     copies_bytes_per_s: int = 32 * MIB
@@ -175,30 +177,31 @@ class BookieConfig:
 
     # Garbage collection
     gc_interval_ms: int = 600_000
-    """Looks so often for ledgers deleted in metadata, and at the entry logs."""
+    """How often to look for ledgers deleted in metadata, and at the entry logs."""
     gc_quarantine_ms: int = 900_000
-    """A ledger whose record is gone is deleted here once that was proven twice so far apart."""
+    """A ledger is deleted here when its record was proven gone twice, this far apart."""
     gc_minor_interval_ms: int = 3_600_000
     gc_minor_ratio: float = 0.2
-    """A minor compaction empties entry logs of which no larger share is live."""
+    """A minor compaction empties entry logs with at most this live share."""
     gc_major_interval_ms: int = 86_400_000
     gc_major_ratio: float = 0.8
-    """The same of a major one. Short of space, each round is one."""
+    """The same for a major compaction. When space is short, every round is major."""
     gc_bytes_per_s: int = 16 * MIB
     """How fast entry logs are read and copied, both together."""
     gc_disk_free_bytes_min: int = 32 * MIB
-    """Copies leave so much free. Logs in which nothing is live go without any room."""
+    """Free space that copies must leave. Logs without live entries are removed without copies."""
     gc_deleted_keep_ms: int = 7 * 24 * 3600 * 1000
     """How long a bookie remembers that a ledger was deleted, and refuses late adds to it."""
 
     # Life
     start_timeout_ms: int = 60_000
-    """Metadata must answer and the cookie be checked within it (replay takes what it takes)."""
+    """The time for metadata to answer and the cookie to be checked; a replay takes what it
+    takes."""
     stop_timeout_ms: int = 10_000
-    """A graceful stop answers what was read within it, or cuts off who takes no answers."""
+    """The time to answer the requests that were read; then clients are cut off."""
 
     def __post_init__(self) -> None:
-        """Refuse what no bookie can run with. Raises `BookieConfigError`."""
+        """Refuse settings that no bookie can run with. Raises `BookieConfigError`."""
         for name in ("journal_directories", "ledger_directories"):
             folders = getattr(self, name)
             if not folders:
@@ -217,13 +220,13 @@ class BookieConfig:
             self.admin_port is None or 0 <= self.admin_port < 65536,
             "admin_port",
             self.admin_port,
-            "use 1 to 65535, 0 for any, or leave it away",
+            "use 1 to 65535, 0 for any, or leave it out",
         )
         _require(
             self.host not in _ANY_ADDRESS or bool(self.advertised_host),
             "advertised_host",
             self.advertised_host,
-            f"with host {self.host} say under which name clients reach this bookie",
+            f"with host {self.host}, set the name under which clients reach this bookie",
         )
         _require(
             self.scratch_bytes >= 4096, "scratch_bytes", self.scratch_bytes, "use 4096 or more"

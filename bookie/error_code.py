@@ -1,4 +1,4 @@
-"""The code that answers an error: whoever answers, in a request or amid others, asks here."""
+"""The code that answers an error, in one place for all parts that answer requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ log = structlog.get_logger()
 
 
 def code_of(error: Exception, what: str, ledger_id: object, entry_id: object) -> Code:
-    """The code that answers `error`. What nobody raised on purpose is logged: never "absent"."""
+    """Return the code that answers `error`. An unexpected error is logged, and never "absent"."""
     if isinstance(error, BookieError):
         return error.code
     if isinstance(error, ProtocolError):

@@ -1,7 +1,7 @@
-"""What a bookie counts. Touched once per chunk, group commit, sync or flush, never per entry.
+"""The metrics of a bookie. Updated once per chunk, group commit, sync or flush, never per entry.
 
-One registry per bookie, so that several can live in one process. A gauge is read when it is scraped
-and costs nothing between. Every metric has a row in docs/operations.md.
+Each bookie has its own registry, so that several can live in one process. A gauge is read when it
+is scraped, and costs nothing in between. Every metric has a row in docs/operations.md.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Counts(Collector):
         self._counts = counts
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """What the registry asks for."""
+        """Called by the registry."""
         name, text, label = self._about
         family = CounterMetricFamily(name, text, labels=[label])
         for value, count in self._counts.items():
@@ -48,13 +48,13 @@ class _Counts(Collector):
 
 
 class _Damages(Collector):
-    """How many findings of each kind, counted when it is asked for."""
+    """How many findings of each kind, counted at each scrape."""
 
     def __init__(self, counts: Callable[[], Mapping[str, int]]) -> None:
         self._counts = counts
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """What the registry asks for."""
+        """Called by the registry."""
         family = GaugeMetricFamily(
             "octavo_bookie_damage", "Damaged places on the disks, by kind", labels=["kind"]
         )
@@ -70,7 +70,7 @@ class _Scrubbing(Collector):
         self._progress = progress
 
     def collect(self) -> Iterator[Metric]:
-        """What the registry asks for."""
+        """Called by the registry."""
         size, passes, age_s = self._progress()
         yield CounterMetricFamily("octavo_bookie_scrub_bytes", "Bytes read back", value=size)
         yield CounterMetricFamily("octavo_bookie_scrub_passes", "Whole passes", value=passes)
@@ -80,13 +80,13 @@ class _Scrubbing(Collector):
 
 
 class _Memory(Collector):
-    """Bytes in use and the most that ever were, by what for."""
+    """Bytes in use and their peak, by purpose."""
 
     def __init__(self, used: Callable[[], Mapping[str, tuple[int, int]]]) -> None:
         self._used = used
 
     def collect(self) -> Iterator[Metric]:
-        """What the registry asks for."""
+        """Called by the registry."""
         now = GaugeMetricFamily(
             "octavo_bookie_memory_bytes", "Occupied by all connections together", labels=["of"]
         )
@@ -101,13 +101,13 @@ class _Memory(Collector):
 
 
 class _Garbage(Collector):
-    """The collector's sums, and what it last found."""
+    """The collector's sums, and its latest findings."""
 
     def __init__(self, status: CollectorStatus) -> None:
         self._status = status
 
     def collect(self) -> Iterator[Metric]:
-        """What the registry asks for."""
+        """Called by the registry."""
         status = self._status
         total = status.total
         for name, text, value in (
@@ -144,14 +144,14 @@ class _Garbage(Collector):
 
 
 class _Bytes(Collector):
-    """Where a bookie's bytes are, looked at when it is asked for."""
+    """Where a bookie's bytes are, at each scrape."""
 
     def __init__(self) -> None:
         self.in_storage: Callable[[], Mapping[str, int]] = dict
         self.logs: CollectorStatus | None = None
 
     def collect(self) -> Iterator[Metric]:
-        """What the registry asks for."""
+        """Called by the registry."""
         found = dict(self.in_storage())
         if self.logs is not None and self.logs.count:
             total = sum(size for _, size in self.logs.bytes_by_state().values())
@@ -164,7 +164,7 @@ class _Bytes(Collector):
 
 
 class WriteMetrics:
-    """The metrics of one bookie's way to the disk."""
+    """The metrics of a bookie's writes."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
@@ -199,18 +199,18 @@ class WriteMetrics:
         registry.register(self._bytes)
 
     def observe_disk(self, disk: Disk) -> None:
-        """Listen to a disk; before a storage opens its files."""
+        """Observe a disk. Call it before a storage opens its files."""
         if isinstance(disk, RealDisk):
             disk.on_sync = self._sync
 
     def observe(self, stats: WriteStats) -> None:
-        """Listen to a storage."""
+        """Observe a storage."""
         stats.on_group = self._group
         stats.on_flush = self._flush
         self._bytes.in_storage = lambda: stats.bytes_by_state()
 
     def collected(self, status: CollectorStatus) -> None:
-        """Say which bytes of the entry logs are live."""
+        """Report which bytes of the entry logs are live."""
         self._bytes.logs = status
 
     def _group(self, group: Group) -> None:
@@ -224,13 +224,13 @@ class WriteMetrics:
         self._flush_seconds.observe(seconds)
 
     def _sync(self, path: str, seconds: float) -> None:
-        """One `fdatasync` has ended; called on the thread that made it."""
+        """An `fdatasync` has ended; called on the thread that made it."""
         of = next((name for suffix, name in _SYNCED if path.endswith(suffix)), "other")
         self._sync_seconds.labels(of).observe(seconds)
 
 
 class BookieMetrics:
-    """The metrics of one bookie."""
+    """The metrics of a bookie."""
 
     def __init__(self) -> None:
         registry = CollectorRegistry()
@@ -309,11 +309,11 @@ class BookieMetrics:
         self.writing = WriteMetrics(registry)
 
     def gauge(self, name: str, help_text: str, value: Callable[[], float]) -> None:
-        """Expose a number that is computed when it is asked for."""
+        """Expose a number that is computed at each scrape."""
         Gauge(name, help_text, registry=self.registry).set_function(value)
 
     def reads_of(self, stats: ReadStats) -> None:
-        """Expose where entries were found, and what reading ahead was good for."""
+        """Expose where entries were found, and how useful reading ahead was."""
         places, ahead = stats.lookups, stats.ahead_bytes
         self.registry.register(
             _Counts("octavo_bookie_lookups", "Runs of entries found, by place", "place", places)
@@ -328,18 +328,18 @@ class BookieMetrics:
         self.registry.register(_Damages(counts))
 
     def scrubbing(self, progress: Callable[[], tuple[int, int, float]]) -> None:
-        """Expose how far the scrubber is."""
+        """Expose the progress of the scrubber."""
         self.registry.register(_Scrubbing(progress))
 
     def memory(self, used: Callable[[], Mapping[str, tuple[int, int]]]) -> None:
-        """Expose what connections occupy."""
+        """Expose the memory that connections occupy."""
         self.registry.register(_Memory(used))
 
     def garbage(self, status: CollectorStatus) -> None:
-        """Expose what the collector did and found."""
+        """Expose the collector's work and findings."""
         self.registry.register(_Garbage(status))
         self.writing.collected(status)
 
     def exposition(self) -> bytes:
-        """All of it in the Prometheus text format."""
+        """Return all metrics in the Prometheus text format."""
         return generate_latest(self.registry)

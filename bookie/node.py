@@ -1,13 +1,13 @@
-"""A bookie's life: identity, replay, serving, registration, and a good end.
+"""A bookie's life: identity, replay, serving, registration, and an orderly end.
 
-Start: bind the port, lock the folders, check the cookies, replay the journal, serve, register.
-In that order a second process on the same port or folders, or a wrong disk, is found before
-anything is changed, and nobody is told of a bookie that cannot serve. Stop: unregister, answer
-what was read, flush, unlock. A crash at any point is what the journal is for.
+Start: bind the port, lock the folders, check the cookies, replay the journal, serve, register. This
+order detects a second process on the same port or folders, or a wrong disk, before anything is
+changed, and registers no bookie that cannot serve. Stop: unregister, answer the requests that were
+read, flush, unlock. After a crash at any point the journal restores the state.
 
-The disk is watched: short of space the bookie turns read-only by itself (recovery may still
-write into the reserve), registers as such, and turns back when there is room. A failed `fsync`
-ends the node: `failed` carries the reason, and the process must exit with it.
+The disk is watched. When it is short of space, the bookie turns read-only by itself (recovery may
+still write into the reserve), registers as read-only, and turns back when there is room. A failed
+`fsync` ends the node: `failed` carries the reason, and the process must exit with it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class BookieStartTimeout(OctavoError):
 
 
 class _Serving(NamedTuple):
-    """What there is of a node once its storage is open."""
+    """The parts of a node that exist once its storage is open."""
 
     storage: Storage
     server: BookieServer
@@ -82,7 +82,7 @@ class _Serving(NamedTuple):
 
 
 class BookieNode:
-    """One bookie. `store` is started and closed by the caller."""
+    """A bookie. `store` is started and closed by the caller."""
 
     def __init__(
         self,
@@ -97,9 +97,12 @@ class BookieNode:
         tls: Certificates | None = None,
         guard: Guard | None = None,
     ) -> None:
-        """`open_storage` is called as `Storage.open` is: who watches a storage stands there.
-        `tls`: what is shown at the ports; without it they are plain. `guard` says who may do what;
-        without it everybody may do everything. The node starts and closes it."""
+        """`open_storage` is called like `Storage.open`; a test replaces it to watch the storage.
+
+        `tls` holds the certificates of the ports; without it they are plain. `guard` decides what
+        each caller may do; without it every caller may do everything. The node starts and closes
+        it.
+        """
         self.config = config
         self.metrics = BookieMetrics()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -124,7 +127,7 @@ class BookieNode:
         self._told_read_only = config.read_only
         self._short_of_space = False
         self._short_because = ""
-        """As it was when it turned short of space."""
+        """The reason at the time when it ran short of space."""
         self._free_bytes = self._most_free_bytes = 0
         self._total_bytes = 0
         self._stopping = False
@@ -134,7 +137,7 @@ class BookieNode:
         self._listener: Listener | SecureListener | None = None
         self._serving: _Serving | None = None
 
-    # Its parts
+    # Parts
 
     @property
     def _parts(self) -> _Serving:
@@ -143,20 +146,18 @@ class BookieNode:
 
     @property
     def storage(self) -> Storage:
-        """What it keeps; there once started, as are the next two."""
+        """The storage; available once started, like `server` and `collector`."""
         return self._parts.storage
 
     @property
     def server(self) -> BookieServer:
-        """Its connections."""
         return self._parts.server
 
     @property
     def collector(self) -> Collector:
-        """Collects its garbage."""
         return self._parts.collector
 
-    # Who it is
+    # Identity
 
     @property
     def host(self) -> str:
@@ -170,7 +171,6 @@ class BookieNode:
 
     @property
     def address(self) -> str:
-        """`host:port`."""
         return f"{self.host}:{self.port}"
 
     @property
@@ -180,7 +180,7 @@ class BookieNode:
 
     @property
     def incarnation(self) -> str:
-        """Tells this bookie from one that was wiped and set up again; known once started."""
+        """Tells this bookie from an earlier life on wiped disks; known once started."""
         return self._cookie.incarnation if self._cookie else ""
 
     @property
@@ -195,7 +195,7 @@ class BookieNode:
         return "; ".join((*told, self._short_because) if self._short_of_space else told)
 
     def info(self) -> dict[str, Any]:
-        """What `NODE_INFO` answers."""
+        """Return the answer to `NODE_INFO`."""
         return {
             "bookie_id": self.bookie_id,
             "incarnation": self.incarnation,
@@ -227,7 +227,7 @@ class BookieNode:
         )
 
     def _show(self, storage: Storage, server: BookieServer, collector: Collector) -> None:
-        """Let people see and start what they may."""
+        """Expose metrics and register the routes of the admin port."""
         metrics, admin = self.metrics, self.admin
         metrics.writing.observe(storage.write_stats)
         metrics.reads_of(storage.read_stats)
@@ -251,7 +251,7 @@ class BookieNode:
             return storage.scrubber.status()
 
         def start_gc(query: Mapping[str, str]) -> dict[str, Any]:
-            """`?minor=1` or `?major=1` does the compactions that are not due yet."""
+            """Start a round; `?minor=1` or `?major=1` includes compactions that are not due yet."""
             collector.start_now(minor=query.get("minor") == "1", major=query.get("major") == "1")
             return collector.status_json(0)
 
@@ -357,7 +357,7 @@ class BookieNode:
         return await SecureListener.bind(host, port, self._tls)
 
     async def stop(self) -> None:
-        """End in good order; may be called twice, and after `failed`."""
+        """End in an orderly way; may be called twice, and after `failed`."""
         if self._stopping:
             return
         self._stopping = True
@@ -377,7 +377,7 @@ class BookieNode:
             async with asyncio.timeout(timeout_s):
                 await self._registry.unregister(self.bookie_id)
         except (OctavoError, TimeoutError) as error:
-            # The record goes with the session, a little later.
+            # The record disappears with the session, a little later.
             log.warning("bookie_not_unregistered", bookie=self.bookie_id, reason=str(error))
         if self._serving is not None and not self.failed.done():
             await self._serving.server.stop(timeout_s)
@@ -385,7 +385,7 @@ class BookieNode:
         log.info("bookie_stopped", bookie=self.bookie_id)
 
     async def _release(self) -> None:
-        """Give back whatever is held."""
+        """Close and unlock whatever is open."""
         self.admin.close()
         if self._guard is not None:
             await self._guard.close()
@@ -407,7 +407,7 @@ class BookieNode:
     # Limbo
 
     async def end_limbo(self) -> None:
-        """Whatever it lost is here again: nothing is unknown any more, and everybody is told."""
+        """End limbo: all lost entries are here again, so register without it."""
         await self.storage.limbo_file.end()
         self.metrics.limbo.set(0)
         self._registration_due.set()
@@ -436,7 +436,7 @@ class BookieNode:
             log.warning("metadata_session", bookie=self.bookie_id, state=state.value)
 
     async def _keep_registered(self) -> None:
-        """Register anew whenever the session or the mode has changed; try until it works."""
+        """Register again whenever the session or the mode has changed; retry until it works."""
         while True:
             await self._registration_due.wait()
             self._registration_due.clear()
@@ -450,12 +450,12 @@ class BookieNode:
                     await asyncio.sleep(pauses.next_s())
             log.info("bookie_registered", bookie=self.bookie_id, read_only=self.read_only)
 
-    # Whether the metadata is the newest
+    # High-water mark of the metadata
 
     async def _raise_high_water(self, mark: HighWaterMark) -> None:
-        """Raise it when ledgers have begun here, after a break of the session, and now and then.
+        """Raise the mark when ledgers have begun here, after a session was lost, and at intervals.
 
-        Metadata that has become older ends this task, and with it the bookie.
+        If the metadata has become older, this task ends with an error, and with it the bookie.
         """
         while True:
             await asyncio.sleep(_RISE_PAUSE_S)
@@ -480,7 +480,7 @@ class BookieNode:
         self._judge_space(await self._measure_space(), collect=True)
 
     async def _measure_space(self) -> dict[str, tuple[int, int]]:
-        """Free and all bytes of each folder's file system."""
+        """Return the free and total bytes of each folder's file system."""
         measured: dict[str, tuple[int, int]] = {}
         for folder in self.config.directories:
             try:
@@ -492,7 +492,8 @@ class BookieNode:
         return measured
 
     def _judge_space(self, measured: Mapping[str, tuple[int, int]], *, collect: bool) -> None:
-        """Set the mode accordingly; with `collect` make room if there is none any more."""
+        """Set the mode by the free space; with `collect`, collect garbage if space has run
+        short."""
         ledgers = [measured[folder] for folder in self.config.ledger_directories]
         self._free_bytes = sum(free for free, _ in ledgers)
         self._most_free_bytes = max(free for free, _ in ledgers)
@@ -533,7 +534,7 @@ class BookieNode:
     # Failure
 
     def _fail(self, error: BaseException) -> None:
-        """Serving on would be wrong: stop at once and say so."""
+        """Stop at once: after this error it would be wrong to serve."""
         if self.failed.done():
             return
         log.critical(

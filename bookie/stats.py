@@ -1,7 +1,7 @@
-"""What reading and writing leave behind for the metrics: plain numbers, and calls.
+"""Counters and callbacks of reads and writes, for the metrics.
 
-Numbers are looked at when they are asked for. Calls do nothing until somebody sets them (the
-metrics do); they are made once per group commit, flush or cold read, on the loop.
+Counters are read when they are scraped. Callbacks do nothing until the metrics set them; they are
+called once per group commit, flush or cold read, on the loop.
 """
 
 from __future__ import annotations
@@ -11,39 +11,40 @@ from typing import NamedTuple
 
 
 class ReadStats:
-    """Of the reads of one storage."""
+    """Counters of the reads of a storage."""
 
     def __init__(self) -> None:
         self.lookups = {"write_cache": 0, "read_cache": 0, "entry_log": 0, "joined": 0}
-        """How many runs of entries were found where; `joined`: another reader was about to."""
+        """How many runs of entries were found where; `joined`: by waiting for another reader's
+        read."""
         self.ahead_bytes = {"useful": 0, "wasted": 0}
-        """What was read ahead and was asked for later, or was dropped before."""
+        """Bytes read ahead that were asked for later, or dropped unused."""
         self.on_cold_wait: Callable[[float], None] = lambda _: None
-        """Told how long each cold read waited for a thread, in seconds."""
+        """Called with the seconds that each cold read waited for a thread."""
 
 
 class Group(NamedTuple):
-    """One group commit of a journal."""
+    """A group commit of a journal."""
 
     body_bytes: int
     appends: int
-    """Chunks of adds, fences and the like that it made durable together."""
+    """Appends (batches of adds, fences and others) that it made durable together."""
     waited_s: float
-    """How long the one that waited longest had waited when the write began."""
+    """How long the oldest append had waited when the write began."""
     seconds: float
-    """Write and sync."""
+    """The duration of write and sync."""
 
 
 class WriteStats:
-    """Of the writes of one storage: group commits, flushes, and where its bytes are."""
+    """Statistics of the writes of a storage: group commits, flushes, and where its bytes are."""
 
     def __init__(self) -> None:
         self.on_group: Callable[[Group], None] = lambda _: None
         self.on_flush: Callable[[int, float], None] = lambda *_: None
-        """Told of each flush that ended well: bytes of the write cache, seconds."""
+        """Called after each successful flush with its bytes of the write cache and its seconds."""
         self.bytes_by_state: Callable[[], Mapping[str, int]] = dict
-        """Bytes that a crash would have replayed, that wait in the write cache, that are flushed
-        right now."""
+        """Bytes that a crash would have replayed, that wait in the write cache, that are being
+        flushed."""
 
     def group(self, group: Group) -> None:
         """A group commit has ended."""

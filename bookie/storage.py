@@ -1,20 +1,24 @@
-"""The storage engine of a bookie: its parts, what starts and ends them, and the way of an add.
+"""The storage engine of a bookie: its parts, how they start and end, and the path of an add.
 
-Reads are `Storage.reads` (read/path.py); fences, LACs and what is known of a ledger are
+Reads are in `Storage.reads` (read/path.py); fences, LACs and the state of ledgers are in
 `Storage.control` (ledgers/control.py).
 
-Promises. An add, a fence, an explicit LAC or a deletion that was reported done survives any crash;
-an add whose sync is deferred does when a `force`, a fence or any other add that came after it is
-done. A fence is in line with adds: those queued before it are answered first, later ones are
-refused. Reads see only what is durable or was deferred, wait for no write, and tell absent
-(`NoSuchEntry`) from unknown (`BookieIOError`). Memory is bounded: past its bounds `pressure` asks
-the connections to read less; nothing is dropped. Relies on: journal/journal.py (durable, in order),
-write/checkpoint.py (order of flush). On a crash: the index, the logs and the ledger state hold what
-is before the mark; the journal holds the rest and is replayed. `SyncFailed` is final: `on_fatal` is
-told and nothing is acked any more.
+Promises:
 
-All methods are called on the event loop. Blocking calls run in three executors: the journal's, the
-flush's, the readers', so that neither waits for another.
+- An add, fence, explicit LAC or deletion that was reported done survives any crash. A deferred add
+  survives once a later `force`, fence or add that is not deferred is done.
+- A fence is ordered with adds: adds queued before it are answered first, later adds are refused.
+- Reads see only what is durable or deferred, wait for no write, and tell absent (`NoSuchEntry`)
+  from unknown (`BookieIOError`).
+- Memory is bounded: above its bounds `pressure` asks the connections to read less; nothing is
+  dropped.
+
+Relies on journal/journal.py (durable, in order) and write/checkpoint.py (order of a flush). After a
+crash, the index, the logs and the ledger state hold everything before the mark; the journal holds
+the rest and is replayed. `SyncFailed` is final: `on_fatal` is called and nothing is acked any more.
+
+All methods are called on the event loop. Blocking calls run in separate executors for journals,
+flushes, reads and garbage collection, so that they do not wait for each other.
 """
 
 from __future__ import annotations
@@ -59,11 +63,11 @@ _log = structlog.get_logger()
 
 
 def _ignore(error: BaseException) -> None:
-    """For a storage whose owner does not ask."""
+    """Ignore a fatal error: the owner of this storage did not ask for it."""
 
 
 class _Threads:
-    """Those of one storage: journals, flushes, reads and garbage wait for none but their own."""
+    """The threads of a storage: journals, flushes, reads and garbage do not wait for each other."""
 
     def __init__(self, config: BookieConfig) -> None:
         self.journals: list[Executor] = [
@@ -79,14 +83,13 @@ class _Threads:
         return [*self.journals, self.flush, self.read, self.gc]
 
     def end(self) -> None:
-        """Take no more calls."""
         for executor in self.all:
             executor.shutdown(wait=False)
 
 
 @dataclass(frozen=True)
 class _Restored:
-    """What the disks and the journals said, in memory and flushed; new journal files stand open."""
+    """The state restored from disks and journals, flushed, with new journal files open."""
 
     states: LedgerStates
     cache: WriteCache
@@ -99,7 +102,7 @@ class _Restored:
 
 
 class Storage:
-    """One bookie's entries and what it promised about their ledgers; `open` makes one."""
+    """A bookie's entries and its promises about their ledgers; `open` makes one."""
 
     def __init__(
         self,
@@ -125,15 +128,15 @@ class Storage:
         self.write_stats = WriteStats()
         self._read_cache = ReadCache(config.read_cache_bytes_max, self.read_stats)
         self.answers = Budget(config.answer_bytes_max)
-        """What reads have found and nobody has taken yet."""
+        """Answers that reads have made and clients have not taken yet."""
         self.limbo = restored.limbo
-        """Of which ledgers this bookie may have lost something."""
+        """The ledgers of which this bookie may have lost something."""
         self.limbo_file = LimboFile(
             self.limbo, disk, config.ledger_directories, self._flush_call, self._fail
         )
-        """Where that stands; for who can say that they are whole again."""
+        """The file of the limbo; the repair calls it when ledgers are complete again."""
         self.damages = restored.damages
-        """What is known to be damaged on the disks."""
+        """The known damage on the disks."""
         self._journals = drive(
             restored.writers,
             threads.journals,
@@ -149,19 +152,19 @@ class Storage:
             config.unlisted_ledgers_max,
             restored.unsure_deletions,
         )
-        """Fences, LACs, and what is known of each ledger."""
+        """Fences, LACs, and the state of each ledger."""
         self._crowd = AddCrowd()
         self._cold = self._new_cold_reads()
         caches, lookups = (self._cache, self._read_cache), self.read_stats.lookups
         self.reads = ReadPath(self.control, *caches, self._cold, self.answers, lookups)
         self.compactor = self._new_compactor()
-        """Empties and removes entry logs; the collector tells it which."""
+        """Empties and removes the entry logs that the collector chooses."""
         self.scrubber = self._new_scrubber(disk)
         """Reads the entry logs back; its owner runs it."""
         self.pressure = AddPressure(
             self._cache, config.journal_queue_bytes_max, config.add_bytes_max
         )
-        """How far the disk is behind the adds, and who has to wait for it."""
+        """How far the disk is behind the adds, and which clients have to wait for it."""
         self.repeats = Repeats(
             self.reads,
             lambda batch: self.control.admission(batch, read_only=self.disk_full),
@@ -169,10 +172,10 @@ class Storage:
             self._commit,
             self._update_pressure,
         )
-        """Adds of what may be here already."""
+        """Adds of entries that may be here already."""
         self._flushing = self._new_flushing()
 
-    # Life
+    # Start and end
 
     @classmethod
     async def open(
@@ -185,12 +188,12 @@ class Storage:
         clock: Callable[[], int] = lambda: 0,
         on_loss: OnLoss | None = None,
     ) -> Storage:
-        """Open the files and replay the journals. Raises on damage it cannot vouch for, and has
-        given back then what it had opened.
+        """Open the files and replay the journals.
 
-        `on_fatal` is called once when nothing can be promised any more: the process has to end.
-        `clock` gives wall-clock milliseconds, for what people read. With `on_loss` what is found
-        lost is accepted; it is told of that, and limbo is durable when it returns.
+        Raises on damage that it cannot vouch for, after closing what it had opened. `on_fatal` is
+        called once when nothing can be promised any more: the process must end. `clock` gives
+        wall-clock milliseconds, for operators. With `on_loss` a loss is accepted: `on_loss` is
+        called with it, and limbo is durable when it returns.
         """
         threads = _Threads(config)
         bounds = config.entry_log_bytes_max, config.open_entry_logs_max
@@ -264,10 +267,10 @@ class Storage:
         )
 
     async def close(self) -> None:
-        """Drain the journal, flush, give the files back."""
+        """Drain the journal, flush, close the files."""
         await self.scrubber.stop()
         if not await self._flushing.stop():
-            return  # closed before
+            return  # it was closed before
         self.control.close()
         await self.repeats.close()
         try:
@@ -290,9 +293,9 @@ class Storage:
         return self._threads.all
 
     def _fail(self, error: BaseException) -> None:
-        """Nothing can be promised any more."""
+        """Stop the journals and report: nothing can be promised any more."""
         if isinstance(error, GeneratorExit):
-            return  # the loop that ran it is gone, and with it everybody who could be told
+            return  # its loop is gone, so no caller is left to be told
         if self._failed is None:
             self._failed = error
             _log.critical("storage_failed", error=str(error), kind=type(error).__name__)
@@ -309,12 +312,13 @@ class Storage:
         *,
         deferred: bool = False,
     ) -> None:
-        """Admit `batches` in order; `done` gets each with its code when the group is durable.
+        """Admit `batches` in order; `done` gets each with its code when its group is durable.
 
-        A batch is taken or refused whole. `done` gets some of them at a time: those of a journal;
-        at once what is refused; alone what may be here (write/repeats.py). Lanes take turns at a
-        journal. With `deferred` it is told when they are written: until `force` a power failure
-        may take them back. What may be here already is durable even so.
+        A batch is taken or refused whole. `done` gets some of the batches at a time: those of a
+        journal together, refused batches at once, and batches that may be here already one at a
+        time (write/repeats.py). Lanes take turns at a journal. With `deferred`, `done` is called
+        when batches are written: until `force` a power failure may take them back. Batches that may
+        be here already are durable even so.
         """
         if (only := self._journals.only) is not None:
             self._add_to(only, batches, done, lane, deferred=deferred)
@@ -351,7 +355,7 @@ class Storage:
         *,
         deferred: bool = False,
     ) -> None:
-        """Journal what is admitted; `done` gets all of `results` then, or at once."""
+        """Journal the admitted batches; `done` gets all of `results` after that, or now."""
         buffers = [batch.frames for batch, code in results if code is _OK]
         if buffers:
             added = partial(self._added, journal, results, done)
@@ -365,7 +369,7 @@ class Storage:
     def _added(
         self, journal: Journal, results: Results, done: Done, error: BaseException | None
     ) -> None:
-        """The group that holds these batches is durable (deferred ones: written), or is not."""
+        """The group with these batches is durable (or written, if deferred), or has failed."""
         flushing = self._flushing
         if error is None:
             for batch, code in results:
@@ -399,11 +403,11 @@ class Storage:
     # Ledgers
 
     def ledgers(self) -> list[int]:
-        """The ids of the ledgers this bookie knows, ascending."""
+        """Return the ids of the ledgers this bookie knows, ascending."""
         return self._states.ids()
 
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Forget a ledger: reads say `NoSuchLedger`, adds are refused for ever; durable."""
+        """Delete a ledger durably: reads raise `NoSuchLedger`, adds are refused for ever."""
         await self.control.delete(ledger_id, self._clock())
 
     def _deleted(self, ledger_id: int) -> None:
@@ -412,10 +416,10 @@ class Storage:
         self._checkpointer.forget_ledger(ledger_id)
 
     async def force(self, ledger_id: int) -> None:
-        """All that was acked before is durable on return: what was deferred, and with
-        `journal_sync` off everything.
+        """Make everything acked before durable: deferred adds, and with `journal_sync` off all
+        adds.
 
-        Says nothing of what the ledger is: it may be unknown, or fenced. Raises `SyncFailed`.
+        Tells nothing about the ledger: it may be unknown or fenced. Raises `SyncFailed`.
         """
         journal = self._journals.of(ledger_id)
         await journal.synced()
@@ -426,15 +430,15 @@ class Storage:
 
     @property
     def disk_full(self) -> bool:
-        """Whether ordinary adds are refused with READ_ONLY until space returns, by itself."""
+        """Whether ordinary adds get READ_ONLY, until space returns by itself."""
         return self._flushing.disk_full
 
     async def checkpoint(self) -> None:
-        """Flush all that is durable in the journals, move the mark, remove old journal files."""
+        """Flush what is durable in the journals, move the mark, remove old journal files."""
         await self._flushing.checkpoint()
 
     def _flushed(self, memtable: Memtable) -> None:
-        """A memtable is in log and index."""
+        """A memtable is in log and index: drop older copies from the read cache."""
         self._cold.index_changed()
         for ledger_id, held in memtable.ledgers.items():
             self._read_cache.drop(ledger_id, held.pieces[0].first, held.pieces[-1].last)
@@ -451,7 +455,7 @@ async def _restore(
     damages: DamageRegistry,
     opened: Opened,
 ) -> _Restored:
-    """Replay the journals on top of what was opened, and begin new ones."""
+    """Replay the journals on top of the opened files, and begin new journal files."""
     cache = WriteCache(config.write_cache_bytes_max)
     checkpointer = Checkpointer(
         disk=disk,

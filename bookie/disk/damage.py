@@ -1,16 +1,16 @@
-"""What is known to be damaged on this bookie's disks: found once, kept, named, never skipped.
+"""The known damage on this bookie's disks: kept and named, never skipped.
 
-Reads, the scrubber, compaction and the journal's replay report here; an operator, a metric and
-whoever re-replicates read it. A finding is told to the log once, however often it is met. The list
-is bounded: what comes when it is full is counted and logged no more. Nothing here decides anything
-about the data: a damaged range stays on the disk and is answered as *unknown*.
+Reads, the scrubber, compaction and the journal's replay report here. Operators, a metric and
+re-replication read it. A finding is logged once, however often it is met. The list is bounded:
+findings that arrive when it is full are counted and not logged. Nothing here decides about the
+data: a damaged range stays on the disk and is answered as *unknown*.
 
 May be called from any thread. Kept in memory only: after a restart the reads and the scrubber find
 again what is still there.
 
-A `Loss` is what a start finds gone that this bookie had vouched for. Without the operator's word it
-is an error that names `REMEDY`; with it, what is good is kept (startup/repair.py), and the bookie
-goes into limbo for the rest (ledgers/limbo.py).
+A `Loss` is something that this bookie had vouched for and a start finds missing. It is an error
+that names `REMEDY`, unless the operator accepts the loss. Then what is good is kept
+(startup/repair.py), and the bookie enters limbo for the rest (ledgers/limbo.py).
 """
 
 from __future__ import annotations
@@ -38,27 +38,28 @@ class DamageKind(enum.StrEnum):
     """What is wrong with a place on the disk. The values are labels of the metric."""
 
     FILE_HEADER = "file-header"
-    """A file's own header: no record of it can be trusted to be of that file."""
+    """A file's own header: no record in it can be trusted to belong to that file."""
     RECORD_HEADER = "record-header"
-    """No good record header where one must be; `length` reaches to the next good one, if known."""
+    """No good record header where one must be; `length` reaches to the next good header, if
+    known."""
     TRUNCATED = "truncated"
-    """The file ends before what must be there."""
+    """The file ends too early."""
     RUN_CHECKSUM = "run-checksum"
     """An extent's bytes do not match its checksum."""
     ENTRY_DIGEST = "entry-digest"
-    """An entry does not match its own digest, although its run's checksum holds."""
+    """An entry does not match its own digest, although its extent's checksum matches."""
     WRONG_RECORD = "wrong-record"
-    """A good record, but not the one that the index says lies here, or its frames are not its."""
+    """A good record, but another than the index says, or with frames that are not its own."""
     NOT_INDEXED = "not-indexed"
     """A good record of a live ledger that the index does not know: its entries read as absent."""
     LEDGERS_MAP = "ledgers-map"
-    """The ledgers map or footer of a sealed log. No entry is lost: the log is stepped through."""
+    """The ledgers map or footer of a sealed log. No entry is lost: the log is walked instead."""
     MISSING_FILE = "missing-file"
-    """A file that something points to is not there."""
+    """A file that is referred to is missing."""
     UNREADABLE = "unreadable"
     """The disk refuses to read it, also at the second attempt."""
     INDEX = "index"
-    """RocksDB found a damaged block in the index: what it held cannot be looked up."""
+    """RocksDB found a damaged block in the index: its records cannot be looked up."""
     MARK = "mark"
     """A copy of the journal mark; another copy may be good."""
     JOURNAL = "journal"
@@ -68,27 +69,25 @@ class DamageKind(enum.StrEnum):
 
 
 _BY_LEDGER = frozenset({DamageKind.MISSING_FILE, DamageKind.STATE})
-"""They have no place within the file: each ledger is a finding of its own."""
+"""They have no place within the file: each ledger is a separate finding."""
 _Key = tuple[DamageKind, str, int, int | None]
 
 
 class Damage(NamedTuple):
-    """One finding."""
-
     kind: DamageKind
     path: str
     offset: int
     length: int
-    """How far it reaches, as far as is known; 0 when nothing is known."""
+    """The length of the damage, as far as it is known; else 0."""
     ledger_id: int | None = None
-    """Whose entries `first … last` are lost here; None when it cannot be told."""
+    """The ledger whose entries `first … last` are lost here; None when that is unknown."""
     first: int | None = None
     last: int | None = None
     found_ms: int = 0
-    """Wall clock, when it was reported first."""
+    """Wall clock, when it was first reported."""
 
     def as_json(self) -> dict[str, Any]:
-        """For the admin port and `octavo bookie check --json`."""
+        """Return plain values for the admin port and `octavo bookie check --json`."""
         return {**self._asdict(), "kind": self.kind.value}
 
 
@@ -101,7 +100,7 @@ class DamagedRead(BookieIOError):
 
 
 class DamageRegistry:
-    """The findings of one bookie, oldest first."""
+    """The findings of a bookie, oldest first."""
 
     def __init__(
         self,
@@ -117,7 +116,7 @@ class DamageRegistry:
         self._lock = threading.Lock()
         self._found: dict[_Key, Damage] = {}
         self.dropped = 0
-        """Findings that came when the list was full."""
+        """Findings that arrived when the list was full."""
 
     def report(
         self,
@@ -130,11 +129,11 @@ class DamageRegistry:
         first: int | None = None,
         last: int | None = None,
     ) -> Damage:
-        """Note a finding, and log it if it is new; returns it as it is kept."""
+        """Note a finding, and log it if it is new; return it as it is kept."""
         return self.add(Damage(kind, path, offset, length, ledger_id, first, last))
 
     def add(self, damage: Damage) -> Damage:
-        """As `report`. What is known already is kept, and completed when its ledger was unknown."""
+        """Like `report`. A known finding is kept, and completed if its ledger was unknown."""
         owner = damage.ledger_id if damage.kind in _BY_LEDGER else None
         key = (damage.kind, damage.path, damage.offset, owner)
         with self._lock:
@@ -173,12 +172,12 @@ class DamageRegistry:
         )
 
     def current(self) -> list[Damage]:
-        """Every finding that still holds, oldest first."""
+        """Return every finding that still holds, oldest first."""
         with self._lock:
             return list(self._found.values())
 
     def listing(self, query: Mapping[str, str]) -> dict[str, Any]:
-        """For the admin port: at most `limit` findings, those that came first."""
+        """Return at most `limit` findings for the admin port, oldest first."""
         found = self.current()
         limit = int(query.get("limit", "1000"))
         return {
@@ -188,18 +187,19 @@ class DamageRegistry:
         }
 
     def counts(self) -> dict[str, int]:
-        """How many findings of each kind; every kind is there, for the metric."""
+        """Return the number of findings of every kind, for the metric."""
         found = {kind.value: 0 for kind in DamageKind}
         for damage in self.current():
             found[damage.kind.value] += 1
         return found
 
     def clear_file(self, name: str) -> None:
-        """The file of this name has gone from its folder, with whatever was wrong with it."""
+        """Drop the findings of a file that was removed."""
         self._clear(lambda damage: damage.path.rpartition("/")[2] == name)
 
     def clear_range(self, path: str, start: int, end: int, *kinds: DamageKind) -> None:
-        """Bytes `start … end` of a file were read back and are good: `kinds` end there."""
+        """Drop findings of these kinds in bytes `start … end`, which were read back and are
+        good."""
         self._clear(
             lambda damage: (
                 damage.path == path and start <= damage.offset < end and damage.kind in kinds
@@ -225,18 +225,18 @@ class Loss(NamedTuple):
     path: str
     offset: int
     length: int
-    """How far it reaches; 0 when the file is missing, or nothing is known."""
+    """The length of the loss; 0 when the file is missing, or the length is unknown."""
     why: str
 
 
 OnLoss = Callable[[str], Awaitable[None]]
-"""Told in words what was lost; limbo for it is durable on return."""
+"""Called with a text that says what was lost; limbo for it is durable on return."""
 
 
 async def tell_losses(
     losses: Sequence[Loss], damages: DamageRegistry, on_loss: OnLoss | None
 ) -> None:
-    """Name each loss, then go into limbo for them."""
+    """Report each loss, then enter limbo for them."""
     for loss in losses:
         damages.report(loss.kind, loss.path, loss.offset, loss.length)
     if losses and on_loss is not None:
@@ -244,7 +244,7 @@ async def tell_losses(
 
 
 def in_words(losses: Sequence[Loss]) -> str:
-    """For the limbo file and the log."""
+    """Describe the losses for the limbo file and the log."""
     named = "; ".join(loss.why for loss in losses[:_NAMED_MAX])
     more = len(losses) - _NAMED_MAX
     return f"{named}; and {more} more" if more > 0 else named

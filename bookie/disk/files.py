@@ -1,13 +1,12 @@
 """The seam between the bookie and a disk: the only module of this package that touches files.
 
-`Disk` and `File` are small synchronous interfaces. Callers reach their blocking calls through
-`loop.run_in_executor`, so that a simulated loop and a simulated disk run the production code
-above them. `RealDisk` is the operating system's. An `fsync` that fails is reported as
-`SyncFailed` and is never retried: the kernel may have dropped the dirty pages, so the only
-honest answer left is to stop.
+`Disk` and `File` are small synchronous interfaces. Callers make their blocking calls through
+`loop.run_in_executor`, so that a simulated loop and a simulated disk run the production code above
+them. `RealDisk` is the operating system's. A failed `fsync` is reported as `SyncFailed` and never
+retried: the kernel may have dropped the dirty pages, so the only honest answer left is to stop.
 
-`Blocking` is the way from the loop to the threads that touch disks; `numbered_name` is how files
-are called that are one of many (journal files, entry logs, ledger state files).
+`Blocking` runs calls of the loop on the threads that touch disks. `numbered_name` names files that
+are numbered (journal files, entry logs, ledger state files).
 """
 
 from __future__ import annotations
@@ -39,21 +38,22 @@ class DiskError(OctavoError):
 
 
 class DiskFull(DiskError):
-    """No space left. Nothing that was acked is touched by it."""
+    """No space left. Acked data is not affected."""
 
     name = "disk-full"
     retryable = True
 
 
 class NoDescriptorLeft(DiskError):
-    """The process, or the machine, may open no more files. It says nothing of the file itself."""
+    """The process, or the machine, may open no more files. It says nothing about the file
+    itself."""
 
     name = "no-descriptor-left"
     retryable = True
 
 
 class SyncFailed(DiskError):
-    """`fsync` failed: what was written since the last one may be lost. The process must stop."""
+    """`fsync` failed: what was written since the last sync may be lost. The process must stop."""
 
     name = "sync-failed"
     scope = Scope.PROCESS
@@ -67,13 +67,13 @@ class File(Protocol):
         """Where it lies."""
 
     def size(self) -> int:
-        """Bytes, preallocated ones included."""
+        """The length in bytes, with preallocated bytes."""
 
     def pread(self, length: int, offset: int) -> bytes:
-        """Up to `length` bytes; fewer only at the end of the file."""
+        """Return up to `length` bytes; fewer only at the end of the file."""
 
     def uncache(self, offset: int, length: int) -> None:
-        """Let the system forget its copy in memory, so that the next `pread` asks the device."""
+        """Drop the system's copy in memory, so that the next `pread` reads from the device."""
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
         """Write all of `buffers` one after another from `offset`; return the bytes written."""
@@ -88,41 +88,42 @@ class File(Protocol):
         """Make all that was written durable. Raises `SyncFailed`."""
 
     def close(self) -> None:
-        """Give the file back. Does not sync."""
+        """Close the file. Does not sync."""
 
 
 class Disk(Protocol):
     """A folder tree. Paths are absolute strings."""
 
     def open(self, path: str, *, create: bool = False, write: bool = False) -> File:
-        """Raises `FileNotFoundError`; with `create`, `FileExistsError` when it exists already."""
+        """Open a file. Raises `FileNotFoundError`; with `create`, `FileExistsError` if it
+        exists."""
 
     def list_directory(self, path: str) -> list[str]:
-        """Names, sorted; empty when the folder does not exist."""
+        """Return the names, sorted; empty when the folder does not exist."""
 
     def make_directory(self, path: str) -> None:
-        """With its parents; fine when it exists. Durable on return."""
+        """Make a folder with its parents, unless it exists. Durable on return."""
 
     def exists(self, path: str) -> bool:
         """Whether a file or folder lies there."""
 
     def rename(self, old: str, new: str) -> None:
-        """Atomic; durable only after `sync_directory`."""
+        """Rename atomically; durable only after `sync_directory`."""
 
     def unlink(self, path: str) -> None:
         """Remove a file; durable only after `sync_directory`."""
 
     def remove_folder(self, path: str) -> None:
-        """Remove a folder and the files in it; fine when it is not there. Durable as `unlink`."""
+        """Remove a folder and the files in it, if it exists. Durable like `unlink`."""
 
     def sync_directory(self, path: str) -> None:
         """Make creations, renames and removals in the folder durable. Raises `SyncFailed`."""
 
     def free_bytes(self, path: str) -> tuple[int, int]:
-        """(free, total) bytes of the file system that holds `path`."""
+        """Return (free, total) bytes of the file system that holds `path`."""
 
     def descriptors_max(self) -> int:
-        """How many files this process may have open at once, sockets among them."""
+        """Return how many files and sockets this process may have open at once."""
 
     def lock(self, path: str) -> File:
         """Take an exclusive lock file, held until closed. Raises `DiskError` naming the holder."""
@@ -133,7 +134,7 @@ _IOV_MAX = 1024
 
 
 def _failure(call: str, path: str, error: OSError) -> DiskError:
-    """The error to raise for `error`, naming call, path and the system's reason."""
+    """Return the error to raise, naming call, path and the system's reason."""
     what = f"{call} {path}: {error.strerror or error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(f"{what}; free some space on this file system")
@@ -154,18 +155,15 @@ class RealFile:
 
     @property
     def path(self) -> str:
-        """Where it lies."""
         return self._path
 
     def size(self) -> int:
-        """Bytes, preallocated ones included."""
         try:
             return os.fstat(self._fd).st_size
         except OSError as error:
             raise _failure("fstat", self._path, error) from error
 
     def pread(self, length: int, offset: int) -> bytes:
-        """Up to `length` bytes; fewer only at the end of the file."""
         try:
             data = os.pread(self._fd, length, offset)
             while 0 < len(data) < length:
@@ -178,13 +176,11 @@ class RealFile:
         return data
 
     def uncache(self, offset: int, length: int) -> None:
-        """Let the system forget its copy in memory, so that the next `pread` asks the device."""
         if _fadvise is not None:
-            with contextlib.suppress(OSError):  # it is advice
+            with contextlib.suppress(OSError):  # it is only advice to the system
                 _fadvise(self._fd, offset, length, os.POSIX_FADV_DONTNEED)
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
-        """Write all of `buffers` one after another from `offset`; return the bytes written."""
         start = offset
         try:
             for first in range(0, len(buffers), _IOV_MAX):
@@ -205,21 +201,18 @@ class RealFile:
         return done
 
     def preallocate(self, length: int) -> None:
-        """Reserve `length` bytes, so that later syncs need not change the file's size."""
         try:
             os.posix_fallocate(self._fd, 0, length)
         except OSError as error:
             raise _failure("posix_fallocate", self._path, error) from error
 
     def truncate(self, length: int) -> None:
-        """Cut or zero-extend to `length` bytes."""
         try:
             os.ftruncate(self._fd, length)
         except OSError as error:
             raise _failure("ftruncate", self._path, error) from error
 
     def datasync(self) -> None:
-        """Make all that was written durable. Raises `SyncFailed`."""
         began = time.monotonic()
         try:
             _datasync(self._fd)
@@ -229,29 +222,28 @@ class RealFile:
             self._on_sync(self._path, time.monotonic() - began)
 
     def close(self) -> None:
-        """Give the file back. Does not sync. May be called twice."""
+        """Close the file. May be called twice."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 OnSync = Callable[[str, float], None]
-"""Path, and seconds that the call took."""
+"""Called with the path, and the seconds that the call took."""
 
 _datasync = getattr(os, "fdatasync", os.fsync)
 """macOS has no `fdatasync`."""
 _fadvise = getattr(os, "posix_fadvise", None)
-"""Nor this."""
+"""macOS has no `posix_fadvise`."""
 
 
 class RealDisk:
     """The operating system's files."""
 
     on_sync: OnSync | None = None
-    """Told of each `fdatasync` that ended well, on the thread that made it."""
+    """Called after each successful `fdatasync`, on the thread that made it."""
 
     def open(self, path: str, *, create: bool = False, write: bool = False) -> File:
-        """Raises `FileNotFoundError`; with `create`, `FileExistsError` when it exists already."""
         flags = os.O_CLOEXEC | (os.O_RDWR if write or create else os.O_RDONLY)
         if create:
             flags |= os.O_CREAT | os.O_EXCL
@@ -263,7 +255,6 @@ class RealDisk:
             raise _failure("open", path, error) from error
 
     def list_directory(self, path: str) -> list[str]:
-        """Names, sorted; empty when the folder does not exist."""
         try:
             return sorted(os.listdir(path))
         except FileNotFoundError:
@@ -272,7 +263,6 @@ class RealDisk:
             raise _failure("listdir", path, error) from error
 
     def make_directory(self, path: str) -> None:
-        """With its parents; fine when it exists. Durable on return."""
         missing: list[str] = []
         folder = os.path.abspath(path)
         while not os.path.isdir(folder):
@@ -286,11 +276,9 @@ class RealDisk:
             raise _failure("mkdir", path, error) from error
 
     def exists(self, path: str) -> bool:
-        """Whether a file or folder lies there."""
         return os.path.exists(path)
 
     def rename(self, old: str, new: str) -> None:
-        """Atomic; durable only after `sync_directory`."""
         try:
             os.replace(old, new)
         except FileNotFoundError:
@@ -299,7 +287,6 @@ class RealDisk:
             raise _failure("rename", f"{old} to {new}", error) from error
 
     def unlink(self, path: str) -> None:
-        """Remove a file; durable only after `sync_directory`."""
         try:
             os.unlink(path)
         except FileNotFoundError:
@@ -308,7 +295,6 @@ class RealDisk:
             raise _failure("unlink", path, error) from error
 
     def remove_folder(self, path: str) -> None:
-        """Remove a folder and the files in it; fine when it is not there. Durable as `unlink`."""
         try:
             for name in self.list_directory(path):
                 os.unlink(f"{path}/{name}")
@@ -318,7 +304,6 @@ class RealDisk:
             raise _failure("rmdir", path, error) from error
 
     def sync_directory(self, path: str) -> None:
-        """Make creations, renames and removals in the folder durable. Raises `SyncFailed`."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
@@ -331,7 +316,6 @@ class RealDisk:
             os.close(fd)
 
     def free_bytes(self, path: str) -> tuple[int, int]:
-        """(free, total) bytes of the file system that holds `path`."""
         try:
             found = os.statvfs(path)
         except OSError as error:
@@ -339,12 +323,10 @@ class RealDisk:
         return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 
     def descriptors_max(self) -> int:
-        """How many files this process may have open at once, sockets among them."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
     def lock(self, path: str) -> File:
-        """Take an exclusive lock file, held until closed. Raises `DiskError` naming the holder."""
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         except OSError as error:
@@ -357,7 +339,7 @@ class RealDisk:
             holder = os.pread(fd, 64, 0).decode(errors="replace").strip() or "unknown"
             os.close(fd)
             raise DiskError(
-                f"lock {path}: held by process {holder}; stop it, or give this one another folder"
+                f"lock {path}: held by process {holder}; stop it, or use another folder"
             ) from error
         except OSError as error:
             os.close(fd)
@@ -366,14 +348,15 @@ class RealDisk:
 
 
 def draft_of(path: str) -> str:
-    """Where `replace_file` prepares the new content of a file."""
+    """Return where `replace_file` prepares the new content of a file."""
     return f"{path}.new"
 
 
 def replace_file(disk: Disk, path: str, data: Buffer) -> None:
-    """Let a small file hold `data` and nothing else; durable on return; blocking.
+    """Replace the content of a small file with `data`; durable on return; blocking.
 
-    A crash leaves the old content or the new, and at most a draft that the next one overwrites.
+    A crash leaves the old content or the new content, and perhaps a draft, which the next call
+    removes.
     """
     draft = draft_of(path)
     if disk.exists(draft):
@@ -389,9 +372,10 @@ def replace_file(disk: Disk, path: str, data: Buffer) -> None:
 
 
 def lock_holder(path: str) -> str | None:
-    """Which process holds a lock file, as it says itself; None when nobody does. Writes nothing.
+    """Return the process that holds a lock file, as the file says; None when it is free.
 
-    For tools that only look. A shared lock is held for an instant: who must be alone takes `lock`.
+    For tools that only look; it writes nothing. It holds a shared lock for an instant, so a process
+    that must be alone uses `lock`.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -415,19 +399,19 @@ class Blocking:
         self.executor = executor
 
     async def __call__(self, function: Callable[P, R], *args: P.args, **_: P.kwargs) -> R:
-        """What `function(*args)` returns or raises."""
+        """Return or raise the result of `function(*args)`."""
         return await asyncio.get_running_loop().run_in_executor(
             self.executor, partial(function, *args)
         )
 
 
 def numbered_name(number: int, suffix: str) -> str:
-    """The name of file `number`, for example `000000000000001a.journal`."""
+    """Return the name of file `number`, for example `000000000000001a.journal`."""
     return f"{number:016x}{suffix}"
 
 
 def number_in(name: str, suffix: str) -> int | None:
-    """The number in such a name; None for every other file of the folder."""
+    """Return the number in such a name; None for every other file."""
     stem, dot, rest = name.partition(".")
     if dot + rest != suffix or len(stem) != 16:
         return None

@@ -1,4 +1,4 @@
-"""A change of files that was begun in a thread is waited for, also when its caller is cancelled."""
+"""Wait for a change of files that was begun in a thread, even if its caller is cancelled."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ T = TypeVar("T")
 
 
 async def finished(change: Coroutine[Any, Any, T]) -> T:
-    """Return what `change` returns; a cancellation is raised when `change` has ended, not before.
+    """Return the result of `change`; raise a cancellation only after `change` has ended.
 
-    A thread that writes a file cannot be cancelled. If its caller were, the caller would give up
-    its lock, or its place in a line, and the next writer would meet the first in the same file.
+    A thread that writes a file cannot be cancelled. If its caller ended at once, it would release
+    its lock or its place in a queue, and the next writer would write the same file at the same
+    time.
     """
     task = asyncio.ensure_future(change)
     try:

@@ -1,4 +1,4 @@
-"""Why a bookie is short of space, in words. Pure: measured figures in, text out."""
+"""Say why a bookie is short of space. Pure: measured figures in, text out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def disk_is_short(
 ) -> str:
     """Name the folder with the least room, its free bytes and the threshold that it is below.
 
-    `measured`: free and all bytes of each folder's file system. `least` and `resume` are the
+    `measured` has the free and all bytes of each folder's file system. `least` and `resume` are the
     settings. `write_failed`: a write found no room, whatever the file system says.
     """
     folder = min(measured, key=lambda one: measured[one][0])

@@ -7,10 +7,10 @@
     map    := "EMAP" count:u32 (ledger_id:i64 bytes:u64)*
     footer := map_offset:u64 map_crc32c:u32 "ELogDone"
 
-An extent is consecutive entries of one ledger as their add frames, so that a flush writes what
-arrived without touching single entries; a run's checksum lets a scrubber judge it whatever digest
-the ledger uses. Records name themselves: the index can be rebuilt by stepping from header to
-header. The map stands at the end of a sealed log only. Spec: docs/formats/entry_log.md.
+An extent holds consecutive entries of a ledger as their add frames, so that a flush writes what
+arrived without touching single entries. The checksum of an extent lets a scrubber check it,
+whatever digest the ledger uses. Records describe themselves: the index can be rebuilt by stepping
+from header to header. Only a sealed log ends with a map. Spec: docs/formats/entry_log.md.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ SUFFIX = ".log"
 
 
 class Record(NamedTuple):
-    """A decoded record header."""
-
     ledger_id: int
     first_entry: int
     entries: int
@@ -51,7 +49,6 @@ class Record(NamedTuple):
 
     @property
     def last_entry(self) -> int:
-        """The id of the last entry."""
         return self.first_entry + self.entries - 1
 
     @property
@@ -69,7 +66,7 @@ class Location(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """What one entry log record will hold: consecutive entries of a ledger, as add frames."""
+    """The contents of an entry log record: consecutive entries of a ledger, as add frames."""
 
     ledger_id: int
     first_entry: int
@@ -79,23 +76,21 @@ class Extent(NamedTuple):
 
 
 def file_name(log_id: int) -> str:
-    """The name of entry log `log_id`."""
     return numbered_name(log_id, SUFFIX)
 
 
 def log_id_of(name: str) -> int | None:
-    """The id in an entry log's name; None for other files."""
+    """Return the id in an entry log's name; None for other files."""
     return number_in(name, SUFFIX)
 
 
 def encode_file_header(log_id: int) -> bytes:
-    """The first bytes of entry log `log_id`."""
     front = FILE_HEADER.pack(MAGIC, VERSION, log_id, 0)[: -_CRC.size]
     return front + _CRC.pack(crc32c(front))
 
 
 def decode_file_header(data: Buffer) -> int | str:
-    """The log's id, or what is wrong with the header."""
+    """Return the log's id, or a text that says what is wrong with the header."""
     if len(data) < FILE_HEADER_BYTES:
         return f"header has {len(data)} bytes of {FILE_HEADER_BYTES}"
     magic, version, log_id, crc = FILE_HEADER.unpack_from(data)
@@ -109,7 +104,7 @@ def decode_file_header(data: Buffer) -> int | str:
 
 
 def encode_record(ledger_id: int, first_entry: int, count: int, frames: Sequence[bytes]) -> bytes:
-    """The header of a record whose body is `frames` back to back."""
+    """Encode the header of a record whose body is `frames` back to back."""
     crc = length = 0
     for part in frames:
         crc = crc32c(part, crc)
@@ -119,7 +114,7 @@ def encode_record(ledger_id: int, first_entry: int, count: int, frames: Sequence
 
 
 def decode_record(data: Buffer, start: int = 0) -> Record | None:
-    """The record header at `data[start:]`; None when no good one is there."""
+    """Decode the record header at `data[start:]`; None when it is not good."""
     end = start + RECORD_BYTES
     if len(data) < end:
         return None
@@ -130,7 +125,7 @@ def decode_record(data: Buffer, start: int = 0) -> Record | None:
 
 
 def encode_map(bytes_of: Mapping[int, int], offset: int) -> bytes:
-    """Ledgers map and footer of a sealed log; the map begins at `offset` of the file."""
+    """Encode ledgers map and footer of a sealed log; the map begins at `offset` of the file."""
     parts = [MAP_FRONT.pack(MAP_MAGIC, len(bytes_of))]
     parts += [MAP_ITEM.pack(ledger_id, bytes_of[ledger_id]) for ledger_id in sorted(bytes_of)]
     body = b"".join(parts)
@@ -138,7 +133,7 @@ def encode_map(bytes_of: Mapping[int, int], offset: int) -> bytes:
 
 
 def decode_footer(data: Buffer) -> tuple[int, int] | None:
-    """(map offset, map checksum) from a file's last bytes; None when the log is not sealed."""
+    """Return (map offset, map checksum) from a file's last bytes; None when it is not sealed."""
     if len(data) < FOOTER.size:
         return None
     offset, crc, magic = FOOTER.unpack_from(data, len(data) - FOOTER.size)
@@ -146,7 +141,7 @@ def decode_footer(data: Buffer) -> tuple[int, int] | None:
 
 
 def decode_map(body: bytes, crc: int) -> dict[int, int] | None:
-    """Bytes by ledger; None when the map is damaged (the log is then scanned)."""
+    """Return bytes by ledger; None when the map is damaged (the log is then scanned)."""
     if len(body) < MAP_FRONT.size or crc32c(body) != crc:
         return None
     magic, count = MAP_FRONT.unpack_from(body)

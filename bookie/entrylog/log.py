@@ -1,13 +1,14 @@
-"""Entry logs: append sorted runs, read one back. Blocking; appends from one thread at a time.
+"""Entry logs: append sorted extents, read an extent back. Blocking; one appending thread at a time.
 
-A log is written by one process life only: after a restart a new one is begun, so a torn tail is
-never appended to. Space is reserved ahead, hence "disk full" shows before the write and not in a
-failed sync. Whatever cannot be read, or is not what the index said, is `BookieIOError` and never
-`NoSuchEntry` (BookKeeper #2908: a damaged log answered "no entry", and recovery cut the ledger).
+A log is written by a single life of the process: after a restart a new log is begun, so a torn tail
+is never appended to. Space is reserved ahead, so "disk full" appears before the write and not in a
+failed sync. A record that cannot be read, or is not what the index said, is a `BookieIOError` and
+never `NoSuchEntry` (BookKeeper #2908: a damaged log answered "no entry", and recovery cut the
+ledger).
 
-Several threads read a log's file and one removes it. A bounded number of logs is open
+Several threads read a log's file, and one thread removes it. A bounded number of logs is open
 (open_logs.py), and each is closed only when no read uses it. A removed log refuses further reads
-(`LogRemoved`), and its space is given back when those under way have ended.
+(`LogRemoved`); its space is freed when the reads under way have ended.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ _BLANK_BYTES = 1024 * 1024
 
 
 class EntryLogMissing(OctavoError):
-    """An entry log that must be there is not: entries would be reported absent."""
+    """A log that the journal mark names is missing, so its entries would be reported absent."""
 
     name = "entry-log-missing"
     scope = Scope.PROCESS
 
 
 class EntryLogs:
-    """All entry logs of one bookie, over one or more folders."""
+    """All entry logs of a bookie, in one or more folders."""
 
     def __init__(
         self,
@@ -65,8 +66,10 @@ class EntryLogs:
         log_bytes_max: int,
         open_max: int = 8,
     ) -> None:
-        """`open_max` bounds the logs that are open at once, below what the process may open. The
-        default suits tools, which go through one log after the other."""
+        """`open_max` bounds the logs open at once, within the descriptors of the process.
+
+        The default suits tools, which read log after log.
+        """
         assert directories
         self._disk = disk
         self._directories = tuple(directories)
@@ -76,13 +79,13 @@ class EntryLogs:
         self._current: File | None = None
         self._current_id = 0
         self._last_id = 0
-        """The highest id ever seen, also of logs that went: none is used twice."""
+        """The highest id ever used, also by removed logs: no id is used twice."""
         self._offset = 0
         self._reserved = 0
         self._bytes_of: dict[int, int] = {}
 
     def open(self) -> None:
-        """Find what is there."""
+        """Find the logs in the folders."""
         for directory in self._directories:
             for name in self._disk.list_directory(directory):
                 log_id = log_id_of(name)
@@ -91,7 +94,7 @@ class EntryLogs:
         self._current_id = self._last_id = max(self._paths, default=0)
 
     def goes_behind(self, end: tuple[int, int]) -> bool:
-        """Whether anything lies behind `end`, (log id, offset), that only the journal has as well.
+        """Whether the logs hold anything after `end` (log id, offset); only the journal has it too.
 
         Damage counts as something.
         """
@@ -113,13 +116,13 @@ class EntryLogs:
     def cut_abandoned(
         self, mark: tuple[int, int], journaled: bool, *, missing: bool = False
     ) -> None:
-        """Cut the logs where the mark, (log id, offset), ends to vouch for them.
+        """Cut the logs after `mark` (log id, offset): up to there they are vouched for.
 
-        What lies behind it is in the journal too, and may be torn, or in the page cache alone when
-        a sync failed: it goes. Only when the mark was lost, and journal files before it, it is not
-        `journaled`: then `mark` is up to where the index goes, and what lies behind it stays as far
-        as it is good. Raises `EntryLogMissing` when the log that the mark names is gone, unless
-        `missing` says that this is known: then a new one is begun.
+        Everything after the mark is in the journal too. In the logs it may be torn, or only in the
+        page cache after a failed sync, so it is cut. The exception is a start that lost the mark
+        and the first journal files (`journaled` is false). Then `mark` is where the index ends, and
+        what follows is kept as far as it is good. Raises `EntryLogMissing` when the log that the
+        mark names is missing. If `missing` says that this is known, a new log is begun instead.
         """
         if mark[0] and mark[0] not in self._paths and not missing:
             raise EntryLogMissing(
@@ -133,15 +136,15 @@ class EntryLogs:
             if log_id >= mark[0]:
                 self._offset = self._cut(log_id, mark[1] if log_id == mark[0] else 0, journaled)
         if missing:
-            # The next mark must not name an older log than the last one did: that would be cut.
+            # The next mark must not name an older log than the last mark: that log would be cut.
             self._last_id = max(self._last_id, mark[0])
             self.roll()
 
     def _cut(self, log_id: int, vouched: int, journaled: bool) -> int:
-        """Cut one log, durably, unless it was closed in good order; return where its records end.
+        """Cut a log durably, and return where its records end.
 
-        That is never before `vouched`: of a log that lost its end the rest is damage, and the mark
-        does not move back to where it is cut off now.
+        The result is never before `vouched`. If a log lost its end, the rest is damage, and the
+        mark does not move back to where the file ends now.
         """
         file = self._disk.open(self._paths[log_id], write=True)
         try:
@@ -158,17 +161,17 @@ class EntryLogs:
             for record, location in self.scan(log_id, end):
                 frames = file.pread(record.frames_bytes, location.offset + RECORD_BYTES)
                 if len(frames) != record.frames_bytes or crc32c(frames) != record.frames_crc:
-                    break  # torn: the journal has these entries, or nobody was told of them
+                    break  # torn: the journal has these entries, or they were never acked
                 end = location.offset + record.total_bytes
         if end <= size:
             self._seal_at(file, log_id, end)
         return end
 
     def _seal_at(self, file: File, log_id: int, end: int) -> None:
-        """End a log at `end` for good, if all before it can be read; otherwise leave it alone.
+        """End a log at `end` for good, if everything before can be read; otherwise do nothing.
 
-        Map and footer are written even if they stand there: the process before this one may have
-        died in their sync, so that only the page cache has them, and the file's length too.
+        Map and footer are written even if they are there already: if the previous process died in
+        their sync, only the page cache may have them and the file's length.
         """
         bytes_of: dict[int, int] = {}
         found = FILE_HEADER_BYTES
@@ -182,9 +185,10 @@ class EntryLogs:
             write_tail(file, bytes_of, end)
 
     def _drop_unused(self, above: int, *, journaled: bool) -> None:
-        """Remove logs above `above` that hold nothing, or nothing that the journal has not.
+        """Remove logs above `above` that are empty, or whose entries are all in the journal.
 
-        Their ids are not used again: a flushed index may name what was in them till it is replayed.
+        Their ids are not used again, because a flushed index may name their records until the
+        replay.
         """
         changed: dict[str, None] = {}
         for log_id in [found for found in self.log_ids if found > above]:
@@ -202,7 +206,7 @@ class EntryLogs:
 
     @property
     def log_ids(self) -> list[int]:
-        """The logs there are, ascending."""
+        """The ids of all logs, ascending."""
         return sorted(self._paths)
 
     @property
@@ -237,7 +241,6 @@ class EntryLogs:
         return found
 
     def sync(self) -> None:
-        """Make all appended records durable."""
         if self._current is not None:
             self._current.datasync()
 
@@ -249,13 +252,13 @@ class EntryLogs:
         self._reserved = wanted
 
     def roll(self) -> None:
-        """Seal the current log and begin the next, in the folder with most room."""
+        """Seal the current log and begin the next log, in the folder with most room."""
         free = [self._disk.free_bytes(directory)[0] for directory in self._directories]
         directory = self._directories[free.index(max(free))]
         log_id = self._last_id + 1
         path = f"{directory}/{file_name(log_id)}"
         if self._disk.exists(path):
-            self._disk.unlink(path)  # left by an attempt that the disk refused; in no index
+            self._disk.unlink(path)  # left by an attempt that failed; no index names it
         file = self._disk.open(path, create=True)
         try:
             file.preallocate(min(_RESERVE_BYTES, self._log_bytes_max))
@@ -285,11 +288,10 @@ class EntryLogs:
 
     @property
     def open_count(self) -> int:
-        """How many logs are open now."""
         return len(self._open)
 
     def size_of(self, log_id: int) -> int:
-        """Bytes of a log's file. Raises `DamagedRead`."""
+        """Return the size of a log's file. Raises `DamagedRead`."""
         try:
             with self._file(log_id) as file:
                 return file.size()
@@ -297,7 +299,7 @@ class EntryLogs:
             raise self._unreadable(error, log_id, 0, 0) from error
 
     def remove(self, log_id: int) -> None:
-        """Remove a log for ever; durable on return. Who reads it meanwhile asks the index again."""
+        """Remove a log for ever; durable on return. A read under way looks in the index again."""
         assert log_id < self._current_id
         path = self._paths.pop(log_id)
         try:
@@ -311,15 +313,14 @@ class EntryLogs:
         self._disk.sync_directory(path.rpartition("/")[0])
 
     def close(self) -> None:
-        """Give all files back."""
         self._open.close()
         self._current = None
 
     @contextlib.contextmanager
     def _file(self, log_id: int) -> Iterator[File]:
-        """The file of a log, open as long as it is used. Raises `LogRemoved`, `DamagedRead`."""
+        """Lend the open file of a log. Raises `LogRemoved`, `DamagedRead`."""
         with self._open.use(log_id, partial(self._open_log, log_id)) as file:
-            if log_id not in self._paths:  # it went while it was opened
+            if log_id not in self._paths:  # it was removed while it was opened
                 self._open.drop(log_id)
                 raise LogRemoved(f"{file.path} was removed")
             yield file
@@ -342,20 +343,20 @@ class EntryLogs:
             ) from error
 
     def path_of(self, log_id: int) -> str:
-        """Where a log lies, or would."""
+        """Return where a log lies, or would lie."""
         return self._paths.get(log_id) or f"{self._directories[0]}/{file_name(log_id)}"
 
     def read(self, location: Location, ledger_id: int) -> tuple[Record, bytes]:
-        """The record at `location`, checked. Raises `BookieIOError`."""
+        """Return the record at `location`, checked. Raises `BookieIOError`."""
         data = self.read_bytes(location.log_id, location.offset, location.length)
         return self.check_record(data, 0, location, ledger_id)
 
     def reader(self, log_id: int) -> Read:
-        """`read_bytes` of one log, for who walks over it."""
+        """Return `read_bytes` for a single log, for a walk over it."""
         return lambda length, offset: self.read_bytes(log_id, offset, length)
 
     def read_bytes(self, log_id: int, offset: int, length: int) -> bytes:
-        """Raw bytes of a log, fewer at its end. Raises `DamagedRead`."""
+        """Return raw bytes of a log, fewer at its end. Raises `DamagedRead`."""
         try:
             with self._file(log_id) as file:
                 return file.pread(length, offset)
@@ -363,7 +364,7 @@ class EntryLogs:
             raise self._unreadable(error, log_id, offset, length) from error
 
     def _unreadable(self, error: DiskError, log_id: int, offset: int, length: int) -> BookieIOError:
-        """What to raise: damage, unless it is only this process that cannot open the file."""
+        """Return the error to raise: damage, unless only this process cannot open the file."""
         if isinstance(error, NoDescriptorLeft):
             return BookieIOError(f"entry log {file_name(log_id)}: {error}")
         kind = DamageKind.UNREADABLE
@@ -377,7 +378,7 @@ class EntryLogs:
     def check_record(
         self, data: bytes, start: int, location: Location, ledger_id: int
     ) -> tuple[Record, bytes]:
-        """The record at `data[start:]`, which `location` names. Raises `DamagedRead`."""
+        """Return the record at `data[start:]`, which `location` names. Raises `DamagedRead`."""
         where = f"entry log {file_name(location.log_id)} at byte {location.offset}"
         record = decode_record(data, start)
         if record is None:
@@ -411,8 +412,8 @@ class EntryLogs:
         return DamagedRead(message, damage)
 
     def ledgers_of(self, log_id: int) -> dict[int, int]:
-        """Bytes by ledger of a log: from its map when sealed, else by stepping through it."""
-        held = self._bytes_of  # taken first: a log may be begun meanwhile
+        """Return bytes by ledger: from the log's map if it is sealed, else by a walk through it."""
+        held = self._bytes_of  # taken first, because a new log may be begun meanwhile
         if self._current is not None and log_id == self._current_id:
             return dict(held)
         sealed = ledgers_map(self.reader(log_id), self.size_of(log_id))
@@ -426,9 +427,9 @@ class EntryLogs:
     def scan_all(
         self, log_id: int, offset: int = 0, end: int = 0
     ) -> Iterator[tuple[Record, Location]]:
-        """As `scan`, but nothing is missing: raises `BookieIOError` when a record cannot be read.
+        """Like `scan`, but complete: raises `BookieIOError` when a record cannot be read.
 
-        `end` is up to where the journal mark vouches for this log; 0: to the end of its records.
+        `end` is where the journal mark vouches for this log; 0 means the end of its records.
         """
         found = max(offset, FILE_HEADER_BYTES)
         for record, location in self.scan(log_id, offset):
@@ -445,7 +446,7 @@ class EntryLogs:
             )
 
     def _records_end(self, log_id: int, found: int) -> int:
-        """Where the records of a log end; `found` is up to where they could be read."""
+        """Return where the records of a log end; they could be read up to `found`."""
         if self._current is not None and log_id == self._current_id:
             return self._offset
         size = self.size_of(log_id)
@@ -458,7 +459,7 @@ class EntryLogs:
                     return found
         except DiskError as error:
             raise self._unreadable(error, log_id, found, 0) from error
-        return size + 1  # whatever was behind it is lost: each log but the current one is sealed
+        return size + 1  # its end is lost, because all logs but the current one are sealed
 
     def scan(self, log_id: int, offset: int = 0) -> Iterator[tuple[Record, Location]]:
         """Step from header to header, from `offset` on. Raises `BookieIOError` on a bad file."""
@@ -472,13 +473,13 @@ class EntryLogs:
 
 
 class LogRemoved(DiskError):
-    """The log was removed while somebody wanted to read it: ask the index again."""
+    """The log was removed while a caller wanted to read it: look in the index again."""
 
     name = "log-removed"
 
 
 def write_tail(file: File, bytes_of: dict[int, int], end: int) -> None:
-    """Put map and footer at `end`, cut what follows, sync."""
+    """Write map and footer at `end`, cut what follows, sync."""
     tail = encode_map(bytes_of, end)
     file.preallocate(end + len(tail))
     file.pwritev([tail], end)
@@ -487,7 +488,7 @@ def write_tail(file: File, bytes_of: dict[int, int], end: int) -> None:
 
 
 def ends_at(file: File, offset: int) -> bool:
-    """Whether a good map and footer stand at `offset`, whatever the file's length."""
+    """Whether a good map and footer stand at `offset`, whatever the file's length is."""
     front = file.pread(MAP_FRONT.size, offset)
     if len(front) < MAP_FRONT.size:
         return False
@@ -501,7 +502,7 @@ def ends_at(file: File, offset: int) -> bool:
 
 
 def is_blank(file: File, offset: int) -> bool:
-    """Whether there is nothing but zeros from `offset` on."""
+    """Whether only zeros follow from `offset` on."""
     while data := file.pread(_BLANK_BYTES, offset):
         if data.strip(b"\0"):
             return False

@@ -1,15 +1,15 @@
-"""Keeps a bounded number of entry logs open, and closes the log that was used longest ago first.
+"""Keep a bounded number of entry logs open; close the least recently used log first.
 
-Each open log takes a file descriptor, and sockets need these too. A bookie with 10 TB has 20,000
-logs: a reader that goes through an old topic would open all of them, and at the limit of the
+Each open log takes a file descriptor, and sockets need descriptors too. A bookie with 10 TB has
+20,000 logs. A reader that goes through an old topic would open all of them, and at the limit of the
 process no connection could be accepted any more.
 
-A file is never closed while a read uses it, nor while the writer appends to it. The number of a
-closed descriptor goes to the next file that is opened, so a read that began before the close would
-return bytes of another file. So more than `open_max` are open for a moment when more threads than
-that read, each another log.
+A file is never closed while a read uses it or the writer appends to it: the number of a closed
+descriptor goes to the next file that is opened, so a running read would return bytes of another
+file. When more than `open_max` threads each read another log, more than `open_max` logs are open
+for a moment.
 
-May be used by any thread. The lock is held for no call to the disk.
+May be used by any thread. The lock is never held during a call to the disk.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _SHARE_OF_DESCRIPTORS = 4
 
 
 def open_logs_max(wanted: int, descriptors_max: int) -> int:
-    """How many logs may be open in a process that may have `descriptors_max` files open. Pure."""
+    """Return how many logs a process with `descriptors_max` descriptors may open. Pure."""
     return max(1, min(wanted, descriptors_max // _SHARE_OF_DESCRIPTORS))
 
 
 class _OpenLog:
-    """One open file, and how it is used."""
+    """An open file, and how it is used."""
 
     __slots__ = ("dropped", "file", "reads", "written")
 
@@ -41,7 +41,7 @@ class _OpenLog:
         self.reads = 0
         self.written = written
         self.dropped = False
-        """No read begins any more; the last one closes the file."""
+        """No read begins any more; the last read under way closes the file."""
 
     @property
     def is_idle(self) -> bool:
@@ -50,13 +50,11 @@ class _OpenLog:
 
 
 class OpenLogs:
-    """The open entry logs of a bookie."""
-
     def __init__(self, open_max: int) -> None:
         self._open_max = open_max
         self._lock = threading.Lock()
         self._open: OrderedDict[int, _OpenLog] = OrderedDict()
-        """By log id; the log that was used last stands last."""
+        """By log id; the most recently used log is last."""
         self._leaving = 0
         """Dropped logs that reads still use."""
 
@@ -73,9 +71,9 @@ class OpenLogs:
 
     @contextmanager
     def use(self, log_id: int, open_file: Callable[[], File]) -> Iterator[File]:
-        """Lend the file of a log, opened by `open_file` if need be; what that raises is raised.
+        """Lend the file of a log; `open_file` opens it if needed, and its errors are raised.
 
-        When the process has no descriptor left, idle logs are closed and it is tried once more.
+        When the process has no descriptor left, idle logs are closed and the call is tried again.
         """
         log = self._begin(log_id) or self._opened(log_id, open_file)
         try:
@@ -119,7 +117,8 @@ class OpenLogs:
             self._close(self._take_idle(self._open_max))
 
     def _take_idle(self, left_max: int) -> list[_OpenLog]:
-        """Take idle logs out, oldest first, until `left_max` are left or all are in use."""
+        """Take idle logs out, least recently used first, until `left_max` are left or all are in
+        use."""
         with self._lock:
             excess = max(0, len(self._open) - left_max)
             idle = (log_id for log_id, log in self._open.items() if log.is_idle)
@@ -131,14 +130,14 @@ class OpenLogs:
             log.file.close()
 
     def keep_for_writer(self, log_id: int, file: File) -> None:
-        """Take in a file that is being written: it stays open until `written`."""
+        """Register a file that is being written: it stays open until `written`."""
         with self._lock:
             assert log_id not in self._open
             self._open[log_id] = _OpenLog(file, written=True)
         self._close(self._take_idle(self._open_max))
 
     def written(self, log_id: int) -> None:
-        """The writer has ended the log: from now on it is closed like every other."""
+        """The writer has ended the log: from now on it may be closed like every other log."""
         with self._lock:
             log = self._open.get(log_id)
             if log is not None:
@@ -146,7 +145,7 @@ class OpenLogs:
         self._close(self._take_idle(self._open_max))
 
     def drop(self, log_id: int) -> None:
-        """Close the log of a removed file, at the end of the last read that uses it."""
+        """Close the log of a removed file, once the last read that uses it has ended."""
         with self._lock:
             log = self._open.pop(log_id, None)
             if log is None:
@@ -158,7 +157,7 @@ class OpenLogs:
             log.file.close()
 
     def close(self) -> None:
-        """Close all. The caller knows that no read is under way."""
+        """Close all logs. The caller knows that no read is under way."""
         with self._lock:
             logs = list(self._open.values())
             self._open.clear()

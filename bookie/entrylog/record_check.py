@@ -1,9 +1,9 @@
-"""What is wrong with the body of an entry log record. Pure: bytes in, faults out.
+"""Find what is wrong with the body of an entry log record. Pure: bytes in, faults out.
 
-The run's own checksum comes first: it judges bytes at rest, whatever digest the ledger uses. Then
-every frame: its length, the ledger and entry that it names, and, where its writer said that the
-digest is CRC32C, the entry's own digest. Other digests cannot be checked here: HMAC needs a
-password, and a foreign writer does not say which it uses.
+The checksum of the extent comes first: it proves the bytes at rest, whatever digest the ledger
+uses. Then every frame is checked: its length, the ledger and entry that it names and, if its writer
+said that the digest is CRC32C, the entry's own digest. Other digests cannot be checked here: HMAC
+needs a password, and other writers do not say which digest they use.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from octavo.protocol.frames import LENGTH
 
 
 class Fault(NamedTuple):
-    """Something that is wrong, and which entries it takes."""
+    """A fault, and the entries that it affects."""
 
     kind: DamageKind
     offset: int
@@ -31,7 +31,7 @@ class Fault(NamedTuple):
 
 
 def frame_faults(record: Record, frames: bytes) -> list[Fault]:
-    """Everything that is wrong with `frames`, which `record` heads; nothing when they are good."""
+    """Return all faults of `frames`, the body of `record`; empty when they are good."""
     if crc32c(frames) != record.frames_crc or len(frames) != record.frames_bytes:
         return [_whole(DamageKind.RUN_CHECKSUM, record)]
     try:
@@ -47,7 +47,8 @@ def frame_faults(record: Record, frames: bytes) -> list[Fault]:
         expected = last + 1
     if not in_order or expected != record.last_entry + 1:
         return [_whole(DamageKind.WRONG_RECORD, record)]
-    # What an older version took is no damage, and readers do not believe it (`Entry.known_lac`).
+    # An older version accepted false LACs. That is no damage: readers ignore them
+    # (`Entry.known_lac`).
     bad_ids = [bad.entry_id for bad in found.refused if bad.reason != FALSE_LAC]
     return _bad_entries(record, frames, bad_ids) if bad_ids else []
 

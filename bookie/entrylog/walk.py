@@ -1,15 +1,15 @@
-"""The walk over an entry log, record by record: the one way to go through a log.
+"""Walk over an entry log, record by record. All code that goes through a log uses it.
 
-`LogWalk` steps from header to header through a window over the log's bytes, and says of each step
-what it found: a record, or what is wrong with it. What to do at a bad one is its caller's: starts
-and counts stop there (`EntryLogs.scan`), compaction refuses the log (index/log_slice.py), `octavo
-inspect` goes on at the next header that it finds, and `LogCheck` at the next record that the index
-knows.
+`LogWalk` steps from header to header through a window over the log's bytes, and says for each step
+what it found: a record, or what is wrong with it. Its caller decides what to do at a bad record.
+Starts and counts stop there (`EntryLogs.scan`), compaction refuses the log (index/log_slice.py),
+`octavo inspect` continues at the next header that it finds, and `LogCheck` at the next record that
+the index knows.
 
-`LogCheck` is that last one, for the scrubber and the consistency check: it goes from the first byte
-of a log to its last, names what it passed over, and looks at every record header, run checksum and
-entry digest (record_check.py). Blocking; a file handle of its own, opened for each step, so that a
-log may go in between. A read that the disk refuses is repeated once before it counts as damage.
+`LogCheck` serves the scrubber and the consistency check. It goes from the first byte of a log to
+its last, names what it skipped, and checks every record header, extent checksum and entry digest
+(record_check.py). Blocking; it opens its own file handle for each step, so that a log may be
+removed in between. A read that the disk refuses is repeated once before it counts as damage.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from octavo.bookie.entrylog.format import (
 from octavo.bookie.entrylog.record_check import frame_faults
 
 Read = Callable[[int, int], bytes]
-"""(length, offset) → so many bytes of a log, fewer at its end."""
+"""(length, offset) → bytes of a log, fewer at its end."""
 
 
 class Step(NamedTuple):
-    """What one step of a walk found."""
+    """The result of a step of a walk."""
 
     location: Location
-    """Of no length when there is no good header: nobody knows how far the damage reaches."""
+    """Its length is 0 without a good header, because the damage may reach anywhere."""
     record: Record | None
     frames: bytes
-    """Without a good header: what stands in its place. Empty when only headers are walked over."""
+    """Without a good header: the bytes in its place. Empty in a walk over headers only."""
     fault: DamageKind | None
-    """None: header and length are good. Checksums of frames are the caller's."""
+    """None: header and length are good. The caller checks the frames' checksums."""
 
 
 class LogWalk:
-    """Steps over the records of one log from `start` to `end`.
+    """Steps over the records of a log from `start` to `end`.
 
-    Behind a good header the walk goes on by itself, whatever is wrong with the frames; at a bad one
-    it stands still until its caller sets `offset`.
+    After a good header the walk continues by itself, whatever is wrong with the frames. At a bad
+    header it stays until its caller sets `offset`.
     """
 
     def __init__(
@@ -68,8 +68,11 @@ class LogWalk:
         window_bytes: int,
         headers_only: bool = False,
     ) -> None:
-        """`window_bytes` is how much to read at once. What `read` raises goes to the caller, but
-        for a `DiskError`: that is tried again for what is needed alone, then it is a fault."""
+        """`window_bytes` is how much to read at once.
+
+        Errors of `read` go to the caller, except a `DiskError`: then only the needed bytes are read
+        again, and a second error becomes a fault.
+        """
         self.offset = max(start, FILE_HEADER_BYTES)
         """Where the next step begins."""
         self._read = read
@@ -81,11 +84,11 @@ class LogWalk:
         self._data = b""
 
     def next(self) -> Step:
-        """One step."""
+        """Make a step."""
         at = self.offset
         nowhere = Location(self._log_id, at, 0)
         record = decode_record(self._data, at - self._base) if at >= self._base else None
-        if record is None:  # not in the window, or cut by its end, or bad: read it afresh
+        if record is None:  # outside the window, or cut by its end, or bad: read it again
             try:
                 front = self._fresh(at, RECORD_BYTES)
             except DiskError:
@@ -110,7 +113,7 @@ class LogWalk:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether the next record has been read already, all of it."""
+        """Whether the next record has been read completely already."""
         start = self.offset - self._base
         record = decode_record(self._data, start) if start >= 0 else None
         return record is not None and start + record.total_bytes <= len(self._data)
@@ -122,7 +125,7 @@ class LogWalk:
         return self._fresh(offset, length)
 
     def _fresh(self, offset: int, length: int) -> bytes:
-        """Fewer bytes at the end of the log. Raises `DiskError`, at the second refusal."""
+        """Read bytes, fewer at the end of the log. Raises the `DiskError` of the second attempt."""
         try:
             ahead = max(length, min(self._window_bytes, self._end - offset))
             self._base, self._data = offset, self._read(ahead, offset)
@@ -135,10 +138,10 @@ class LogWalk:
 def ledgers_map(
     read: Read, size: int, map_bytes_max: int = sys.maxsize
 ) -> tuple[int, dict[int, int] | None] | None:
-    """Where the map of a sealed log of `size` bytes begins, and what it says: bytes by ledger.
+    """Return where the map of a sealed log of `size` bytes begins, and the map: bytes by ledger.
 
-    None when the log is not sealed: its last bytes are no footer. A map that is not as the footer
-    says, or longer than `map_bytes_max`, is None in its place.
+    None when the log is not sealed: it does not end in a footer. The map is None when it does not
+    match the footer, or is longer than `map_bytes_max`.
     """
     footer = decode_footer(read(FOOTER.size, max(0, size - FOOTER.size)))
     if footer is None:
@@ -151,17 +154,17 @@ def ledgers_map(
 
 
 class Checked(NamedTuple):
-    """A record, or what stands in its place."""
+    """A record, or the damage in its place."""
 
     location: Location
     record: Record | None
-    """None when there is no good header: nothing is known of what lay there."""
+    """None when there is no good header: the contents are unknown."""
     faults: list[Damage]
-    """Empty when all of it is good. Entries are those that the record claims."""
+    """Empty when all of it is good. They name the entries that the record claims to hold."""
 
 
 class LogCheck:
-    """One pass over one log that looks at everything."""
+    """A pass over a log that checks everything."""
 
     def __init__(
         self,
@@ -173,19 +176,19 @@ class LogCheck:
         starts: Callable[[], Sequence[int]] = tuple,
         uncached: bool = False,
     ) -> None:
-        """`end` is where the mark ends to vouch for the log; None: all of it is vouched for.
+        """`end` is the offset up to which the mark vouches for the log; None means all of it.
 
-        `starts` gives the offsets, ascending, at which the index knows records; asked only when a
-        header is bad. `uncached` reads from the device instead of the system's memory.
+        `starts` gives the offsets, ascending, at which the index knows records; it is called only
+        after a bad header. `uncached` reads from the device instead of the system's memory.
         """
         self.path = path
         self.log_id = log_id
         self.offset = 0
-        """Up to where it was walked."""
+        """The offset reached so far."""
         self.end = end if end is not None else 0
         self.done = False
         self.ledgers: list[int] | None = None
-        """Which ledgers a sealed log holds; None when no good map says so."""
+        """The ledgers in a sealed log; None without a good map."""
         self._disk = disk
         self._whole = end is None
         self._starts = starts
@@ -193,9 +196,9 @@ class LogCheck:
         self._map_fault = DamageKind.LEDGERS_MAP
 
     def step(self, bytes_max: int) -> list[Checked]:
-        """The next records, of about `bytes_max` bytes.
+        """Check the next records, about `bytes_max` bytes.
 
-        Raises `FileNotFoundError`, and `DiskError` when the file cannot even be opened.
+        Raises `FileNotFoundError`, and `DiskError` when the file cannot be opened.
         """
         file = self._disk.open(self.path)
         try:
@@ -219,7 +222,7 @@ class LogCheck:
         return found
 
     def _begin(self, file: File) -> list[Checked]:
-        """Judge the file's header and find out where its records end."""
+        """Check the file's header and find out where its records end."""
         found: list[Checked] = []
         if self._whole:
             size = file.size()
@@ -235,7 +238,7 @@ class LogCheck:
         return found
 
     def _sealed_at(self, file: File, size: int) -> int:
-        """Where the map of a sealed log begins; 0 when there is none that can be trusted."""
+        """Return where the map of a sealed log begins; 0 when no map can be trusted."""
         try:
             found = ledgers_map(partial(_twice, file), size)
         except DiskError:
@@ -259,7 +262,7 @@ class LogCheck:
         return Checked(location, record, self._faults(location, record, frames))
 
     def _faults(self, location: Location, record: Record, frames: bytes) -> list[Damage]:
-        """A fault of a whole record is placed where the record begins, as reads place it."""
+        """Return the faults of a record. A fault of the whole record is placed at its beginning."""
         found: list[Damage] = []
         for kind, offset, length, first, last in frame_faults(record, frames):
             place = location[1:]
@@ -273,7 +276,7 @@ class LogCheck:
         return Damage(kind, self.path, location.offset, location.length, *claimed)
 
     def _skip(self, kind: DamageKind, at: int) -> Checked:
-        """Go on at the next record that the index knows."""
+        """Continue at the next record that the index knows."""
         following = next((start for start in self._starts() if start > at), self.end)
         self.offset = min(following, self.end)
         return self._bad(kind, at, self.offset - at)
@@ -284,7 +287,7 @@ class LogCheck:
 
 
 def _twice(file: File, length: int, offset: int) -> bytes:
-    """As `File.pread`; a refusal is repeated once."""
+    """Call `File.pread`; after an error call it once more."""
     try:
         return file.pread(length, offset)
     except DiskError:

@@ -1,18 +1,18 @@
-"""The index: which run of which entry log holds an entry. Sparse: one record per extent.
+"""The index: which extent of which entry log holds an entry. Sparse: a record per extent.
 
     key   := ledger_id:u64 first:u64               big-endian, so that RocksDB sorts by entry
     value := last:u64 log_id:u64 offset:u64 length:u32
 
-A lookup seeks to the last record at or before the entry. Records of a ledger never overlap: a
-later run cuts the earlier ones that it overlaps (entries that come again: recovery, duplicates,
-resends), so the newest copy is found. A cut record still names its whole extent; the reader
-steps over what lies before. The index is derived: RocksDB's own WAL is off, `flush` makes it
-durable in the checkpoint, and `covered` says up to where of the entry logs it is complete, so that
-a missing or old index is rebuilt from them. Spec: docs/formats/index.md.
+A lookup seeks to the last record at or before the entry. Records of a ledger never overlap: a later
+extent cuts the earlier extents that it overlaps (entries that come again: recovery, duplicates,
+resends), so the newest copy is found. A cut record still names its whole extent; the reader steps
+over the entries before. The index is derived: RocksDB's own WAL is off, and `flush` makes it
+durable in the checkpoint. `covered` says up to where it is complete, so that a missing or old index
+is rebuilt from the entry logs. Spec: docs/formats/index.md.
 
-`IndexView` is a look at an index without touching it: RocksDB writes its own log into the folder
-that it opens, read-only or not. So what is opened is a folder of symbolic links, made in the
-system's folder for temporary files and removed by `close`.
+`IndexView` reads an index without changing it. RocksDB writes its own log into the folder that it
+opens, even read-only. So it opens a folder of symbolic links instead, made in the system's folder
+for temporary files and removed by `close`.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ COVERED_KEY = b"\xff" * 8 + b"covered\0"
 COVERED = struct.Struct(">QQ")
 ENTRY_MAX = 2**63 - 1
 INDEX_FOLDER = "index"
-"""Within the first ledger folder."""
+"""The folder's name within the first ledger folder."""
 _NOT_LINKED = ("LOCK", "LOG", "IDENTITY", "rocksdict-config")
-"""What RocksDB and its binding write at each start."""
+"""Files that RocksDB and its binding write at each start."""
 
 
 class IndexedExtent(NamedTuple):
@@ -61,36 +61,36 @@ class IndexedExtent(NamedTuple):
 
 
 class LedgerIndex(Protocol):
-    """Writes come from one thread at a time; reads from any."""
+    """An index. Writes come from one thread at a time; reads from any thread."""
 
     @property
     def covered(self) -> tuple[int, int] | None:
-        """(log id, offset) before which every record is indexed; None when never said."""
+        """(log id, offset) before which every record is indexed; None when it was never set."""
 
     def put(self, runs: Iterable[IndexedExtent], covered: tuple[int, int]) -> None:
         """Index `runs`, later ones winning; all or nothing."""
 
     def find(self, ledger_id: int, entry_id: int) -> IndexedExtent | None:
-        """The run that holds the entry."""
+        """Return the extent that holds the entry."""
 
     def runs(self, ledger_id: int, first: int = 0, last: int = ENTRY_MAX) -> list[IndexedExtent]:
-        """The runs of a ledger that hold any of the entries `first … last`, ascending."""
+        """Return the extents of a ledger that hold any of the entries `first … last`, ascending."""
 
     def all_runs(self) -> Iterator[IndexedExtent]:
-        """Every run of every ledger, ascending. What is put meanwhile may be missing."""
+        """Yield every extent, by ledger and entry. Extents put meanwhile may be missing."""
 
     def delete_ledger(self, ledger_id: int) -> None:
         """Forget a ledger."""
 
     def flush(self) -> None:
-        """Make all that was put durable."""
+        """Make everything durable."""
 
     def close(self) -> None:
-        """Give the files back; what was not flushed may be lost."""
+        """Close the files; what was not flushed may be lost."""
 
 
 def cut(old: IndexedExtent, new: IndexedExtent) -> list[IndexedExtent]:
-    """What is left of `old` when `new` takes its entries."""
+    """Return the parts of `old` that are left when `new` takes its entries."""
     left: list[IndexedExtent] = []
     if old.first < new.first:
         left.append(old._replace(last=min(old.last, new.first - 1)))
@@ -100,10 +100,11 @@ def cut(old: IndexedExtent, new: IndexedExtent) -> list[IndexedExtent]:
 
 
 def rocks_options() -> Options:
-    """Small: an index is far below 1 % of the data, and three bookies share a laptop.
+    """Return RocksDB options for little memory.
 
-    Compressed, because neighbouring records are much alike: it makes an index of single entries
-    of 1 KB, the largest there can be for its data, three to four times smaller.
+    An index is far below 1 % of the data, and three bookies may share a laptop. It is compressed,
+    because neighbouring records are similar: an index of single entries of 1 KB, which is the
+    largest for its data, becomes three to four times smaller.
     """
     options = Options(raw_mode=True)
     options.create_if_missing(True)
@@ -115,7 +116,7 @@ def rocks_options() -> Options:
     options.set_max_log_file_size(1024 * 1024)
     options.set_stats_dump_period_sec(0)
     options.set_compression_type(DBCompressionType.zstd())
-    # A file's own index has to fit into one of eight parts of the cache: else each lookup would
+    # A file's own index must fit into one of eight parts of the cache. Otherwise each lookup would
     # read and unpack all of it again.
     options.set_target_file_size_base(4 * 1024 * 1024)
     table = BlockBasedOptions()
@@ -133,14 +134,14 @@ class RocksIndex:
         with self._translated("open"):
             self._db = Rdict(path, rocks_options(), access_type=access or AccessType.read_write())
         self._write_options = WriteOptions()
-        # Its stub calls it a method; it is a property.
+        # Its type stub says that it is a method; it is a property.
         setattr(self._write_options, "disable_wal", True)  # noqa: B010
         self._last: dict[int, int] = {}
-        """Highest indexed entry by ledger: saves a seek for runs that only append."""
+        """Highest indexed entry by ledger: saves a seek for extents that only append."""
 
     @contextmanager
     def _translated(self, call: str) -> Iterator[None]:
-        """rocksdict raises bare `Exception`: raise `DiskFull` or `BookieIOError` instead."""
+        """Turn rocksdict's bare `Exception` into `DiskFull` or `BookieIOError`."""
         try:
             yield
         except BookieIOError:
@@ -158,14 +159,12 @@ class RocksIndex:
 
     @property
     def covered(self) -> tuple[int, int] | None:
-        """See `LedgerIndex`."""
         with self._translated("read"):
             value = self._db.get(COVERED_KEY)
             log_id, offset = COVERED.unpack(value) if value is not None else (0, 0)
         return (log_id, offset) if value is not None else None
 
     def put(self, runs: Iterable[IndexedExtent], covered: tuple[int, int]) -> None:
-        """See `LedgerIndex`."""
         with self._translated("write"):
             self._put(runs, covered)
 
@@ -176,7 +175,7 @@ class RocksIndex:
             if last is None:
                 last = self._last_of(run.ledger_id)
             if run.first <= last:
-                # What is pending must be seen by the search for overlaps.
+                # The search for overlaps must see the pending extents.
                 self._db.write(batch, self._write_options)
                 batch = WriteBatch(raw_mode=True)
                 self._cut_overlapped(run, batch)
@@ -198,7 +197,7 @@ class RocksIndex:
         cursor = self._db.iter()
         cursor.seek_for_prev(KEY.pack(ledger_id, first))
         if not cursor.valid():
-            cursor.status()  # the next seek would forget that this one met a damaged block
+            cursor.status()  # raises for a damaged block; the next seek would forget it
         if not cursor.valid() or self._decode(cursor).ledger_id != ledger_id:
             cursor.seek(KEY.pack(ledger_id, first))
         while cursor.valid():
@@ -230,7 +229,6 @@ class RocksIndex:
         return run.last if run.ledger_id == ledger_id else -1
 
     def find(self, ledger_id: int, entry_id: int) -> IndexedExtent | None:
-        """See `LedgerIndex`."""
         with self._translated("read"):
             cursor = self._db.iter()
             cursor.seek_for_prev(KEY.pack(ledger_id, entry_id))
@@ -241,12 +239,10 @@ class RocksIndex:
         return run if run.ledger_id == ledger_id and run.last >= entry_id else None
 
     def runs(self, ledger_id: int, first: int = 0, last: int = ENTRY_MAX) -> list[IndexedExtent]:
-        """See `LedgerIndex`."""
         with self._translated("read"):
             return self._overlapping(ledger_id, first, last)
 
     def all_runs(self) -> Iterator[IndexedExtent]:
-        """See `LedgerIndex`."""
         with self._translated("read"):
             cursor = self._db.iter()
             cursor.seek_to_first()
@@ -258,7 +254,6 @@ class RocksIndex:
             cursor.status()  # raises when a damaged block ended the iteration
 
     def delete_ledger(self, ledger_id: int) -> None:
-        """See `LedgerIndex`."""
         with self._translated("delete"):
             self._db.delete_range(
                 KEY.pack(ledger_id, 0), KEY.pack(ledger_id, 2**64 - 1), self._write_options
@@ -266,25 +261,23 @@ class RocksIndex:
         self._last.pop(ledger_id, None)
 
     def flush(self) -> None:
-        """See `LedgerIndex`."""
         with self._translated("flush"):
             self._db.flush(True)
 
     def close(self) -> None:
-        """See `LedgerIndex`."""
         with self._translated("close"):
             self._db.close()
 
 
 def link_files(path: str, folder: str) -> None:
-    """Link the files of the index at `path` into `folder`, to be opened there and not changed."""
+    """Link the files of the index at `path` into `folder`, to open them there unchanged."""
     for name in sorted(os.listdir(path)):
         if not name.startswith(_NOT_LINKED):
             os.symlink(os.path.abspath(f"{path}/{name}"), f"{folder}/{name}")
 
 
 class IndexView(RocksIndex):
-    """Reads only. Raises `BookieIOError` when there is no index at `path`, or a damaged one."""
+    """Reads only. Raises `BookieIOError` when `path` holds no index, or a damaged index."""
 
     def __init__(self, path: str) -> None:
         if not os.path.exists(f"{path}/CURRENT"):
@@ -303,17 +296,16 @@ class IndexView(RocksIndex):
         self._path = path
 
     def put(self, runs: Iterable[IndexedExtent], covered: tuple[int, int]) -> None:  # noqa: ARG002
-        """Refused."""
-        raise BookieIOError(f"index {self._path} is only looked at")
+        """Refuse: this view only reads."""
+        raise BookieIOError(f"index {self._path} is opened for reading only")
 
     def delete_ledger(self, ledger_id: int) -> None:  # noqa: ARG002
-        """Refused."""
-        raise BookieIOError(f"index {self._path} is only looked at")
+        """Refuse: this view only reads."""
+        raise BookieIOError(f"index {self._path} is opened for reading only")
 
     def flush(self) -> None:
-        """Nothing was put."""
+        """Do nothing: nothing was put."""
 
     def close(self) -> None:
-        """Give it back."""
         super().close()
         self._links.cleanup()

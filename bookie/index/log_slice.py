@@ -1,8 +1,8 @@
-"""Reads a sealed entry log back, slice by slice, and says what of it the index still points to.
+"""Read a sealed entry log back, slice by slice, and find what the index still points to. Blocking.
 
-Strict: every byte between the file's header and the end of its records must be part of a record
-whose checksum holds, or `DamagedRead` says where that ends. Whoever removes a log relies on it:
-a bad header once made a live log look empty (BookKeeper #4607). Blocking.
+It is strict: every byte between the file's header and the end of its records must belong to a
+record with a correct checksum, or `DamagedRead` says where that ends. Removing a log relies on
+this: a bad header once made a live log look empty (BookKeeper #4607).
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ class Stored(NamedTuple):
 
 
 class LogEnd(NamedTuple):
-    """Where the records of a log end, and what its map says of them."""
+    """Where the records of a log end, and the contents of its map."""
 
     offset: int
     bytes_of: dict[int, int] | None
-    """Frames by ledger; None for a log that was not sealed: a process died while it wrote there."""
+    """Frame bytes by ledger; None for a log that was not sealed, because its process died."""
 
 
 def log_end(logs: EntryLogs, log_id: int) -> LogEnd:
-    """Look at header, footer and map. Raises `DamagedRead` when one of them cannot be trusted."""
+    """Check header, footer and map. Raises `DamagedRead` when they cannot be trusted."""
     path = logs.path_of(log_id)
     header = logs.read_bytes(log_id, 0, FILE_HEADER_BYTES)
     if decode_file_header(header) != log_id:
@@ -73,9 +73,10 @@ def log_end(logs: EntryLogs, log_id: int) -> LogEnd:
 def read_slice(
     logs: EntryLogs, log_id: int, offset: int, end: int, bytes_max: int
 ) -> tuple[list[Stored], int]:
-    """The records from `offset` on, about `bytes_max` bytes of them, and where the next begins.
+    """Return the records from `offset` on, about `bytes_max` bytes, and where the next record
+    begins.
 
-    Raises `DamagedRead` at the first byte that is not what it must be.
+    Raises `DamagedRead` at the first wrong byte.
     """
     found: list[Stored] = []
     walk = LogWalk(logs.reader(log_id), log_id, start=offset, end=end, window_bytes=bytes_max)
@@ -109,14 +110,14 @@ def _damaged(
 
 
 def live_in(index: LedgerIndex, one: Stored) -> list[IndexedExtent]:
-    """The index's runs that point to this very record."""
+    """Return the index's extents that point to this very record."""
     record = one.record
     runs = index.runs(record.ledger_id, record.first_entry, record.last_entry)
     return [run for run in runs if run.location == one.location]
 
 
 def live_parts(index: LedgerIndex, found: Sequence[Stored]) -> list[Extent]:
-    """What of these records is live, cut to exactly those entries. Raises `BookieIOError`."""
+    """Return the live entries of these records as extents. Raises `BookieIOError`."""
     parts: list[Extent] = []
     for one in found:
         for run in live_in(index, one):
@@ -127,9 +128,9 @@ def live_parts(index: LedgerIndex, found: Sequence[Stored]) -> list[Extent]:
 
 
 def cut_frames(one: Stored, first: int, last: int) -> bytes:
-    """The frames of entries `first … last` of a record.
+    """Return the frames of entries `first … last` of a record.
 
-    Raises `BookieIOError` when the record does not hold just what its header says.
+    Raises `BookieIOError` when the record does not hold exactly what its header says.
     """
     record, frames = one.record, one.frames
     start = position = 0

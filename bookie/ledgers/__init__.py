@@ -8,5 +8,5 @@ that metadata may not know. `cookies` and `identity` check which bookie owns the
 Promises: adds that were admitted before a fence are before it in the journal, and a fence is
 answered when it is durable. A bookie that lost data never denies an entry that it may have had.
 After a crash the journal has the changes that the state file lacks. Relies on `journal` and `disk`.
-Other rooms use `LedgerControl`, `LedgerStates`, `StateFile`, `Limbo` and `Identity`.
+Others use `LedgerControl`, `LedgerStates`, `StateFile`, `Limbo` and `Identity`.
 """

@@ -1,17 +1,17 @@
-"""Makes an index from the entry logs: in place for what it lacks, or anew, and swaps it in.
+"""Make an index from the entry logs: complete an existing index, or build a new one and swap it in.
 
-Order. Later records win, so the newest copy of an entry is found, as it was: compaction copies only
-what the index still mapped to the old place. Records of ledgers that were deleted, or that the
-ledger state does not know, stay out; so do records behind the mark, which the next start cuts.
-Every record up to there must be found, or it is refused: entries would count as absent.
+Later records win, so the newest copy of an entry is found as before: compaction copies only what
+the index still mapped to the old place. Records of ledgers that were deleted, or that the ledger
+state does not know, are left out, and so are records after the mark, which the next start cuts. If
+a record before the mark cannot be found, the rebuild is refused: its entries would count as absent.
 
     1. remove `index.new`, make it, fill it; `covered` is put last; flush; sync its folder
     2. rename `index` to `index.old`; sync
     3. rename `index.new` to `index`; sync
     4. remove `index.old`
 
-Until 3 the old index stays, whatever happens. `settle` ends what a crash left: an `index.old`
-without an `index` says that 1 was durable.
+Until step 3 the old index is kept. `settle` completes the swap after a crash: an `index.old`
+without an `index` proves that step 1 was durable.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _BATCH = 1000
 
 Position = tuple[int, int]
 Progress = Callable[[int], None]
-"""Told of bytes of entry logs that were passed since it was told last."""
+"""Called with the bytes of entry logs passed since its last call."""
 
 _log = structlog.get_logger()
 
 
 class RebuildRefused(OctavoError):
-    """The entry logs cannot vouch for a whole index. The message says what would help."""
+    """The entry logs cannot vouch for a complete index. The message says what would help."""
 
     name = "rebuild-refused"
 
 
 class Rebuilt(NamedTuple):
-    """What a new index holds."""
+    """The contents of a new index."""
 
     runs: int
     logs: int
@@ -55,7 +55,7 @@ class Rebuilt(NamedTuple):
 
 
 def _quiet(size: int) -> None:
-    """For whoever does not ask."""
+    """Report no progress."""
 
 
 def fill(
@@ -69,10 +69,11 @@ def fill(
 ) -> Rebuilt:
     """Index every record from `start` to `end`, oldest first; durable on return.
 
-    Until then the index says that it is complete up to `start`, so that an end in between is made
-    good by the next start. Raises `BookieIOError` when a record cannot be found, or tells `lost`,
-    with the log's id, when that loss is accepted; the index then says so until a checkpoint, which
-    comes when limbo is durable: a start that ends before finds the loss again.
+    Until then the index says that it is complete up to `start`, so after a crash the next start
+    repeats this. When a record cannot be found, raises `BookieIOError`, or calls `lost` with the
+    log's id if that loss is accepted. The index then stays complete only up to `start` until a
+    checkpoint, which comes after limbo is durable. So a start that ends earlier finds the loss
+    again.
     """
     _log.info("index_rebuild_started", from_log=start[0], from_offset=start[1])
     runs: list[IndexedExtent] = []
@@ -109,7 +110,7 @@ def fill(
 
 
 def settle(disk: Disk, directory: str) -> None:
-    """End a swap that a crash cut short, before the index is opened."""
+    """Complete a swap that a crash interrupted, before the index is opened."""
     index, new, old = (f"{directory}/{name}" for name in (INDEX_FOLDER, _NEW, _OLD))
     if disk.exists(old) and disk.exists(new) and not disk.exists(index):
         disk.rename(new, index)
@@ -130,17 +131,17 @@ def make_anew(
     opener: Callable[[str], LedgerIndex] = RocksIndex,
     progress: Progress = _quiet,
 ) -> Rebuilt:
-    """Make an index beside the one in `directory` and swap it in.
+    """Build a new index in a folder next to the one in `directory`, and swap it in.
 
-    The caller holds the folders' locks, and has the index closed. Raises `RebuildRefused` and
-    `BookieIOError`: then the old index is as it was.
+    The caller holds the folders' locks and has closed the index. Raises `RebuildRefused` and
+    `BookieIOError`: then the old index is unchanged.
     """
     index, new, old = (f"{directory}/{name}" for name in (INDEX_FOLDER, _NEW, _OLD))
     settle(disk, directory)
     if mark is None:
         raise RebuildRefused(
-            f"no readable journal mark in {directory}: nobody can say up to where the entry logs "
-            "count. Start the bookie: it reads the journal and makes the index by itself"
+            f"no readable journal mark in {directory}: it is unknown up to where the entry logs "
+            "count. Start the bookie: it reads the journal and builds the index by itself"
         )
     if mark.log_id and mark.log_id not in logs.log_ids:
         raise RebuildRefused(
@@ -171,7 +172,7 @@ def rebuild_index(
     progress: Progress = _quiet,
     opener: Callable[[str], LedgerIndex] = RocksIndex,
 ) -> Rebuilt:
-    """Make the index of a stopped bookie anew. The caller holds the locks of its folders.
+    """Rebuild the index of a stopped bookie. The caller holds the locks of its folders.
 
     Raises `RebuildRefused`, `LedgerStateDamaged` and `BookieIOError`: then nothing was changed.
     """

@@ -1,12 +1,11 @@
-"""Starts a storage: opens what is on its disks, replays its journals, begins new journal files.
+"""Start a storage: open the files on its disks, replay its journals, begin new journal files.
 
-The order matters. The mark says what the logs, the index and the ledger state vouch for; whatever
-lies behind it is in the journal, so the logs are cut there before the index is opened (once the
-journal has been read and found good, if they hold anything there), and the journals are replayed on
-top, one after another: each ledger stands in one of them, so their order
-does not matter. An index that is missing or older than the mark is rebuilt from the entry logs,
-from where it is known to be complete. Raises on damage it cannot vouch for; nothing is passed over
-in silence.
+The order matters. The mark says what the logs, the index and the ledger state vouch for; everything
+after it is in the journal. So the logs are cut there before the index is opened. If the logs hold
+anything after the mark, the journal is read first and must be good. Then the journals are replayed
+one after another; each ledger is in a single journal, so their order does not matter. An index that
+is missing or older than the mark is rebuilt from the entry logs, from where it is known to be
+complete. Raises on damage that it cannot vouch for; nothing is skipped silently.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Opened:
-    """What lies on the disks, before the journals are replayed."""
+    """The contents of the disks, before the journals are replayed."""
 
     mark: Mark | None
     state_file: StateFile
     index: LedgerIndex
     journals: list[JournalReader]
     losses: list[Loss]
-    """What this bookie can no longer vouch for: only when the operator accepts that."""
+    """Data that this bookie can no longer vouch for; only when the operator accepts that."""
 
 
 async def open_files(
@@ -63,8 +62,8 @@ async def open_files(
 ) -> Opened:
     """Open everything and fill `states`; only what the mark does not vouch for is cut.
 
-    With `on_loss` the caller goes into limbo for the `losses`, before it replays the journals:
-    until the mark moves, the next start finds them again.
+    With `on_loss` the caller enters limbo for the `losses` before it replays the journals: until
+    the mark moves, the next start finds the losses again.
     """
     await blocking(make_folders, disk, config.directories)
     losses: list[Loss] = []
@@ -88,7 +87,7 @@ async def open_files(
         for index, directory in enumerate(config.journal_directories)
     ]
     whole = True
-    for journal in journals:  # asked before anything is cut
+    for journal in journals:  # before anything is cut
         losses += await blocking(journal.survey)
         whole = await blocking(journal.is_whole) and whole
     directory = config.ledger_directories[0]
@@ -124,9 +123,9 @@ async def replay(
 ) -> None:
     """Apply every good block of the journals; flush whenever the cache is full, and at the end.
 
-    What was read may be in the page cache alone, because its sync failed or never came:
-    nothing of it, a fence least of all, counts as durable before it is written anew. So a disk
-    that has no room for that ends the start with `DiskFull`.
+    The records may be only in the page cache, because their sync failed or never came. So none of
+    them, least of all a fence, counts as durable before it is written again. If the disk has no
+    room for that, the start ends with `DiskFull`.
     """
     ends = [reader.begins() for reader in readers]
     count = 0
@@ -150,28 +149,28 @@ async def replay(
 
 
 class _Flushes:
-    """One memtable is flushed while the other is filled from the journal."""
+    """Flushes one memtable while the other is filled from the journal."""
 
     def __init__(self, checkpointer: Checkpointer) -> None:
         self._checkpointer = checkpointer
         self._running: asyncio.Task[Mark] | None = None
 
     async def begin(self, ends: tuple[Position, ...]) -> None:
-        """Flush what was put so far, all that stands before `ends`. Raises what `end` raises."""
+        """Flush everything put so far, which is everything before `ends`. Raises like `end`."""
         await self.end()
         run = self._checkpointer.run(lambda: ends, _flushed)
         self._running = asyncio.create_task(run, name="replay flush")
-        self._running.add_done_callback(_look)  # also when the replay failed, and nobody asks
-        await asyncio.sleep(0)  # it has taken its memtable before anything more is put
+        self._running.add_done_callback(_look)  # if the replay fails, no other code reads the error
+        await asyncio.sleep(0)  # let it take its memtable before anything more is put
 
     async def end(self) -> None:
-        """Return once all is flushed. Raises what the disk raises."""
+        """Return once everything is flushed. Raises the disk's errors."""
         running, self._running = self._running, None
         if running is not None:
             await running
 
     def cancel(self) -> None:
-        """The replay failed."""
+        """Cancel the flush: the replay failed."""
         if self._running is not None:
             self._running.cancel()
 
@@ -179,7 +178,7 @@ class _Flushes:
 async def begin_journals(
     config: BookieConfig, disk: Disk, readers: Sequence[JournalReader], blocking: Blocking
 ) -> list[JournalWriter]:
-    """Seal what was replayed and begin the next file of each; all or none stand open then."""
+    """Seal the replayed files and begin the next file of each journal; on an error close all."""
     writers: list[JournalWriter] = []
     try:
         for reader in readers:
@@ -201,7 +200,7 @@ async def begin_journals(
 
 
 def _flushed(_: Memtable) -> None:
-    """Nobody reads yet."""
+    """Do nothing: there are no readers yet."""
 
 
 def _look(flush: asyncio.Task[Mark]) -> None:
@@ -214,10 +213,10 @@ def _next_block(blocks: Iterator[GoodBlock]) -> GoodBlock | None:
 
 
 def make_folders(disk: Disk, directories: Sequence[str]) -> None:
-    """Make every folder. The caller holds their locks when processes could meet there.
+    """Make every folder. The caller holds their locks if another process could use them.
 
-    They are synced: a process that died here may have left names that are in the page cache alone,
-    and what is built on them must not outlive them in a power failure.
+    They are synced: if a process died here, their names may be only in the page cache, and files in
+    them must not disappear in a power failure.
     """
     for directory in directories:
         disk.make_directory(directory)
@@ -227,11 +226,12 @@ def make_folders(disk: Disk, directories: Sequence[str]) -> None:
 def indexed_up_to(
     disk: Disk, directory: str, opener: Callable[[str], LedgerIndex] | None
 ) -> tuple[int, int]:
-    """Up to where, (log id, offset), the index proves that the logs were synced; (0, 0): nowhere.
+    """Return up to where, (log id, offset), the index proves that the logs were synced.
 
-    It says so after the mark did. When the mark was lost, and journal files before it, this is what
-    tells a record that was damaged from one that was torn, and never acknowledged. Raises
-    `DamagedRead` when the index is damaged as well: nothing is cut on a guess.
+    (0, 0) when it proves nothing. The index is written after the mark. When the mark and the first
+    journal files are lost, only this position tells a damaged record from a torn record, which was
+    never acknowledged. Raises `DamagedRead` when the index is damaged as well: logs are not cut on
+    a guess.
     """
     settle(disk, directory)
     index = (opener or RocksIndex)(f"{directory}/{INDEX_FOLDER}")
@@ -243,7 +243,7 @@ def indexed_up_to(
 def cut_logs(
     logs: EntryLogs, end: tuple[int, int], losses: list[Loss] | None, *, journaled: bool
 ) -> None:
-    """Cut what nothing vouches for, behind `end`; see `EntryLogs.cut_abandoned`.
+    """Cut the logs after `end`; see `EntryLogs.cut_abandoned`.
 
     Raises `EntryLogMissing`, unless losses are accepted.
     """
@@ -265,11 +265,11 @@ def open_index(
     opener: Callable[[str], LedgerIndex] | None,
     losses: list[Loss] | None = None,
 ) -> LedgerIndex:
-    """Open the index and bring it up to what the mark says. Raises `BookieIOError`.
+    """Open the index and complete it up to the mark. Raises `BookieIOError`.
 
-    One that RocksDB finds damaged is made anew, if the logs can vouch for all of it. With `losses`,
-    what logs hold behind the mark is indexed too, for the journal may have lost it, and ledgers of
-    which only the logs tell are known again; a damaged log is added to them.
+    An index that RocksDB finds damaged is rebuilt if the logs can vouch for all of it. With
+    `losses`, records after the mark are indexed too, because the journal may have lost them, and
+    ledgers that only the logs know are restored. A damaged log is added to `losses`.
     """
     settle(disk, directory)
     path = f"{directory}/{INDEX_FOLDER}"
@@ -282,7 +282,7 @@ def open_index(
         _log.error("index_damaged", path=path, reason=str(error))
         make_anew(disk, directory, logs, states, mark, make)
         index = make(path)
-    # Without a mark the logs that were kept count as far as they are good.
+    # Without a mark, the logs that were kept count as far as they are good.
     wanted = (mark.log_id, mark.log_offset) if mark is not None else logs.position
     covered = index.covered
     lost = partial(_lose_log, logs, losses) if losses is not None else None

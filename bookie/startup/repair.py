@@ -1,10 +1,10 @@
-"""What a start knows of its ledgers: mark and states, and data-loss repair. Blocking.
+"""Read mark and ledger states at a start, and repair them after data loss. Blocking.
 
-Without the operator's word, states that are damaged end the start. When the loss is accepted,
-everything good is kept and served: journal blocks behind a damaged one, ledger states behind a
-damaged block, entries in the logs whose ledger's state is gone. What is lost is a `Loss` each, and
-before anything is written the bookie goes into limbo for all of them (ledgers/limbo.py): so nothing
-here has to be complete for the bookie to stay honest, only good for what it keeps.
+Damaged states end the start, unless the operator accepts the loss. Then everything good is kept and
+served: journal blocks after a damaged block, ledger states after a damaged block, entries in the
+logs whose ledger has no state. Each lost part is a `Loss`, and before anything is written the
+bookie enters limbo for all of them (ledgers/limbo.py). So what is restored here may be incomplete,
+and the bookie still answers truthfully.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def load_states(
 ) -> tuple[Mark | None, StateFile]:
     """Read the mark and fill `states`.
 
-    Raises `LedgerStateDamaged`, unless losses are accepted: then what is lost is added to `losses`.
+    Raises `LedgerStateDamaged`, unless losses are accepted: then the loss is added to `losses`.
     """
     mark = read_mark(disk, directories)
     state_file = StateFile(disk, directories[0])
@@ -54,9 +54,9 @@ def load_states(
 
 
 def repaired_states(disk: Disk, directory: str) -> Iterator[tuple[int, LedgerState]]:
-    """Every good record of every state file, oldest first; later ones win.
+    """Yield every good record of every state file, oldest first; later records win.
 
-    A flag that was set in any of them stays: what is fenced or deleted is so for ever.
+    A fence or deletion in any record stays: both are for ever.
     """
     latest: dict[int, LedgerState] = {}
     for file_id in state_files(disk, directory):
@@ -70,10 +70,10 @@ def repaired_states(disk: Disk, directory: str) -> Iterator[tuple[int, LedgerSta
 
 
 def restore_states(logs: EntryLogs, states: LedgerStates, start: tuple[int, int]) -> int:
-    """Learn from the logs, from `start` on, of ledgers and entries that no state tells; how many.
+    """Restore ledgers and last entries from the logs, from `start` on; return how many are new.
 
-    Each frame in a log carries its ledger's key. Whether the ledger was fenced, and its LAC, the
-    logs do not tell: in limbo neither is denied.
+    Each frame in a log carries its ledger's key. The logs do not say whether the ledger was fenced,
+    or its LAC; in limbo neither is denied.
     """
     made = 0
     for log_id in logs.log_ids:
@@ -92,5 +92,5 @@ def restore_states(logs: EntryLogs, states: LedgerStates, start: tuple[int, int]
                     state.last_entry = record.last_entry
                     states.touch(record.ledger_id)
         except BookieIOError:
-            continue  # its entries are unknown: whoever reads them is told so, and names the place
+            continue  # its entries stay unknown, and a read of them reports the damage
     return made

@@ -8,6 +8,6 @@ v2 lacks. `back_pressure` records why a socket is not being read.
 
 Promises: adds and reads never wait for each other. A client that leaves its answers unread delays
 no other client, and is disconnected in the end. A crash cuts all connections, and clients repeat
-the requests that got no answer. Relies on the storage and on `back_pressure`. Other rooms use
+the requests that got no answer. Relies on the storage and on `back_pressure`. Others use
 `BookieServer` and `ListenFailed`.
 """

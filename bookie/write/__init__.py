@@ -7,6 +7,6 @@ already here under its id.
 
 Promises: an entry is in the cache only when it is durable, so no reader sees an entry that a power
 failure takes back. An entry never changes. After a crash the journal fills the cache again, from
-the mark on. Relies on `journal`, `entrylog`, `index` and `ledgers`. Other rooms use `WriteCache`,
+the mark on. Relies on `journal`, `entrylog`, `index` and `ledgers`. Others use `WriteCache`,
 `Checkpointer`, `Flushing` and `Repeats`.
 """
