@@ -1,1 +1,1 @@
-"""What goes over the wire and onto the disk: formats and codecs, no I/O, no clock, no asyncio."""
+"""Formats and codecs for the wire and the disk: no I/O, no clock, no asyncio."""

@@ -1,10 +1,10 @@
-"""Ack ids as they stand in calls: of one delivered message, or of a range under one lease. Pure.
+"""Ack ids: text that names a delivered message, or a range of messages under one lease. Pure.
 
     0-41-8-3         partition 0, offset 41, epoch 8, lease 3
-    0-41:57-8-3      the same of offsets 41 to 56
+    0-41:57-8-3      the same for offsets 41 to 56
 
-Whoever worked through what one receive gave says so with one of the second kind in place of
-thousands of the first.
+A consumer that has processed all messages of a receive acks them by a single range instead of
+thousands of single ids.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from collections.abc import Iterable, Iterator
 
 _NUMBER = r"(?:0|[1-9][0-9]{0,18})"
 _EPOCH = r"(?:0|[1-9][0-9]{0,19})"
-"""Of 64 bits, without a sign: 32 of the subscription, 32 of its owner."""
+"""64 bits, unsigned: 32 bits of the subscription, 32 bits of its owner."""
 _ACK_ID = re.compile(rf"({_NUMBER})-({_NUMBER}(?::{_NUMBER})?)-({_EPOCH})-({_NUMBER})")
 
 
 def one(partition: int, offset: int, lease: str) -> str:
-    """Of one message; `lease` is `epoch-number`."""
+    """Return the ack id of a single message; `lease` is `epoch-number`."""
     return f"{partition}-{offset}-{lease}"
 
 
 def parts_of(text: str) -> tuple[str, str, str, str]:
-    """Partition, offsets, epoch and lease, as they stand. `ValueError` for what is no ack id.
+    """Return partition, offsets, epoch and lease as text. Raises `ValueError`.
 
-    Each number has one spelling, so that two texts never name one message.
+    Each number has only one spelling, so that two texts never name the same message.
     """
     found = _ACK_ID.fullmatch(text)
     if found is None:
@@ -36,7 +36,7 @@ def parts_of(text: str) -> tuple[str, str, str, str]:
 
 
 def span_of(text: str) -> tuple[int, int]:
-    """Start and end (behind the last) of the offsets in an ack id. Raises `ValueError`."""
+    """Return start and end (exclusive) of the offsets in an ack id. Raises `ValueError`."""
     start, is_range, end = text.partition(":")
     found = int(start), int(end) if is_range else int(start) + 1
     if not 0 <= found[0] < found[1]:
@@ -45,7 +45,7 @@ def span_of(text: str) -> tuple[int, int]:
 
 
 def in_ranges(ack_ids: Iterable[str]) -> list[str]:
-    """The same, those that follow each other as one. Each is of one message. `ValueError`."""
+    """Join single ack ids that follow each other into ranges. Raises `ValueError`."""
     found: list[str] = []
     at: tuple[str, str] | None = None
     start = end = 0
@@ -64,7 +64,7 @@ def in_ranges(ack_ids: Iterable[str]) -> list[str]:
 
 
 def each(ack_ids: Iterable[str]) -> Iterator[str]:
-    """The same, ranges as one id for each message. Raises `ValueError`."""
+    """Yield a single ack id for each message, also for ranges. Raises `ValueError`."""
     for ack_id in ack_ids:
         if ":" not in ack_id:
             yield ack_id
@@ -75,8 +75,10 @@ def each(ack_ids: Iterable[str]) -> Iterator[str]:
 
 
 def in_steps(ack_ids: Iterable[str], most: int) -> Iterator[list[str]]:
-    """The same in lists that name at most `most` messages each, ranges cut where need be. Raises
-    `ValueError`."""
+    """Split ack ids into lists that name at most `most` messages each; ranges are cut if needed.
+
+    Raises `ValueError`.
+    """
     found: list[str] = []
     room = most
     for ack_id in ack_ids:
@@ -103,7 +105,7 @@ def in_steps(ack_ids: Iterable[str], most: int) -> Iterator[list[str]]:
 
 
 def shown(partition: int, start: int, end: int, lease: str) -> str:
-    """Of a range; of one message where it is no longer."""
+    """Return the ack id of a range, or of a message if the range has only one."""
     return _shown(str(partition), start, end, lease)
 
 

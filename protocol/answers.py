@@ -1,8 +1,8 @@
-"""The client's side of a bookie connection: a chunk of bytes becomes a few answers.
+"""The client's side of a bookie connection: a chunk of bytes becomes a few answers. Pure.
 
-Adds are answered one by one by a foreign bookie and by runs by ours; either way what comes out is
-`Added(ledger, first, last)`: the work downstream is per run, not per entry. Pure: bytes in, values
-out. Spec: docs/formats/frames.md, docs/formats/extension.md.
+An Apache bookie answers each add, and an Octavo bookie answers runs of adds. Both become
+`Added(ledger, first, last)`, so later work is done for each run, not for each entry. Spec:
+docs/formats/frames.md, docs/formats/extension.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EXTENSION_ADDED = extension.VERSION << 24 | extension.Op.ADDED << 16 | extensio
 _ADD_LENGTH = ANSWER_BYTES - LENGTH.size
 _OK = int(Code.OK)
 _NO_RUN = -(2**63) - 1
-"""Below every entry id, so that no answer, however odd, continues a run that is not there."""
+"""Below every entry id, so that no answer can continue a run that does not exist."""
 
 
 class Added(NamedTuple):
@@ -42,7 +42,7 @@ class Added(NamedTuple):
 
 
 class AddRefused(NamedTuple):
-    """One add failed; `code` is the wire number, see `codes.error_for`."""
+    """An add failed; `code` is the wire number, see `codes.error_for`."""
 
     code: int
     ledger_id: int
@@ -50,7 +50,7 @@ class AddRefused(NamedTuple):
 
 
 class ReadAnswer(NamedTuple):
-    """Answers a read; the ids echo the request's, so `entry_id` may be −1. `entry` is a copy."""
+    """Answers a read; the ids repeat the request's, so `entry_id` may be −1. `entry` is a copy."""
 
     code: int
     ledger_id: int
@@ -72,9 +72,9 @@ AnyAnswer = Added | AddRefused | ReadAnswer | BatchReadAnswer | AuthMessage | ex
 
 
 def parse_answers(data: memoryview, frame_bytes_max: int) -> tuple[list[AnyAnswer], int]:
-    """The whole answers in `data`, in order, and where the unfinished frame begins.
+    """Return the whole answers in `data`, in order, and where the unfinished frame begins.
 
-    Raises `ProtocolError`: the connection is then of no more use.
+    Raises `ProtocolError`: then the connection must be closed.
     """
     found: list[AnyAnswer] = []
     end = len(data)
@@ -95,7 +95,7 @@ def parse_answers(data: memoryview, frame_bytes_max: int) -> tuple[list[AnyAnswe
 
 
 def _take_adds(data: memoryview, start: int, found: list[AnyAnswer]) -> int:
-    """Append the add answers that begin at `start` as runs; returns where they end."""
+    """Append the add answers that begin at `start` as runs; return where they end."""
     end = start + (len(data) - start) // ANSWER_BYTES * ANSWER_BYTES
     run_ledger, first, following = -1, _NO_RUN, _NO_RUN
     for length, header, code, ledger_id, entry_id in ANSWER.iter_unpack(data[start:end]):

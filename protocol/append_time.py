@@ -1,15 +1,15 @@
-"""When a batch was appended to its partition, told where its checksum does not look. Pure.
+"""Store a batch's append time outside its checksum, and read it back. Pure.
 
-Of a topic with `message_time: append` the owner writes the time at which it appends a batch into
-`partition_leader_epoch`, which lies outside the checksum: 31 bits, so milliseconds modulo
-`SPAN_MS`, a bit less than 25 days. A time that is known to lie less than that before makes it
-whole: at rest the one that the partition's record has for the ledger (`PartitionLedger.appended`),
-on the wire the time of the batch before, and of the first one a header's. Spec:
-docs/formats/record_batch.md.
+In a topic with `message_time: append` the owner writes the time at which it appends a batch into
+`partition_leader_epoch`, which the batch's checksum does not cover. It has 31 bits, so it holds
+milliseconds modulo `SPAN_MS`, slightly less than 25 days. To restore the full time, a reader needs
+an earlier time that is less than `SPAN_MS` older. At rest this is the time in the partition's
+record of the ledger (`PartitionLedger.appended`). On the wire it is the time of the previous batch,
+and for the first batch a header. Spec: docs/formats/record_batch.md.
 
-A batch that has such a time is shown as Kafka shows one of `LogAppendTime`: attribute bit 3 is set
-and all timestamps are that time (`shown`). So whoever reads header or records needs to know
-nothing of this. What is stored, and what is served as it is stored, stays as its producer made it.
+Readers see such a batch as Kafka shows a batch with `LogAppendTime`: attribute bit 3 is set and all
+timestamps are that time (`shown`). So code that reads header or records needs to know nothing about
+this. The stored bytes stay as the producer made them.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from octavo.protocol.batch import HEADER, HEADER_BYTES, BatchHeader, InvalidBatc
 from octavo.protocol.entry import Buffer
 
 APPEND_TIME_HEADER = "Octavo-Append-Time"
-"""Beside batches as they are stored: `Times`."""
+"""The HTTP header that is sent with stored batches: `Times`."""
 SPAN_MS = 2**31 - 1
-"""A stamp names one moment of so many milliseconds."""
+"""A stamp is unique within this time."""
 ROLL_AFTER_MS = SPAN_MS // 2
-"""After so long a ledger of append times is followed by another, also an empty one."""
+"""After this time a ledger with append times is rolled over, even if it is empty."""
 ATTRIBUTE_APPEND_TIME = 0x08
 
 
 def stamp_of(time_ms: int) -> int:
-    """What stands in `partition_leader_epoch`: from 1 on; 0 and −1 are no time."""
+    """Return the value of `partition_leader_epoch`, from 1 on; 0 and −1 mean no time."""
     return time_ms % SPAN_MS + 1
 
 
 def time_of(stamp: int, since_ms: int) -> int:
-    """The time of this stamp that is not before `since_ms`, and less than `SPAN_MS` behind it."""
+    """Return the first time with this stamp at or after `since_ms`."""
     return since_ms + (stamp - 1 - since_ms) % SPAN_MS
 
 
 def stamped(header: BatchHeader, time_ms: int) -> BatchHeader:
-    """The header of a batch that was appended then, as it is shown."""
+    """Return the header to show for a batch that was appended at `time_ms`."""
     return header._replace(
         partition_leader_epoch=stamp_of(time_ms),
         attributes=header.attributes | ATTRIBUTE_APPEND_TIME,
@@ -50,35 +50,35 @@ def stamped(header: BatchHeader, time_ms: int) -> BatchHeader:
 
 
 class Appended(NamedTuple):
-    """What the partition's record says of one ledger's append times.
+    """The append times of a ledger, as its partition's record describes them.
 
-    `since_ms`: none of its batches was appended before. `together`: all were then, for the ledger
-    joined the partition whole.
+    `since_ms`: all its batches were appended at or after that time. `together`: all were appended
+    exactly then, because the ledger joined the partition whole.
     """
 
     since_ms: int
     together: bool = False
 
     def shown(self, header: BatchHeader) -> BatchHeader:
-        """A stored header as it is shown."""
+        """Return the header to show for a stored header."""
         if self.together:
             return stamped(header, self.since_ms)
-        if header.partition_leader_epoch <= 0:  # of a broker that did not know of this
+        if header.partition_leader_epoch <= 0:  # written by a broker without this feature
             return header
         return stamped(header, time_of(header.partition_leader_epoch, self.since_ms))
 
 
 def shown(header: BatchHeader, appended: Appended | None) -> BatchHeader:
-    """A stored header as it is shown, of a ledger with append times or without."""
+    """Return the header to show for a stored header, with or without append times."""
     if appended is not None:
         return appended.shown(header)
     return header._replace(partition_leader_epoch=0) if header.partition_leader_epoch else header
 
 
 def readable(header: BatchHeader, batch: Buffer) -> Buffer:
-    """The batch for whoever takes its records apart: with its header as it is shown.
+    """Return the batch with the header to show, for code that reads its records.
 
-    Its checksum does not hold then: nobody looks at it any more.
+    Its checksum no longer matches; it was checked before.
     """
     if header.partition_leader_epoch <= 0:
         return batch
@@ -86,22 +86,23 @@ def readable(header: BatchHeader, batch: Buffer) -> Buffer:
 
 
 class Times:
-    """Follows the batches of an answer, in the order of their offsets, and tells their times.
+    """Restores the append times of the batches of an answer, in the order of their offsets.
 
-    As a header it is `offset=milliseconds`: batches from that offset on were not appended before.
-    Each then has the first time of its stamp that is not before the one before it. Another pair
-    says so where that would be wrong: a batch was appended `SPAN_MS` or more after the one before.
+    The HTTP header is `offset=milliseconds`: batches from that offset on were not appended before
+    that time. Each batch then has the first time of its stamp at or after the previous batch's
+    time. Where that would be wrong, because a batch was appended `SPAN_MS` or more after the
+    previous one, the header has another pair.
     """
 
     def __init__(self, told: str = "") -> None:
-        """`told`: the header. Raises `InvalidBatch` where it makes no sense."""
+        """`told` is the HTTP header. Raises `InvalidBatch` for an invalid header."""
         self._told = [_pair(one) for one in told.split(",")] if told else []
         self._last_ms: int | None = None
 
     def shown(self, header: BatchHeader) -> BatchHeader:
-        """The next batch's header, as it was served, as it is shown.
+        """Return the header to show for the next batch.
 
-        Raises `InvalidBatch` when it has a stamp, and nobody has said what that is to be read by.
+        Raises `InvalidBatch` when it has a stamp and no HTTP header says which time it belongs to.
         """
         if header.partition_leader_epoch <= 0:
             return header
@@ -116,9 +117,9 @@ class Times:
         return stamped(header, self._last_ms)
 
     def tell(self, shown: Iterable[BatchHeader]) -> str:
-        """What is to be told with the next batches, whose headers are as they are shown.
+        """Return the HTTP header for the next batches, given the headers to show; "" for none.
 
-        Their offsets are those that they are served with. "" when nothing is.
+        Their offsets are those in the answer.
         """
         found = []
         for header in shown:

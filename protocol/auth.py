@@ -2,7 +2,8 @@
 
     message AuthMessage { required string authPluginName = 1; required bytes payload = 2; }
 
-Two fields of one wire type need no generated code. Unknown fields are skipped, as protobuf wants.
+Two fields of the same wire type need no generated code. Unknown fields are skipped, as protobuf
+requires.
 """
 
 from __future__ import annotations
@@ -13,23 +14,23 @@ from octavo.protocol.codes import ProtocolError
 from octavo.protocol.entry import Buffer
 
 AUTH_DISABLED = "AuthDisabledPlugin"
-"""The plugin name by which a bookie says that it asks nobody who they are."""
+"""The plugin name of a bookie that requires no authentication."""
 OCTAVO = "octavo"
-"""Ours. A request's payload is a token; an answer's is empty, or says what is wrong with it."""
+"""Octavo's plugin. A request's payload is a token; an answer's payload is empty, or an error
+text."""
 
 _PLUGIN, _PAYLOAD = 1, 2
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class AuthMessage(NamedTuple):
-    """One step of an authentication dialogue; what `payload` says is the plugin's affair."""
+    """A message of an authentication dialogue; the plugin decides what `payload` means."""
 
     plugin: str
     payload: bytes
 
 
 def encode_auth(message: AuthMessage) -> bytes:
-    """The protobuf bytes of `message`."""
     plugin = message.plugin.encode()
     return b"".join(
         (
@@ -65,7 +66,7 @@ def decode_auth(data: Buffer) -> AuthMessage:
 
 
 def _field(view: memoryview, position: int, wire_type: int) -> tuple[int, int]:
-    """Start and end of the field's content; raises when it does not lie within `view`."""
+    """Return start and end of the field's content. Raises when it does not lie within `view`."""
     if wire_type == _VARINT:
         start, end = position, _decode_varint(view, position)[1]
     elif wire_type == _BYTES:

@@ -1,8 +1,9 @@
-"""How long to wait before a thing is tried again: pauses that double, up to a bound, and are drawn.
+"""Pauses between attempts that double, up to a bound, and are drawn at random. Pure.
 
-Pure: whoever waits does the sleeping and hands in the chance. What failed for one process failed
-for many at that moment; without chance they would all come back at the same ones. Without it is who
-waits for what is its own: an idle ledger's bookies, a chore of one broker.
+The caller sleeps, and provides the random numbers. When something fails for a process, it fails for
+many at the same moment; without randomness they would all return at the same moment. Callers that
+wait only for their own resources use no randomness: the bookies of an idle ledger, a background
+task of a broker.
 """
 
 from __future__ import annotations
@@ -11,28 +12,29 @@ import random
 
 
 class Backoff:
-    """The pauses of one row of attempts, in seconds. A new row gets a new object, or `reset`."""
+    """The pauses of a series of attempts, in seconds. For a new series make a new object or
+    `reset`."""
 
     __slots__ = ("_first_s", "_most_s", "_rng", "pause_s")
 
     def __init__(self, first_s: float, most_s: float, rng: random.Random | None) -> None:
-        """Without `rng` each pause is as long as it may be."""
+        """Without `rng` each pause has its maximal length."""
         self._first_s = first_s
         self._most_s = most_s
         self._rng = rng
         self.pause_s = first_s
-        """The next one lasts no longer."""
+        """The longest that the next pause can be."""
 
     def at_least(self, asked_s: float) -> None:
-        """Whoever refused has asked for so long a pause; the bound holds all the same."""
+        """Make the next pause at least this long, as the server asked, within the bound."""
         self.pause_s = max(self.pause_s, min(asked_s, self._most_s))
 
     def next_s(self) -> float:
-        """The next pause: with chance half of what it may be, or more."""
+        """Return the next pause; if drawn, it has at least half of its maximal length."""
         pause_s = self.pause_s
         self.pause_s = min(2 * pause_s, self._most_s)
         return pause_s if self._rng is None else pause_s * self._rng.uniform(0.5, 1.0)
 
     def reset(self) -> None:
-        """An attempt succeeded: the next row begins."""
+        """An attempt succeeded: begin a new series."""
         self.pause_s = self._first_s

@@ -1,8 +1,8 @@
-"""The 61-byte header of a Kafka RecordBatch v2: check it, read it, fill in the base offset.
+"""The 61-byte header of a Kafka RecordBatch v2: check it, read it, set the base offset.
 
 A batch is stored and served as its producer made it. Only `base_offset` and
-`partition_leader_epoch` lie outside the batch's own checksum, so only they are ever written
-here. Spec: docs/formats/record_batch.md.
+`partition_leader_epoch` lie outside the batch's own checksum, so only these are ever written here.
+Spec: docs/formats/record_batch.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HEADER_BYTES = HEADER.size
 assert HEADER_BYTES == 61
 _OFFSET_AND_EPOCH = struct.Struct(">qii")
 _LENGTH_FROM = 12
-"""`batch_length` counts what follows it: base offset (8) and length (4) are not in it."""
+"""`batch_length` counts the bytes after itself, not base offset (8) and length (4)."""
 _CRC_FROM = 21
 """The checksum covers everything from `attributes` on."""
 _RECORD_MIN = 7
@@ -33,11 +33,11 @@ ATTRIBUTE_COMPRESSION = 0x07
 ATTRIBUTE_TRANSACTIONAL = 0x10
 ATTRIBUTE_CONTROL = 0x20
 ATTRIBUTE_DELAYED = 0x0400
-"""Ours, among bits that Kafka leaves alone: some message of it says when it is due (due.py)."""
+"""Octavo's, among bits that Kafka does not use: some message in it has a due time (due.py)."""
 
 
 class InvalidBatch(OctavoError):
-    """Bytes that are no whole, intact RecordBatch v2. The message says what is wrong."""
+    """Bytes that are not a whole, intact RecordBatch v2. The message says what is wrong."""
 
     name = "invalid-batch"
 
@@ -66,17 +66,19 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The offset after its last record, counted as `base_offset` is."""
+        """The offset after its last record, counted like `base_offset`."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
     def is_dense(self) -> bool:
-        """Whether its records' offsets have no gaps; a compacted batch's may (record_batch.md)."""
+        """Whether its records' offsets have no gaps; those of a compacted batch may
+        (record_batch.md)."""
         return self.last_offset_delta + 1 == self.record_count
 
 
 def read_header(data: Buffer, start: int = 0) -> BatchHeader:
-    """The header at `start`, checked for form but not for checksum. Raises `InvalidBatch`."""
+    """Return the header at `start`; its form is checked, not its checksum. Raises
+    `InvalidBatch`."""
     if len(data) - start < HEADER_BYTES:
         raise InvalidBatch(
             f"a record batch has at least {HEADER_BYTES} bytes, got {len(data) - start}"
@@ -92,8 +94,8 @@ def read_header(data: Buffer, start: int = 0) -> BatchHeader:
 def check_batch(data: Buffer, start: int = 0, *, gaps: bool = False) -> BatchHeader:
     """Check the whole batch at `start`: length, counts, checksum. Raises `InvalidBatch`.
 
-    `gaps`: it may be a compacted one, whose records' offsets are not dense. Bytes after the batch
-    are not looked at; see `split_batches`.
+    `gaps`: it may be a compacted batch, whose records' offsets have gaps. Bytes after the batch are
+    not checked; see `split_batches`.
     """
     found = read_header(data, start)
     end = start + found.total_bytes
@@ -125,9 +127,9 @@ def check_batch(data: Buffer, start: int = 0, *, gaps: bool = False) -> BatchHea
 def split_batches(
     data: Buffer, *, gaps: bool = False, before: int = 0
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """The batches that stand back to back in `data`, each checked. Raises `InvalidBatch`.
+    """Yield the batches that stand back to back in `data`, each checked. Raises `InvalidBatch`.
 
-    `gaps`: as in `check_batch`. `before`: bytes that stand before each batch.
+    `gaps`: as in `check_batch`. `before`: the number of bytes before each batch.
     """
     view = memoryview(data)
     start = before
@@ -138,16 +140,16 @@ def split_batches(
 
 
 def whole_batches(data: Buffer, *, before: int = 0) -> int:
-    """How many bytes at the beginning of `data`, which is still coming in, are whole batches.
+    """Return how many bytes at the beginning of `data`, which is still arriving, are whole batches.
 
-    `before`: bytes that stand before each batch. Raises `InvalidBatch` for bytes that are no
-    batch, or longer than any may be.
+    `before`: the number of bytes before each batch. Raises `InvalidBatch` for bytes that are not a
+    batch, or longer than a batch may be.
     """
     start = 0
     while len(data) - start >= before + HEADER_BYTES:
         size = read_header(data, start + before).total_bytes
         if size > ENTRY_PAYLOAD_BYTES_MAX:
-            raise InvalidBatch(f"record batch claims {size} bytes, more than any may have")
+            raise InvalidBatch(f"record batch claims {size} bytes, more than a batch may have")
         size += before
         if start + size > len(data):
             break
@@ -156,7 +158,7 @@ def whole_batches(data: Buffer, *, before: int = 0) -> int:
 
 
 def sealed(header: BatchHeader, records: Buffer) -> bytes:
-    """A batch of this header, whose checksum is made to fit, and these records."""
+    """Return a batch of this header, with a matching checksum, and these records."""
     data = bytearray(HEADER.pack(*header))
     data += records
     crc = crc32c(memoryview(data)[_CRC_FROM:])
@@ -165,7 +167,7 @@ def sealed(header: BatchHeader, records: Buffer) -> bytes:
 
 
 def with_base_offset(batch: Buffer, base_offset: int, leader_epoch: int = 0) -> bytes:
-    """A copy of `batch` that starts at `base_offset`; its checksum stays valid."""
+    """Return a copy of `batch` that starts at `base_offset`; its checksum stays valid."""
     length = _OFFSET_AND_EPOCH.unpack_from(batch)[1]
     front = _OFFSET_AND_EPOCH.pack(base_offset, length, leader_epoch)
     return b"".join((front, memoryview(batch)[_OFFSET_AND_EPOCH.size :]))

@@ -1,7 +1,7 @@
-"""Which stored times a calendar has, and how they are shown. Pure. Decision 63.
+"""Decide which stored times are calendar dates, and format them. Pure. Decision 63.
 
-A record batch may carry any 64-bit number as a time: microseconds, nanoseconds, a negative one, or
-Kafka's -1 for none. Whatever makes a date of a stored time asks here first.
+A record batch may carry any 64-bit number as a time: microseconds, nanoseconds, a negative number,
+or Kafka's -1 for none. Code that turns a stored time into a date must ask here first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from octavo.protocol.limits import TIMESTAMP_MS_MAX
 
 NO_TIME_MS = -1
-"""The timestamp of a message that has none, as Kafka has it."""
+"""The timestamp of a message without a time, as in Kafka."""
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -23,14 +23,14 @@ def in_calendar(time_ms: int) -> bool:
 
 
 def iso_of(time_ms: int) -> str | None:
-    """The time as ISO 8601 in UTC; None where no calendar has it."""
+    """Return the time as ISO 8601 in UTC; None for a time outside the calendar."""
     if not in_calendar(time_ms):
         return None
     return (_EPOCH + timedelta(milliseconds=time_ms)).isoformat()
 
 
 def unit_hint(time_ms: int) -> str:
-    """What a number that is no time in milliseconds probably is."""
+    """Guess the unit of a number that is not a time in milliseconds."""
     for name, factor in (("microseconds", 1_000), ("nanoseconds", 1_000_000)):
         if time_ms > TIMESTAMP_MS_MAX and time_ms // factor <= TIMESTAMP_MS_MAX:
             return f"it looks like {name}; send milliseconds"

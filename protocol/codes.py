@@ -1,8 +1,8 @@
-"""Every answer a bookie can give, once: wire number, name, whom it concerns, whether to try again.
+"""Every answer of a bookie, in one table: wire number, name, scope, whether to try again.
 
-The numbers are BookKeeper's v2 codes, so a foreign client reads ours and we read a foreign
-bookie's. The exceptions are what the rest of the code raises and catches; the translation
-between the two happens here and nowhere else.
+The numbers are BookKeeper's v2 codes, so Octavo and Apache understand each other's. The rest of the
+code raises and catches the exceptions; the translation between the two happens here and nowhere
+else.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Code(enum.IntEnum):
     READ_ONLY = 105
     TOO_MANY_REQUESTS = 106
     UNKNOWN_STATE = 107
-    """Apache's v2 client knows no 107 and breaks on it: answer v2 requests with `IO` instead."""
+    """Apache's v2 client does not know 107 and fails on it: answer v2 requests with `IO`
+    instead."""
 
 
 class Scope(enum.Enum):
@@ -40,8 +41,8 @@ class Scope(enum.Enum):
 class OctavoError(Exception):
     """The root of every error that Octavo raises on purpose.
 
-    `name` is the stable word that logs, `--json` output and problem+json carry; `retryable`
-    says whether the same call may succeed later; `scope` says what is unusable after it.
+    `name` is the stable word in logs, `--json` output and problem+json; `retryable` says whether
+    the same call may succeed later; `scope` says what is unusable after it.
     """
 
     name: ClassVar[str] = "error"
@@ -50,7 +51,7 @@ class OctavoError(Exception):
 
 
 class ProtocolError(OctavoError):
-    """Bytes that break the format. The connection that carried them cannot be trusted further."""
+    """Bytes that break the format. The connection that carried them cannot be trusted any more."""
 
     name = "protocol-error"
     scope = Scope.CONNECTION
@@ -69,27 +70,28 @@ class DigestMismatch(OctavoError):
 
 
 class BookieError(OctavoError):
-    """A bookie's answer other than OK. One subclass for each wire code."""
+    """A bookie's answer other than OK. There is a subclass for each wire code."""
 
     code: ClassVar[Code] = Code.BAD_REQUEST
 
 
 class NoSuchLedger(BookieError):
-    """The bookie never heard of the ledger. Says nothing about other replicas."""
+    """The bookie does not know the ledger. This says nothing about other replicas."""
 
     name = "no-such-ledger"
     code = Code.NO_LEDGER
 
 
 class NoSuchEntry(BookieError):
-    """The bookie vouches that it does not hold the entry. Says nothing about other replicas."""
+    """The bookie vouches that it does not hold the entry. This says nothing about other
+    replicas."""
 
     name = "no-such-entry"
     code = Code.NO_ENTRY
 
 
 class BadRequest(BookieError):
-    """The bookie understood the frame but not the wish."""
+    """The bookie understood the frame, and its contents are invalid."""
 
     name = "bad-request"
     code = Code.BAD_REQUEST
@@ -104,7 +106,7 @@ class BookieIOError(BookieError):
 
 
 class Unauthorized(BookieError):
-    """Wrong master key: it can neither write nor fence."""
+    """Wrong master key: the caller can neither write nor fence."""
 
     name = "unauthorized"
     scope = Scope.LEDGER
@@ -120,7 +122,7 @@ class BadVersion(BookieError):
 
 
 class Fenced(BookieError):
-    """Recovery has fenced the ledger: its old writer gets no further ack, ever."""
+    """Recovery has fenced the ledger: its old writer never gets an ack again."""
 
     name = "fenced"
     scope = Scope.LEDGER
@@ -128,7 +130,7 @@ class Fenced(BookieError):
 
 
 class ReadOnly(BookieError):
-    """The bookie takes no ordinary adds at present (told so, or its disks are full)."""
+    """The bookie takes no ordinary adds at present (by its setting, or its disks are full)."""
 
     name = "read-only"
     retryable = True
@@ -136,7 +138,7 @@ class ReadOnly(BookieError):
 
 
 class TooManyRequests(BookieError):
-    """Back-pressure, never a failure: slow down and send again."""
+    """Back-pressure, not a failure: slow down and send again."""
 
     name = "too-many-requests"
     retryable = True
@@ -170,9 +172,9 @@ assert set(ERROR_OF) == set(Code) - {Code.OK}
 
 
 def error_for(code: int, what: str) -> OctavoError:
-    """The exception for a wire `code`; `what` says which request it answers.
+    """Return the exception for a wire `code`; `what` says which request it answers.
 
-    A number that no table knows is a broken peer, hence `ProtocolError`.
+    An unknown number comes from a broken peer, so it becomes a `ProtocolError`.
     """
     try:
         return ERROR_OF[Code(code)](what)

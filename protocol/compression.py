@@ -1,7 +1,7 @@
-"""Unpacking what a producer packed, within a bound: five megabytes may hide gigabytes.
+"""Decompress what a producer packed, within a bound: five megabytes may hide gigabytes.
 
 The codecs are Kafka's four: gzip from the standard library; snappy (plain or in xerial's blocks),
-lz4 and zstd from `cramjam`. Where `cramjam` is missing these three raise `UnsupportedCompression`.
+lz4 and zstd from `cramjam`. Without `cramjam` these three raise `UnsupportedCompression`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _XERIAL = b"\x82SNAPPY\0"
 _XERIAL_HEADER_BYTES = 16
 _BLOCK_LENGTH = struct.Struct(">I")
 _BLOCKS_MAX = 4_096
-"""Of a batch packed by snappy: writers make blocks of 32 kB. 50,000 blocks of nothing in 256 kB
-would hold a loop up."""
+"""Blocks of a batch packed by snappy; writers make blocks of 32 kB. Without the bound, 50,000 empty
+blocks in 256 kB would stall a loop."""
 _GZIP_WINDOW = 31
 _LITTLE_BYTES = 1024 * 1024
 _DAMAGED: tuple[type[Exception], ...] = (zlib.error, struct.error)
@@ -51,7 +51,7 @@ class UnsupportedCompression(OctavoError):
 
 
 def compression_of(number: int) -> Compression:
-    """The compression of that number, if it can be had. Raises `UnsupportedCompression`."""
+    """Return the compression of that number, if available. Raises `UnsupportedCompression`."""
     try:
         kind = Compression(number)
     except ValueError:
@@ -65,7 +65,7 @@ def compression_of(number: int) -> Compression:
 
 
 def unpack(kind: Compression, data: bytes, bytes_max: int = RECORDS_BYTES_MAX) -> bytes:
-    """`data` unpacked. Raises `InvalidBatch` when damaged or longer than `bytes_max`."""
+    """Decompress `data`. Raises `InvalidBatch` when it is damaged or longer than `bytes_max`."""
     try:
         match kind:
             case Compression.NONE:
@@ -122,9 +122,9 @@ def _unsnap_block(block: bytes, bytes_max: int) -> bytes:
 def _unpack_into(
     decompress_into: Callable[[bytes, bytearray | mmap.mmap], int], data: bytes, bytes_max: int
 ) -> bytes:
-    """Neither format must state its length beforehand, so give all the room there may be.
+    """Decompress into a buffer of the maximal length, because neither format must state its length.
 
-    Much of it is address space, not memory: the kernel gives pages only where something is written.
+    Most of a large buffer is only address space: the kernel provides pages where bytes are written.
     """
     try:
         if bytes_max <= _LITTLE_BYTES:  # fresh pages would cost more than unpacking

@@ -23,13 +23,13 @@ from octavo.protocol.checksum import crc32c
 from octavo.protocol.codes import DigestMismatch
 
 INVALID_ENTRY_ID = -1
-"""The LAC of a ledger whose first entry is not confirmed, and the last entry of an empty one."""
+"""The LAC of a ledger before its first entry is confirmed; the last entry of an empty ledger."""
 
 HEADER = struct.Struct(">qqqq")
 HEADER_BYTES = HEADER.size
 MASTER_KEY_BYTES = 20
 LAC_ALONE = struct.Struct(">qq")
-"""Ledger and LAC: what the digest of a LAC that comes alone is made over."""
+"""Ledger and LAC: the digest of an explicit LAC is computed over them."""
 _CRC32C = struct.Struct(">I")
 _CRC32 = struct.Struct(">Q")
 
@@ -38,26 +38,25 @@ ENTRY_MAX = 2**63 - 1
 
 
 class EntryRange(NamedTuple):
-    """Entries of one ledger, from `first` to `last`, both included."""
+    """Entries of a ledger, from `first` to `last`, both included."""
 
     first: int = 0
     last: int = ENTRY_MAX
 
     def has(self, entry_id: int) -> bool:
-        """Whether the entry is one of them."""
         return self.first <= entry_id <= self.last
 
     def covers(self, other: EntryRange) -> bool:
-        """Whether all of `other` are among them."""
+        """Whether it includes all of `other`."""
         return self.first <= other.first and other.last <= self.last
 
 
 WHOLE = EntryRange()
-"""All entries of a ledger, also those that are still to come."""
+"""All entries of a ledger, including future entries."""
 
 
 class DigestType(enum.IntEnum):
-    """How entries are protected. The numbers are those of BookKeeper's ledger metadata."""
+    """How entries are protected. The numbers are from BookKeeper's ledger metadata."""
 
     CRC32 = 1
     HMAC = 2
@@ -76,26 +75,27 @@ class Entry(NamedTuple):
 
     @property
     def known_lac(self) -> int:
-        """Up to where the ledger was surely confirmed when this was written.
+        """Up to where the ledger was certainly confirmed when this entry was written.
 
-        An entry cannot have known that it is confirmed itself. Copies of a closed ledger's entries
-        may claim it (Apache's replicator), forged ones might: neither is believed.
+        An entry's writer cannot have known that the entry itself is confirmed. Copies of a closed
+        ledger's entries may claim it (Apache's replicator does), and forged entries might; both are
+        ignored.
         """
         return min(self.last_add_confirmed, self.entry_id - 1)
 
 
 def master_key(password: bytes) -> bytes:
-    """The 20 bytes that prove the right to write or fence: SHA-1("ledger" + password)."""
+    """Return the 20 bytes that prove the right to write or fence: SHA-1("ledger" + password)."""
     return hashlib.sha1(b"ledger" + password).digest()
 
 
 class Digest(Protocol):
-    """One way to protect an entry. Stateless after construction, safe to share."""
+    """A way to protect an entry. Stateless after construction, safe to share."""
 
     size: int
 
     def compute(self, header: Buffer, payload: Buffer) -> bytes:
-        """The `size` digest bytes over `header` (32 bytes) and `payload`."""
+        """Return the `size` digest bytes over `header` (32 bytes) and `payload`."""
 
 
 class _Crc32c:
@@ -132,7 +132,7 @@ class _Dummy:
 
 
 def digest_for(kind: DigestType, password: bytes) -> Digest:
-    """The digest of a ledger. Only HMAC depends on the password."""
+    """Return the digest of a ledger. Only HMAC depends on the password."""
     match kind:
         case DigestType.CRC32C:
             return _Crc32c()
@@ -147,33 +147,33 @@ def digest_for(kind: DigestType, password: bytes) -> Digest:
 def pack_entry(
     digest: Digest, ledger_id: int, entry_id: int, lac: int, length: int, payload: Buffer
 ) -> bytes:
-    """One whole entry as it travels and rests."""
+    """Encode a whole entry, as it is sent and stored."""
     header = HEADER.pack(ledger_id, entry_id, lac, length)
     return b"".join((header, digest.compute(header, payload), payload))
 
 
 def pack_lac(digest: Digest, ledger_id: int, lac: int) -> bytes:
-    """A LAC that comes alone, as BookKeeper's writers sign it: ledger, LAC, digest."""
+    """Encode an explicit LAC as BookKeeper's writers sign it: ledger, LAC, digest."""
     front = LAC_ALONE.pack(ledger_id, lac)
     return front + digest.compute(front, b"")
 
 
 def unpack_lac(digest: Digest, ledger_id: int, data: Buffer) -> int:
-    """The LAC that came alone. Raises `DigestMismatch`."""
+    """Return an explicit LAC after checking its digest. Raises `DigestMismatch`."""
     front = bytes(data[: LAC_ALONE.size])
     if len(front) == LAC_ALONE.size and bytes(data[LAC_ALONE.size :]) == digest.compute(front, b""):
         found, lac = LAC_ALONE.unpack(front)
         if found == ledger_id:
             return int(lac)
-    raise DigestMismatch(f"ledger {ledger_id}: what came as its LAC is not signed as that")
+    raise DigestMismatch(f"ledger {ledger_id}: its explicit LAC does not match its digest")
 
 
 def unpack_entry(digest: Digest, ledger_id: int, entry_id: int, data: Buffer) -> Entry:
-    """Check `data` and take it apart.
+    """Check `data` and decode it.
 
     `entry_id` −1 accepts any entry of the ledger (the last-entry read). Raises `DigestMismatch`
-    when the bytes are too short, damaged, or another entry's: all three mean that this replica
-    is no answer, never that the entry does not exist.
+    when the bytes are too short, damaged, or another entry's. All three mean that this replica
+    gives no answer, never that the entry does not exist.
     """
     view = memoryview(data)
     start = HEADER_BYTES + digest.size

@@ -1,11 +1,11 @@
-"""Our own operations, on the same port as BookKeeper's: a version byte of ours, a msgpack body.
+"""Octavo's own operations, on the same port as BookKeeper's: a version byte, a msgpack body.
 
     request := length:i32 header:u32 msgpack([request_id, {…}])
     answer  := length:i32 header:u32 msgpack([request_id, code, {…}])    flags has ANSWER set
 
-Version byte 0x4F ('O') cannot be taken for v2 (0x02) nor for the first byte of a v3 protobuf
-request (0x0A). Unknown keys are ignored, missing ones have defaults: that is the upgrade rule.
-Spec with every operation's keys: docs/formats/extension.md.
+Version byte 0x4F ('O') differs from v2 (0x02) and from the first byte of a v3 protobuf request
+(0x0A). For upgrades, unknown keys are ignored, and missing keys have defaults. Spec with every
+operation's keys: docs/formats/extension.md.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ ANSWER = 0x8000
 _ARRAY_LEN_MAX = 262_144
 _REQUEST_ARRAY_LEN_MAX = 64
 _MAP_LEN_MAX = 1_024
-"""msgpack reserves room for as many elements as are announced, at every depth: keep that small."""
+"""msgpack reserves room for the announced number of elements, at every depth: keep it small."""
 
 
 class Op(enum.IntEnum):
-    """Extension operations; the keys of request → answer bodies stand beside each."""
+    """Extension operations, each with the keys of its request → answer bodies."""
 
     READ_LAC = 1
     """{ledger} → {lac, entry?}: highest LAC known to this bookie, and its last stored entry."""
     WRITE_LAC = 2
     """{ledger, key, lac} → {}: the explicit LAC of an idle writer."""
     WAIT_LAC = 3
-    """{ledger, after, timeout_ms, entry: bool} → {lac, entry?}: parks until LAC > after, or the
+    """{ledger, after, timeout_ms, entry: bool} → {lac, entry?}: waits until LAC > after, or the
     ledger is fenced or deleted."""
     FORCE = 4
-    """{ledger} → {}: all that was acked before is durable: what was deferred
-    (`Flag.DEFERRED_SYNC`), and what journal_sync = false left."""
+    """{ledger} → {}: everything acked before is durable, also deferred adds (`Flag.DEFERRED_SYNC`)
+    and adds under journal_sync = false."""
     LIST_ENTRIES = 5
-    """{ledger} → {runs: [[first, last], …]}: what this bookie holds of the ledger."""
+    """{ledger} → {runs: [[first, last], …]}: the entries of the ledger that this bookie holds."""
     NODE_INFO = 6
     """{} → {bookie_id, incarnation, read_only, unsure_through, free_bytes, total_bytes,
     version}."""
     FETCH_COPIES = 8
-    """{} → {}: this bookie looks at all ledgers soon, and fetches the copies that it lacks.
+    """{} → {}: this bookie soon looks at all ledgers, and fetches the copies that it lacks.
     {ledger, first, last} → {}: it compares its copies of these entries with the others'."""
     ADDED = 7
-    """answer only, request id 0: {ledger, first, last}: these adds are durable, or
-    written if their sync was deferred."""
+    """answer only, request id 0: {ledger, first, last}: these adds are durable, or written if their
+    sync was deferred."""
 
 
 class Request(NamedTuple):
@@ -61,11 +61,11 @@ class Request(NamedTuple):
     request_id: int
     body: dict[str, Any]
     within: EntryRange = WHOLE
-    """The entries of the ledger that its sender may know of. Never on the wire."""
+    """The entries of the ledger that the caller may read. Never on the wire."""
 
 
 class Answer(NamedTuple):
-    """A decoded extension answer. `code` is `Code.OK` or says why not."""
+    """A decoded extension answer. `code` is `Code.OK` or the reason of the failure."""
 
     op: Op
     request_id: int
@@ -74,19 +74,17 @@ class Answer(NamedTuple):
 
 
 def encode_request(op: Op, request_id: int, body: dict[str, Any]) -> bytes:
-    """A whole request frame."""
     packed: bytes = msgpack.packb([request_id, body])
     return PREFIX.pack(4 + len(packed), header(op, 0, VERSION)) + packed
 
 
 def encode_answer(op: Op, request_id: int, code: Code, body: dict[str, Any]) -> bytes:
-    """A whole answer frame."""
     packed: bytes = msgpack.packb([request_id, int(code), body])
     return PREFIX.pack(4 + len(packed), header(op, ANSWER, VERSION)) + packed
 
 
 def encode_added(ledger_id: int, first: int, last: int) -> bytes:
-    """The frame that acks the adds `first`…`last` of a ledger at once (`Op.ADDED`)."""
+    """Encode the frame that acks the adds `first`…`last` of a ledger together (`Op.ADDED`)."""
     return encode_answer(Op.ADDED, 0, Code.OK, {"ledger": ledger_id, "first": first, "last": last})
 
 
@@ -112,7 +110,7 @@ def decode_answer(frame: memoryview) -> Answer:
 
 
 def int_of(body: dict[str, Any], key: str, default: int | None = None) -> int:
-    """The integer `body[key]`; `default` where it is missing. Raises `ProtocolError`."""
+    """Return the integer `body[key]`, or `default` if missing. Raises `ProtocolError`."""
     found = body.get(key, default)
     if type(found) is not int or not -(2**63) <= found < 2**63:
         raise ProtocolError(f"extension body: {key!r} wants a 64-bit integer, got {found!r:.40}")
@@ -120,7 +118,7 @@ def int_of(body: dict[str, Any], key: str, default: int | None = None) -> int:
 
 
 def bytes_of(body: dict[str, Any], key: str, default: bytes | None = None) -> bytes:
-    """The bytes `body[key]`; `default` where they are missing. Raises `ProtocolError`."""
+    """Return the bytes `body[key]`, or `default` if missing. Raises `ProtocolError`."""
     found = body.get(key, default)
     if not isinstance(found, bytes):
         raise ProtocolError(f"extension body: {key!r} wants bytes, got {found!r:.40}")
@@ -133,12 +131,12 @@ def _decode(frame: memoryview, count: int, direction: int) -> tuple[Op, list[Any
     head = PREFIX.unpack_from(frame)[1]
     if head >> 24 != VERSION or head & ANSWER != direction:
         wanted = "answer" if direction else "request"
-        raise ProtocolError(f"frame header {head:#010x} is not that of an extension {wanted}")
+        raise ProtocolError(f"frame header {head:#010x} does not begin an extension {wanted}")
     try:
         op = Op(head >> 16 & 0xFF)
     except ValueError as error:
         raise ProtocolError(f"extension frame: unknown operation {head >> 16 & 0xFF}") from error
-    # Memory is taken for what is announced, and arrays may be nested a thousand deep.
+    # msgpack takes memory for announced elements, and arrays may be nested a thousand deep.
     length_max = min(_ARRAY_LEN_MAX if direction else _REQUEST_ARRAY_LEN_MAX, len(frame))
     try:
         fields = msgpack.unpackb(

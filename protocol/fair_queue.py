@@ -1,4 +1,4 @@
-"""A line in which keys take turns: who has many waiting does not keep others from theirs. Pure."""
+"""A queue in which keys take turns: a key with many items does not delay the others. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[K, T]):
-    """Items by key. Of one key the first that came goes first; the keys go in turn."""
+    """Items by key. Items of the same key go in order of arrival; the keys take turns."""
 
     __slots__ = ("_lanes", "_length")
 
@@ -23,11 +23,10 @@ class FairQueue(Generic[K, T]):
         return self._length
 
     def waiting(self, key: K) -> int:
-        """How many of this key are in it."""
         return len(self._lanes.get(key, ()))
 
     def push(self, key: K, item: T) -> None:
-        """Line up behind the others of the same key."""
+        """Append an item to the items of its key."""
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = deque()
@@ -35,7 +34,7 @@ class FairQueue(Generic[K, T]):
         self._length += 1
 
     def pop(self) -> tuple[K, T]:
-        """Whose turn it is; the key's next turn comes after those of all others."""
+        """Take the next item; the key's next turn comes after those of all other keys."""
         key = next(iter(self._lanes))
         lane = self._lanes.pop(key)
         item = lane.popleft()
@@ -45,12 +44,12 @@ class FairQueue(Generic[K, T]):
         return key, item
 
     def push_back(self, key: K, item: T) -> None:
-        """Undo a `pop`, but for the turn of the key."""
+        """Undo a `pop`, except the turn of the key."""
         self._lanes.setdefault(key, deque()).appendleft(item)
         self._length += 1
 
     def take(self, key: K, wanted: Callable[[T], bool]) -> Iterator[T]:
-        """Take out those of a key that are `wanted`."""
+        """Take out the items of a key that are `wanted`."""
         lane = self._lanes.pop(key, None)
         if lane is None:
             return
@@ -62,7 +61,7 @@ class FairQueue(Generic[K, T]):
         yield from taken
 
     def clear(self) -> list[T]:
-        """Take out all, in the order of their turns."""
+        """Take out all items, in the order of their turns."""
         items: list[T] = []
         while self._length:
             items.append(self.pop()[1])

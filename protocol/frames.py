@@ -6,10 +6,10 @@
     read   := header ledger_id:i64 entry_id:i64 [master_key:20 iff flags & FENCE]
     auth   := header AuthMessage                  protobuf, see auth.py
 
-Answers are taken apart in answers.py.
+answers.py decodes the answers.
 
 Encoders here are plain functions over precompiled structs; the hot loops of bookie and client
-unpack with the same structs in place. Spec: docs/formats/frames.md.
+unpack with the same structs. Spec: docs/formats/frames.md.
 """
 
 from __future__ import annotations
@@ -46,21 +46,20 @@ class Flag(enum.IntFlag):
     HIGH_PRIORITY = 0x0004
     """Passes queue limits and read-only mode while the reserve lasts."""
     CRC32C = 0x0100
-    """Ours: the entry's digest is CRC32C, so the bookie may verify it on arrival."""
+    """Octavo's: the entry's digest is CRC32C, so the bookie may check it on arrival."""
     RANGE_ACK = 0x0200
-    """Ours: consecutive adds may be acked together by one extension frame (`Op.ADDED`)."""
+    """Octavo's: consecutive adds may be acked together by one extension frame (`Op.ADDED`)."""
     DEFERRED_SYNC = 0x0800
-    """Ours, and an add's `writeFlags` in v3: answered when it is written, durable with a force."""
+    """Octavo's, and `writeFlags` of an add in v3: acked when written, durable after a force."""
     UNKNOWN_STATE = 0x0400
-    """Ours: a read whose sender understands code 107; others get `IO` in its place."""
+    """Octavo's: the sender of this read understands code 107; other senders get `IO` instead."""
 
 
 _FENCE = int(Flag.FENCE)
-"""A plain number: `&` of flags costs more than taking a whole frame apart."""
+"""A plain number: `&` of enum flags costs more than decoding a whole frame."""
 
 
 def header(op: int, flags: int = 0, version: int = VERSION) -> int:
-    """The 32-bit frame header."""
     return version << 24 | op << 16 | flags
 
 
@@ -68,10 +67,10 @@ LENGTH = struct.Struct(">I")
 PREFIX = struct.Struct(">II")
 """length, header: the first eight bytes of every frame."""
 ADD_PREFIX = struct.Struct(">II20s")
-"""length, header, master key: what stands before the entry in an add frame."""
+"""length, header, master key: the part of an add frame before the entry."""
 ADD_PREFIX_BYTES = ADD_PREFIX.size
 ADD_IDS = struct.Struct(">II20sqq")
-"""length, header, master key, ledger id, entry id: all a bookie must know of an add."""
+"""length, header, master key, ledger id, entry id: all that a bookie must know of an add."""
 READ = struct.Struct(">IIqq")
 ANSWER = struct.Struct(">IIiqq")
 """length, header, code, ledger id, entry id: a whole add answer, or the front of a read answer."""
@@ -81,7 +80,7 @@ BATCH_READ = struct.Struct(">IIqqqiq")
 BATCH_ANSWER = struct.Struct(">IIiqqq")
 
 SCRATCH_BYTES_MIN = 4096
-"""A shared receive buffer smaller than this would give every ordinary frame a buffer of its own."""
+"""With a smaller shared receive buffer, even ordinary frames would need separate buffers."""
 _LARGE_FIRST_BYTES = 65_536
 
 ADD_HEADER = header(Op.ADD)
@@ -92,23 +91,23 @@ _ADD_ANSWER_BODY_BYTES = ANSWER_BYTES - LENGTH.size
 
 
 def add_prefix(key: bytes, entry_bytes: int, flags: int = 0) -> bytes:
-    """What precedes an entry of `entry_bytes` bytes in an add frame."""
+    """Encode the part of an add frame before an entry of `entry_bytes` bytes."""
     return ADD_PREFIX.pack(ADD_PREFIX_BYTES - 4 + entry_bytes, ADD_HEADER | flags, key)
 
 
 def read_request(ledger_id: int, entry_id: int, flags: int = 0, key: bytes = b"") -> bytes:
-    """A read; entry id −1 asks for the last entry. `key` only with `Flag.FENCE`."""
+    """Encode a read; entry id −1 asks for the last entry. `key` only with `Flag.FENCE`."""
     assert (len(key) == MASTER_KEY_BYTES) == bool(flags & _FENCE)
     return READ.pack(READ.size - 4 + len(key), READ_HEADER | flags, ledger_id, entry_id) + key
 
 
 def add_answer(code: int, ledger_id: int, entry_id: int) -> bytes:
-    """The 28 bytes that answer one add."""
+    """Encode the 28 bytes that answer an add."""
     return ANSWER.pack(_ADD_ANSWER_BODY_BYTES, ADD_HEADER, code, ledger_id, entry_id)
 
 
 def read_answer(code: int, ledger_id: int, entry_id: int, entry: Buffer = b"") -> bytes:
-    """Answers a read; `entry` is empty unless `code` is OK. The ids echo the request's."""
+    """Encode a read answer; `entry` is empty unless `code` is OK. The ids repeat the request's."""
     front = ANSWER.pack(_ADD_ANSWER_BODY_BYTES + len(entry), READ_HEADER, code, ledger_id, entry_id)
     return b"".join((front, entry)) if entry else front
 
@@ -122,7 +121,7 @@ def batch_read_request(
     flags: int = 0,
     key: bytes = b"",
 ) -> bytes:
-    """Asks for up to `count_max` consecutive entries of at most `bytes_max` bytes together."""
+    """Ask for up to `count_max` consecutive entries of at most `bytes_max` bytes together."""
     assert (len(key) == MASTER_KEY_BYTES) == bool(flags & _FENCE)
     front = BATCH_READ.pack(
         BATCH_READ.size - 4 + len(key),
@@ -139,7 +138,7 @@ def batch_read_request(
 def batch_read_answer(
     code: int, ledger_id: int, start_entry: int, request_id: int, entries: list[bytes]
 ) -> bytes:
-    """Answers a batch read with a prefix of what was asked, each entry behind its length."""
+    """Encode a batch read answer with a prefix of what was asked, each entry after its length."""
     lengths = list(map(len, entries))
     size = sum(lengths) + LENGTH.size * len(lengths)
     front = BATCH_ANSWER.pack(
@@ -150,7 +149,7 @@ def batch_read_answer(
         start_entry,
         request_id,
     )
-    if len(set(lengths)) == 1:  # a length before each, by one call for all
+    if len(set(lengths)) == 1:  # all have the same length: insert it by a single join
         length = LENGTH.pack(lengths[0])
         return length.join((front, *entries))
     parts = [front]
@@ -161,7 +160,7 @@ def batch_read_answer(
 
 
 def auth_frame(plugin: str, payload: bytes = b"") -> bytes:
-    """An AUTH frame; request and answer have the same form and the answer carries no code.
+    """Encode an AUTH frame; request and answer have the same form, and the answer has no code.
 
     A bookie without authentication answers every request with the plugin `AUTH_DISABLED` and an
     empty payload.
@@ -226,19 +225,19 @@ def _key_of(frame: memoryview, start: int, flags: int) -> bytes:
 
 
 _TLS_BEGINS = 0x1603
-"""The first bytes of a handshake."""
+"""The first bytes of a TLS handshake."""
 
 
 def checked_length(length: int, frame_bytes_max: int) -> int:
-    """`length`, if a frame of at most `frame_bytes_max` bytes may announce it.
+    """Return `length`, if a frame of at most `frame_bytes_max` bytes may announce it.
 
-    As with BookKeeper, the bound is that of the whole frame: its length field counts too. Raises
-    `FrameTooLong`, or `ProtocolError` below 4.
+    As in BookKeeper, the bound is for the whole frame with its length field. Raises `FrameTooLong`,
+    or `ProtocolError` below 4.
     """
     if length > frame_bytes_max - LENGTH.size:
         if length >> 16 == _TLS_BEGINS:
             raise ProtocolError(
-                "this is TLS, and this port speaks none: give the bookie certificates "
+                "this is TLS, and this port has none: give the bookie certificates "
                 "(tls.certificate), or connect without TLS"
             )
         raise FrameTooLong(
@@ -253,14 +252,13 @@ def checked_length(length: int, frame_bytes_max: int) -> int:
 class FrameReceiver:
     """Cuts a byte stream into frames, bounded, copying only the unfinished tail.
 
-    Made for `asyncio.BufferedProtocol`: `get_buffer` hands out room in a scratch buffer that all
-    connections of one event loop share (a loop fills and drains it in one step), so an idle
+    Made for `asyncio.BufferedProtocol`: `get_buffer` returns room in a scratch buffer that all
+    connections of an event loop share (the loop fills and drains it in a single step), so an idle
     connection holds no memory. The caller parses *all* whole frames in what `received` returns,
-    then says with `keep` where the unfinished one begins; views into the scratch buffer are void
-    after that. A frame larger than half the scratch buffer gets a buffer of its own, which grows
-    when more bytes are to come: who announces five megabytes and sends ten bytes, or is not read
-    any further, occupies little. `received` then returns that one frame when it is whole, and
-    nothing before.
+    then calls `keep` with the position of the unfinished frame; after that, views into the scratch
+    buffer are invalid. A frame larger than half the scratch buffer gets a separate buffer, which
+    grows as bytes arrive. So a client that announces five megabytes and sends ten bytes, or is not
+    read any further, occupies little. `received` then returns only that frame, once it is whole.
     """
 
     __slots__ = (
@@ -284,17 +282,17 @@ class FrameReceiver:
         self._large_bytes = 0
         self._filled = 0
         self.held_bytes = 0
-        """What came of an unfinished frame, as of the last `keep`."""
+        """Bytes that have arrived of an unfinished frame, as of the last `keep`."""
         self.missing_bytes = 0
-        """What it lacks; 0 when there is none, or too little of it came to tell."""
+        """Bytes that it lacks; 0 when there is no unfinished frame, or its length is unknown."""
 
     @property
     def is_large(self) -> bool:
-        """Whether the unfinished frame has a buffer of its own."""
+        """Whether the unfinished frame has a separate buffer."""
         return self._large is not None
 
     def get_buffer(self, bytes_max: int = sys.maxsize) -> memoryview:
-        """Room for the next bytes, never empty. Valid until `received`."""
+        """Return room for the next bytes, never empty. Valid until `received`."""
         large = self._large
         if large is not None:
             if self._filled == len(large):
@@ -307,7 +305,8 @@ class FrameReceiver:
         return memoryview(self._scratch)[start:]
 
     def received(self, count: int) -> memoryview:
-        """What is there to parse after `count` more bytes; empty while a large frame is partial."""
+        """Return the bytes to parse, after `count` more arrived; empty while a large frame is
+        partial."""
         if self._large is None:
             return memoryview(self._scratch)[: len(self._tail) + count]
         self._filled += count
@@ -316,7 +315,7 @@ class FrameReceiver:
         return memoryview(b"")
 
     def keep(self, data: memoryview, start: int) -> None:
-        """Remember `data[start:]`, the unfinished frame. Raises `FrameTooLong`."""
+        """Keep `data[start:]`, the unfinished frame. Raises `FrameTooLong`."""
         if self._large is not None:
             if self._filled < self._large_bytes:
                 return
@@ -336,7 +335,8 @@ class FrameReceiver:
         self._tail = bytes(data[start:])
 
     def checked_length(self, length: int) -> int:
-        """`length` if a frame may have it. Raises `FrameTooLong`, or `ProtocolError` below 4."""
+        """Return `length` if a frame may have it. Raises `FrameTooLong`, or `ProtocolError` below
+        4."""
         return checked_length(length, self._frame_bytes_max)
 
     def _start_large(self, front: memoryview, frame_bytes: int) -> None:
@@ -346,7 +346,8 @@ class FrameReceiver:
         self._tail = b""
 
     def _grow(self, large: bytearray) -> bytearray:
-        """Double the room. A new buffer: the transport may still hold a view of the old one."""
+        """Double the room in a new buffer: the transport may still hold a view of the old
+        buffer."""
         room = bytearray(min(self._large_bytes, max(_LARGE_FIRST_BYTES, 2 * len(large))))
         room[: len(large)] = large
         self._large = room

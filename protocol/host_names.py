@@ -1,7 +1,7 @@
-"""By which names a server may be called, so that no foreign page reaches it by its own. Pure.
+"""Check the host names of a server, so that foreign web pages cannot reach it. Pure.
 
-A name of somebody else may be made to point at our address (DNS rebinding); a browser then takes
-what is here for that site's. So `Host` must be a name that no foreign page can have.
+An attacker can make a foreign host name point at our address (DNS rebinding); a browser then treats
+this server as that site. So the `Host` header must have a name that no foreign page can have.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Collection
 from urllib.parse import urlsplit
 
 _HOST = re.compile(r"(\[[^\[\]@/?#\\\s]*\]|[^\[\]@/?#\\\s:]*)(:[0-9]*)?")
-"""Of what stands behind `Host:`, which libraries read in more ways than one."""
+"""The value of a `Host` header; libraries parse other forms in different ways."""
 
 
 def name_of(host: str) -> str:
-    """The name in a `Host` header, in small letters, without its port; for none "no name."."""
+    """Return the name in a `Host` header, in lower case, without port; "no name." if there is
+    none."""
     if not _HOST.fullmatch(host):
         return "no name."
     try:
@@ -29,12 +30,11 @@ def is_own(host: str, names: Collection[str]) -> bool:
     """Whether a `Host` header is an IP address, a name without a dot, or one of `names`."""
     name = name_of(host)
     if "." not in name and ":" not in name:
-        return True  # localhost, or a name that only this network knows: no foreign page has one
+        return True  # localhost, or a name in this network only: no foreign page has it
     return name.endswith(".localhost") or name in names or is_address(name)
 
 
 def is_address(name: str) -> bool:
-    """Whether a name is an IP address."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

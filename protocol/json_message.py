@@ -1,12 +1,15 @@
-"""The parts of a stored message in JSON and back, byte for byte. Pure.
+"""Convert the parts of a stored message to JSON and back, byte for byte. Pure.
 
-Brokers, the client and the command line all show and read them by this rule (docs/http.md, "What
-is stored, as JSON"). Of a value: `value_base64` or `value_text`, where one is there, is what is
-stored; else `value` is, in its compact form, and null stands for no value at all. So `value` alone
-is for JSON that any JSON library reads and writes again without changing a byte; other JSON has
-its text beside it. A value that is long to read as JSON is shown as text alone, and a long one that
-is mostly control characters as base64, for a broker does nothing else meanwhile. Of a key: `key`,
-text or null for none, or `key_base64`. Of a header: text, null or `{"base64": …}`.
+Brokers, the client and the command line all use these rules (docs/http.md, "What is stored, as
+JSON").
+
+- Value: `value_base64` or `value_text`, if present, is what is stored; else `value` is, in its
+  compact form. null stands for no value. So only JSON that any JSON library reads and writes again
+  without changing a byte is shown as `value` alone; other JSON has its text too. A value that takes
+  long to parse as JSON is shown as text alone. A long value of mostly control characters is shown
+  as base64, because a broker can do nothing else while it encodes it.
+- Key: `key`, text or null for none, or `key_base64`.
+- Header: text, null or `{"base64": …}`.
 """
 
 from __future__ import annotations
@@ -19,22 +22,22 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 _STARTS = frozenset(b'{["-0123456789tf \t\r\n')
-"""No `n`: a stored `null` is text, for `"value": null` says that there is no value."""
+"""No `n`: a stored `null` is shown as text, because `"value": null` means no value."""
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 """Makes every digit a zero."""
 _LONG_NUMBER = b"0" * 16
-"""Beyond 2^53 many languages lose digits. It may as well stand in a string: that costs the text.
+"""Beyond 2^53 many languages lose digits. A match inside a string only adds the text.
 
-Looked for among bytes translated by `_DIGITS`: a regular expression takes twenty times as long.
+It is searched in bytes translated by `_DIGITS`: a regular expression takes twenty times as long.
 """
 _PLAIN_FRACTION = re.compile(r"-?(?!0\.0000)(?=[\d.]{3,16}$)(0|[1-9]\d*)\.\d*[1-9]")
-"""At most 15 digits, no exponent: one number, one way to write it, in every language."""
+"""At most 15 digits, no exponent: every language writes such a number in the same way."""
 _NESTED_MAX = 100
-"""Brackets: readers in other languages follow them to some depth only."""
+"""Brackets: readers in other languages follow them only to some depth."""
 _DEEPER = b"[" * 400, b"]" * 400
 _OTHERWISE = Raw(b"?")
 _COSTS_NS = {b",": 25, b":": 200, b"[": 300, b"{": 300}
-"""About how long a decoder takes for the value after such a mark; marks inside text count too."""
+"""The decoder's approximate time for the value after such a mark; marks in text count too."""
 COST_NS_MAX = 20_000_000
 """How long decoding a value may hold a broker's loop: 100,000 members, or 2 MB of usual JSON."""
 FRACTIONS_MAX = 30_000
@@ -47,11 +50,11 @@ _CONTROLS = bytes(range(32))
 
 
 class _Costly(ValueError):
-    """It takes too long to find out whether a value is JSON that others write alike."""
+    """It takes too long to find out whether all libraries write this JSON in the same way."""
 
 
 def _fraction(text: str) -> float | Raw:
-    """The number; what others write in another way becomes something unlike `text`."""
+    """Return the number; if others write it in another way, return something unlike `text`."""
     return float(text) if _PLAIN_FRACTION.fullmatch(text) else _OTHERWISE
 
 
@@ -62,7 +65,7 @@ class _Fractions:
         self._left = FRACTIONS_MAX
 
     def read(self, text: str) -> float | Raw:
-        """As `_fraction`. Raises `_Costly`."""
+        """Like `_fraction`. Raises `_Costly`."""
         self._left -= 1
         if self._left < 0:
             raise _Costly
@@ -81,7 +84,7 @@ def _is_costly(stored: bytes) -> bool:
 
 
 def _decode(stored: bytes) -> Any:
-    """Raises `_Costly`."""
+    """Decode JSON. Raises `_Costly`."""
     if _is_costly(stored):
         raise _Costly
     if len(stored) < FRACTIONS_MAX * _FRACTION_BYTES:
@@ -96,7 +99,7 @@ def _is_mostly_controls(stored: bytes) -> bool:
 
 
 class Base64(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Bytes that are no text, where text usually stands."""
+    """Bytes that are not text, in a place for text."""
 
     base64: bytes
 
@@ -105,11 +108,11 @@ HeaderValue = str | Base64 | None
 HeadersByName = dict[str, HeaderValue | list[HeaderValue]]
 HeaderPairs = list[tuple[str, HeaderValue]]
 JsonHeaders = HeadersByName | HeaderPairs
-"""By name; pairs of name and value where a name comes again behind another one, to keep order."""
+"""By name; or pairs of name and value, to keep the order when a name repeats after another."""
 
 
 class Shown(NamedTuple):
-    """The members that stand for a value; at least one is set."""
+    """The members that represent a value; at least one is set."""
 
     value: Raw | UnsetType | None = UNSET
     text: str | UnsetType = UNSET
@@ -117,7 +120,8 @@ class Shown(NamedTuple):
 
 
 def show_value(stored: bytes | None) -> Shown:
-    """What stands for a stored value. A `value` is one line, also when what is stored is not."""
+    """Return the members for a stored value. `value` is a single line, even if the stored is
+    not."""
     if stored is None:
         return Shown(None)
     try:
@@ -149,7 +153,7 @@ def stored_value(
     text: str | UnsetType | None = UNSET,
     base64: bytes | UnsetType | None = UNSET,
 ) -> bytes | None:
-    """The bytes that the members stand for: what `show_value` was given. `value` is as written."""
+    """Return the bytes that were given to `show_value`. `value` is taken as it is written."""
     if isinstance(base64, bytes):
         return base64
     if isinstance(text, str):
@@ -159,7 +163,7 @@ def stored_value(
 
 
 def show_key(stored: bytes | None) -> tuple[str | UnsetType | None, bytes | UnsetType]:
-    """`key` and `key_base64`, of which one is set."""
+    """Return `key` and `key_base64`, of which one is set."""
     try:
         return None if stored is None else stored.decode(), UNSET
     except UnicodeDecodeError:
@@ -167,14 +171,14 @@ def show_key(stored: bytes | None) -> tuple[str | UnsetType | None, bytes | Unse
 
 
 def stored_key(text: str | UnsetType | None, base64: bytes | UnsetType | None) -> bytes | None:
-    """The bytes of a key."""
+    """Return the bytes of a key."""
     if isinstance(base64, bytes):
         return base64
     return text.encode() if isinstance(text, str) else None
 
 
 def show_headers(headers: Sequence[tuple[str, bytes | None]]) -> JsonHeaders:
-    """The JSON form of a message's headers, from which their order can be had again."""
+    """Return the JSON form of a message's headers, which keeps their order."""
     found: HeadersByName = {}
     last = None
     for name, value in headers:
@@ -192,7 +196,7 @@ def show_headers(headers: Sequence[tuple[str, bytes | None]]) -> JsonHeaders:
 
 
 def stored_headers(headers: JsonHeaders) -> list[tuple[str, bytes | None]]:
-    """The headers in their order."""
+    """Return the headers in their order."""
     pairs: Iterable[tuple[str, HeaderValue]]
     if isinstance(headers, list):
         pairs = headers

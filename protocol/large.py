@@ -1,13 +1,13 @@
-"""One large message in pieces: how it is cut, and how it is put together again. Pure.
+"""Cut a large message into pieces, and put it together again. Pure.
 
     piece 0 · piece 1 · … · piece n-1 · the message
 
-Each is a record of its own, in a batch of its own. A piece has `PIECE_BYTES` of the body, the last
-one what is left, no key, and a header `octavo-piece` that says of which upload it is and the how
-many-th. The message comes last: key and headers as its publisher gave them, an empty value, and a
-header `octavo-large` that says how long the body is, in how many pieces, and its CRC-32C. Which
-records are pieces is told by the partition's record, not by these headers (broker/log/
-ledger_list.py): they only prove, when the body is read, that it is whole and the right one.
+Each of them is a separate record in a separate batch. A piece has `PIECE_BYTES` of the body (the
+last piece has the rest), no key, and a header `octavo-piece` with its upload and number. The
+message comes last: key and headers as its publisher gave them, an empty value, and a header
+`octavo-large` with the length of the body, the number of pieces, and its CRC-32C. The partition's
+record says which records are pieces, not these headers (broker/log/ledger_list.py). The headers
+only prove, when the body is read, that it is complete and the right body.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from octavo.protocol.records import Record
 LARGE_HEADER = "octavo-large"
 PIECE_HEADER = "octavo-piece"
 PIECE_BYTES = 1024 * 1024
-"""Of the body in one piece: a reader, and a writer, holds no more of it than a few of these."""
+"""Bytes of the body in a piece: readers and writers hold only a few pieces in memory."""
 
 
 class BodyTooLong(OctavoError):
-    """More has come than a message may have."""
+    """More bytes have arrived than a message may have."""
 
     name = "body-too-long"
 
 
 class BrokenBody(OctavoError):
-    """Pieces that are not those of the message, all of them, once, in order."""
+    """The pieces are not exactly those of the message, complete and in order."""
 
     name = "broken-body"
 
 
 class LargeBody(msgspec.Struct, frozen=True):
-    """What the message says of its body. `crc32c` in eight hex digits."""
+    """The message's description of its body. `crc32c` has eight hex digits."""
 
     size: int
     pieces: int
     crc32c: str
     upload: str
-    """Of which upload the pieces are."""
+    """The upload that the pieces belong to."""
 
     def header(self) -> tuple[str, bytes]:
-        """The header that says it."""
+        """Return the header with this description."""
         return LARGE_HEADER, msgspec.json.encode(self)
 
 
 def large_body_of(headers: Iterable[tuple[str, bytes | None]]) -> LargeBody | None:
-    """What the last such header says; None where it is none of ours."""
+    """Return the description in the last such header; None when there is none."""
     text = next((text for name, text in reversed([*headers]) if name == LARGE_HEADER), None)
     try:
         return None if text is None else msgspec.json.decode(text, type=LargeBody)
@@ -63,12 +63,11 @@ def large_body_of(headers: Iterable[tuple[str, bytes | None]]) -> LargeBody | No
 
 
 def piece_record(upload: str, index: int, data: bytes, timestamp_ms: int) -> Record:
-    """The record of one piece."""
     return Record(None, data, [(PIECE_HEADER, f"{upload}:{index}".encode())], timestamp_ms)
 
 
 class Piece(NamedTuple):
-    """One piece as it is read back."""
+    """A piece that was read back."""
 
     upload: str
     number: int
@@ -76,16 +75,17 @@ class Piece(NamedTuple):
 
 
 def piece_of(record: Record) -> Piece:
-    """What a record holds of a body. Raises `BrokenBody` when it is no piece."""
+    """Return the piece in a record. Raises `BrokenBody` when the record is not a piece."""
     text = next((text for name, text in record.headers if name == PIECE_HEADER), None) or b""
     upload, _, index = text.decode("utf-8", "replace").rpartition(":")
     if not (index.isascii() and index.isdigit() and len(index) < 10) or record.value is None:
-        raise BrokenBody("a record among the pieces of a large message is none")
+        raise BrokenBody("a record among the pieces of a large message is not a piece")
     return Piece(upload, int(index), record.value)
 
 
 class Cutter:
-    """Cuts a body that comes in parts of any length. Holds less than a piece and the last part."""
+    """Cuts a body that arrives in parts of any length. Holds less than a piece and the last
+    part."""
 
     def __init__(self, upload: str, bytes_max: int, piece_bytes: int = PIECE_BYTES) -> None:
         self._upload = upload
@@ -94,12 +94,12 @@ class Cutter:
         self._rest = bytearray()
         self._crc = 0
         self.size = 0
-        """Bytes that have come."""
+        """Bytes that have arrived."""
         self.pieces = 0
-        """That were cut."""
+        """Pieces cut so far."""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The pieces that are whole by now. Raises `BodyTooLong`."""
+        """Yield the pieces that are complete now. Raises `BodyTooLong`."""
         self.size += len(data)
         if self.size > self._bytes_max:
             raise BodyTooLong(f"it has more than {self._bytes_max} bytes")
@@ -112,26 +112,26 @@ class Cutter:
             yield piece
 
     def rest(self) -> bytes:
-        """The last piece, once all has come; empty when there is none."""
+        """Return the last piece, when all bytes have arrived; empty when there is none."""
         rest, self._rest = bytes(self._rest), bytearray()
         self.pieces += bool(rest)
         return rest
 
     def body(self) -> LargeBody:
-        """What the message says of it, once its last piece is cut."""
+        """Return the description of the body, after its last piece was cut."""
         assert not self._rest
         return LargeBody(self.size, self.pieces, f"{self._crc:08x}", self._upload)
 
 
 class Assembler:
-    """Puts a body together again, and believes nothing. Holds no piece."""
+    """Puts a body together again and checks everything. Holds no piece."""
 
     def __init__(self, body: LargeBody) -> None:
         self._body = body
         self._next = self._size = self._crc = 0
 
     def take(self, piece: Piece) -> bytes:
-        """The bytes that come next. Raises `BrokenBody`."""
+        """Return the next bytes. Raises `BrokenBody`."""
         body = self._body
         if piece.upload != body.upload:
             raise BrokenBody(
@@ -149,7 +149,8 @@ class Assembler:
         return piece.data
 
     def _check_whole(self) -> None:
-        """With the last piece, before it is given away: so nobody takes for whole what is not."""
+        """Check the whole body before the last piece is returned, so that no broken body is
+        delivered."""
         found = (self._size, f"{self._crc:08x}")
         if found != (self._body.size, self._body.crc32c):
             raise BrokenBody(
@@ -159,5 +160,4 @@ class Assembler:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of it was taken."""
         return self._next == self._body.pieces

@@ -1,12 +1,14 @@
-"""What an answer to `receive` in record batches says beside the batches: who has what. Pure.
+"""The headers of an answer to `receive` in record batches: which messages are leased. Pure.
 
-The batches are as they are stored, so each may hold more than was handed out. HTTP headers say
-which partition they are of (`Octavo-Partition`), under which lease (`Octavo-Lease: epoch-number`),
-which offsets are handed out (`Octavo-Leased: 41:57,60:61*3`, the third delivery of the last) and
-which entries the batches are (`Octavo-Entries: 12:0+2`, two from entry 0 of ledger 12 on). What
-their append times are read by is said beside it (append_time.py). A read in record batches has the
-last two headers; a stream of batches has no end that a header could tell of, so a reader who asks
-for it with `Octavo-Entries: before-each` gets the ledger and the entry of each batch before it.
+The batches are sent as they are stored, so they may hold more messages than were handed out. HTTP
+headers give the partition (`Octavo-Partition`), the lease (`Octavo-Lease: epoch-number`), the
+offsets that are handed out (`Octavo-Leased: 41:57,60:61*3`; `*3` marks a third delivery) and the
+entries of the batches (`Octavo-Entries: 12:0+2`: two entries of ledger 12, from entry 0 on).
+Another header tells how to read their append times (append_time.py).
+
+A read in record batches has the last two headers. A stream of batches has no end when its headers
+are sent. So a reader that asks for it by `Octavo-Entries: before-each` gets the ledger and the
+entry before each batch.
 """
 
 from __future__ import annotations
@@ -22,10 +24,9 @@ LEASE_HEADER = "Octavo-Lease"
 LEASED_HEADER = "Octavo-Leased"
 ENTRIES_HEADER = "Octavo-Entries"
 ENTRY_RUNS_MAX = 100
-"""So many entries that do not follow each other are told in a header, some 3 KiB: clients refuse
-one that is longer than 8 KiB."""
+"""Runs of entries in a header, about 3 KiB: clients refuse a header that is longer than 8 KiB."""
 BEFORE_EACH = "before-each"
-"""The header of a stream of batches: each stands behind its ledger and its entry, as `ENTRY`."""
+"""Asks for a stream of batches with ledger and entry before each batch, as `ENTRY`."""
 ENTRY = struct.Struct(">qq")
 
 
@@ -38,9 +39,9 @@ class Run(NamedTuple):
 
 
 class Leased(NamedTuple):
-    """What was handed out of one partition. `entries` are (ledger, entry), one for each batch.
+    """The messages handed out of a partition. `entries` are (ledger, entry), one for each batch.
 
-    `append_time` is what `append_time.Times` is told, "" when no batch has one.
+    `append_time` is the header for `append_time.Times`, "" when no batch has an append time.
     """
 
     partition: int
@@ -50,7 +51,7 @@ class Leased(NamedTuple):
     append_time: str = ""
 
     def headers(self) -> dict[str, str]:
-        """As HTTP headers."""
+        """Return the HTTP headers."""
         runs = [
             f"{start}:{end}" + (f"*{count}" if count > 1 else "") for start, end, count in self.runs
         ]
@@ -66,7 +67,7 @@ class Leased(NamedTuple):
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> Leased:
-        """What the headers of an answer say. Raises `ValueError` where they make no sense."""
+        """Parse the headers of an answer. Raises `ValueError` for invalid headers."""
         try:
             return cls(
                 int(headers[PARTITION_HEADER]),
@@ -80,7 +81,7 @@ class Leased(NamedTuple):
 
 
 def runs_of(offsets: Sequence[int], counts: Mapping[int, int]) -> list[Run]:
-    """Ascending offsets as runs; `counts` has those that were handed out before."""
+    """Return ascending offsets as runs; `counts` has the offsets that were handed out before."""
     found: list[Run] = []
     start = end = offsets[0]
     count = counts.get(start, 1)
@@ -95,7 +96,7 @@ def runs_of(offsets: Sequence[int], counts: Mapping[int, int]) -> list[Run]:
 
 
 def joined(entries: Iterable[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """Entries as (ledger, first entry, count)."""
+    """Return entries as (ledger, first entry, count)."""
     found: list[tuple[int, int, int]] = []
     for ledger, entry in entries:
         if found and found[-1][0] == ledger and sum(found[-1][1:]) == entry:
@@ -106,17 +107,17 @@ def joined(entries: Iterable[tuple[int, int]]) -> list[tuple[int, int, int]]:
 
 
 def entries_text(entries: Iterable[tuple[int, int]]) -> str:
-    """Entries as the header has them."""
+    """Encode entries for the header."""
     return ",".join(f"{ledger}:{first}+{count}" for ledger, first, count in joined(entries))
 
 
 def entries_of(text: str) -> list[tuple[int, int]]:
-    """The entries of a header. Raises `ValueError`."""
+    """Decode the entries of a header. Raises `ValueError`."""
     return [one for run in text.split(",") for one in _entries(run)] if text else []
 
 
 def entries_told(entries: Sequence[tuple[int, int]]) -> int:
-    """How many of them, the first ones, a header has room for: at least one, if there is one."""
+    """Return how many entries, from the first on, fit into a header: at least one, if any."""
     runs = 0
     last: tuple[int, int] | None = None
     for index, (ledger, entry) in enumerate(entries):

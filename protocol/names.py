@@ -1,4 +1,4 @@
-"""What may name a namespace, a topic or a subscription: one rule for brokers and clients."""
+"""The rule for names of namespaces, topics and subscriptions, for brokers and clients."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from octavo.protocol.codes import OctavoError
 NAME_CHARS_MAX = 249
 NAME_PATTERN = rf"[A-Za-z0-9._-]{{1,{NAME_CHARS_MAX}}}"
 NOT_NAMES = (".", "..")
-"""They fit the pattern, and climb in a path."""
+"""They match the pattern, but would climb in a path."""
 NAME_RULE = f"a name has 1 to {NAME_CHARS_MAX} of A-Z a-z 0-9 . _ - and is not '.' or '..'"
-"""For people."""
+"""The rule for error messages."""
 
 _NAME_SHOWN_CHARS = 60
 _NAME = re.compile(NAME_PATTERN)
 
 
 def is_name(text: str) -> bool:
-    """Kafka's rule, as `NAME_RULE` tells it."""
+    """Kafka's rule, as in `NAME_RULE`."""
     return _NAME.fullmatch(text) is not None and text not in NOT_NAMES
 
 

@@ -1,8 +1,8 @@
-"""Read numbers from text, strictly: one spelling for one number. Pure.
+"""Read numbers from text, strictly: each number has a single spelling. Pure.
 
-Python's `int` takes `+7`, ` 7`, `007`, `1_000` and the digits of every alphabet. Two spellings of
-one number are two texts to a cache, a log or an access rule, and one number behind them; so what
-reads a number from a header, a path or a query asks here. `7` is the only way to write 7.
+Python's `int` accepts `+7`, ` 7`, `007`, `1_000` and the digits of every alphabet. Two spellings of
+a number are two different texts for a cache, a log or an access rule. So code that reads a number
+from a header, a path or a query uses this module, where `7` is the only way to write 7.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import re
 WHOLE_MAX = 2**63 - 1
 """The largest offset, ledger id, entry id and producer id."""
 AMOUNT = r"(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,20})?"
-"""A pattern for a time or a size in front of its unit: `30`, `1.5`; without a sign."""
+"""A pattern for a time or a size before its unit: `30`, `1.5`; without a sign."""
 
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,18}")
 
 
 def whole(text: str, most: int = WHOLE_MAX, least: int = 0) -> int | None:
-    """The number that `text` is the one spelling of; None when it is none from `least` to `most`.
+    """Return the number that `text` spells; None unless it is from `least` to `most`.
 
-    No sign but the `-` of a negative number, no zero in front, no space, no other digits than 0-9.
+    No sign except the `-` of a negative number, no leading zero, no space, only the digits 0-9.
     """
     if _WHOLE.fullmatch(text) is None:
         return None
@@ -30,9 +30,10 @@ def whole(text: str, most: int = WHOLE_MAX, least: int = 0) -> int | None:
 
 
 def producer_number(name: str) -> int:
-    """The 63-bit id of a producer that is called so.
+    """Return the 63-bit id of a producer with this name.
 
-    A number is itself. Every other name, `007` among them, is the first 63 bits of its SHA-256.
+    A number stands for itself. Every other name, `007` among them, becomes the first 63 bits of its
+    SHA-256.
     """
     found = whole(name)
     if found is not None:

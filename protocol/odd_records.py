@@ -1,8 +1,8 @@
-"""Take apart records that the compiled codec refuses. Pure.
+"""Decode records that the compiled codec refuses. Pure.
 
-The codec refuses a header whose name is not UTF-8, and with it every record that it was to read in
-the same go. Here one record is read by itself: an odd name is shown with its bytes spelled out
-(`caf\\xe9`), and what is really damaged is an empty message that says so, alone.
+The codec refuses a header whose name is not UTF-8, and with it every record in the same call. Here
+records are read singly. A name that is not UTF-8 is shown with its bytes spelled out (`caf\\xe9`),
+and only a record that is really damaged becomes an empty message that says so.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from octavo.protocol.limits import RECORD_HEADERS_MAX
 from octavo.protocol.records import Record
 
 ERROR_HEADER = "octavo-error"
-"""Of an empty message in place of one that is damaged: why."""
+"""The header of an empty message in place of a damaged record; its value says why."""
 _VARINT_BITS_MAX = 70
 _APPEND_TIME = 0x08
 
 
 class OddRecord(NamedTuple):
-    """A record with the attributes that the compiled codec's have."""
+    """A record with the same attributes as the compiled codec's records."""
 
     key: bytes | None
     value: bytes | None
@@ -30,7 +30,7 @@ class OddRecord(NamedTuple):
 
 
 def parse(data: bytes, start: int, end: int, header: BatchHeader) -> OddRecord:
-    """The record in `data` from `start` (its length) to `end`. `ValueError` where it is damaged.
+    """Decode the record in `data` from `start` (its length) to `end`. Raises `ValueError`.
 
     `offset` counts from the batch's base.
     """
@@ -44,7 +44,7 @@ def _parse(data: bytes, start: int, end: int, header: BatchHeader) -> OddRecord:
     size, at = _varint(data, start)
     if at + size != end:
         raise ValueError(f"its length is {size}, {end - at} bytes are there")
-    time_delta, at = _varint(data, at + 1)  # behind the attributes, which nobody uses
+    time_delta, at = _varint(data, at + 1)  # skip the attributes, which are unused
     offset, at = _varint(data, at)
     key, at = _bytes(data, at, end)
     value, at = _bytes(data, at, end)
@@ -68,17 +68,18 @@ def _parse(data: bytes, start: int, end: int, header: BatchHeader) -> OddRecord:
 
 
 def damaged(header: BatchHeader, offset: int, why: str) -> OddRecord:
-    """What stands in the place of a record that cannot be read."""
+    """Return the message that replaces a record that cannot be read."""
     return OddRecord(None, None, [(ERROR_HEADER, why.encode())], header.first_timestamp, offset)
 
 
 def as_record(found: OddRecord, delta: int) -> Record:
-    """The same as the project's type."""
+    """Convert to `Record`."""
     return Record(found.key, found.value, found.headers, found.timestamp, delta)
 
 
 def _bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
-    """A field and what follows. Any length below 0 means none, as the compiled codec reads it."""
+    """Return a field and the next position. A length below 0 means none, as in the compiled
+    codec."""
     size, at = _varint(data, at)
     if size < 0:
         return None, at
@@ -88,7 +89,7 @@ def _bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A zigzag number, and what follows."""
+    """Return a zigzag number and the next position."""
     found = shift = 0
     while True:
         byte = data[at]

@@ -1,6 +1,6 @@
 """Protobuf messages declared at run time, from tables of their fields.
 
-Only field names, numbers and kinds matter on the wire and in protobuf text; they are listed as
+Only field names, numbers and kinds matter on the wire and in protobuf text. They are listed as
 data, so that no generated code and no protoc step is needed.
 """
 
@@ -28,7 +28,7 @@ _LABELS = {
 
 
 class F(NamedTuple):
-    """One field: number, name, label, and a kind, an enum's or a message's name."""
+    """A field: number, name, label, and a kind, or the name of an enum or a message."""
 
     number: int
     name: str
@@ -41,7 +41,7 @@ def message_classes(
     enums: Mapping[str, Mapping[str, int]],
     messages: Mapping[str, Sequence[F]],
 ) -> dict[str, Any]:
-    """A class for each of `messages` (proto2), by name.
+    """Return a class for each of `messages` (proto2), by name.
 
     Their attributes exist only at run time, hence Any: keep the codecs that use them small.
     """

@@ -1,11 +1,11 @@
-"""Single records in and out of a RecordBatch v2, and the partition that a key belongs to.
+"""Encode and decode the records of a RecordBatch v2, and choose the partition of a key.
 
-The work per record is done by the compiled codec of `aiokafka.record`; this module gives it the
+The compiled codec of `aiokafka.record` does the work for each record; this module adds the
 project's types, bounds and errors. A batch is built once, by its producer or by the broker that
 took its messages singly, and never rebuilt. Nothing here reads a clock: timestamps come from the
 caller. Spec: docs/formats/record_batch.md.
 
-Reading a packed batch is bounded (`compression.unpack`): the records are unpacked here, not by
+Reading a packed batch is bounded (`compression.unpack`): the records are unpacked here and not by
 aiokafka, whose snappy reader never ends on a block of negative length.
 """
 
@@ -36,11 +36,11 @@ from octavo.protocol.due import is_delayed
 from octavo.protocol.entry import Buffer
 
 _UNLIMITED = 2**31 - 1
-"""The builder's own size limit is not used: callers bound a batch by what they put into it."""
+"""The builder's own size limit is not used: callers bound the contents of a batch."""
 RECORD_OVERHEAD_BYTES = 16
-"""About what a message takes in a batch beside its `record_bytes`."""
+"""Approximate bytes of a message in a batch in addition to its `record_bytes`."""
 _LATER_MS = 2
-"""By so much -1 is a time like any other."""
+"""With times shifted by this much, the builder treats -1 like any other time."""
 _NO_HEADERS: list[tuple[str, bytes | None]] = []
 _KEY_BYTES_REMEMBERED_MAX = 64
 _KEYS_REMEMBERED_MAX = 65_536
@@ -48,8 +48,10 @@ _KEYS_REMEMBERED_MAX = 65_536
 
 @cache
 def _codec() -> Any:
-    """aiokafka's codec, imported when first used: with all of its package that takes longer than
-    the rest of a client that reads and writes nothing."""
+    """Import aiokafka's codec when it is first used.
+
+    The import takes longer than all the rest of a client that neither reads nor writes.
+    """
     from aiokafka.record import default_records
 
     return default_records
@@ -57,17 +59,17 @@ def _codec() -> Any:
 
 @cache
 def not_records() -> tuple[type[Exception], ...]:
-    """What `open_batch` raises where the records are not what header and lengths promise."""
+    """Return the errors that `open_batch` raises when the records contradict header or lengths."""
     from aiokafka.errors import CorruptRecordException
 
     return (CorruptRecordException, ValueError)
 
 
 class Record(NamedTuple):
-    """One message. `timestamp_ms` counts from the epoch, UTC; `offset_delta` from the batch's base.
+    """A message. `timestamp_ms` counts from 1970, UTC; `offset_delta` from the batch's base.
 
     `headers` are (name, value) pairs in the producer's order; names may repeat. When a batch is
-    built, `offset_delta` is not looked at: a record's delta is its position.
+    built, `offset_delta` is ignored: a record's delta is its position.
     """
 
     key: bytes | None
@@ -80,7 +82,8 @@ class Record(NamedTuple):
 def record_bytes(
     key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]
 ) -> int:
-    """What `MESSAGE_BYTES_MAX` bounds: key, value and headers, with their lengths."""
+    """Return the size that `MESSAGE_BYTES_MAX` bounds: key, value and headers, with their
+    lengths."""
     size = (len(key) if key else 0) + (len(value) if value else 0)
     if headers:
         size += sum(len(name) * 2 + len(text or b"") + 4 for name, text in headers)
@@ -95,7 +98,7 @@ def build_batch(
     base_sequence: int = -1,
     compression: int = Compression.NONE,
 ) -> bytes:
-    """A whole batch with base offset 0.
+    """Build a whole batch with base offset 0.
 
     Raises `InvalidBatch` when there are no records, `UnsupportedCompression`.
     """
@@ -107,7 +110,7 @@ def build_batch(
     position, delayed, later_ms = -1, False, 0
     for position, (key, value, headers, timestamp_ms, _) in enumerate(records):
         if position == 0 and timestamp_ms == NO_TIME_MS:
-            later_ms = _LATER_MS  # the builder would give the first one the next one's time
+            later_ms = _LATER_MS  # else the builder gives the first record the second's time
         if headers:
             append(position, timestamp_ms + later_ms, key, value, list(headers))
             delayed = delayed or is_delayed(headers)
@@ -124,9 +127,9 @@ def build_batch(
 def build_gapped_batch(
     records: Iterable[Record], base_offset: int, *, compression: int = Compression.NONE
 ) -> bytes:
-    """A whole batch whose records have the offsets `base_offset + offset_delta`: with gaps.
+    """Build a whole batch whose records have the offsets `base_offset + offset_delta`, with gaps.
 
-    For compacted ledgers alone; nobody may publish one. The deltas must ascend. Raises
+    Only for compacted ledgers; clients may not publish such batches. The deltas must ascend. Raises
     `InvalidBatch` when there are no records, `UnsupportedCompression`.
     """
     kind = compression_of(compression)
@@ -135,7 +138,7 @@ def build_gapped_batch(
     for key, value, headers, timestamp_ms, delta in records:
         assert delta > last
         if last < 0 and timestamp_ms == NO_TIME_MS:
-            later_ms = _LATER_MS  # the builder would give the first one the next one's time
+            later_ms = _LATER_MS  # else the builder gives the first record the second's time
         last = delta
         given = list(headers) if headers else _NO_HEADERS
         builder.append(delta, timestamp_ms + later_ms, key, value, given)
@@ -152,9 +155,10 @@ def _marked(batch: bytes, attribute: int) -> bytes:
 
 
 def front_of_batch(batch: Buffer, count: int) -> bytes:
-    """A batch of the first `count` records of a whole one, with base offset 0 and of no producer.
+    """Return a batch of the first `count` records of a whole batch, with base offset 0, no
+    producer.
 
-    For what a fork has of a batch that it was cut in. Raises as `read_records` does.
+    A fork gets it of a batch that the fork's end cuts. Raises like `read_records`.
     """
     attributes = read_header(batch).attributes
     kind = attributes & ATTRIBUTE_COMPRESSION
@@ -164,7 +168,7 @@ def front_of_batch(batch: Buffer, count: int) -> bytes:
 
 
 def _earlier(batch: bytes, by_ms: int) -> bytes:
-    """The same, each record by so much: they say how much later than the header's time they are."""
+    """Move the batch's times back; the records' times are relative to them."""
     header = read_header(batch)
     moved = header._replace(
         first_timestamp=header.first_timestamp - by_ms, max_timestamp=header.max_timestamp - by_ms
@@ -173,12 +177,11 @@ def _earlier(batch: bytes, by_ms: int) -> bytes:
 
 
 def read_records(batch: Buffer) -> Iterator[Record]:
-    """The records of one whole batch, which `batch.check_batch` has passed, in order.
+    """Yield the records of a whole batch that `batch.check_batch` has checked, in order.
 
-    A record's `offset_delta` is its position: `check_batch` vouches that the header says the same,
-    unless gaps were allowed for; then `read_gapped_records` tells.
-    Raises `InvalidBatch` where the records are not what header and lengths promise, and
-    `UnsupportedCompression`; never anything else.
+    A record's `offset_delta` is its position; `check_batch` vouches that the header agrees, unless
+    gaps were allowed (then use `read_gapped_records`). Raises only `InvalidBatch`, when the records
+    contradict header or lengths, and `UnsupportedCompression`.
     """
     found = _header_of_whole(batch)
     position = 0
@@ -191,10 +194,10 @@ def read_records(batch: Buffer) -> Iterator[Record]:
 
 
 def read_gapped_records(batch: Buffer) -> Iterator[Record]:
-    """The records of one whole batch, each with the `offset_delta` that it says itself.
+    """Yield the records of a whole batch, each with the `offset_delta` stored in it.
 
-    For batches of a compacted view, which `check_batch(gaps=True)` or an entry's digest has passed.
-    Raises as `read_records` does, also when the deltas do not ascend to what the header announces.
+    For batches of a compacted view that `check_batch(gaps=True)` or an entry's digest has checked.
+    Raises like `read_records`, also when the deltas do not ascend to the header's last delta.
     """
     found = _header_of_whole(batch)
     position, last = 0, -1
@@ -227,10 +230,10 @@ def _header_of_whole(batch: Buffer) -> BatchHeader:
 
 
 def open_batch(batch: Buffer) -> Iterable[Any]:
-    """The same as aiokafka's record objects, which are quick to make and slow to look at twice.
+    """Yield the records as aiokafka's objects, which are fast to make and slow to access twice.
 
-    For a batch that `check_batch` or an entry's digest has passed. Iterating over it raises
-    `not_records()` where `read_records` says `InvalidBatch`.
+    For a batch that `check_batch` or an entry's digest has checked. Iterating over it raises
+    `not_records()` where `read_records` raises `InvalidBatch`.
     """
     found = read_header(batch)
     kind = compression_of(found.attributes & ATTRIBUTE_COMPRESSION)
@@ -241,7 +244,7 @@ def open_batch(batch: Buffer) -> Iterable[Any]:
 
 
 def _unpacked(found: BatchHeader, batch: bytes, kind: Compression) -> bytes:
-    """The same batch without compression. Its checksum is not made anew: nobody looks at it."""
+    """Return the batch without compression. Its checksum is not computed again: it is not used."""
     records = unpack(kind, batch[HEADER_BYTES:])
     plain = found._replace(
         batch_length=found.batch_length + len(records) - (len(batch) - HEADER_BYTES),
@@ -251,7 +254,7 @@ def _unpacked(found: BatchHeader, batch: bytes, kind: Compression) -> bytes:
 
 
 def partition_for(key: bytes, partitions: int) -> int:
-    """The partition of `key` among `partitions`: the same as Kafka's Java client gives."""
+    """Return the partition of `key` among `partitions`, the same as in Kafka's Java client."""
     if len(key) <= _KEY_BYTES_REMEMBERED_MAX:
         return _remembered_hash(key) % partitions
     return (murmur2(key) & 0x7FFFFFFF) % partitions

@@ -1,28 +1,27 @@
-"""What comes again and again, counted, and told in the log once a minute with how often it came.
+"""Limit repeated log lines: log an event at most once a minute, with how often it happened. Pure.
 
-By subject, where it has any: each host, say, has a line of its own. It came the first time: told at
-once. So a log stays readable whatever others do, and nothing is left unsaid for long. Pure.
+Subjects are counted separately: each host, for example, gets its own line. The first event is
+logged at once. So a log stays readable whatever clients do, and no event stays unreported for long.
 """
 
 from __future__ import annotations
 
 TOLD_EVERY_S = 60.0
 _SUBJECTS_MAX = 1000
-"""Subjects that are remembered; of more than these the one told of first is forgotten."""
+"""Subjects remembered; beyond it, the subject logged longest ago is forgotten."""
 
 
 class Tally:
-    """Of one kind of thing."""
+    """Counts events of a kind, by subject."""
 
     def __init__(self) -> None:
         self._told: dict[str, tuple[float, int]] = {}
-        """When each subject was told of, and how often it came since; the oldest first."""
+        """When each subject was last logged, and its events since; oldest first."""
 
     def count(self, now_s: float, subject: str = "") -> int:
-        """It came once more, at `now_s` (seconds of a clock that never goes back).
+        """Count an event at `now_s` (seconds of a monotonic clock).
 
-        If it is to be told of now: how often it came since it was last told, this time included.
-        Else 0.
+        Return how many events to log now, this event included; 0 when it is too early to log.
         """
         told = self._told.get(subject)
         if told is not None and now_s - told[0] < TOLD_EVERY_S:
@@ -36,5 +35,5 @@ class Tally:
 
 
 def host_of(peer: str) -> str:
-    """Of `host:port`: the port changes with every connection, so the host is the subject."""
+    """Return the host of `host:port` as a subject: the port differs for every connection."""
     return peer.rpartition(":")[0] or peer

@@ -1,11 +1,11 @@
 """Topics by name or by pattern: `orders`, `ns/orders`, `ns/orders-*`. Pure.
 
-A pattern is a topic's name with `*` (any characters, also none) or `?` (one) in it; it never
-reaches beyond its namespace. A subscription to `orders-*` would take its own dead letters in, ack
-them, and make dead letters of these. So a pattern means no topic of dead letters or retries: none
-that a subscription sends them to, whatever its name, and none whose name ends in `-dlq` or
-`-retry`. Only a pattern that ends so itself means those whose names end so. Brokers and clients go
-by the same rule.
+A pattern is a topic's name with `*` (any characters, also none) or `?` (one) in it; it matches only
+in its own namespace. A subscription to `orders-*` must not receive its own dead letters, or it
+would make dead letters of them again. So a pattern does not match topics of dead letters or
+retries: neither those that a subscription sends them to, nor names that end in `-dlq` or `-retry`.
+Only a pattern with that ending matches names with that ending. Brokers and clients use the same
+rule.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _WILD = re.compile(r"[*?]")
 _DEFAULT_NAMESPACE = "public"
 DEAD_LETTER_SUFFIX = "dlq"
 RETRY_SUFFIX = "retry"
-"""So end the names of topics that brokers make for a subscription's copies."""
+"""The endings of topics that brokers make for dead letters and retries."""
 _OF_LETTERS = tuple(f"-{suffix}" for suffix in (DEAD_LETTER_SUFFIX, RETRY_SUFFIX))
 
 
 class InvalidPattern(ValueError):
-    """Text that names no topics; the message says what would."""
+    """Text that is neither a topic nor a pattern; the message says what would be right."""
 
 
 class TopicPattern(NamedTuple):
@@ -39,7 +39,8 @@ class TopicPattern(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> TopicPattern:
-        """`topic` or `namespace/topic`, with `*` and `?` in the topic. Raises `InvalidPattern`."""
+        """Parse `topic` or `namespace/topic`, with `*` and `?` in the topic. Raises
+        `InvalidPattern`."""
         namespace, slash, topic = text.rpartition("/")
         found = cls(namespace if slash else _DEFAULT_NAMESPACE, topic)
         if not is_name(found.namespace):
@@ -53,14 +54,14 @@ class TopicPattern(NamedTuple):
 
     @property
     def is_wild(self) -> bool:
-        """Whether it may match several topics, and some that are not there yet."""
+        """Whether it may match several topics, also topics that do not exist yet."""
         return _WILD.search(self.topic) is not None
 
     def matches(self, topic: str, *, has_letters: bool = False) -> bool:
-        """Whether it means the topic of that name in its namespace, in time that is linear in the
-        name's length, whatever the pattern is.
+        """Whether it matches the topic of that name in its namespace.
 
-        `has_letters`: subscriptions send dead letters or retries to the topic.
+        The time is linear in the name's length, whatever the pattern is. `has_letters`:
+        subscriptions send dead letters or retries to the topic.
         """
         if self.is_wild and topic.endswith(_OF_LETTERS):
             suffix = topic[topic.rindex("-") :]
@@ -72,22 +73,22 @@ class TopicPattern(NamedTuple):
 
 
 class _Compiled:
-    """A pattern as a machine whose states are the bits of a number.
+    """A pattern as a state machine; its states are the bits of a number.
 
     Bit n is set when the first n characters of the pattern, without its stars, match what was read.
-    All states are moved on at once, so a name takes one step for each of its characters. Trying
-    again behind each star took 20 seconds for 20 patterns and names, and of a regular expression
-    `*a*a*a*…` would take time without end.
+    All states advance at once, so a name takes a step for each of its characters. Backtracking at
+    each star took 20 seconds for 20 patterns and names, and as a regular expression `*a*a*a*…`
+    would take exponential time.
     """
 
     def __init__(self, pattern: str) -> None:
         assert len(pattern) <= NAME_CHARS_MAX
         self._any = 0
-        """Bits of the places that take any character."""
+        """Bits of the places that match any character."""
         self._stars = 0
-        """Bits of the places that a state may stay at."""
+        """Bits of the places where a state may stay."""
         self._places: dict[str, int] = {}
-        """By character, the bits of the places that take it."""
+        """By character, the bits of the places that match it."""
         length = 0
         for one in pattern:
             if one == "*":
@@ -102,7 +103,6 @@ class _Compiled:
         self._begins = re.split(r"[*?]", pattern, maxsplit=1)[0]
 
     def matches(self, name: str) -> bool:
-        """Whether the whole name is matched."""
         if not name.startswith(self._begins):
             return False
         states, places, anything, stars = 1, self._places, self._any, self._stars

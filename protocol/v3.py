@@ -3,8 +3,8 @@
     frame := length:i32 message              length counts the message only
     message := Request | Response            v3_schema.py has their fields
 
-`parse_request` is the judge of what a request is. Adds and reads come out with the flags of v2
-frames (frames.py): a bookie treats both alike. Answers copy the request's header. Spec:
+`parse_request` decides what a request is. Adds and reads are decoded with the flags of v2 frames
+(frames.py), so a bookie treats both alike. Answers copy the request's header. Spec:
 docs/formats/frames_v3.md.
 """
 
@@ -52,11 +52,11 @@ STATUS = {
     Code.TOO_MANY_REQUESTS: 506,
     Code.UNKNOWN_STATE: 507,
 }
-"""What stands for each code. Unlike v2, v3 has a word for all of them."""
+"""The v3 status of each code. Unlike v2, v3 has a number for all of them."""
 
 _RECOVERY_ADD = 1
 _DEFERRED_SYNC = 1
-"""One of the bits of `writeFlags`."""
+"""A bit of `writeFlags`."""
 _FENCE_LEDGER = 1
 _ENTRY_PIGGYBACK = 2
 
@@ -73,7 +73,7 @@ class Add(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A decoded read. `flags` are those of a v2 frame; entry −1 is the last one."""
+    """A decoded read. `flags` are those of a v2 frame; entry −1 is the last entry."""
 
     head: bytes
     flags: int
@@ -81,19 +81,18 @@ class Read(NamedTuple):
     entry_id: int
     key: bytes
     previous_lac: int | None = None
-    """Of one that waits: until the ledger's LAC is above it."""
+    """For a long poll: wait until the ledger's LAC is above it."""
     timeout_ms: int | None = None
     piggyback: bool = False
-    """Whether it wants the entry after `previous_lac` then."""
+    """Whether a long poll asks for the entry after `previous_lac`."""
 
     @property
     def waits(self) -> bool:
-        """Whether it is a long poll."""
         return self.previous_lac is not None and not self.flags & Flag.FENCE
 
 
 class Call(NamedTuple):
-    """Any other request. `op` may be a number that nobody knows, and `body` of another one."""
+    """Any other request. `op` may be unknown, and `body` may belong to another operation."""
 
     head: bytes
     op: int
@@ -106,9 +105,9 @@ Request = Add | Read | Call
 
 
 def parse_request(frame: memoryview) -> Request | None:
-    """Decode a whole frame (length prefix included); None when it is no v3 request.
+    """Decode a whole frame (length prefix included); None when it is not a v3 request.
 
-    An add or read without its body, or of another version, comes as a `Call`.
+    An add or read without its body, or of another version, becomes a `Call`.
     """
     try:
         message = RequestMessage.FromString(frame[LENGTH.size :])
@@ -131,7 +130,7 @@ def parse_request(frame: memoryview) -> Request | None:
 
 
 def flags_of_write(write_flags: int) -> int:
-    """The flags of a v2 frame that stand for an add's `writeFlags`; unknown bits mean nothing."""
+    """Return the v2 flags for an add's `writeFlags`; unknown bits are ignored."""
     return int(Flag.DEFERRED_SYNC) if write_flags & _DEFERRED_SYNC else 0
 
 
@@ -150,7 +149,7 @@ def _read(head: bytes, flags: int, read: Any) -> Read:
 
 
 def varint(number: int) -> bytes:
-    """A number of 64 bits, as protobuf writes it; negative ones take ten bytes."""
+    """Encode a 64-bit number as protobuf does; negative numbers take ten bytes."""
     number &= 0xFFFF_FFFF_FFFF_FFFF
     if number < _VARINT_MORE:
         return bytes((number,))
@@ -163,7 +162,7 @@ def varint(number: int) -> bytes:
 
 
 def head_of(version: int, op: int, txn_id: int) -> bytes:
-    """The header of an answer, as the request had it."""
+    """Encode the header of an answer, which repeats the request's."""
     return b"".join((b"\x08", varint(version), b"\x10", varint(op), b"\x18", varint(txn_id)))
 
 
@@ -182,7 +181,6 @@ def _frame(head: bytes, status: bytes, tag: bytes, *body: Buffer) -> bytes:
 
 
 def add_answer(head: bytes, code: Code, ledger_id: int, entry_id: int) -> bytes:
-    """Answers an add."""
     status = _STATUS_BYTES[code]
     ids = b"".join((b"\x08", status, b"\x10", varint(ledger_id), b"\x18", varint(entry_id)))
     return _frame(head, status, _ADD_TAG, ids)
@@ -196,7 +194,7 @@ def read_answer(
     entry: bytes | None = None,
     lac: int | None = None,
 ) -> bytes:
-    """Answers a read; `lac` is the highest that the bookie knows, where that may be told."""
+    """Encode a read answer; `lac` is the highest that the bookie knows, if it may be told."""
     status = _STATUS_BYTES[code]
     ids = b"".join((b"\x08", status, b"\x10", varint(ledger_id), b"\x18", varint(entry_id)))
     if entry is not None:
@@ -206,7 +204,8 @@ def read_answer(
 
 
 def answer(head: bytes, code: Code, name: str = "", **fields: Any) -> bytes:
-    """Any other answer; `name` is the body's field, which takes `fields` and often the status."""
+    """Encode any other answer; `name` is the body's field, which takes `fields` and often the
+    status."""
     message = ResponseMessage(status=STATUS[code])
     message.header.MergeFromString(head)
     if name:
@@ -219,7 +218,7 @@ def answer(head: bytes, code: Code, name: str = "", **fields: Any) -> bytes:
 
 
 def start_tls_request(txn_id: int) -> bytes:
-    """Asks a bookie to go on with TLS on this connection; nothing may follow before its answer."""
+    """Ask a bookie to start TLS on this connection; wait for its answer before sending more."""
     message = RequestMessage()
     message.header.version, message.header.operation = VERSION, Op.START_TLS
     message.header.txnId = txn_id
@@ -229,18 +228,18 @@ def start_tls_request(txn_id: int) -> bytes:
 
 
 def start_tls_code(message: bytes) -> Code:
-    """What a bookie says to START_TLS. Raises `ProtocolError` for what answers something else."""
+    """Decode the answer to START_TLS. Raises `ProtocolError` for another answer."""
     try:
         found = ResponseMessage.FromString(message)
     except DecodeError as error:
-        raise ProtocolError("the answer to START_TLS is no v3 answer") from error
+        raise ProtocolError("the answer to START_TLS is not a v3 answer") from error
     if found.header.operation != Op.START_TLS:
         raise ProtocolError(f"operation {found.header.operation} was answered, not START_TLS")
     return next((code for code, status in STATUS.items() if status == found.status), Code.IO)
 
 
 def auth_message(call: Call) -> AuthMessage:
-    """What a request with `Op.AUTH` says; empty where it has no body."""
+    """Return the message of a request with `Op.AUTH`; empty when it has no body."""
     return AuthMessage(call.body.authRequest.authPluginName, call.body.authRequest.payload)
 
 
@@ -248,10 +247,10 @@ _NOBODY_ASKED = AuthMessage(AUTH_DISABLED, b"")
 
 
 def is_auth(call: Call) -> bool:
-    """Whether the caller says who it is, in the version that there is."""
+    """Whether the request is AUTH in a supported version."""
     return call.op == Op.AUTH and call.version == VERSION
 
 
 def auth_answer(head: bytes, code: Code = Code.OK, said: AuthMessage = _NOBODY_ASKED) -> bytes:
-    """By default that this bookie asks nobody who they are."""
+    """Encode an AUTH answer; by default it says that this bookie requires no authentication."""
     return answer(head, code, "authResponse", authPluginName=said.plugin, payload=said.payload)

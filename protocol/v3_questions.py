@@ -1,7 +1,8 @@
-"""The client's side of BookKeeper's v3 frames: what v2 has no words for, asked of Apache's bookies.
+"""The client's side of BookKeeper's v3 frames: operations that v2 lacks, for Apache's bookies.
+Pure.
 
-Requests as they are sent, and answers taken apart; v3.py is the bookie's side of both. Pure: bytes
-in, values out. Spec: docs/formats/frames_v3.md.
+It encodes requests and decodes answers; v3.py is the bookie's side of both. Spec:
+docs/formats/frames_v3.md.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _CODES = {status: code for code, status in STATUS.items()}
 
 
 class V3Answer(NamedTuple):
-    """To the request with that id; `message` is the whole `ResponseMessage`."""
+    """The answer to the request with that id; `message` is the whole `ResponseMessage`."""
 
     request_id: int
     code: int
@@ -29,7 +30,7 @@ class V3Answer(NamedTuple):
 def write_lac_request(
     request_id: int, ledger_id: int, lac: int, key: bytes, signed: bytes
 ) -> bytes:
-    """Tells a LAC; `signed` is what `entry.pack_lac` makes of it."""
+    """Encode an explicit LAC; `signed` is the result of `entry.pack_lac`."""
     message = _request(Op.WRITE_LAC, request_id)
     body = message.writeLacRequest
     body.ledgerId, body.lac, body.masterKey, body.body = ledger_id, lac, key, signed
@@ -37,16 +38,16 @@ def write_lac_request(
 
 
 def read_lac_request(request_id: int, ledger_id: int) -> bytes:
-    """Asks for the LAC that came alone, and for the last entry, whose header brings one too."""
+    """Ask for the explicit LAC, and for the last entry, whose header has a LAC too."""
     message = _request(Op.READ_LAC, request_id)
     message.readLacRequest.ledgerId = ledger_id
     return _framed(message)
 
 
 def parse_v3_answers(data: memoryview, frame_bytes_max: int) -> tuple[list[V3Answer], int]:
-    """The whole answers in `data`, in order, and where the unfinished one begins.
+    """Return the whole answers in `data`, in order, and where the unfinished frame begins.
 
-    Raises `ProtocolError`: the connection is then of no more use.
+    Raises `ProtocolError`: then the connection must be closed.
     """
     found: list[V3Answer] = []
     start = 0
@@ -64,7 +65,7 @@ def _answer(body: memoryview) -> V3Answer:
     try:
         message = ResponseMessage.FromString(body)
     except DecodeError as error:
-        raise ProtocolError(f"no v3 answer: {error}") from error
+        raise ProtocolError(f"not a v3 answer: {error}") from error
     if not message.IsInitialized():
         raise ProtocolError(f"a v3 answer without {', '.join(message.FindInitializationErrors())}")
     code = _CODES.get(message.status)

@@ -1,10 +1,10 @@
-"""Runs of v3 adds that look alike, taken and answered as a whole: no work for each of them. Pure.
+"""Take and answer runs of similar v3 adds as a whole, with no Python work for each add. Pure.
 
-What a busy writer sends are frames of one length, which differ in transaction id, entry id and
-entry alone. `take_run` walks the first by hand, and compares those behind it with it column by
-column: the k-th byte of all of them is one slice. It takes what it knows for certain and nothing
-else: whatever is unusual is left to the judge, `v3.parse_request`, which costs ten times as much.
-A test holds the two together.
+A busy writer sends frames of the same length that differ only in transaction id, entry id and
+entry. `take_run` walks the first frame by hand, and compares the following frames with it column by
+column: the k-th byte of all frames is one slice. It takes only what it understands completely.
+Everything unusual is left to `v3.parse_request`, which costs ten times as much. A test checks that
+both agree.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from octavo.protocol.frames import Flag
 from octavo.protocol.v3 import add_answer, flags_of_write, varint
 
 _FRONT_BYTES = 112
-"""No add of the usual form has more before its entry."""
+"""The most bytes before the entry of an add in the usual form."""
 _REST_BYTES_MAX = 16
 _RUN_MIN = 16
-"""Fewer are walked one by one: a slice for each column costs more."""
+"""Shorter runs are walked frame by frame: a slice for each column would cost more."""
 _HEAD_FRONT = b"\x08\x03\x10\x02\x18"
 """Version 3, operation ADD; then the transaction id."""
 _ADD_TAG = b"\xaa\x06"
@@ -31,14 +31,14 @@ _FLAG_TAG = 0xA0
 _WRITE_FLAGS_TAG = 0x28
 _NUMBER_BYTES_MAX = 8
 _LENGTH_BYTES_MAX = 5
-"""The judge knows no length of more."""
+"""`v3.parse_request` knows no longer lengths."""
 _MORE = 0x80
 _LOW, _HIGH = bytes(range(0x80)), bytes(range(0x80, 0x100))
 _RECOVERY_ADD = 1
 
 
 class _Shape(NamedTuple):
-    """Where in a frame, counted from its first byte, stands what differs from add to add."""
+    """The varying parts of a frame, as positions counted from its first byte."""
 
     flags: int
     ledger_id: int
@@ -59,7 +59,7 @@ class Heads(NamedTuple):
     """The transaction ids, back to back. A priority is not repeated."""
 
     def answers(self, code: Code, ledger_id: int, first: int) -> bytes:
-        """An answer for each; the entry ids of a run are all of one length."""
+        """Encode an answer for each add; all entry ids of a run have the same encoded length."""
         txn_bytes, one = self.txn_bytes, self.txns[: self.txn_bytes]
         front = _HEAD_FRONT + one
         frame = add_answer(front, code, ledger_id, first)
@@ -77,22 +77,22 @@ class Heads(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Entries `first_entry … first_entry + len(entries) − 1` of a ledger, of one length."""
+    """Entries `first_entry … first_entry + len(entries) − 1` of a ledger, with the same length."""
 
     flags: int
-    """Those of a v2 frame."""
+    """The flags of a v2 frame."""
     ledger_id: int
     first_entry: int
     key: bytes
     entries: list[Buffer]
     heads: Heads | bytes
-    """A single header where it is a run of one: many of these may wait for the disk."""
+    """A single header for a run of a single add, to save memory: many may wait for the disk."""
     end: int
-    """Where the first byte stands that was not taken."""
+    """The position of the first byte that was not taken."""
 
 
 def take_run(data: memoryview, start: int, following: int) -> Run | None:
-    """The adds from the whole frame `data[start:following]` on; None when that one is unusual."""
+    """Take adds from the whole frame `data[start:following]` on; None when that is unusual."""
     shape = _shape(bytes(data[start : min(following, start + _FRONT_BYTES)]), following - start)
     if shape is None:
         return None
@@ -123,7 +123,7 @@ def take_run(data: memoryview, start: int, following: int) -> Run | None:
 
 
 def varints(first: int, count: int) -> bytes:
-    """`count` consecutive numbers, which are all of one length as varints, back to back."""
+    """Encode `count` consecutive numbers, whose varints have the same length, back to back."""
     width = len(varint(first))
     out = bytearray(width * count)
     for column in range(width):
@@ -132,14 +132,14 @@ def varints(first: int, count: int) -> bytes:
 
 
 def _digits(first: int, count: int, column: int, more: int) -> bytes:
-    """The digits to the base of 128 in one place of consecutive numbers, each with `more`."""
+    """Return the base-128 digits in a place of consecutive numbers, each with `more`."""
     if not column:
         cycle = bytes(digit | more for digit in range(128))
         return (cycle * (count // 128 + 2))[first & 0x7F :][:count]
     shift = 7 * column
     parts: list[bytes] = []
     number, end = first, first + count
-    while number < end:  # the digit changes with each 128 to the power of its place
+    while number < end:  # the digit changes at each multiple of 128 to the power of its place
         same = min((1 << shift) - number % (1 << shift), end - number)
         parts.append(bytes((number >> shift & 0x7F | more,)) * same)
         number += same
@@ -147,7 +147,7 @@ def _digits(first: int, count: int, column: int, more: int) -> bytes:
 
 
 def _shape(front: bytes, size: int) -> _Shape | None:
-    """Take the first bytes of a frame of `size` bytes apart, up to its entry."""
+    """Decode the first bytes of a frame of `size` bytes, up to its entry; None if unusual."""
     try:
         return _walked(front, size)
     except IndexError:
@@ -208,7 +208,7 @@ def _walked(front: bytes, size: int) -> _Shape | None:
 
 
 def _number(front: bytes, at: int) -> tuple[int, int]:
-    """The varint at `front[at]` and where it ends; `IndexError` for a longer one than usual."""
+    """Return the varint at `front[at]` and its end. Raises `IndexError` if it is unusually long."""
     byte = front[at]
     if byte < _MORE:
         return byte, at + 1
@@ -218,19 +218,19 @@ def _number(front: bytes, at: int) -> tuple[int, int]:
         number |= (byte & 0x7F) << 7 * place
         if byte < _MORE:
             return number, at + place + 1
-    raise IndexError("a number of more bytes than the usual ones have")
+    raise IndexError("a number with unusually many bytes")
 
 
 def _length(front: bytes, at: int) -> tuple[int, int]:
-    """As `_number`, for how long something is."""
+    """Like `_number`, for a length."""
     number, end = _number(front, at)
     if end - at > _LENGTH_BYTES_MAX:
-        raise IndexError("a length of more bytes than any has")
+        raise IndexError("a length with too many bytes")
     return number, end
 
 
 def _write_flags(rest: bytes) -> int | None:
-    """The flags of the write, when what follows the entry is these and nothing else."""
+    """Return the write flags, if nothing else follows the entry."""
     try:
         write_flags, end = _number(rest, 1)
     except IndexError:
@@ -239,9 +239,9 @@ def _write_flags(rest: bytes) -> int | None:
 
 
 def _count(data: memoryview, shape: _Shape) -> int:
-    """How many frames from the first on make a run; 1 when they are few.
+    """Count the frames, from the first on, that form a run; 1 when they are few.
 
-    The first ones are looked at before all are: who mixes ledgers pays for little in vain.
+    A few frames are compared before all are: a writer that mixes ledgers costs little in vain.
     """
     last_of_few = (_RUN_MIN - 1) * shape.size + shape.entry[0]
     if len(data) < _RUN_MIN * shape.size:
@@ -256,14 +256,14 @@ def _count(data: memoryview, shape: _Shape) -> int:
 
 
 def _count_alike(block: bytes, shape: _Shape, count: int) -> int:
-    """How many of `count` frames differ in nothing that matters from the first."""
+    """Count the frames, of `count`, that differ from the first only where they may."""
     size, first = shape.size, shape.entry_id
     begin, stop = shape.entry
     id_bytes = shape.id_[1] - shape.id_[0]
-    # A longer entry id makes a longer frame, so all in a run have ids of one length.
+    # A longer entry id makes a longer frame, so all ids in a run have the same length.
     count = min(count, (1 << 7 * id_bytes) - first)
     free = {*range(*shape.txn), *range(*shape.id_)}
-    # What is to be the same everywhere, and the entry's own ledger id.
+    # These columns must be the same in all frames, also the entry's own ledger id.
     for column in (*range(begin), *range(begin, begin + 8), *range(stop, size)):
         if column not in free:
             same = block[column : count * size : size]
@@ -285,7 +285,7 @@ def _count_alike(block: bytes, shape: _Shape, count: int) -> int:
 
 
 def _same(found: bytes, wanted: bytes) -> int:
-    """How many bytes of two strings of one length are the same, from the first on."""
+    """Count the equal bytes at the beginning of two strings of the same length."""
     if found == wanted:
         return len(found)
     differing = int.from_bytes(found) ^ int.from_bytes(wanted)

@@ -1,10 +1,10 @@
-"""The records of one batch, some of them at a time. Pure.
+"""Decode the records of a batch in small parts. Pure.
 
-Five megabytes may hold a million records, and as objects these take a hundred times as much. So a
-batch is opened in two steps. First, without making an object, it is walked over from record to
-record: then it is known that it holds as many as it says and nothing else, and where every so many
-of them begin. Afterwards any window of a few records is taken apart by itself. Both go on in small
-steps, between which the caller may let others have their turn.
+Five megabytes may hold a million records, which take a hundred times as much memory as objects. So
+a batch is opened in two steps. The first step walks from record to record without making objects:
+it proves that the batch holds as many records as it says and nothing else, and notes where each
+window begins. After that, any window of a few records can be decoded alone. Both are done in small
+steps, between which the caller may let other work run.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from octavo.protocol.records import Record, not_records
 from octavo.protocol.records import open_batch as open_records
 
 WINDOW_RECORDS = 128
-"""Records taken apart together: a tenth of a millisecond."""
+"""Records decoded together: a tenth of a millisecond."""
 WINDOW_BYTES = 2 * RECORD_HEADERS_MAX
-"""The same in bytes, unless one record alone has more."""
+"""The same in bytes, unless a single record is longer."""
 STEP_RECORDS = 2048
-"""Records walked over in one step: less than half a millisecond."""
+"""Records walked over in a step: less than half a millisecond."""
 _RECORD_BODY_BYTES_MIN = 6
-"""A record without key, value and headers, behind the byte that says its length."""
+"""A record without key, value and headers, after the byte of its length."""
 _VARINT_BYTES_MAX = 5
 _DAMAGED = (CorruptRecordException, ValueError, IndexError, OverflowError)
 _offset = attrgetter("offset")
 
 
 def packing_of(batch: Buffer) -> tuple[BatchHeader, Compression]:
-    """Header and compression of one whole batch.
+    """Return header and compression of a whole batch.
 
     Raises `InvalidBatch` when it is not whole, `UnsupportedCompression`.
     """
@@ -62,33 +62,33 @@ def packing_of(batch: Buffer) -> tuple[BatchHeader, Compression]:
 
 
 class BatchWindows:
-    """Call `step` until it says False; then `window` gives the records around one of them."""
+    """Call `step` until it returns False; then `window` returns the records around a number."""
 
     __slots__ = ("_data", "_firsts", "_index", "_position", "_starts", "header")
 
     def __init__(self, header: BatchHeader, data: bytes, start: int = 0) -> None:
-        """`data`, from `start` on: the records, unpacked."""
+        """`data` from `start` on are the unpacked records."""
         self.header = header
         self._data = data
         self._firsts = array("I", [0])
-        """Of each window the number of its first record …"""
+        """For each window the number of its first record …"""
         self._starts = array("I", [start])
-        """… and where that begins."""
+        """… and where that record begins."""
         self._index = 0
         self._position = start
 
     @property
     def held_bytes(self) -> int:
-        """What this holds in memory; windows that were given out are not kept."""
+        """Bytes that this object holds; windows that it returned are not kept."""
         return len(self._data) + len(self._firsts) * 2 * self._firsts.itemsize
 
     @property
     def records_bytes(self) -> int:
-        """How long the records are together, unpacked."""
+        """The length of all records, unpacked."""
         return len(self._data) - self._starts[0]
 
     def step(self) -> bool:
-        """Walk over some more records; False when that was the last of them.
+        """Walk over some more records; False when the last record was reached.
 
         Raises `InvalidBatch` when the records do not fill the batch.
         """
@@ -125,13 +125,14 @@ class BatchWindows:
         return False
 
     def span(self, index: int) -> range:
-        """The numbers of the records in the window that holds the record `index`."""
+        """Return the numbers of the records in the window that holds record `index`."""
         return self.numbers(bisect_right(self._firsts, index) - 1)
 
     def window(self, index: int) -> tuple[int, list[Record]]:
-        """The records of the window that holds the record `index`, and the number of the first.
+        """Return the number of the first record in the window that holds record `index`, and its
+        records.
 
-        A record's `offset_delta` is its number. Raises `InvalidBatch` when one of them is damaged.
+        A record's `offset_delta` is its number. Raises `InvalidBatch` when a record is damaged.
         """
         at = bisect_right(self._firsts, index) - 1
         first = self._firsts[at]
@@ -146,7 +147,7 @@ class BatchWindows:
         return first, found
 
     def readable_window(self, index: int) -> tuple[int, list[Record]]:
-        """The same for readers: a damaged record alone is an empty message that says why."""
+        """Like `window`, for readers: a damaged record becomes an empty message that says why."""
         try:
             return self.window(index)
         except InvalidBatch:
@@ -156,7 +157,8 @@ class BatchWindows:
             return first, [as_record(one, number) for number, one in enumerate(odd, first)]
 
     def gapped_window(self, index: int) -> tuple[int, list[Record]]:
-        """The same of a batch of a compacted view: `offset_delta` is what each record says."""
+        """Like `window`, for a batch of a compacted view: `offset_delta` is stored in each
+        record."""
         at = bisect_right(self._firsts, index) - 1
         first = self._firsts[at]
         try:
@@ -169,14 +171,14 @@ class BatchWindows:
         return first, found
 
     def keys(self, number: int) -> list[bytes | None]:
-        """The keys of window `number`, as `numbers` has them. Raises `InvalidBatch`."""
+        """Return the keys of window `number`, one for each of `numbers`. Raises `InvalidBatch`."""
         try:
             return [one.key for one in self._opened(number)]
         except (*_DAMAGED, InvalidBatch):
             return [one.key for one in self._one_by_one(number, marked=True)]
 
     def chosen(self, number: int, marks: bytes) -> list[Record]:
-        """Of window `number` the records whose mark is not 0: a byte for each. See `window`."""
+        """Return the records of window `number` whose byte in `marks` is not 0. See `window`."""
         first = self._firsts[number]
         try:
             return [
@@ -188,16 +190,16 @@ class BatchWindows:
             return [as_record(one, at) for at, one in compress(odd, marks)]
 
     def numbers(self, number: int) -> range:
-        """Those of the records in window `number`."""
+        """Return the numbers of the records in window `number`."""
         return range(self._firsts[number], self._last(number))
 
     def following(
         self, index: int, *, gaps: bool = False, marked: bool = False
     ) -> Iterator[tuple[int, list[Record]]]:
-        """Window by window, from the one that holds the record `index` on: see `window`.
+        """Yield window by window, from the window with record `index` on: see `window`.
 
         `marked`: see `readable_window`. `gaps`: see `gapped_window`; the offset deltas must ascend
-        to what the header says.
+        to the header's last delta.
         """
         last = -1
         while index < self.header.record_count:
@@ -213,19 +215,19 @@ class BatchWindows:
             index = first + len(found)
 
     def marked(self) -> Iterable[OddRecord]:
-        """All records, one by one; `offset` counts as `base_offset` does."""
+        """Yield all records singly; `offset` counts like `base_offset`."""
         for number in range(self.windows):
             for one in self._one_by_one(number, marked=True):
                 yield one._replace(offset=one.offset + self.header.base_offset)
 
     @property
     def windows(self) -> int:
-        """How many there are."""
         return len(self._firsts)
 
     def prove_at_once(self) -> bool:
-        """All in one go, without walking over it first. False: it has too many bytes for that, or
-        is damaged; then `step` and `prove` tell what it is.
+        """Check a small batch at once, without walking over it first.
+
+        False when it is too long for that, or damaged; then call `step` and `prove` to find out.
         """
         assert not self._index
         if self.records_bytes > WINDOW_BYTES:
@@ -237,10 +239,10 @@ class BatchWindows:
         return True
 
     def prove(self, number: int) -> int:
-        """Take window `number` apart, to see that it can be; how many records it has.
+        """Decode window `number` to see that it is good; return its number of records.
 
-        Raises `InvalidBatch`, also when the records are not numbered one after the other, and when
-        one is longer than a batch may be that is not packed.
+        Raises `InvalidBatch`, also when the records are not numbered consecutively, or a record is
+        longer than in an unpacked batch.
         """
         first, after = self._firsts[number], self._last(number)
         size = self._end(number) - self._starts[number]
@@ -258,11 +260,11 @@ class BatchWindows:
         return after - first
 
     def prove_walked(self) -> Iterator[int]:
-        """Where `step` has failed: find the record that is damaged among those walked over.
+        """After `step` has failed, find the damaged record among those walked over.
 
-        A length that is wrong leads the walk astray, and it fails at a later record. Yields now
-        and then, so that others may have their turn; raises `InvalidBatch` at the first record
-        that cannot be taken apart, and ends when there is none.
+        A wrong length leads the walk astray, so that it fails at a later record. Yields regularly,
+        to let other work run. Raises `InvalidBatch` at the first record that cannot be decoded, and
+        ends when there is none.
         """
         for number in range(self.windows - 1):
             yield self.prove(number)
@@ -292,9 +294,9 @@ class BatchWindows:
         return DefaultRecordBatch(HEADER.pack(*plain) + self._data[start:end])
 
     def _one_by_one(self, number: int, *, marked: bool = False) -> list[OddRecord]:
-        """The records of a window that holds one which the compiled codec refuses.
+        """Decode the records of a window that the compiled codec refuses.
 
-        A damaged one is `InvalidBatch`, or stands there as such where it is to be `marked`.
+        A damaged record raises `InvalidBatch`, or becomes a message that says so if `marked`.
         """
         found: list[OddRecord] = []
         position, last = self._starts[number], self._end(number)
@@ -322,7 +324,8 @@ class BatchWindows:
         return found
 
     def _check_headers(self, index: int, position: int) -> None:
-        """A long record is a window of its own; each header would be three objects."""
+        """Bound the headers of a long record, which fills a window: each would become three
+        objects."""
         data = self._data
         try:
             _, position = _varint(data, position)
@@ -349,11 +352,11 @@ class BatchWindows:
 
 
 def all_records(batch: Buffer) -> list[Any]:
-    """All records of a whole batch, as `records.open_batch` has them.
+    """Return all records of a whole batch, like `records.open_batch`.
 
-    A damaged record is marked, alone; where lengths or count are damaged all are, for nothing tells
-    then where a record begins. Raises `UnsupportedCompression`; and `InvalidBatch` for a damaged
-    batch of a compacted view, whose records alone tell their offsets.
+    A damaged record is marked. When lengths or count are damaged, all records are marked, because
+    the beginnings of records are unknown. Raises `UnsupportedCompression`; and `InvalidBatch` for a
+    damaged batch of a compacted view, because only its records hold their offsets.
     """
     with contextlib.suppress(InvalidBatch, *not_records()):
         return list(open_records(batch))
@@ -373,7 +376,7 @@ def all_records(batch: Buffer) -> list[Any]:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """The unsigned number at `position` (twice the length; odd: below zero), and what follows."""
+    """Return the unsigned number (twice the length; odd: negative) and the next position."""
     found = shift = 0
     while True:
         byte = data[position]

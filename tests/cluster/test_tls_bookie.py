@@ -180,7 +180,7 @@ async def test_tls_at_a_port_without_is_told(tmp_path: Path, held: Certificates)
                 await asyncio.open_connection("127.0.0.1", node.port, ssl=held.client)
             await until(lambda: [one for one in logs if one["event"] == "connection_refused"])
     [told] = [one for one in logs if one["event"] == "connection_refused"]
-    assert "this is TLS, and this port speaks none" in told["reason"]
+    assert "this is TLS, and this port has none" in told["reason"]
 
 
 async def test_the_admin_port_speaks_it_too(node: BookieNode, held: Certificates) -> None:

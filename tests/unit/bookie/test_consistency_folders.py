@@ -152,9 +152,9 @@ async def test_an_index_that_is_looked_at_takes_no_writes(tmp_path: Path) -> Non
     config, before = await filled(tmp_path)
     view = IndexView(f"{config.ledger_directories[0]}/index")
     assert list(view.all_runs()) == before
-    with pytest.raises(BookieIOError, match="only looked at"):
+    with pytest.raises(BookieIOError, match="opened for reading only"):
         view.put(before, (0, 0))
-    with pytest.raises(BookieIOError, match="only looked at"):
+    with pytest.raises(BookieIOError, match="opened for reading only"):
         view.delete_ledger(1)
     view.flush()
     view.close()

@@ -55,7 +55,7 @@ def test_no_bit_may_change_and_no_byte_be_missing(
 @pytest.mark.parametrize("place", [(8, 5), (7, 6), (6, 5), (7, 5 + (1 << 40))])
 def test_an_entry_is_worth_nothing_in_another_place(place: tuple[int, int]) -> None:
     sealed = seal(CIPHER, WRITER, 7, 5, b"the message")
-    with pytest.raises(NotSealed, match="not written so, here"):
+    with pytest.raises(NotSealed, match="not sealed for this entry"):
         unseal(CIPHER, *place, sealed)
 
 

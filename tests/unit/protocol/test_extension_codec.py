@@ -41,7 +41,7 @@ def test_requests_come_back(op: Op, request_id: int, body: dict[str, object]) ->
     frame = encode_request(op, request_id, body)
     assert LENGTH.unpack_from(frame)[0] == len(frame) - 4
     assert decode_request(memoryview(frame)) == Request(op, request_id, body)
-    with pytest.raises(ProtocolError, match="not that of an extension answer"):
+    with pytest.raises(ProtocolError, match="does not begin an extension answer"):
         decode_answer(memoryview(frame))
 
 
@@ -50,7 +50,7 @@ def test_answers_come_back(op: Op, request_id: int, code: Code, body: dict[str, 
     frame = encode_answer(op, request_id, code, body)
     assert LENGTH.unpack_from(frame)[0] == len(frame) - 4
     assert decode_answer(memoryview(frame)) == Answer(op, request_id, code, body)
-    with pytest.raises(ProtocolError, match="not that of an extension request"):
+    with pytest.raises(ProtocolError, match="does not begin an extension request"):
         decode_request(memoryview(frame))
 
 
