@@ -6,5 +6,6 @@ bookie.
 
 Promises: the scrubber reads everything on disk in turn. A finding is reported once, and cleared
 when the damage is gone. No check changes a file. Relies on the formats and on the walk over a log;
-findings go to the registry in `disk/damage.py`. After a crash the scrubber starts over. Others use `Scrubber`, `check_at_start` and `check_folders`.
+findings go to the registry in `disk/damage.py`. After a crash the scrubber starts over. Others use
+`Scrubber`, `check_at_start` and `check_folders`.
 """

@@ -7,5 +7,6 @@ and `status` reports to operators.
 
 Promises: no live entry is removed. A log is removed only after all of it was read back and its live
 entries were copied, in the checkpoint's order. So a crash at any step leaves both copies, or the
-new copy. Relies on `write/checkpoint.py` for that order, and on the metadata store's listing. Others use `Collector`, `Compactor`, `CollectorStatus` and `DeletionProof`.
+new copy. Relies on `write/checkpoint.py` for that order, and on the metadata store's listing.
+Others use `Collector`, `Compactor`, `CollectorStatus` and `DeletionProof`.
 """

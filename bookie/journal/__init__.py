@@ -7,6 +7,6 @@ the last-log mark, says up to where everything is also in its final place.
 
 Promises: callbacks come after the sync, in the order of the appends of a lane. A failed sync is
 never tried again. After a crash the last block may be torn, and is cut; anything else that cannot
-be read is an error, and never skipped silently. Relies on `disk`. Others use `Journals`,
-`Journal`, `Mark`, `Position`, `Meta` and `MetaOp`.
+be read is an error, and never skipped silently. Relies on `disk`. Others use `Journals`, `Journal`,
+`Mark`, `Position`, `Meta` and `MetaOp`.
 """

@@ -6,6 +6,6 @@ once. `cache` keeps what was read. `read_ahead` decides how much to fetch for ea
 
 Promises: reads never wait for writes. The answer is the entry, or "there is none", or "this bookie
 cannot know"; an entry that cannot be read is never reported as absent. Relies on `index`,
-`entrylog` and the write cache. Nothing here outlives a crash. Others use `ReadPath`,
-`ColdReads` and `ReadCache`.
+`entrylog` and the write cache. Nothing here outlives a crash. Others use `ReadPath`, `ColdReads`
+and `ReadCache`.
 """
