@@ -193,6 +193,57 @@ class BatchTooLong(BrokerError):
     name = "batch-too-long"
 
 
+class UnsupportedBatch(BrokerError):
+    """A record batch uses what this version does not support (422)."""
+
+    name = "not-supported-yet"
+
+
+class InvalidTimestamp(BrokerError):
+    """A record batch has a time outside the calendar (422)."""
+
+    name = "invalid-timestamp"
+
+
+class MessageTooLong(BrokerError):
+    """A message is longer than its topic or this broker takes (413)."""
+
+    name = "message-too-long"
+
+    def __init__(self, size: int, bytes_max: int, what: str = "this one") -> None:
+        super().__init__(
+            f"a message may have {bytes_max} bytes of key, value and headers, {what} has {size}; a "
+            "longer one goes by PUT …/large (octavo publish --large), where the topic takes it"
+        )
+        self.bytes_max = bytes_max
+
+
+class QuotaExceeded(BrokerError):
+    """A quota, or a rate of a topic, is used up: the caller has to wait (429)."""
+
+    name = "quota-exceeded"
+    retryable = True
+
+    def __init__(self, detail: str, *, subject: str, quota: str, limit: int, wait_s: float) -> None:
+        super().__init__(detail)
+        self.subject = subject
+        self.quota = quota
+        self.limit = limit
+        self.wait_s = wait_s
+
+
+class QuotaFull(BrokerError):
+    """A quota of things that stay is full: waiting would not help (422)."""
+
+    name = "quota-exceeded"
+
+    def __init__(self, detail: str, *, subject: str, quota: str, limit: int) -> None:
+        super().__init__(detail)
+        self.subject = subject
+        self.quota = quota
+        self.limit = limit
+
+
 class Overloaded(BrokerError):
     """Bounded queues are full and stayed so (429)."""
 

@@ -8,8 +8,8 @@ head came before bypasses most of this (`request_edges`, `short_way`).
 
 Harmful requests are refused, each at its place: a connection beyond the limit (`connections`),
 another site's page (`browsers`), a forged call between brokers (`broker_calls`), a body that grows
-(`inflating`), stalls, or has no room (`held_bytes`), a compressed batch that does not fit its
-header (`batch_proofs`). Requests for single messages take turns on the loop (`Turns`).
+(`inflating`), stalls, or has no room (`held_bytes`). Requests for single messages take turns on the
+loop (`Turns`).
 
 Promises: any broker answers alike; each error is a problem with a name and a status; a body is
 bounded before it is read. Relies on the broker. A crash cuts the connection, and the client cannot

@@ -92,18 +92,6 @@ class BrokerProof:
         self._numbers = itertools.count()
         self._secured = secured
 
-    def producer_id(self, principal: str, given: int) -> int:
-        """Return the 63-bit id that stands for `given` of this principal in stored batches."""
-        return int.from_bytes(self._of_principal(principal, str(given))[:8], "big") >> 1
-
-    def producer_name(self, principal: str, given: str) -> str:
-        """Return the name that stands for a stream producer's name of this principal."""
-        return self._of_principal(principal, given)[:16].hex()
-
-    def _of_principal(self, principal: str, given: str) -> bytes:
-        text = f"producer-id\0{principal}\0{given}".encode("utf-8", "surrogateescape")
-        return hmac.digest(self._key, text, hashlib.sha256)
-
     def enter(
         self,
         headers: MutableMapping[str, str],

@@ -23,7 +23,7 @@ from octavo.broker.http.gate import Grant
 from octavo.broker.http.held_bytes import share_of
 from octavo.broker.http.inflating import ENCODINGS, Inflater
 from octavo.broker.http.problems import Problem, problem_of
-from octavo.broker.types import PartitionName, TopicName, TopicSettings, checked_name
+from octavo.broker.types import PartitionName, TopicName, checked_name
 from octavo.protocol.numbers import AMOUNT, whole
 from octavo.security.principal import Identity
 from octavo.security.rules import Kind, Operation, Resource
@@ -204,11 +204,9 @@ class Call:
         the schema.
         """
         problem = problem_of(error)
-        if problem.code != SchemaMismatch.name or not self.services.gate.secured:
+        if problem.code != SchemaMismatch.name:
             return problem
-        settings = self.services.broker.topics.settings_of(self.topic, TopicSettings())
-        subject = settings.schema_subject
-        if subject is not None and self.may_see(Kind.TOPIC, self.topic.namespace, subject):
+        if not self.services.rules.hides_schema(self.identity, self.topic):
             return problem
         index: int | None = problem.extra.get("message_in_batch")
         problem.detail = str(SchemaMismatch("", index).without_reason())

@@ -38,12 +38,11 @@ from octavo.broker.http.broker_calls import (
 from octavo.broker.http.call import OWNER_HEADER, Call
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.pages import EVENTS
-from octavo.broker.http.problems import Problem, problem_from, refusal_of
+from octavo.broker.http.problems import Problem, problem_from
 from octavo.broker.http.quotas import MESSAGES_HEADER
 from octavo.broker.metrics import Metrics
 from octavo.broker.operations import routing
-from octavo.broker.operations.kinds import AnyAnswer, AnyOperation, Receive, Refused, numbered
-from octavo.broker.operations.local import run
+from octavo.broker.operations.kinds import AnyAnswer, AnyOperation, Refused
 from octavo.broker.operations.remote import MOVING_CODES
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import Owner, PartitionName, TopicInfo
@@ -229,34 +228,27 @@ async def operate(
     kind: type[Result],
     *,
     is_part: bool = False,
-    wait_s: float = 0.0,
     identity: Identity | None = None,
     at_hand: Callable[[Partition], Awaitable[AnyAnswer]] | None = None,
 ) -> Result:
     """Run an operation at the partition's owner, here or at another broker; return its answer.
 
-    `is_part`: the call is about several partitions, so it has no single owner. `wait_s`: how long
-    the operation may wait. `identity`: for whom, if not for the caller. `at_hand` does the same at
-    this broker with data that the call has already. Raises what the operation raises here, or the
-    other broker's problem.
+    `is_part`: the call is about several partitions, so it has no single owner. `identity`: for
+    whom, if not for the caller. `at_hand` does the same at this broker with data that the call has
+    already. Raises what the operation raises here, or the other broker's problem.
     """
-    services, caller = call.services, identity or call.identity
-    shipped = operation
-    if isinstance(operation, Receive):
-        shipped = numbered(operation, lambda: f"{services.proof.run}.r{next(services.receives)}")
-
-    async def here(partition: Partition) -> AnyAnswer:
-        if at_hand is not None:
-            return await at_hand(partition)
-        turns = services.broker.open_batches.turns
-        return await run(partition, operation, caller, services.rules, refusal_of, turns)
-
-    async def there(owner: Owner) -> AnyAnswer:
-        return await services.remote.ask(owner, caller, shipped, wait_s)
-
+    services, name = call.services, operation.name
     before = call.owner_url
     try:
-        found = await with_owner(call, operation.name, here, there)
+        found = await services.operations.at_owner(
+            call,
+            identity or call.identity,
+            operation,
+            owned=lambda: services.quotas.owned(call, name.namespace),
+            at_hand=at_hand,
+        )
+    except Refused as error:
+        raise problem_from(error.refusal) from error
     finally:
         if is_part:
             call.owner_url = before

@@ -5,12 +5,9 @@
     the cluster is not secured                                 every caller may make every call,
                                                                except calls between brokers
 
-No client may write to the topics that brokers write for themselves, whatever the rules say, in an
-unsecured cluster as well (internal_topics.py).
-
-A denial has the same words whether the resource exists or not. A call that lasts is checked again:
-a `Grant` is valid for one generation of the policy and as long as the caller's proof. A handler
-that keeps a call open checks the grant (`holds`) and is woken for that (`Wakes`).
+What a caller may do is decided beneath all protocols (operations/authorizer.py). A call that lasts
+is checked again: a `Grant` is valid for one generation of the policy and as long as the caller's
+proof. A handler that keeps a call open checks the grant (`holds`) and is woken for that (`Wakes`).
 
 Keeps only counters; a crash loses nothing else.
 """
@@ -20,25 +17,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol
-
-import structlog
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from octavo.broker.http.connections import Connection
 from octavo.broker.http.needs import Right
 from octavo.broker.http.problems import Problem
-from octavo.broker.internal_topics import INTERNAL_NAMESPACES, Door, door_of, shut
-from octavo.protocol.tally import Tally
+from octavo.broker.internal_topics import INTERNAL_NAMESPACES
+from octavo.broker.operations.authorizer import Authorizer
 from octavo.security.audit import Decided
 from octavo.security.principal import (
     ANONYMOUS,
     Authenticates,
-    Forbidden,
     Identity,
     Shown,
     Unauthenticated,
 )
-from octavo.security.rules import CLUSTER, Operation, Resource
+from octavo.security.rules import Resource
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -48,12 +42,8 @@ if TYPE_CHECKING:
     from octavo.security.authority import Authority
 
 
-OnDecision = Callable[[Decided], None]
-"""Called with each decision."""
 OnUnauthenticated = Callable[[str, str, str], None]
 """Called for a wrong proof: from which address, for which call, why."""
-
-log = structlog.get_logger()
 
 
 class HasCertificate(Protocol):
@@ -101,7 +91,7 @@ class Wakes:
                 sleeper.set_result(None)
 
 
-class Gate:
+class Gate(Authorizer):
     """Admit or refuse the calls that reach this broker."""
 
     def __init__(
@@ -115,28 +105,14 @@ class Gate:
     ) -> None:
         """Without `authority` every call is allowed. `clock`: milliseconds since 1970. `required`:
         refuse to serve a cluster that is not secured."""
-        self.on_decision: OnDecision | None = None
+        super().__init__(authority, clock, count_denied)
         self.on_unauthenticated: OnUnauthenticated | None = None
         self.wakes = Wakes()
-        self._authority = authority
         self._authenticator = authenticator
-        self._clock = clock
-        self._count_denied = count_denied
         self._required = required
-        self._denials = Tally()
         self._free = Grant(ANONYMOUS, -1)
         if authority is not None:
             authority.on_change(self.wakes.wake)
-
-    @property
-    def secured(self) -> bool:
-        """Whether the cluster is secured, so that rights are checked."""
-        return self._authority is not None and self._authority.secured
-
-    @property
-    def generation(self) -> int:
-        """The generation of the policy; it changes with each change of the policy."""
-        return 0 if self._authority is None else self._authority.generation
 
     async def admit(
         self,
@@ -172,8 +148,7 @@ class Gate:
             identity = await self._identify(shown, route)
         else:
             shown, identity = None, passed.identity
-        if self._is_over(identity):
-            raise Unauthenticated(f"what proved {identity.name} has ended")
+        self._check_valid(identity)
         found = dict(resources)
         for right in needs.rights:
             asked = Decided(identity, right.operation, found[right], True, peer, call=route.name)
@@ -199,49 +174,6 @@ class Gate:
             if connection.certificate != certificate:
                 return False
         return self.holds(grant)
-
-    def may(self, identity: Identity, operation: Operation, resource: Resource) -> bool:
-        """Whether the caller may do that; decides what is shown and what is left out."""
-        return (
-            self._authority is None or self._authority.decide(identity, operation, resource).allowed
-        )
-
-    def check(
-        self, identity: Identity, operation: Operation, resource: Resource, peer: str
-    ) -> None:
-        """Check a right on a resource that the body names.
-
-        Raises `Forbidden` or `Unauthenticated`, and `AuditTopicClosed` where no client may.
-        """
-        asked = Decided(identity, operation, resource, True, peer)
-        if self.secured:
-            if not self.may(identity, operation, resource):
-                self._deny(asked)
-            self._tell(asked)
-        self._check_door(asked)
-
-    def admit_passed_on(
-        self, identity: Identity, operation: Operation, resource: Resource, peer: str, call: str
-    ) -> None:
-        """Check the right again, at a partition's owner, for the caller of another broker.
-
-        The first broker has reported the allowed decision. Raises what `check` raises.
-        """
-        asked = Decided(identity, operation, resource, True, peer, call=call)
-        if self.secured:
-            if self._is_over(identity):
-                raise Unauthenticated(f"what proved {identity.name} has ended")
-            if not self.may(identity, operation, resource):
-                self._deny(asked)
-            if identity.is_node:
-                self._tell(asked)
-        self._check_door(asked)
-
-    def may_some(self, identity: Identity, begins: Resource) -> bool:
-        """Whether a rule allows the caller to see some resource whose name begins like this."""
-        return self._authority is None or self._authority.policy.may_some(
-            identity, Operation.DESCRIBE, begins
-        )
 
     # ---- who
 
@@ -287,10 +219,6 @@ class Gate:
                 self.on_unauthenticated(shown.peer, route.name, str(error))
             raise
 
-    def _is_over(self, identity: Identity) -> bool:
-        end_s = identity.expires_at_s
-        return end_s is not None and self._clock() >= end_s * 1000
-
     # ---- may they
 
     def _may(self, identity: Identity, right: Right, found: Mapping[Right, Resource]) -> bool:
@@ -319,60 +247,9 @@ class Gate:
                     Decided(identity, right.operation, resource, True, peer, call=route.name)
                 )
 
-    def _check_door(self, asked: Decided) -> None:
-        door = door_of(asked.operation, asked.resource)
-        if door is Door.SHUT:
-            self._tell(asked._replace(allowed=False))
-            raise shut(asked.resource.name)
-        if door is Door.ADMINISTRATORS and not self.may(asked.identity, Operation.ADMIN, CLUSTER):
-            self._deny(asked._replace(operation=Operation.ADMIN, resource=CLUSTER))
-
-    def _deny(self, asked: Decided, *, some: bool = False) -> NoReturn:
-        """Refuse a decision. `some`: a right on any resource with this beginning would do."""
-        self._tell(asked._replace(allowed=False))
-        identity, operation, resource, peer = (
-            asked.identity, asked.operation, asked.resource, asked.peer,
-        )  # fmt: skip
-        is_known = identity.name != ANONYMOUS.name
-        self._count_denied("forbidden" if is_known else "unauthenticated")
-        subject = f"{identity.name} {operation}" if is_known else peer
-        if count := self._denials.count(_now_s(), subject):
-            log.warning(
-                "access_denied",
-                principal=identity.name,
-                operation=str(operation),
-                resource=str(resource),
-                remote=peer,
-                count=count,
-            )
-        what = f"any {resource.kind}" if some else str(resource)
-        if not is_known:
-            raise Unauthenticated(f"to {operation} {what} one has to say who one is")
-        ask = f"explain {identity.name} {operation} {resource}"
-        if some:
-            ask = f"list --principal {identity.name}"
-        raise Forbidden(f"{identity.name} may not {operation} {what}: `octavo acl {ask}` says why")
-
-    def again(
-        self, identity: Identity, operation: Operation, resource: Resource, peer: str, call: str
-    ) -> None:
-        """Report a call that was made again under a grant that holds."""
-        if self.secured:
-            self._tell(Decided(identity, operation, resource, True, peer, call=call))
-
-    def _tell(self, decided: Decided) -> None:
-        if self.on_decision is not None and self._authority is not None:
-            found = self._authority.decide(decided.identity, decided.operation, decided.resource)
-            reason = found.reason if found.allowed == decided.allowed else ""
-            self.on_decision(decided._replace(reason=reason))
-
 
 def _with_instead(rights: Iterable[Right]) -> Iterator[Right]:
     for right in rights:
         yield right
         if right.instead is not None:
             yield from _with_instead((right.instead,))
-
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()

@@ -1,14 +1,12 @@
-"""The HTTP side of operations between brokers: how a connection begins, and the rules.
+"""The HTTP side of operations between brokers: how their connections begin.
 
-`Door` takes a connection over from HTTP after its upgrade (broker/operations/upgrade.py). HTTP
-still keeps the rules of rights, quotas and rates: an operation of another broker's caller obeys the
-same rules as a request to this broker.
+`Door` takes a connection over from HTTP after its upgrade (broker/operations/upgrade.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable, MutableMapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,33 +14,18 @@ from aiohttp import web
 
 from octavo.broker.http.broker_calls import FORWARDED_HEADER, BrokerProof
 from octavo.broker.http.problems import Problem, refusal_of
-from octavo.broker.http.producer_ids import bound_for
 from octavo.broker.operations.frames import keys_of
-from octavo.broker.operations.kinds import (
-    RULES,
-    AnyAnswer,
-    AnyOperation,
-    Leases,
-    On,
-    subscription_of,
-)
 from octavo.broker.operations.links import AnsweringLink, Reply
 from octavo.broker.operations.remote import Place, Proof, Remote, hello_of, seals_of
 from octavo.broker.operations.serving import Serving
 from octavo.broker.operations.upgrade import NONCE_HEADER, PATH, PROTOCOL, answer_head, is_nonce
-from octavo.broker.types import Delivery, StoredBatch, TopicName
-from octavo.protocol.records import record_bytes
 from octavo.security.principal import Identity
-from octavo.security.rules import Kind, Resource
 from octavo.tls.contexts import Certificates
 
 if TYPE_CHECKING:
     from octavo.broker.http.call import Call
     from octavo.broker.http.config import HttpConfig
     from octavo.broker.http.services import Services
-
-CALL = "operation"
-"""The name of an operation in the audit log and the log of decisions."""
 
 
 def new_remote(
@@ -69,77 +52,6 @@ def new_remote(
         )
 
     return Remote(broker_id, config, Proof(call_key, enter, draw_nonce), dial, own, count)
-
-
-class HttpRules:
-    """See `octavo.broker.operations.local.Rules`."""
-
-    def __init__(self, services: Services) -> None:
-        self._services = services
-
-    def admit(self, identity: Identity, operation: AnyOperation, peer: str) -> None:
-        """See `Rules`."""
-        topic = str(operation.name.topic_name)
-        for right, on in RULES[type(operation)].needs:
-            resource = Resource(Kind.TOPIC, topic)
-            if on is On.SUBSCRIPTION:
-                resource = Resource(Kind.SUBSCRIPTION, f"{topic}/{subscription_of(operation)}")
-            self._services.gate.admit_passed_on(identity, right, resource, peer, CALL)
-        self._services.quotas.admit_passed_on(identity)
-
-    async def measured(
-        self, identity: Identity, namespace: str, work: Awaitable[AnyAnswer]
-    ) -> AnyAnswer:
-        """See `Rules`."""
-        return await self._services.quotas.measured_for(identity, namespace, work)
-
-    def owned(self, namespace: str) -> None:
-        """See `Rules`."""
-        self._services.quotas.owned_here(namespace)
-
-    def may_publish(self, topic: TopicName) -> None:
-        """See `Rules`."""
-        self._services.quotas.may_publish(topic)
-
-    def stored(self, topic: TopicName, size: int, messages: int) -> None:
-        """See `Rules`."""
-        self._services.quotas.stored(topic, size, messages)
-
-    def published(self, size: int, messages: int) -> None:
-        """See `Rules`."""
-        self._services.metrics.messages_published.inc(messages)
-        self._services.metrics.bytes_published.inc(size)
-
-    def may_read(self, topic: TopicName) -> None:
-        """See `Rules`."""
-        self._services.quotas.may_read(topic)
-
-    def given(self, topic: TopicName, batches: list[StoredBatch], messages: int) -> None:
-        """See `Rules`."""
-        self._services.metrics.messages_read.inc(messages)
-        self._services.quotas.given(topic, batches, messages)
-
-    def delivered(self, topic: TopicName, leases: Leases) -> None:
-        """See `Rules`."""
-        self._services.metrics.messages_delivered.inc(leases.count)
-        if self._services.quotas.counts(topic):
-            size = sum(map(len, leases.batches)) + _size_of(leases.deliveries)
-            self._services.quotas.gave(topic, size, leases.count)
-
-    def shown(self, topic: TopicName, messages: list[Delivery]) -> None:
-        """See `Rules`."""
-        if self._services.quotas.counts(topic):
-            self._services.quotas.gave(topic, _size_of(messages), len(messages))
-
-    def bound(self, identity: Identity, batch: bytes) -> bytes:
-        """See `Rules`."""
-        return bound_for(self._services, identity, batch)
-
-
-def _size_of(messages: list[Delivery]) -> int:
-    """Return the bytes of keys, values and headers."""
-    records = (one.record for one in messages)
-    return sum(record_bytes(one.key, one.value, one.headers) for one in records)
 
 
 class _Switched(web.StreamResponse):

@@ -110,10 +110,14 @@ STATUS_OF: dict[type[OctavoError], int] = {
     broker_errors.LargeNotTaken: 422,
     broker_errors.DueAfterExpiry: 422,
     broker_errors.NotEncrypted: 422,
+    broker_errors.QuotaFull: 422,
+    broker_errors.UnsupportedBatch: 422,
+    broker_errors.InvalidTimestamp: 422,
     InvalidQuota: 422,
     InvalidRule: 422,
     callers.InvalidPrincipal: 422,
     broker_errors.BatchTooLong: 413,
+    broker_errors.MessageTooLong: 413,
     large.BodyTooLong: 413,
     ledger_errors.PayloadTooLong: 413,
     batch.InvalidBatch: 422,
@@ -184,6 +188,7 @@ STATUS_OF: dict[type[OctavoError], int] = {
     metadata_errors.VersionConflict: 409,
     # Temporary: the client can retry
     broker_errors.Overloaded: 429,
+    broker_errors.QuotaExceeded: 429,
     broker_errors.TooManyDelayed: 429,
     broker_errors.BacklogQuotaExceeded: 429,
     broker_errors.TooManyRecoveries: 429,
@@ -309,6 +314,15 @@ def _translate(error: OctavoError) -> Problem:
         extra["owner"] = error.owner
     elif isinstance(error, broker_errors.BacklogQuotaExceeded):
         extra["subscription"] = error.subscription
+    elif isinstance(error, broker_errors.MessageTooLong):
+        extra["bytes_max"] = error.bytes_max
+    elif isinstance(error, broker_errors.QuotaExceeded | broker_errors.QuotaFull):
+        extra |= {"subject": error.subject, "quota": error.quota, "limit": error.limit}
+        if isinstance(error, broker_errors.QuotaExceeded):
+            extra["wait_s"] = round(error.wait_s, 3)
+            headers["Retry-After"] = str(max(1, math.ceil(error.wait_s)))
+            if error.quota == "connections":
+                headers["Connection"] = "close"
     elif isinstance(error, LoginsPaused):
         headers["Retry-After"] = str(math.ceil(error.retry_after_s))
     elif isinstance(error, callers.Unauthenticated):

@@ -39,16 +39,19 @@ from octavo.broker.http.forwarding import Peers, Reply
 from octavo.broker.http.gate import Gate
 from octavo.broker.http.groups import Groups
 from octavo.broker.http.held_bytes import HeldBytes
-from octavo.broker.http.operations import Door, HttpRules, new_remote
+from octavo.broker.http.operations import Door, new_remote
 from octavo.broker.http.overview import Overview
-from octavo.broker.http.problems import Problem, problem_of
+from octavo.broker.http.problems import Problem, problem_of, refusal_of
 from octavo.broker.http.quotas import HttpQuotas
 from octavo.broker.http.router import NO_SUCH_CALL, Router
 from octavo.broker.http.routes import ROUTES
 from octavo.broker.http.services import Services, node_identity
 from octavo.broker.http.stream import StreamPlaces, stopping
 from octavo.broker.metrics import Metrics
+from octavo.broker.operations.asking import Operations
+from octavo.broker.operations.producer_ids import ProducerIds
 from octavo.broker.operations.remote import Remote
+from octavo.broker.operations.rules import BrokerRules
 from octavo.broker.partition.ending import Foretold
 from octavo.broker.types import BrokerInfo, Owner, PartitionName, TopicName
 from octavo.metadata.bookies import BookieRegistry
@@ -112,15 +115,14 @@ class BrokerServer:
         self._config = http or HttpConfig()
         self._tls = tls if tls and tls.config.serves else None
         metrics = _metrics_of(broker)
-        gate = Gate(
-            authority,
-            authenticator,
-            clock,
-            metrics.denied,
-            required=bool(security and security.required),
-        )
+        required = bool(security and security.required)
+        gate = Gate(authority, authenticator, clock, metrics.denied, required=required)
         self._gate = gate
         proof = BrokerProof(call_key, secrets.token_hex(8), lambda: gate.secured)
+        quotas = HttpQuotas(store, broker, self._config, metrics)
+        remote = self._new_remote(proof, call_key, tls, metrics)
+        ids = ProducerIds(call_key, lambda: gate.secured)
+        rules = BrokerRules(broker, gate, quotas, ids, metrics, self._config.line_bytes_max)
         self._services = Services(
             broker=broker,
             ledgers=ledgers,
@@ -130,17 +132,20 @@ class BrokerServer:
             metrics=metrics,
             streams=StreamPlaces(self._config.streams_max, metrics.streams.set),
             held=HeldBytes(self._config.bodies_bytes_max),
-            quotas=HttpQuotas(store, broker, self._config, metrics),
+            quotas=quotas,
             groups=Groups(self._config),
             peers=Peers(self._config, metrics, proof, tls),
-            remote=self._new_remote(proof, call_key, tls, metrics),
+            remote=remote,
+            rules=rules,
+            operations=Operations(
+                broker, remote, rules, refusal_of, self._config.moving_wait_ms / 1000, proof.run
+            ),
             door=Door(call_key, _draw_nonce),
             proof=proof,
             gate=gate,
             clock=clock,
             routes=ROUTES,
         )
-        self._services.rules = HttpRules(self._services)
         self._audit = AuditLog(
             broker,
             self._pass_audit_on,
@@ -154,16 +159,21 @@ class BrokerServer:
         gate.on_unauthenticated = self._audit.on_unauthenticated
         metrics.held_bytes.set_function(lambda: self._services.held.total)
         self._short_way = ShortWay(self._services)
+        self._connect_peers()
+        self._router = Router(FormerNames().routes(ROUTES))
+        self._listener: asyncio.Server | TlsListener | None = None
+        self._http: ConnectionServer | None = None
+        self._hosts: frozenset[str] = frozenset()
+
+    def _connect_peers(self) -> None:
+        """Have the broker reach the others by this server's calls."""
+        broker = self._broker
         broker.tell_peer = self._tell_peer
         broker.foretell_peer = self._foretell_peer
         broker.ask_peer = self._ask_peer
         broker.letters.pass_on = self._pass_letter_on
         broker.letters.pass_large_on = self._pass_large_on
         broker.inactive.ask = self._ask_unused
-        self._router = Router(FormerNames().routes(ROUTES))
-        self._listener: asyncio.Server | TlsListener | None = None
-        self._http: ConnectionServer | None = None
-        self._hosts: frozenset[str] = frozenset()
 
     def _new_remote(
         self, proof: BrokerProof, call_key: bytes, tls: Certificates | None, metrics: Metrics
@@ -171,6 +181,11 @@ class BrokerServer:
         broker_id = self._broker.config.broker_id
         own, count = node_identity(broker_id), metrics.forwarded.inc
         return new_remote(own, broker_id, self._config, proof, call_key, _draw_nonce, tls, count)
+
+    @property
+    def operations(self) -> Operations:
+        """Runs operations for the clients of other protocols."""
+        return self._services.operations
 
     @property
     def url(self) -> str:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from octavo.broker.broker import Broker
 from octavo.broker.cluster.in_use import RecoveryDoor
-from octavo.broker.http.batch_proofs import BatchProofs
 from octavo.broker.http.broker_calls import BrokerProof
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.forwarding import Peers
@@ -22,9 +21,9 @@ from octavo.broker.http.quotas import HttpQuotas
 from octavo.broker.http.replays import Replays
 from octavo.broker.http.stream import StreamPlaces
 from octavo.broker.metrics import Metrics
-from octavo.broker.operations.local import Rules
+from octavo.broker.operations.asking import Operations
 from octavo.broker.operations.remote import Remote
-from octavo.broker.types import TopicName, TopicSettings
+from octavo.broker.operations.rules import BrokerRules
 from octavo.metadata.store import MetadataStore
 from octavo.security.principal import Identity
 
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from octavo.broker.http.call import Call
     from octavo.broker.http.router import Route
     from octavo.ledger.client import LedgerClient
-
-_SILENT = TopicSettings()
 
 
 class Turn:
@@ -99,15 +96,16 @@ class Services:
     in_hand: InHand = field(default_factory=InHand)
     streams: StreamPlaces
     pages: Pages = field(default_factory=Pages)
-    proofs: BatchProofs = field(default_factory=BatchProofs)
     peers: Peers
     remote: Remote
     """Sends operations to the owners of partitions."""
     door: TakesBrokers
     """Accepts the connections of other brokers for operations."""
     proof: BrokerProof
-    rules: Rules = field(init=False)
-    """Rates and quotas for operations at this broker's partitions; the server sets it."""
+    rules: BrokerRules
+    """The rules that hold for operations, wherever they come from."""
+    operations: Operations
+    """Runs operations at whichever broker owns the partition."""
     replays: Replays = field(default_factory=Replays)
     gate: Gate
     clock: Callable[[], int]
@@ -118,15 +116,8 @@ class Services:
     """Whether it is stopping: it hands partitions on, and answers until that is done."""
     recoveries: RecoveryDoor = field(default_factory=RecoveryDoor)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    receives: Turn = field(default_factory=Turn)
-    """Numbers the receives that are sent to other brokers."""
     turn: Turn = field(default_factory=Turn)
     """Spreads messages without a key, and rotates the partition where receives begin."""
-
-    def message_bytes_max(self, topic: TopicName) -> int | None:
-        """Return the topic's limit of a message, if it is below this broker's limit; else None."""
-        most = self.broker.topics.settings_of(topic, _SILENT).policies.message_bytes_max
-        return None if most is None or most >= self.config.line_bytes_max else most
 
     @property
     def own_identity(self) -> Identity:

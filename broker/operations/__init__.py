@@ -1,6 +1,9 @@
 """Operations on a partition, as typed requests, and how they reach its owner.
 
-`kinds` is the list of operations with their rules and answers. `local` runs an operation on the
+`kinds` is the list of operations with their rules and answers. A protocol calls `Operations`
+(`asking`), which applies the rules of `rules`: rights and audit (`authorizer`), quotas and rates
+(`quotas`, `processor_time`), sizes and sound batches (`batch_proofs`), producers (`producer_ids`).
+`local` runs an operation on the
 open partition, `remote` sends an operation to another broker, `gathered` puts single messages into
 shared batches on their way, `routing` finds the owner and waits during a take-over, `serving`
 answers other brokers. `frames` and `channel` (pure) are the connection between two brokers, `links`
@@ -10,5 +13,6 @@ Promises: an operation is run at the owner or refused; an operation whose outcom
 repeated only if it changes nothing; its caller's identity and its deadline go with it; operations
 on a partition begin in the order in which a broker sent them. Relies on `cluster` and `partition`.
 A crash ends the connections; the other side then knows which operations cannot have been begun.
-Others use `Remote`, `Serving`, `RULES` and the operations of `kinds`.
+Others use `Operations`, `BrokerRules`, `Authorizer`, `OperationQuotas`, `Remote`, `Serving`,
+`RULES` and the operations of `kinds`.
 """

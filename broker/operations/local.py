@@ -1,8 +1,7 @@
 """Run an operation on the open partition of this broker.
 
-The caller's rights, rates and quotas come in as `Rules`: for now the HTTP layer keeps them
-(docs/decisions/82). The broker that the caller asked has checked how long each message is, and each
-record of a batch; the owner relies on that.
+The caller's rights, rates and quotas come in as `Rules` (rules.py). The broker that the caller
+asked has checked how long each message is, and each record of a batch; the owner relies on that.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.broker.http.batch_proofs import BatchProofs
 from octavo.broker.http.call import RECORD_BATCH
 from octavo.broker.log.open_batches import OpenBatches
+from octavo.broker.operations.batch_proofs import BatchProofs
 from octavo.broker.types import StoredBatch, SubscriptionSettings
 from octavo.ledger.read.open_batch import open_batch
 from octavo.protocol.batch import HEADER, HEADER_BYTES, InvalidBatch, check_batch, read_header

@@ -11,8 +11,8 @@ import random
 import pytest
 
 from octavo.broker.errors import Overloaded
-from octavo.broker.http import batch_proofs
-from octavo.broker.http.batch_proofs import BatchProofs
+from octavo.broker.operations import batch_proofs
+from octavo.broker.operations.batch_proofs import BatchProofs
 from octavo.ledger.read.open_batch import unpacked_if_small
 from octavo.protocol.batch import HEADER_BYTES, read_header
 from octavo.protocol.compression import Compression

@@ -25,11 +25,12 @@ from typing import Any
 from aiohttp import web
 from multidict import CIMultiDict
 
+from octavo.broker.errors import QuotaExceeded
 from octavo.broker.http.broker_calls import BrokerProof
 from octavo.broker.http.config import HttpConfig
 from octavo.broker.http.connections import Connection
 from octavo.broker.http.gate import Gate
-from octavo.broker.http.problems import Problem
+from octavo.broker.http.problems import problem_of
 from octavo.broker.http.quotas import HttpQuotas
 from octavo.broker.http.router import Route
 from octavo.broker.http.routes import ROUTES
@@ -329,10 +330,8 @@ class World(rights.World):
             await broker.at(lambda: broker.serve(attempt), attempt.stream_s)
         except (Forbidden, Unauthenticated):
             return DENIED, 0.0
-        except Problem as problem:
-            if problem.status != 429:
-                raise
-            return WAIT, float((problem.headers or {})["Retry-After"])
+        except QuotaExceeded as error:
+            return WAIT, float(problem_of(error).headers["Retry-After"])
         except TimeoutError:
             return AWAY, 0.0
         return DONE, 0.0

@@ -141,7 +141,10 @@ class Face:
                 broker=at.broker,
                 url=f"sim://{at.name}",
                 clock=process.clock_ms,
-                message_bytes_max=lambda _: None,
+                rules=SimpleNamespace(
+                    message_bytes_max=lambda _: None,
+                    producer_ids=SimpleNamespace(bound_name=lambda _, name: name),
+                ),
                 config=SimpleNamespace(
                     moving_wait_ms=_MOVING_WAIT_MS,
                     stream_poll_ms=POLL_MS,

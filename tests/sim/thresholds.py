@@ -230,7 +230,7 @@ IMPORTED_TO: Mapping[str, tuple[str, ...]] = {
     "octavo.broker.subscriptions.keys:LOOK_MESSAGES": ("octavo.broker.subscriptions.looking",),
     "octavo.ledger.read.open_batch:TURN_WINDOWS": ("octavo.ledger.read.time_search",),
     "octavo.protocol.windows:WINDOW_RECORDS": ("octavo.broker.log.open_batches",),
-    "octavo.protocol.windows:STEP_RECORDS": ("octavo.broker.http.batch_proofs",),
+    "octavo.protocol.windows:STEP_RECORDS": ("octavo.broker.operations.batch_proofs",),
     "octavo.broker.partition.ending:STATE_BYTES_MAX": ("octavo.broker.partition.partition",),
     "octavo.bookie.back_pressure:MODEST_BYTES": ("octavo.bookie.wire.connection",),
     "octavo.pipeline.offload_rules:OFFLOADS_MAX": ("octavo.pipeline.offload",),

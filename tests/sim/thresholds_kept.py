@@ -210,7 +210,7 @@ KEPT: Mapping[str, str] = {
         octavo.broker.http.call:JSON_BYTES_MAX octavo.broker.http.json_parts:*
         octavo.broker.http.masks:FRAMES_A_STEP octavo.broker.http.masks:FRAGMENTS_MAX
         octavo.broker.http.request_edges:* octavo.broker.http.browsers:*
-        octavo.broker.http.api.publish:* octavo.broker.http.batch_proofs:*
+        octavo.broker.http.api.publish:* octavo.broker.operations.batch_proofs:*
         octavo.broker.http.api.read:* octavo.broker.http.api.subscriptions:*
         octavo.broker.http.api.topics:* octavo.broker.http.api.bulk_loads:*
         octavo.broker.http.api.follow:* octavo.broker.http.durable:*

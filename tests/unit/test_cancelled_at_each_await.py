@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import pytest
 
 from octavo.broker.cluster.openings import Openings
-from octavo.broker.http.batch_proofs import _Line
 from octavo.broker.http.held_bytes import HeldBytes
+from octavo.broker.operations.batch_proofs import _Line
 from octavo.broker.partition.gathering import Gathering
 from octavo.broker.types import Published
 from octavo.protocol.batch import read_header

@@ -192,10 +192,6 @@ def problems() -> set[tuple[int, str]]:
         (int(status), names.get(code, code.strip('"')))
         for status, code in re.findall(r'Problem\(\s*(\d{3}),\s*("[a-z-]+"|\w+)', source)
     }
-    found |= {
-        (int(status), names["QUOTA_EXCEEDED"])
-        for status in re.findall(r"\b_problem\(\s*(\d{3}),", source)
-    }
     for kind in _kinds(OctavoError):
         status = next((STATUS_OF[one] for one in kind.__mro__ if one in STATUS_OF), None)
         if status is not None:

@@ -17,13 +17,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from octavo.broker.errors import NotOwner, OwnerUnreachable, PartitionMoving
+from octavo.broker.errors import MessageTooLong, NotOwner, OwnerUnreachable, PartitionMoving
 from octavo.broker.http.api.answers import Place
-from octavo.broker.http.batch_proofs import message_too_long
 from octavo.broker.http.call import Call
 from octavo.broker.http.forwarding import with_owner
-from octavo.broker.http.problems import Problem, problem_from
-from octavo.broker.http.producer_ids import bound
+from octavo.broker.http.problems import Problem, problem_from, problem_of
 from octavo.broker.http.quotas import wait_of
 from octavo.broker.operations.kinds import Fate, Refused
 from octavo.broker.operations.local import publish_all
@@ -122,7 +120,9 @@ class Publishing:
         self._producer = producer
         self._expected = expected_offset
         self._config = call.services.config
-        self._bytes_max = call.services.message_bytes_max(topic) or self._config.line_bytes_max
+        self._bytes_max = (
+            call.services.rules.message_bytes_max(topic) or self._config.line_bytes_max
+        )
         self._queues: dict[int, _PartitionQueue] = {}
         # A request for a given partition does not advance the turn: otherwise single messages would
         # use only every second partition.
@@ -309,11 +309,12 @@ class Publishing:
             ]
             size, count = sum(len(one.batch) for one in flight), sum(one.count for one in flight)
             quotas, topic = self._call.services.quotas, partition.name.topic_name
+            bound = self._call.services.rules.bound
             quotas.may_publish(topic)
             quotas.stored(topic, size, count)
             results = await publish_all(
                 partition,
-                [bound(self._call, piece.batch) for piece in flight],
+                [bound(self._call.identity, piece.batch) for piece in flight],
                 [piece.expected for piece in flight],
                 self._access,
                 checked=True,
@@ -396,7 +397,7 @@ def size_of(record: Record, bytes_max: int) -> int:
     """Return the bytes of a message in a batch. Raises a 413 `Problem` when it is too long."""
     size = record_bytes(record[0], record[1], record[2])
     if size > bytes_max:
-        raise message_too_long(size, bytes_max)
+        raise problem_of(MessageTooLong(size, bytes_max))
     return size + RECORD_OVERHEAD_BYTES
 
 

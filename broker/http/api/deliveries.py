@@ -151,9 +151,7 @@ class Handover:
     async def leases(self) -> Leases:
         """Receive, and hold the leases."""
         call, asked = self._call, self._asked
-        leases = await operate(
-            call, asked, Leases, is_part=self._is_part, wait_s=asked.wait_ms / 1000
-        )
+        leases = await operate(call, asked, Leases, is_part=self._is_part)
         self._ack_ids = leases.ack_ids
         return leases
 

@@ -23,7 +23,6 @@ from octavo.broker.http import durable
 from octavo.broker.http.call import Call
 from octavo.broker.http.forwarding import at_owner, topic_of
 from octavo.broker.http.problems import Problem
-from octavo.broker.http.producer_ids import bound_name
 from octavo.broker.partition.partition import Partition
 from octavo.broker.partition.stream import Appended
 from octavo.broker.state.stream import Append, StreamConfig, StreamState, media_type
@@ -40,7 +39,8 @@ async def append(call: Call) -> web.StreamResponse:
     """`POST /v1/durable-streams/{namespace}/{topic}`."""
     said = append_of(call.headers)
     if said.producer is not None:
-        said = said._replace(producer=bound_name(call, said.producer))
+        ids = call.services.rules.producer_ids
+        said = said._replace(producer=ids.bound_name(call.identity, said.producer))
     body = await call.read_body()
     name = await stream_of(call)
 
@@ -182,7 +182,7 @@ def records_of(call: Call, config: StreamConfig, body: bytes) -> list[Record]:
             raise Problem(400, "invalid-json", "the body is not JSON, and the stream's type is")
     assert values is not None
     now_ms = call.services.clock()
-    most = call.services.message_bytes_max(call.topic) or MESSAGE_BYTES_MAX
+    most = call.services.rules.message_bytes_max(call.topic) or MESSAGE_BYTES_MAX
     for value in values:
         if len(value) > most:
             raise Problem(

@@ -19,6 +19,7 @@ from typing import Any, TypeVar, cast
 from aiohttp import web
 from msgspec import UNSET
 
+from octavo.broker.errors import InvalidTimestamp, MessageTooLong, UnsupportedBatch
 from octavo.broker.http.api import answers
 from octavo.broker.http.api.access import LAST_EPOCH
 from octavo.broker.http.api.auto_create import topic_to_publish
@@ -34,24 +35,19 @@ from octavo.broker.http.api.payloads import (
 from octavo.broker.http.call import JSON, NDJSON, NEXT_OFFSET_HEADER, RECORD_BATCH, Call, whole_hint
 from octavo.broker.http.forwarding import at_owner, redirected, with_owner
 from octavo.broker.http.problems import Problem, problem_of
-from octavo.broker.http.producer_ids import bound
 from octavo.broker.http.services import Services
 from octavo.broker.internal_topics import AUDIT_PARTITION
+from octavo.broker.operations.rules import check_supported
 from octavo.broker.partition.gathering import Placed
 from octavo.broker.partition.partition import Partition
 from octavo.broker.types import Owner, PartitionName, Published, TopicName
 from octavo.protocol.batch import (
-    ATTRIBUTE_COMPRESSION,
-    ATTRIBUTE_CONTROL,
-    ATTRIBUTE_TRANSACTIONAL,
     NO_PRODUCER,
     BatchHeader,
     InvalidBatch,
     check_batch,
     split_batches,
 )
-from octavo.protocol.calendar import NO_TIME_MS, in_calendar, unit_hint
-from octavo.protocol.compression import compression_of
 from octavo.protocol.limits import json_line_bytes_max
 from octavo.protocol.numbers import producer_number, whole
 from octavo.protocol.records import Record, build_batch, partition_for
@@ -125,14 +121,17 @@ async def _publish_one_batch(
     """Publish a single record batch as it came, which is the usual case."""
     _refuse_producer_headers(call)
     _refuse_unsupported(header)
-    await _prove(call, body, header, body, call.services.message_bytes_max(call.topic))
+    await _prove(call, body, header, body, call.services.rules.message_bytes_max(call.topic))
     count, quotas = header.record_count, call.services.quotas
     expected, access = _expected_offset(call), access_of(call)
 
     async def here(partition: Partition) -> Published:
         quotas.may_publish(name.topic_name)
         published = await partition.publish(
-            bound(call, body), expected_offset=expected, checked=True, access=access
+            call.services.rules.bound(call.identity, body),
+            expected_offset=expected,
+            checked=True,
+            access=access,
         )
         if not published.duplicate:
             quotas.stored(name.topic_name, len(body), count)
@@ -206,7 +205,7 @@ def single_record(
         record = raw_record(body, headers, now_ms)
         if key is not None:
             record = record._replace(key=key)
-    size_of(record, services.message_bytes_max(topic) or services.config.line_bytes_max)
+    size_of(record, services.rules.message_bytes_max(topic) or services.config.line_bytes_max)
     return record
 
 
@@ -385,30 +384,11 @@ def _refuse_producer_headers(call: Call) -> None:
 
 
 def _refuse_unsupported(header: BatchHeader) -> None:
-    """Refuse features of a batch that this version does not support.
-
-    Raises a 422 `Problem`, or `UnsupportedCompression`.
-    """
-    compression_of(header.attributes & ATTRIBUTE_COMPRESSION)
-    if header.attributes & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL):
-        raise Problem(
-            422, "not-supported-yet", "transactional and control batches are not supported yet"
-        )
-    if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
-        raise Problem(
-            422,
-            "invalid-batch",
-            f"record batch names producer {header.producer_id} but epoch {header.producer_epoch} "
-            f"and sequence {header.base_sequence}: all three are 0 or more, or all three are -1",
-        )
-    for time_ms in (header.first_timestamp, header.max_timestamp):
-        if time_ms != NO_TIME_MS and not in_calendar(time_ms):
-            raise Problem(
-                422,
-                "invalid-timestamp",
-                f"record batch has timestamp {time_ms}, which is not in milliseconds from 1970 to "
-                f"9999: {unit_hint(time_ms)}",
-            )
+    """See `check_supported`. Raises a `Problem`, `InvalidBatch`, `UnsupportedCompression`."""
+    try:
+        check_supported(header)
+    except (UnsupportedBatch, InvalidTimestamp) as error:  # the answer says what was stored
+        raise problem_of(error) from error
 
 
 def access_of(call: Call) -> int | None:
@@ -514,7 +494,7 @@ async def _feed_batches(call: Call, publishing: Publishing) -> None:
         raise Problem(422, "no-messages", "the body is empty: there is nothing to publish")
     for header, _ in batches:
         _refuse_unsupported(header)
-    bytes_max = call.services.message_bytes_max(call.topic)
+    bytes_max = call.services.rules.message_bytes_max(call.topic)
     turns, whole = call.services.broker.open_batches.turns, []
     for number, (header, view) in enumerate(batches, 1):
         await turns.take(1)
@@ -542,7 +522,10 @@ async def _prove(
     async def hold(size: int) -> None:
         await call.hold(len(body) + size)
 
-    await call.services.proofs.prove(header, batch, call.peer, hold, bytes_max)
+    try:
+        await call.services.rules.proofs.prove(header, batch, call.peer, hold, bytes_max)
+    except MessageTooLong as error:  # the answer says what of the body was stored
+        raise problem_of(error) from error
 
 
 async def _feed_ndjson(call: Call, publishing: Publishing) -> None:

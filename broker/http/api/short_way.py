@@ -43,7 +43,7 @@ from octavo.broker.http.broker_calls import ESCAPED_HEADER, INCARNATION_HEADER
 from octavo.broker.http.call import JSON, OWNER_HEADER, Call
 from octavo.broker.http.gate import Grant
 from octavo.broker.http.held_bytes import share_of
-from octavo.broker.http.problems import PROBLEM_TYPE, Problem
+from octavo.broker.http.problems import PROBLEM_TYPE, Problem, problem_of
 from octavo.broker.http.services import Services
 from octavo.broker.operations.gathered import RemoteGatherings
 from octavo.broker.partition.gathering import Joined, Stored
@@ -200,7 +200,9 @@ class ShortWay:
         if found.wait_s:
             at_owner = found.subject.startswith(("namespace:", "topic:"))
             about = topic.incarnation if at_owner else ""
-            self._refuse(head, known.call, services.quotas.problem(found), about, caller)
+            self._refuse(
+                head, known.call, problem_of(services.quotas.exceeded(found)), about, caller
+            )
             return True
         share = share_of(known.grant.identity)
         if not services.held.try_take(caller.peer, len(body), share):

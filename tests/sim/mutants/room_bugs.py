@@ -456,7 +456,7 @@ BUGS = (
         "a batch holds what it says",
         "unit/broker_http/test_odd_batches.py::test_a_damaged_batch_is_refused_and_the_record_named",
         (
-            "octavo.broker.http.batch_proofs:BatchProofs.prove",
+            "octavo.broker.operations.batch_proofs:BatchProofs.prove",
             "if not plain.prove_at_once():",
             "if kind and not plain.prove_at_once():",
         ),

@@ -320,7 +320,7 @@ BUGS = (
         "issues/test_batches_are_proved_at_the_door.py::test_damage_behind_the_first_window_is_refused",
         (
             Edit(
-                "octavo.broker.http.batch_proofs:_prove",
+                "octavo.broker.operations.batch_proofs:_prove",
                 "range(windows.windows)",
                 "range(1)",
             ),
@@ -335,7 +335,7 @@ BUGS = (
         "issues/test_one_peer_holds_up_all_proofs.py::test_peers_take_turns",
         (
             Edit(
-                "octavo.broker.http.batch_proofs:_Line.enter",
+                "octavo.broker.operations.batch_proofs:_Line.enter",
                 "self._waiting.push(peer, turn)",
                 'self._waiting.push("", turn)',
             ),

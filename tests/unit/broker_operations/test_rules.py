@@ -8,7 +8,6 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from octavo.broker.http.operations import CALL, HttpRules
 from octavo.broker.log.open_batches import Turns
 from octavo.broker.operations.channel import Priority
 from octavo.broker.operations.kinds import (
@@ -35,7 +34,8 @@ from octavo.broker.operations.kinds import (
     encode_request,
 )
 from octavo.broker.operations.local import run
-from octavo.broker.types import PartitionName
+from octavo.broker.operations.rules import CALL, BrokerRules
+from octavo.broker.types import PartitionName, TopicSettings
 from octavo.protocol.records import Record, build_batch
 from octavo.security.principal import Identity
 from octavo.security.rules import Kind, Operation, Resource
@@ -97,10 +97,11 @@ def test_each_kind_has_a_rule_and_stands_here() -> None:
 async def test_its_rights_are_decided_and_audited_at_the_owner(operation: AnyOperation) -> None:
     """By the one call of the gate that also tells the audit log."""
     asked: list[tuple[Any, ...]] = []
-    gate = SimpleNamespace(admit_passed_on=lambda *about: asked.append(about))
+    gate = SimpleNamespace(check_passed_on=lambda *about: asked.append(about))
     quotas = SimpleNamespace(admit_passed_on=lambda who: asked.append((who,)))
-    services: Any = SimpleNamespace(gate=gate, quotas=quotas)
-    HttpRules(services).admit(ALICE, operation, "10.0.0.1")
+    nothing: Any = None
+    rules = BrokerRules(nothing, gate, quotas, nothing, nothing, 1000)  # type: ignore[arg-type]
+    rules.admit(ALICE, operation, "10.0.0.1")
     resources = {
         On.TOPIC: Resource(Kind.TOPIC, "public/t"),
         On.SUBSCRIPTION: Resource(Kind.SUBSCRIPTION, "public/t/s"),
@@ -115,6 +116,27 @@ async def test_its_rights_are_decided_and_audited_at_the_owner(operation: AnyOpe
         assert On.SUBSCRIPTION in {on for _, on in needs}
     if isinstance(operation, MOVES_CURSORS):
         assert needs == ((Operation.CONSUME, On.SUBSCRIPTION), (Operation.CONSUME, On.TOPIC))
+
+
+@pytest.mark.parametrize("operation", EVERY, ids=lambda one: type(one).__name__)
+async def test_the_first_broker_asks_and_charges_before_the_operation_begins(
+    operation: AnyOperation,
+) -> None:
+    """For the client of any protocol: rights with audit, and the quota of its kind."""
+    asked: list[tuple[Any, ...]] = []
+    gate = SimpleNamespace(check=lambda *about: asked.append(about))
+    quotas = SimpleNamespace(begin=lambda *about: asked.append(about))
+    topics = SimpleNamespace(settings_of=lambda *_: TopicSettings())
+    broker: Any = SimpleNamespace(topics=topics)
+    nothing: Any = None
+    rules = BrokerRules(broker, gate, quotas, nothing, nothing, 1000)  # type: ignore[arg-type]
+    await rules.begin(ALICE, operation, "10.0.0.1")
+    rule = RULES[type(operation)]
+    assert [about[:2] for about in asked[:-1]] == [(ALICE, right) for right, _ in rule.needs]
+    assert {about[3:] for about in asked[:-1]} == {("10.0.0.1", CALL)}
+    assert asked[-1][:2] == (ALICE, rule.rate)
+    if isinstance(operation, Publish):
+        assert asked[-1][2:] == (len(operation.batches[0]), 1)
 
 
 @pytest.mark.parametrize("operation", EVERY, ids=lambda one: type(one).__name__)

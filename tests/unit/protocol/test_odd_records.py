@@ -15,8 +15,8 @@ from aiokafka import codec as codecs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from octavo.broker.http.batch_proofs import BatchProofs
 from octavo.broker.log.open_batches import OpenBatches
+from octavo.broker.operations.batch_proofs import BatchProofs
 from octavo.broker.types import StoredBatch
 from octavo.ledger.read.open_batch import open_batch
 from octavo.protocol.batch import HEADER_BYTES, InvalidBatch, check_batch, read_header, sealed

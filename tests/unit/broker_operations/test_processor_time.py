@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from octavo.broker.http.processor_time import Measured
+from octavo.broker.operations.processor_time import Measured
 
 
 class Clock:

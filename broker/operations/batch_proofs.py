@@ -15,8 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 
-from octavo.broker.errors import Overloaded
-from octavo.broker.http.problems import Problem
+from octavo.broker.errors import MessageTooLong, Overloaded
 from octavo.ledger.read.open_batch import unpacked, unpacked_if_small, walked
 from octavo.protocol.batch import ATTRIBUTE_COMPRESSION, HEADER_BYTES, BatchHeader, InvalidBatch
 from octavo.protocol.compression import Compression, compression_of
@@ -91,7 +90,7 @@ class BatchProofs:
 
         `peer`: its sender. `hold`: called with the bytes in memory besides the batch, at last with
         0. `message_bytes_max`: limit of each message. Raises `InvalidBatch`,
-        `UnsupportedCompression`, `Overloaded`, a 413 `Problem`.
+        `UnsupportedCompression`, `Overloaded`, `MessageTooLong`.
         """
         kind = compression_of(header.attributes & ATTRIBUTE_COMPRESSION)
         packed = batch[HEADER_BYTES:] if kind else b""
@@ -156,23 +155,12 @@ async def _in_steps(proofs: Iterator[int]) -> None:
 
 
 async def _measure(windows: BatchWindows, bytes_max: int | None) -> None:
-    """Check that no message exceeds `bytes_max`. Raises a 413 `Problem`."""
+    """Check that no message exceeds `bytes_max`. Raises `MessageTooLong`."""
     if bytes_max is None or windows.records_bytes <= bytes_max:
         return
     for first, records in windows.following(0):
         for number, record in enumerate(records, first):
             size = record_bytes(record.key, record.value, record.headers)
             if size > bytes_max:
-                raise message_too_long(size, bytes_max, f"message {number} of the batch")
+                raise MessageTooLong(size, bytes_max, f"message {number} of the batch")
         await asyncio.sleep(0)
-
-
-def message_too_long(size: int, bytes_max: int, what: str = "this one") -> Problem:
-    """Return the 413 for a message."""
-    return Problem(
-        413,
-        "message-too-long",
-        f"a message may have {bytes_max} bytes of key, value and headers, {what} has {size}; a "
-        "longer one goes by PUT …/large (octavo publish --large), where the topic takes it",
-        extra={"bytes_max": bytes_max},
-    )

@@ -1,0 +1,133 @@
+"""Run operations for clients, at whichever broker owns the partition.
+
+`Operations.run` is all that a protocol needs: it applies the rules for the client, finds the owner,
+runs the operation there, and charges the answer. HTTP, which admits its calls by their routes,
+calls `at_owner`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from octavo.broker.errors import SchemaMismatch
+from octavo.broker.operations.kinds import (
+    AnyAnswer,
+    AnyOperation,
+    Await,
+    Receive,
+    Refusal,
+    Refused,
+    numbered,
+)
+from octavo.broker.operations.local import run
+from octavo.broker.operations.routing import Context, with_owner
+
+if TYPE_CHECKING:
+    from octavo.broker.broker import Broker
+    from octavo.broker.operations.remote import Remote
+    from octavo.broker.operations.rules import BrokerRules
+    from octavo.broker.partition.partition import Partition
+    from octavo.broker.types import Owner
+    from octavo.security.principal import Identity
+
+
+class Asked:
+    """An operation of a client on its way: see `octavo.broker.operations.routing.Context`."""
+
+    forwarded = False
+    names_incarnation = False
+
+    def __init__(self) -> None:
+        self.incarnation: str | None = None
+        self.owner_url = ""
+        self.served_incarnation = ""
+
+
+class Operations:
+    """Run the operations of this broker's clients."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        remote: Remote,
+        rules: BrokerRules,
+        refusal_of: Callable[[BaseException], Refusal],
+        moving_wait_s: float,
+        run_id: str,
+    ) -> None:
+        """`refusal_of`: returns what a client is told of an error. `moving_wait_s`: how long an
+        operation waits for a partition that moves. `run_id`: unique to this run of the broker."""
+        self._broker = broker
+        self._remote = remote
+        self._rules = rules
+        self._refusal_of = refusal_of
+        self._moving_wait_s = moving_wait_s
+        self._run_id = run_id
+        self._receives = itertools.count()
+
+    async def run(self, identity: Identity, operation: AnyOperation, peer: str) -> AnyAnswer:
+        """Run a client's operation, by all rules. `peer`: the client's address.
+
+        Raises what refuses it: the rules, the partition, or the owner (`Refused`).
+        """
+        rules, topic = self._rules, operation.name.topic_name
+        await rules.begin(identity, operation, peer)
+        work = self.at_owner(
+            Asked(), identity, operation, owned=lambda: rules.owned(topic.namespace)
+        )
+        try:
+            answer = await rules.measured(identity, topic.namespace, work)
+        except SchemaMismatch as error:
+            if rules.hides_schema(identity, topic):
+                raise error.without_reason() from None
+            raise
+        except Refused as error:
+            if error.refusal.code == SchemaMismatch.name and rules.hides_schema(identity, topic):
+                index = error.refusal.extra.get("message_in_batch")
+                raise SchemaMismatch("", index).without_reason() from None
+            raise
+        rules.end(identity, operation, answer)
+        return answer
+
+    async def at_owner(
+        self,
+        context: Context,
+        identity: Identity,
+        operation: AnyOperation,
+        *,
+        owned: Callable[[], None],
+        at_hand: Callable[[Partition], Awaitable[AnyAnswer]] | None = None,
+    ) -> AnyAnswer:
+        """Run an operation that was admitted. `owned` is called before work begins here.
+
+        `at_hand` does the same at this broker with data that the caller has already.
+        """
+        shipped = operation
+        if isinstance(operation, Receive):
+            shipped = numbered(operation, lambda: f"{self._run_id}.r{next(self._receives)}")
+
+        async def here(partition: Partition) -> AnyAnswer:
+            if at_hand is not None:
+                return await at_hand(partition)
+            turns = self._broker.open_batches.turns
+            return await run(partition, operation, identity, self._rules, self._refusal_of, turns)
+
+        async def there(owner: Owner) -> AnyAnswer:
+            return await self._remote.ask(owner, identity, shipped, _wait_s(operation))
+
+        return await with_owner(
+            self._broker,
+            context,
+            operation.name,
+            here,
+            there,
+            moving_wait_s=self._moving_wait_s,
+            owned=owned,
+        )
+
+
+def _wait_s(operation: AnyOperation) -> float:
+    """Return how long the operation may wait for messages."""
+    return operation.wait_ms / 1000 if isinstance(operation, Await | Receive) else 0.0

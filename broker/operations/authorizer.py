@@ -1,0 +1,164 @@
+"""Decide whether a caller may do something, tell the audit log, and refuse with one wording.
+
+A denial has the same words whether the resource exists or not. No client may write to the topics
+that brokers write for themselves, whatever the rules say, in an unsecured cluster as well
+(internal_topics.py). In an unsecured cluster every caller may do everything else.
+
+Who the caller is comes from outside: each protocol has its own way to find out. Keeps only
+counters; a crash loses nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn
+
+import structlog
+
+from octavo.broker.internal_topics import Door, door_of, shut
+from octavo.protocol.tally import Tally
+from octavo.security.audit import Decided
+from octavo.security.principal import ANONYMOUS, Forbidden, Identity, Unauthenticated
+from octavo.security.rules import CLUSTER, Operation, Resource
+
+if TYPE_CHECKING:
+    from octavo.security.authority import Authority
+
+OnDecision = Callable[[Decided], None]
+"""Called with each decision."""
+
+log = structlog.get_logger()
+
+
+class Authorizer:
+    """Decide, and report each decision."""
+
+    def __init__(
+        self,
+        authority: Authority | None,
+        clock: Callable[[], int],
+        count_denied: Callable[[str], object],
+    ) -> None:
+        """Without `authority` everything is allowed. `clock`: milliseconds since 1970."""
+        self.on_decision: OnDecision | None = None
+        self._authority = authority
+        self._clock = clock
+        self._count_denied = count_denied
+        self._denials = Tally()
+
+    @property
+    def secured(self) -> bool:
+        """Whether the cluster is secured, so that rights are checked."""
+        return self._authority is not None and self._authority.secured
+
+    @property
+    def generation(self) -> int:
+        """The generation of the policy; it changes with each change of the policy."""
+        return 0 if self._authority is None else self._authority.generation
+
+    def may(self, identity: Identity, operation: Operation, resource: Resource) -> bool:
+        """Whether the caller may do that; decides what is shown and what is left out."""
+        return (
+            self._authority is None or self._authority.decide(identity, operation, resource).allowed
+        )
+
+    def may_some(self, identity: Identity, begins: Resource) -> bool:
+        """Whether a rule allows the caller to see some resource whose name begins like this."""
+        return self._authority is None or self._authority.policy.may_some(
+            identity, Operation.DESCRIBE, begins
+        )
+
+    def check(
+        self,
+        identity: Identity,
+        operation: Operation,
+        resource: Resource,
+        peer: str,
+        call: str = "",
+    ) -> None:
+        """Check a right of this broker's own client; the audit log is told what was decided.
+
+        `call`: the name that the audit log shows. Raises `Forbidden` or `Unauthenticated`, and
+        `AuditTopicClosed` where no client may.
+        """
+        self._check(Decided(identity, operation, resource, True, peer, call=call), tell=True)
+
+    def check_passed_on(
+        self, identity: Identity, operation: Operation, resource: Resource, peer: str, call: str
+    ) -> None:
+        """Check the right again, at a partition's owner, for the caller of another broker.
+
+        The first broker has reported the allowed decision, unless the caller is a broker. Raises
+        what `check` raises.
+        """
+        asked = Decided(identity, operation, resource, True, peer, call=call)
+        self._check(asked, tell=identity.is_node)
+
+    def again(
+        self, identity: Identity, operation: Operation, resource: Resource, peer: str, call: str
+    ) -> None:
+        """Report a call that was made again under a grant that holds."""
+        if self.secured:
+            self._tell(Decided(identity, operation, resource, True, peer, call=call))
+
+    def _check(self, asked: Decided, *, tell: bool) -> None:
+        if self.secured:
+            self._check_valid(asked.identity)
+            if not self.may(asked.identity, asked.operation, asked.resource):
+                self._deny(asked)
+            if tell:
+                self._tell(asked)
+        self._check_door(asked)
+
+    def _check_valid(self, identity: Identity) -> None:
+        if self._is_over(identity):
+            raise Unauthenticated(f"what proved {identity.name} has ended")
+
+    def _is_over(self, identity: Identity) -> bool:
+        end_s = identity.expires_at_s
+        return end_s is not None and self._clock() >= end_s * 1000
+
+    def _check_door(self, asked: Decided) -> None:
+        door = door_of(asked.operation, asked.resource)
+        if door is Door.SHUT:
+            self._tell(asked._replace(allowed=False))
+            raise shut(asked.resource.name)
+        if door is Door.ADMINISTRATORS and not self.may(asked.identity, Operation.ADMIN, CLUSTER):
+            self._deny(asked._replace(operation=Operation.ADMIN, resource=CLUSTER))
+
+    def _deny(self, asked: Decided, *, some: bool = False) -> NoReturn:
+        """Refuse a decision. `some`: a right on any resource with this beginning would do."""
+        self._tell(asked._replace(allowed=False))
+        identity, operation, resource, peer = (
+            asked.identity, asked.operation, asked.resource, asked.peer,
+        )  # fmt: skip
+        is_known = identity.name != ANONYMOUS.name
+        self._count_denied("forbidden" if is_known else "unauthenticated")
+        subject = f"{identity.name} {operation}" if is_known else peer
+        if count := self._denials.count(_now_s(), subject):
+            log.warning(
+                "access_denied",
+                principal=identity.name,
+                operation=str(operation),
+                resource=str(resource),
+                remote=peer,
+                count=count,
+            )
+        what = f"any {resource.kind}" if some else str(resource)
+        if not is_known:
+            raise Unauthenticated(f"to {operation} {what} one has to say who one is")
+        ask = f"explain {identity.name} {operation} {resource}"
+        if some:
+            ask = f"list --principal {identity.name}"
+        raise Forbidden(f"{identity.name} may not {operation} {what}: `octavo acl {ask}` says why")
+
+    def _tell(self, decided: Decided) -> None:
+        if self.on_decision is not None and self._authority is not None:
+            found = self._authority.decide(decided.identity, decided.operation, decided.resource)
+            reason = found.reason if found.allowed == decided.allowed else ""
+            self.on_decision(decided._replace(reason=reason))
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

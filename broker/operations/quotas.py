@@ -1,0 +1,313 @@
+"""Charge quotas and rates for operations, whatever the protocol of the client (security/limits.py).
+
+The broker that a client speaks to charges the client: first for the request, the rest (messages,
+bytes of the answer) when it is known. So a client may leave a debt, and its next operation waits
+for it. The partition's owner charges the namespace, and the topic's own rates (policies/rates.py),
+with what is stored and read there. Brokers are not charged for what they ask of each other. If no
+quota is set, none of this is computed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from msgspec import Raw
+
+from octavo.broker.errors import QuotaExceeded, QuotaFull, TopicNotFound
+from octavo.broker.internal_topics import AUDIT_TOPIC
+from octavo.broker.operations.kinds import Rate
+from octavo.broker.operations.processor_time import Measured
+from octavo.broker.policies.rates import INTO, OUT_OF, Rates, has_rates
+from octavo.broker.types import TopicName, TopicSettings
+from octavo.security.limits import GO_ON, Limits, Quotas, Wait
+from octavo.security.quotas import FollowedQuotas
+
+if TYPE_CHECKING:
+    from octavo.broker.broker import Broker
+    from octavo.broker.metrics import Metrics
+    from octavo.broker.types import StoredBatch
+    from octavo.metadata.store import MetadataStore
+    from octavo.metadata.topics import Policies
+    from octavo.security.principal import Identity
+
+Value = TypeVar("Value")
+_SILENT = TopicSettings()
+
+
+class SlowedBy(NamedTuple):
+    """The exceeded rates of a topic, in words."""
+
+    into: tuple[str, ...]
+    out_of: tuple[str, ...]
+
+
+class OperationQuotas:
+    """Enforce the quotas of clients and namespaces, and the rates of topics, at this broker."""
+
+    def __init__(self, store: MetadataStore, broker: Broker, metrics: Metrics) -> None:
+        self._limits = Limits()
+        self._rates = Rates()
+        self._followed = FollowedQuotas(store, self._use)
+        self._broker = broker
+        self._metrics = metrics
+        self.now_s: Callable[[], float] = asyncio.get_running_loop().time
+        self.processor_s: Callable[[], float] = time.thread_time
+        """Processor time of this thread, in seconds."""
+        self.on = False
+        """Whether any quota is set."""
+
+    async def start(self) -> None:
+        """Read the quotas, and follow them. Raises `MetadataUnavailable`."""
+        await self._followed.start()
+
+    async def close(self) -> None:
+        """Stop following the quotas. May be called twice."""
+        await self._followed.close()
+
+    def _use(self, quotas: Quotas) -> None:
+        self._limits.use(quotas)
+        self.on = bool(quotas)
+
+    # ---- the client's, at the broker that it speaks to
+
+    def begin(self, identity: Identity, rate: Rate, size: int = 0, messages: int = 1) -> None:
+        """Charge a client's operation, with what it brings. Raises `QuotaExceeded`."""
+        if not self.on:
+            return
+        name, now_s = identity.name, self.now_s()
+        if rate is Rate.INTO:
+            found = self._limits.take(
+                name, bytes_in=size, messages_in=messages, processor_ms=0, now_s=now_s
+            )
+        elif rate is Rate.OUT_OF:
+            found = self._limits.take(
+                name, bytes_out=0, messages_out=0, processor_ms=0, now_s=now_s
+            )
+        else:
+            found = self._limits.take(name, processor_ms=0, now_s=now_s)
+        self._refuse(found)
+
+    def took(self, identity: Identity, size: int, messages: int) -> None:
+        """Charge what a client was given."""
+        if self.on:
+            self._limits.charge(
+                identity.name, bytes_out=size, messages_out=messages, now_s=self.now_s()
+            )
+
+    def admit_passed_on(self, identity: Identity) -> None:
+        """Check the processor time of a caller of another broker. Raises `QuotaExceeded`."""
+        if self.on and not identity.is_node:
+            self._refuse(self._limits.take(
+                identity.name, requests=None, processor_ms=0, now_s=self.now_s()
+            ))  # fmt: skip
+
+    async def measured_for(
+        self, identity: Identity, namespace: str, work: Awaitable[Value]
+    ) -> Value:
+        """Run `work`, and charge its processor time to the caller and the namespace."""
+        if not self.on:
+            return await work
+        principal = "" if identity.is_node else identity.name
+        if namespace == AUDIT_TOPIC.namespace:
+            namespace = ""
+
+        def spent(seconds: float) -> None:
+            self._limits.charge(
+                principal, namespace, processor_ms=1000 * seconds, now_s=self.now_s()
+            )
+
+        return await Measured(work, self.processor_s, spent)
+
+    # ---- the namespace's, where the data is
+
+    def owned_here(self, namespace: str) -> None:
+        """Charge an operation to the namespace of a partition that is open here.
+
+        Raises `QuotaExceeded`.
+        """
+        if self.on and namespace != AUDIT_TOPIC.namespace:
+            self._refuse(self._limits.take("", namespace, processor_ms=0, now_s=self.now_s()))
+
+    def may_publish(self, topic: TopicName) -> None:
+        """Check that messages may be stored in a partition that is open here.
+
+        Raises `QuotaExceeded`.
+        """
+        self._refuse(self._rate(topic, INTO))
+        if self.on:
+            self._refuse(self._limits.take(
+                "", topic.namespace, requests=None, bytes_in=0, messages_in=0, now_s=self.now_s()
+            ))  # fmt: skip
+
+    def may_read(self, topic: TopicName) -> None:
+        """Check that messages may be read from a partition that is open here.
+
+        Raises `QuotaExceeded`.
+        """
+        self._refuse(self._rate(topic, OUT_OF))
+        if self.on and topic != AUDIT_TOPIC:
+            self._refuse(self._limits.take(
+                "", topic.namespace, requests=None, bytes_out=0, messages_out=0, now_s=self.now_s()
+            ))  # fmt: skip
+
+    def stored(self, topic: TopicName, size: int, messages: int) -> None:
+        """Charge what was stored in a partition that is open here."""
+        self._charge(topic, INTO, size, messages)
+        if self.on:
+            self._limits.charge(
+                "", topic.namespace, bytes_in=size, messages_in=messages, now_s=self.now_s()
+            )
+
+    def given(
+        self, topic: TopicName, what: Iterable[StoredBatch] | Iterable[Raw], messages: int
+    ) -> None:
+        """Charge what was read from a partition that is open here."""
+        if self.counts(topic):
+            size = sum(len(one) if isinstance(one, Raw) else len(one.data) for one in what)
+            self.gave(topic, size, messages)
+
+    def counts(self, topic: TopicName) -> bool:
+        """Whether reads of the topic are charged to a quota or a rate."""
+        return self.on or self._policies(topic) is not None
+
+    def gave(self, topic: TopicName, size: int, messages: int) -> None:
+        """Charge bytes and messages that were read from a partition that is open here."""
+        if self.counts(topic):
+            self._charge(topic, OUT_OF, size, messages)
+            self._limits.charge(
+                "", topic.namespace, bytes_out=size, messages_out=messages, now_s=self.now_s()
+            )
+
+    def _policies(self, topic: TopicName) -> Policies | None:
+        """Return the topic's policies if they limit its rates; else None."""
+        policies = self._broker.topics.settings_of(topic, _SILENT).policies
+        return policies if has_rates(policies) else None
+
+    def rates_of(self, topic: TopicName) -> SlowedBy:
+        """Return which of the topic's own rates are exceeded here now, in words."""
+        return SlowedBy(*(self._said_of(self._rate(topic, names)) for names in (INTO, OUT_OF)))
+
+    @staticmethod
+    def _said_of(wait: Wait) -> tuple[str, ...]:
+        if not wait.wait_s:
+            return ()
+        return (
+            f"the topic's rate {wait.limit} is {wait.most} a second, and exceeded: calls are "
+            f"refused for another {wait.wait_s:.1f} s",
+        )
+
+    def _rate(self, topic: TopicName, names: tuple[str, ...]) -> Wait:
+        policies = self._policies(topic)
+        if policies is None:
+            return GO_ON
+        return self._rates.wait(str(topic), policies, names, self.now_s())
+
+    def _charge(self, topic: TopicName, names: tuple[str, ...], size: int, messages: int) -> None:
+        if (policies := self._policies(topic)) is not None:
+            self._rates.charge(str(topic), policies, names, size, messages, self.now_s())
+
+    async def check_topics(self, *added: TopicName) -> None:
+        """Check that these topics may be added. Raises `QuotaFull`.
+
+        Several brokers that make topics at the same moment may exceed the quota.
+        """
+        if not self.on:
+            return
+        for namespace in dict.fromkeys(name.namespace for name in added):
+            await self._check_topics(
+                namespace, {one.topic for one in added if one.namespace == namespace}
+            )
+
+    async def _check_topics(self, namespace: str, new: set[str]) -> None:
+        most = self._limits.quotas.of(f"namespace:{namespace}").bound("topics")
+        if most is None:
+            return
+        names = await self._broker.topics.names_in(namespace)
+        if len(names) + len(new.difference(names)) > most and not new.issubset(names):
+            raise QuotaFull(
+                f"namespace {namespace} has {len(names)} topics, and its quota is {most}: "
+                "delete some, or have the quota raised (octavo quota set)",
+                subject=f"namespace:{namespace}",
+                quota="topics",
+                limit=most,
+            )
+
+    async def check_subscriptions(self, topic: TopicName, name: str) -> None:
+        """Check that this subscription may be added; those for dead letters count.
+
+        Raises `QuotaFull`.
+        """
+        subject = f"namespace:{topic.namespace}"
+        most = self._limits.quotas.of(subject).bound("subscriptions") if self.on else None
+        if most is None:
+            return
+        topics = self._broker.topics
+        if any(one.name == name for one in await topics.list_subscriptions(topic)):
+            return
+        held = 0
+        for one in await topics.names_in(topic.namespace):
+            with suppress(TopicNotFound):  # it was deleted meanwhile
+                held += len(await topics.list_subscriptions(TopicName(topic.namespace, one)))
+            self._check_count(subject, "subscriptions", held)
+        self._check_count(subject, "subscriptions", held)
+
+    def memory_of(self, principal: str) -> int | None:
+        """Return how many bytes of bodies a principal may hold here; None: no quota."""
+        return self._limits.quotas.of(principal).bound("memory") if self.on else None
+
+    def _check_count(self, subject: str, what: str, held: int) -> None:
+        most = self._limits.quotas.of(subject).bound(what)
+        if most is not None and held >= most:
+            raise QuotaFull(
+                f"{subject} has {held} {what}, and its quota is {most}: delete some, or have the "
+                "quota raised (octavo quota set)",
+                subject=subject,
+                quota=what,
+                limit=most,
+            )
+
+    # ---- what comes in whole ledgers
+
+    def may_load(self, principal: str, namespaces: Iterable[str]) -> None:
+        """Check that ledgers may be added to topics of these namespaces. Raises `QuotaExceeded`."""
+        if self.on:
+            now_s = self.now_s()
+            for one in ("", *namespaces):
+                self._refuse(self._limits.take(
+                    "" if one else principal, one, requests=None, bytes_in=0, messages_in=0,
+                    now_s=now_s,
+                ))  # fmt: skip
+
+    def loaded(self, principal: str, namespace: str, size: int, messages: int) -> None:
+        """Charge ledgers that were added."""
+        if self.on:
+            self._limits.charge(
+                principal, namespace, bytes_in=size, messages_in=messages, now_s=self.now_s()
+            )
+
+    # ---- beyond them
+
+    def exceeded(self, found: Wait) -> QuotaExceeded:
+        """Return the error for a caller that exceeds a quota; count it."""
+        self._metrics.quota_exceeded(found.limit)
+        if found.limit in ("connections", "streams"):
+            said = f"{found.subject} has {found.most} {found.limit} open here, its quota"
+        else:
+            what = found.limit.replace("_", " ")
+            bound = "rate" if found.subject.startswith("topic:") else "quota"
+            said = f"{found.subject} is over its {bound} of {found.most} {what} a second here"
+        return QuotaExceeded(
+            f"{said}; come back in {found.wait_s:.3g} s",
+            subject=found.subject,
+            quota=found.limit,
+            limit=found.most,
+            wait_s=found.wait_s,
+        )
+
+    def _refuse(self, found: Wait) -> None:
+        if found.wait_s:
+            raise self.exceeded(found)

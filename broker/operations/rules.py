@@ -1,0 +1,234 @@
+"""The rules that hold for every operation: rights, audit, quotas, rates, sizes, sound batches.
+
+`begin` and `end` are for the clients of this broker, whatever their protocol. `admit` checks the
+clients of other brokers again, at the partition's owner; the rest is charged where the partition is
+open (`octavo.broker.operations.local`). Keeps nothing of its own; a crash loses no promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+from octavo.broker.errors import InvalidTimestamp, UnsupportedBatch
+from octavo.broker.operations.batch_proofs import BatchProofs
+from octavo.broker.operations.kinds import (
+    RULES,
+    AnyAnswer,
+    AnyOperation,
+    Given,
+    Leases,
+    On,
+    Peeked,
+    Publish,
+    subscription_of,
+)
+from octavo.broker.types import Delivery, StoredBatch, TopicName, TopicSettings
+from octavo.protocol.batch import (
+    ATTRIBUTE_COMPRESSION,
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_TRANSACTIONAL,
+    BatchHeader,
+    InvalidBatch,
+    check_batch,
+)
+from octavo.protocol.calendar import NO_TIME_MS, in_calendar, unit_hint
+from octavo.protocol.compression import compression_of
+from octavo.protocol.records import record_bytes
+from octavo.security.rules import Kind, Operation, Resource
+
+if TYPE_CHECKING:
+    from octavo.broker.broker import Broker
+    from octavo.broker.metrics import Metrics
+    from octavo.broker.operations.authorizer import Authorizer
+    from octavo.broker.operations.producer_ids import ProducerIds
+    from octavo.broker.operations.quotas import OperationQuotas
+    from octavo.security.principal import Identity
+
+CALL = "operation"
+"""The name of an operation in the audit log and the log of decisions."""
+_SILENT = TopicSettings()
+Value = TypeVar("Value")
+
+
+class BrokerRules:
+    """See `octavo.broker.operations.local.Rules`; and the rules for this broker's own clients."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        authorizer: Authorizer,
+        quotas: OperationQuotas,
+        producer_ids: ProducerIds,
+        metrics: Metrics,
+        message_bytes_max: int,
+    ) -> None:
+        """`message_bytes_max`: limit of a message at this broker; a topic's may be lower."""
+        self._broker = broker
+        self._authorizer = authorizer
+        self._quotas = quotas
+        self.producer_ids = producer_ids
+        self._metrics = metrics
+        self._message_bytes_max = message_bytes_max
+        self.proofs = BatchProofs()
+
+    # ---- for clients of this broker
+
+    async def begin(self, identity: Identity, operation: AnyOperation, peer: str) -> None:
+        """Let an operation of this broker's client in, or raise why not.
+
+        `peer`: the client's address. Checks and reports rights, charges the client's quotas, and
+        checks the batches of a publish.
+        """
+        for right, resource in _needed(operation):
+            self._authorizer.check(identity, right, resource, peer, CALL)
+        rate = RULES[type(operation)].rate
+        if not isinstance(operation, Publish):
+            self._quotas.begin(identity, rate)
+            return
+        headers = [check_whole(batch) for batch in operation.batches]
+        messages = sum(header.record_count for header in headers)
+        self._quotas.begin(identity, rate, sum(map(len, operation.batches)), messages)
+        most = self.message_bytes_max(operation.name.topic_name)
+        if operation.is_single and most is None:
+            most = self._message_bytes_max
+        for header, batch in zip(headers, operation.batches, strict=True):
+            check_supported(header)
+            await self.proofs.prove(header, batch, peer, _hold_nothing, most)
+
+    def end(self, identity: Identity, operation: AnyOperation, answer: AnyAnswer) -> None:
+        """Charge this broker's client for what it was given."""
+        if not self._quotas.on:
+            return
+        if isinstance(answer, Given):
+            messages = sum(batch.header.record_count for batch in answer.batches)
+            most = getattr(operation, "count_max", messages)
+            size = sum(len(batch.data) for batch in answer.batches)
+            self._quotas.took(identity, size, min(messages, most))
+        elif isinstance(answer, Leases):
+            self._quotas.took(identity, _size_of_leases(answer), answer.count)
+        elif isinstance(answer, Peeked):
+            self._quotas.took(identity, _size_of(answer.deliveries), len(answer.deliveries))
+
+    def message_bytes_max(self, topic: TopicName) -> int | None:
+        """Return the topic's limit of a message, if it is below this broker's limit; else None."""
+        most = self._broker.topics.settings_of(topic, _SILENT).policies.message_bytes_max
+        return None if most is None or most >= self._message_bytes_max else most
+
+    def hides_schema(self, identity: Identity, topic: TopicName) -> bool:
+        """Whether the caller may not see the schema of the topic, so that no error may quote it."""
+        if not self._authorizer.secured:
+            return False
+        subject = self._broker.topics.settings_of(topic, _SILENT).schema_subject
+        if subject is None:
+            return True
+        resource = Resource(Kind.TOPIC, f"{topic.namespace}/{subject}")
+        return not self._authorizer.may(identity, Operation.DESCRIBE, resource)
+
+    # ---- for all clients, at the owner
+
+    def admit(self, identity: Identity, operation: AnyOperation, peer: str) -> None:
+        """See `Rules`."""
+        for right, resource in _needed(operation):
+            self._authorizer.check_passed_on(identity, right, resource, peer, CALL)
+        self._quotas.admit_passed_on(identity)
+
+    async def measured(self, identity: Identity, namespace: str, work: Awaitable[Value]) -> Value:
+        """See `Rules`."""
+        return await self._quotas.measured_for(identity, namespace, work)
+
+    def owned(self, namespace: str) -> None:
+        """See `Rules`."""
+        self._quotas.owned_here(namespace)
+
+    def may_publish(self, topic: TopicName) -> None:
+        """See `Rules`."""
+        self._quotas.may_publish(topic)
+
+    def stored(self, topic: TopicName, size: int, messages: int) -> None:
+        """See `Rules`."""
+        self._quotas.stored(topic, size, messages)
+
+    def published(self, size: int, messages: int) -> None:
+        """See `Rules`."""
+        self._metrics.messages_published.inc(messages)
+        self._metrics.bytes_published.inc(size)
+
+    def may_read(self, topic: TopicName) -> None:
+        """See `Rules`."""
+        self._quotas.may_read(topic)
+
+    def given(self, topic: TopicName, batches: list[StoredBatch], messages: int) -> None:
+        """See `Rules`."""
+        self._metrics.messages_read.inc(messages)
+        self._quotas.given(topic, batches, messages)
+
+    def delivered(self, topic: TopicName, leases: Leases) -> None:
+        """See `Rules`."""
+        self._metrics.messages_delivered.inc(leases.count)
+        if self._quotas.counts(topic):
+            self._quotas.gave(topic, _size_of_leases(leases), leases.count)
+
+    def shown(self, topic: TopicName, messages: list[Delivery]) -> None:
+        """See `Rules`."""
+        if self._quotas.counts(topic):
+            self._quotas.gave(topic, _size_of(messages), len(messages))
+
+    def bound(self, identity: Identity, batch: bytes) -> bytes:
+        """See `Rules`."""
+        return self.producer_ids.bound(identity, batch)
+
+
+def _needed(operation: AnyOperation) -> Iterator[tuple[Operation, Resource]]:
+    """Give the rights that the operation needs, with their resources."""
+    topic = str(operation.name.topic_name)
+    for right, on in RULES[type(operation)].needs:
+        if on is On.SUBSCRIPTION:
+            yield right, Resource(Kind.SUBSCRIPTION, f"{topic}/{subscription_of(operation)}")
+        else:
+            yield right, Resource(Kind.TOPIC, topic)
+
+
+def check_whole(batch: bytes) -> BatchHeader:
+    """Return the header of a single whole batch. Raises `InvalidBatch`."""
+    header = check_batch(batch)
+    if header.total_bytes != len(batch):
+        raise InvalidBatch(
+            f"the record batch has {header.total_bytes} bytes by its header, and {len(batch)} came"
+        )
+    return header
+
+
+def check_supported(header: BatchHeader) -> None:
+    """Refuse features of a batch that this version does not support, and impossible times.
+
+    Raises `UnsupportedBatch`, `UnsupportedCompression`, `InvalidBatch`, `InvalidTimestamp`.
+    """
+    compression_of(header.attributes & ATTRIBUTE_COMPRESSION)
+    if header.attributes & (ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL):
+        raise UnsupportedBatch("transactional and control batches are not supported yet")
+    if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
+        raise InvalidBatch(
+            f"record batch names producer {header.producer_id} but epoch {header.producer_epoch} "
+            f"and sequence {header.base_sequence}: all three are 0 or more, or all three are -1"
+        )
+    for time_ms in (header.first_timestamp, header.max_timestamp):
+        if time_ms != NO_TIME_MS and not in_calendar(time_ms):
+            raise InvalidTimestamp(
+                f"record batch has timestamp {time_ms}, which is not in milliseconds from 1970 to "
+                f"9999: {unit_hint(time_ms)}"
+            )
+
+
+def _size_of_leases(leases: Leases) -> int:
+    return sum(map(len, leases.batches)) + _size_of(leases.deliveries)
+
+
+def _size_of(messages: list[Delivery]) -> int:
+    """Return the bytes of keys, values and headers."""
+    records = (one.record for one in messages)
+    return sum(record_bytes(one.key, one.value, one.headers) for one in records)
+
+
+async def _hold_nothing(size: int) -> None:
+    """Large batches are unpacked one after the other, so their memory is bounded."""
