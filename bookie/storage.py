@@ -134,7 +134,7 @@ class Storage:
         self.limbo_file = LimboFile(
             self.limbo, disk, config.ledger_directories, self._flush_call, self._fail
         )
-        """The file of the limbo; the repair calls it when ledgers are complete again."""
+        """The file of the limbo; re-replication calls it when ledgers are complete again."""
         self.damages = restored.damages
         """The known damage on the disks."""
         self._journals = drive(

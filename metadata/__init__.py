@@ -1,1 +1,1 @@
-"""The few small records on which all agree: stores, sessions, and the records themselves."""
+"""The few small records that all processes share: stores, sessions, and the records themselves."""

@@ -1,13 +1,13 @@
-"""Until when each session of the embedded store lives: a file beside the database.
+"""A file with the end of each session of the embedded store, next to the database.
 
-A heartbeat must not need the database's write lock: a process that is stopped while it holds that
-lock would end the sessions of all others. So the end of a session stands in `<database>-beats`, a
-signed 64-bit number of milliseconds (big-endian) at eight times the session's id, written in place
-and never synced: a crash of the machine ends all sessions anyway. Eight aligned bytes are read and
-written whole by the page cache.
+A heartbeat must not need the database's write lock: otherwise a process that is stopped while it
+holds that lock would end the sessions of all others. So the end of a session is stored in
+`<database>-beats`, as a signed 64-bit number of milliseconds (big-endian) at eight times the
+session's id. It is written in place and never synced, because a crash of the machine ends all
+sessions anyway. The page cache reads and writes eight aligned bytes as a whole.
 
-Whoever holds the write lock and finds the time here past may end the session. Hence a beat counts
-only when it was written before the old time was over: see `Lease.beat`.
+A process that holds the write lock and finds that this time has passed may end the session. So a
+heartbeat counts only if it was written before the old end: see `Lease.beat`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Beats:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def write(self, session_id: int, ends_ms: int) -> None:
-        """The session lives until `ends_ms`. Raises `OSError`."""
+        """Let the session live until `ends_ms`. Raises `OSError`."""
         os.pwrite(self._fd, _SLOT.pack(ends_ms), _SLOT.size * session_id)
 
     def read(self, session_id: int) -> int:
-        """Until when the session lives; 0 when that was never written. Raises `OSError`."""
+        """Return when the session ends; 0 if that was never written. Raises `OSError`."""
         found = os.pread(self._fd, _SLOT.size, _SLOT.size * session_id)
         return int(_SLOT.unpack(found)[0]) if len(found) == _SLOT.size else 0
 
@@ -43,12 +43,11 @@ class Beats:
             return False
 
     def close(self) -> None:
-        """Let go of the file."""
         os.close(self._fd)
 
 
 class Lease:
-    """How long our own session lives for certain. Made on one thread, prolonged by one other."""
+    """How long our own session certainly lives. Made on one thread, prolonged on another thread."""
 
     __slots__ = ("_beats", "_clock", "_timeout_ms", "ends_ms", "session_id")
 
@@ -60,12 +59,13 @@ class Lease:
         self._timeout_ms = timeout_ms
         self.session_id = session_id
         self.ends_ms = clock() + timeout_ms
-        """By `clock`. Nobody ends the session before; from then on somebody may have."""
+        """By `clock`. Before it no process ends the session; afterwards any process may have."""
         beats.write(session_id, self.ends_ms)
 
     @property
     def is_over(self) -> bool:
-        """Whether the session may have been ended: for us, who slept so long, it has."""
+        """Whether another process may have ended the session; then this process treats it as
+        ended."""
         return self.ends_ms <= self._clock()
 
     def beat(self) -> None:
@@ -74,6 +74,7 @@ class Lease:
             return
         ends_ms = self._clock() + self._timeout_ms
         self._beats.write(self.session_id, ends_ms)
-        # Only if it is still in time after the write can nobody have found the old time past.
+        # Check again after the write: only if the old end is still ahead, no other process can
+        # have read the old end as past.
         if not self.is_over:
             self.ends_ms = ends_ms

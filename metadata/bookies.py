@@ -1,9 +1,9 @@
-"""Who is a bookie: registrations that vanish with their process, and cookies that stay.
+"""The bookies of a cluster: registrations that vanish with their process, and cookies that stay.
 
 Both are BookKeeper's records: `available/<id>` and `available/readonly/<id>` hold a
 BookieServiceInfoFormat, `cookies/<id>` holds protobuf text. Ensembles name bookies by id; the
-registration says where an id lives now. A cookie's `incarnation` tells a bookie from another that
-was wiped and set up again under the same id (BookKeeper #4812).
+registration gives the present address of an id. A cookie's `incarnation` tells a bookie from
+another bookie that was wiped and set up again under the same id (BookKeeper #4812).
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _log = structlog.get_logger()
 
 INCARNATION = "incarnation"
 AUTH = "auth"
-"""By which plugin callers may prove who they are, in AUTH; a bookie without it asks nobody."""
+"""The plugin by which callers may authenticate, in AUTH; a bookie without it asks for nothing."""
 READ_ONLY_BECAUSE = "read_only_because"
-"""Why a bookie turned read-only, in words, as it was when it did."""
+"""Why a bookie turned read-only, in words, at that time."""
 _ENDPOINT = "bookie"
 _PROTOCOL = "bookie-rpc"
 _READ_ONLY = "readonly"
@@ -58,7 +58,7 @@ class BookieIdTaken(MetadataError):
 
 @dataclass(frozen=True, slots=True)
 class BookieInfo:
-    """One registered bookie. `properties` carry `rack`, `incarnation` and what else it tells."""
+    """A registered bookie. `properties` have `rack`, `incarnation` and other facts about it."""
 
     bookie_id: str
     host: str
@@ -68,12 +68,12 @@ class BookieInfo:
 
     @property
     def incarnation(self) -> str:
-        """What its cookie says too; empty for a bookie that is not ours."""
+        """The incarnation of its cookie; empty for an Apache bookie."""
         return self.properties.get(INCARNATION, "")
 
     @property
     def unsure_through(self) -> int:
-        """The highest ledger of which it may have lost something; −1 when of none."""
+        """The highest ledger of which it may have lost something; −1 for none."""
         text = self.properties.get("unsure_through", "")
         return int(text) if text.isascii() and text.isdigit() else -1
 
@@ -84,12 +84,11 @@ class BookieInfo:
 
     @property
     def auth(self) -> str:
-        """The plugin by which it wants to know who calls; empty when it does not."""
+        """The plugin by which callers may authenticate; empty when it asks for nothing."""
         return self.properties.get(AUTH, "")
 
 
 def encode_service_info(info: BookieInfo) -> bytes:
-    """The registration's bytes."""
     message = BookieServiceInfoFormat()
     message.endpoints.add(id=_ENDPOINT, host=info.host, port=info.port, protocol=_PROTOCOL)
     for key, value in info.properties.items():
@@ -100,15 +99,15 @@ def encode_service_info(info: BookieInfo) -> bytes:
 
 @functools.lru_cache(maxsize=256)
 def decode_service_info(bookie_id: str, data: bytes, *, read_only: bool) -> BookieInfo:
-    """Read a registration; an empty one (old bookies) has its address in the id.
+    """Decode a registration; an empty registration (of an old bookie) has its address in the id.
 
-    What was found is kept: all are read again whenever one came, went or changed.
+    Results are cached: all registrations are read again whenever a bookie comes, goes or changes.
     """
     if not data:
         host, colon, port = bookie_id.rpartition(":")
         if not colon or not port.isascii() or not port.isdigit():
             raise BadRecord(
-                f"registration of bookie {bookie_id}: empty, and the id is no host:port"
+                f"registration of bookie {bookie_id}: empty, and the id is not host:port"
             )
         return BookieInfo(bookie_id, host, int(port), read_only)
     message = BookieServiceInfoFormat()
@@ -145,12 +144,12 @@ class BookieRegistry:
     # -- registration
 
     async def register(self, info: BookieInfo) -> None:
-        """Register for as long as the session lasts; also changes an earlier registration.
+        """Register for as long as the session lasts; this also changes an earlier registration.
 
-        The record of the same bookie's previous process is replaced at once. That of another
-        incarnation gets one and a half session timeouts to vanish, then `BookieIdTaken`. Raises
-        `SessionExpired` when the session ended meanwhile; whoever registers does so anew whenever
-        the store says CONNECTED after EXPIRED.
+        The record of the same bookie's previous process is replaced at once. A record of another
+        incarnation gets one and a half session timeouts to vanish, then `BookieIdTaken` is raised.
+        Raises `SessionExpired` when the session ended meanwhile. The caller registers again
+        whenever the store says CONNECTED after EXPIRED.
         """
         generation = self._generation
         path = self._path(info.bookie_id, read_only=info.read_only)
@@ -161,7 +160,7 @@ class BookieRegistry:
         if generation != self._generation:
             raise SessionExpired(f"the session ended while {info.bookie_id} was registered")
         self._ours.add(path)
-        # Registered anew before the old record goes, so that nobody takes the bookie for lost.
+        # Make the new record before the old one goes, so that no process counts the bookie as lost.
         await self._remove(self._path(info.bookie_id, read_only=not info.read_only))
 
     async def _try_register(self, info: BookieInfo, path: str, value: bytes) -> bool:
@@ -173,8 +172,8 @@ class BookieRegistry:
             if path in self._ours:
                 await self._store.put(path, value, version)
                 return True
-            # Two processes of one incarnation cannot run at once: they would share a data folder,
-            # which is locked. So this one is left over from our previous session.
+            # Two processes of one incarnation cannot run at once, because they would share a locked
+            # data folder. So this record is left over from our previous session.
             if self._incarnation_of(info, found) == info.incarnation:
                 await self._store.delete(path, version)
                 await self._store.create(path, value, ephemeral=True)
@@ -201,14 +200,14 @@ class BookieRegistry:
                     await changed.wait()
         except TimeoutError as error:
             raise BookieIdTaken(
-                f"bookie id {bookie_id} is registered by another live bookie; stop that one, "
-                "or give this one an id of its own"
+                f"bookie id {bookie_id} is registered by another live bookie; stop that bookie, "
+                "or give this bookie another id"
             ) from error
         finally:
             watch.cancel()
 
     async def wait_until_gone(self, bookie_id: str) -> None:
-        """Wait until nobody is registered under this id. Raises `BookieIdTaken` when one stays.
+        """Wait until no bookie is registered under this id. Raises `BookieIdTaken` after a while.
 
         A process that died stays registered for up to a session timeout.
         """
@@ -224,7 +223,7 @@ class BookieRegistry:
                 await self._wait_for_change(path, deadline, bookie_id)
 
     async def unregister(self, bookie_id: str) -> None:
-        """Take the registration back; fine when there is none."""
+        """Remove the registration, if any."""
         for read_only in (False, True):
             await self._remove(self._path(bookie_id, read_only=read_only))
 
@@ -233,25 +232,25 @@ class BookieRegistry:
         with contextlib.suppress(RecordNotFound):
             await self._store.delete(path)
 
-    # -- who is there
+    # -- present bookies
 
     async def available(self) -> dict[str, BookieInfo]:
-        """All registered bookies by id, writable and read-only.
+        """Return all registered bookies by id, writable and read-only.
 
-        A registration that cannot be read is passed over, and logged: one foreign record must not
-        keep every ledger from being made.
+        A registration that cannot be read is skipped, and logged: a single foreign record must not
+        prevent the creation of all ledgers.
         """
         found: dict[str, BookieInfo] = {}
         for read_only in (False, True):
             folder = f"{self._available}/{_READ_ONLY}" if read_only else self._available
             names = [name for name in await self._store.children(folder) if name != _READ_ONLY]
             infos = await all_of(self._info(name, read_only=read_only) for name in names)
-            # A bookie that is just turning read-only stands in both: the later entry holds.
+            # A bookie that is turning read-only stands in both folders: the read-only record wins.
             found.update({info.bookie_id: info for info in infos if info is not None})
         return found
 
     async def known(self) -> set[str]:
-        """The ids of all bookies of the cluster: registered, or only down."""
+        """Return the ids of all bookies of the cluster: registered, or down."""
         available = self._available
         folders = (available, f"{available}/{_READ_ONLY}", self._cookies)
         listed = await all_of(self._store.children(folder) for folder in folders)
@@ -281,7 +280,7 @@ class BookieRegistry:
     # -- cookies
 
     async def read_cookie(self, bookie_id: str) -> tuple[Cookie, int]:
-        """The cookie and its version. Raises `RecordNotFound`, `BadRecord`."""
+        """Return the cookie and its version. Raises `RecordNotFound`, `BadRecord`."""
         value, version = await self._store.get(join(self._cookies, bookie_id))
         return decode_cookie(value), version
 
@@ -299,17 +298,14 @@ class BookieRegistry:
         await HighWaterStore(self._store).delete(bookie_id)
 
     async def cookies(self) -> list[str]:
-        """The ids of all bookies that ever were set up and not decommissioned."""
+        """Return the ids of all bookies that were set up and not decommissioned."""
         return await self._store.children(self._cookies)
 
 
 class _Both:
-    """Two watches as one."""
-
     def __init__(self, *watches: Watch) -> None:
         self._watches = watches
 
     def cancel(self) -> None:
-        """No callback comes after this. May be called twice."""
         for watch in self._watches:
             watch.cancel()

@@ -1,12 +1,12 @@
-"""The records of bulk loads: which ledgers belong to each one's newest batch.
+"""The records of bulk loads: which ledgers belong to the newest batch of each bulk load.
 
     /octavo/transactions/<id>
 
-A bulk load was called a transaction in 0.1. Paths and the keys of stored maps keep the old word, so
-that stores made before still open. One record per id, for all its batches: writing batch n over
-batch n - 1 is the moment at which batch n is committed (broker/bulkload/rules.py says when that may
-be done). Every read here is synced: what it says is not older than anything that anybody was told
-before.
+In 0.1 a bulk load was called a transaction. Paths and the keys of stored maps keep the old word, so
+that older stores still open. There is a single record for each id, for all its batches. Writing
+batch n over batch n - 1 is the moment at which batch n is committed (broker/bulkload/rules.py says
+when that is allowed). Every read here is synced first, so it sees every change that any process was
+told of before.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ BULK_LOADS_ROOT = "/octavo/transactions"
 
 @dataclass(frozen=True, slots=True)
 class PrivateLedger:
-    """A closed ledger that a task wrote for one partition, and what it holds.
+    """A closed ledger that a task wrote for a partition, and its contents.
 
-    `disorder_ms`: as in `PartitionLedger`; −1 when the task did not say. `pieces`: likewise, of the
-    one ledger of a large message.
+    `disorder_ms`: as in `PartitionLedger`; −1 when the task did not say. `pieces`: as there, for
+    the ledger of a large message.
     """
 
     ledger_id: int
@@ -43,10 +43,10 @@ class PrivateLedger:
 
 @dataclass(frozen=True, slots=True)
 class BulkLoadPart:
-    """What a batch adds to one partition.
+    """The ledgers that a batch adds to a partition.
 
-    `topic_incarnation` is the topic's `identity`; older records have none, and `topic_created_ms`
-    alone tells the topic from namesakes.
+    `topic_incarnation` is the topic's `identity`. Older records have none; there only
+    `topic_created_ms` tells the topic from others with the same name.
     """
 
     namespace: str
@@ -58,7 +58,7 @@ class BulkLoadPart:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def is_of(self, topic: TopicRecord) -> bool:
-        """Whether this topic is the one that was meant, and no namesake."""
+        """Whether this is the topic of the batch, and not another topic of the same name."""
         if self.topic_incarnation:
             return topic.identity == self.topic_incarnation
         return topic.created_ms == self.topic_created_ms
@@ -66,13 +66,13 @@ class BulkLoadPart:
 
 @dataclass(frozen=True, slots=True)
 class BulkLoadRecord:
-    """The newest committed batch (-1: none yet), and whether all of its parts are taken in.
+    """The newest committed batch (-1: none yet), and whether all of its parts have been added.
 
     `refused` maps ledgers that were given up, and may be deleted already, to their batch.
-    `since_ms`, when the id was first used, tells it from one that was forgotten and used again.
-    `begun` is the newest batch that its writer publishes by itself (-1: none), `content` what it
-    said it would publish, by partition: words that only the writer understands. `token_digest` is
-    of the token that only the id's owner knows ("": nobody has given one yet).
+    `since_ms`, when the id was first used, tells it from a later use of the same id. `begun` is the
+    newest batch that its writer publishes by itself (-1: none), and `content` is the writer's own
+    description of it, by partition. `token_digest` belongs to the token that only the id's owner
+    knows ("": none yet).
     """
 
     batch: int = -1
@@ -88,44 +88,42 @@ class BulkLoadRecord:
 
 
 def bulk_load_path(bulk_load: str) -> str:
-    """Where a bulk load's record stands."""
+    """Return the path of a bulk load's record."""
     return join(BULK_LOADS_ROOT, bulk_load)
 
 
 class BulkLoadStore:
-    """Reads and compare-and-sets of these records."""
-
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
     async def read(self, bulk_load: str) -> tuple[BulkLoadRecord, int]:
-        """The record and its version; an empty one, `ABSENT`, when there is none."""
+        """Return the record and its version; an empty record and `ABSENT` when there is none."""
         await self.sync()
         path = bulk_load_path(bulk_load)
         record, version = await read_one(self._store, path, BulkLoadRecord)
         return record or BulkLoadRecord(), version
 
     async def write(self, bulk_load: str, record: BulkLoadRecord, version: int) -> None:
-        """Make it or compare-and-set it.
+        """Create the record or compare-and-set it.
 
         Raises `RecordExists`, `VersionConflict`, `RecordNotFound`: read again, decide again.
         """
         await write_one(self._store, bulk_load_path(bulk_load), record, version)
 
     async def delete(self, bulk_load: str, version: int) -> None:
-        """Raises `VersionConflict`, `RecordNotFound`."""
+        """Delete the record. Raises `VersionConflict`, `RecordNotFound`."""
         await delete_one(self._store, bulk_load_path(bulk_load), version)
 
     async def sync(self) -> None:
-        """Reads begun after this, of topics too, see all that anybody was told of before it."""
+        """Let later reads, also of topics, see every change that any process was told of before."""
         await self._store.sync()
 
     async def list(self) -> list[str]:
-        """All ids, sorted."""
+        """Return all ids, sorted."""
         return await self._store.children(BULK_LOADS_ROOT)
 
     def watch(self, bulk_load: str, on_change: Callable[[], None]) -> Watch:
-        """Call `on_change` after the record is made, changed or deleted."""
+        """Call `on_change` after the record is created, changed or deleted."""
         return self._store.watch(bulk_load_path(bulk_load), on_change)
 
     def watch_list(self, on_change: Callable[[], None]) -> Watch:

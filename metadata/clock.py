@@ -1,9 +1,9 @@
-"""The record of the time that was known last, and what time the metadata store says it is.
+"""The record of the last known time, and the time by the metadata store's own clock.
 
     /octavo/clock   time_ms, highest_ms, confirmed
 
-Written by each broker once a minute: when the store changed it last, by a clock of the store's own,
-is a second witness beside the writer's clock (broker/clock/timekeeper.py).
+Each broker writes it once a minute. The time at which the store changed it last, by the store's
+clock, is a second witness besides the writer's clock (broker/clock/timekeeper.py).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ CLOCK_PATH = "/octavo/clock"
 
 @dataclass(frozen=True, slots=True)
 class ClockRecord:
-    """`time_ms`: the time that was safe to delete by when it was written, 0 when it never was.
+    """`time_ms`: the time that was safe for deletions when the record was written; 0 for never.
 
-    `highest_ms`: what ledgers were dated by then, 0 in records of older versions. `confirmed`
-    counts how often a person has said what time it is.
+    `highest_ms`: the highest time used for dates of ledgers by then; 0 in records of older
+    versions. `confirmed` counts how often an operator has confirmed the time.
     """
 
     time_ms: int = 0
@@ -34,22 +34,20 @@ class ClockRecord:
 
 
 class Written(NamedTuple):
-    """The record as it stands, and the time by the store's clock; None where it has none."""
+    """The record that was written, and the time by the store's clock; None if it has no clock."""
 
     record: ClockRecord
     store_ms: int | None
 
 
 class ClockStore:
-    """Writes the record."""
-
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
     async def write(self, make: Callable[[ClockRecord], ClockRecord]) -> Written:
-        """Set it to `make(what stands there)`, by compare-and-set, anew also when that is the same.
+        """Set the record to `make(current)` by compare-and-set, even if that changes nothing.
 
-        Raises `MetadataUnavailable`, `BadRecord`: then it is written later, or was.
+        Raises `MetadataUnavailable`, `BadRecord`: then it is written later, or was written.
         """
         while True:
             with contextlib.suppress(VersionConflict, RecordExists):

@@ -1,15 +1,15 @@
-"""A partition's compacted view: the changes of its record that a compaction makes. Pure.
+"""A partition's compacted view: the changes that a compaction makes to its record. Pure.
 
     begun (run) → published (horizon, ledgers) → collected
 
-`begun` names who may publish: whoever begins anew takes the place, so of two runs only one can
-publish. `published` puts the whole view in the place of the one before, in one compare-and-set;
-the ledgers of that one are `retired`, and stay until `collected` takes them out of the record,
-before they are deleted. A crash between any two leaves the old view or the new one. Ledgers that no
-record names and whose run is not the record's will never be named: they may go.
+`begun` names the run that may publish. A run that begins later takes its place, so only one of two
+runs can publish. `published` replaces the whole earlier view in a single compare-and-set; the
+ledgers of the earlier view become `retired`. `collected` takes them out of the record, before they
+are deleted. A crash between two steps leaves the old view or the new view. Ledgers that no record
+names, and whose run is not the record's run, will never be named: they may be deleted.
 
-A view holds what it is of: messages at their own offsets, in the topic's own ledgers' stead below
-the horizon. Nothing of the partition itself is touched.
+A view holds messages at their own offsets. Readers use it instead of the topic's own ledgers below
+the horizon. The partition itself is not changed.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from octavo.metadata.topics import CompactedLedger, CompactionRecord, PartitionR
 from octavo.protocol.codes import OctavoError
 
 KIND = b"compacted"
-"""`octavo.kind` of a ledger that a compaction has written; its run stands under the other key."""
+"""`octavo.kind` of a ledger that a compaction has written; the other key holds its run."""
 KIND_KEY, RUN_KEY = "octavo.kind", "octavo.compaction"
 
 
 class CompactionLost(OctavoError):
-    """Another run has begun to compact this partition: this one's result is not wanted."""
+    """Another run has begun to compact this partition, so this run's result is not used."""
 
     name = "compaction-lost"
 
 
 def compacted_ledgers(record: PartitionRecord) -> list[int]:
-    """All that the record names, those of earlier views among them."""
+    """Return all ledgers of views that the record names, also those of earlier views."""
     view = record.compaction
     if view is None:
         return []
@@ -40,7 +40,7 @@ def compacted_ledgers(record: PartitionRecord) -> list[int]:
 
 
 def begun(record: PartitionRecord, run: str, now_ms: int) -> PartitionRecord:
-    """This run, and no other one, may publish."""
+    """Let this run, and no other run, publish."""
     view = record.compaction or CompactionRecord()
     if view.run == run:
         return record
@@ -54,11 +54,11 @@ def published(
     ledgers: Sequence[CompactedLedger],
     now_ms: int,
 ) -> PartitionRecord:
-    """The view of this run in the place of the one before. Raises `CompactionLost`."""
+    """Replace the earlier view by the view of this run. Raises `CompactionLost`."""
     view = record.compaction or CompactionRecord()
     if view.run != run:
         if (view.horizon, view.ledgers) == (horizon, tuple(ledgers)):
-            return record  # it was done, and the answer was lost
+            return record  # it was published before, and the answer was lost
         raise CompactionLost(f"run {run} may not publish: {view.run or 'none'} was begun after it")
     retired = tuple(RetiredLedger(one.ledger_id, now_ms) for one in view.ledgers)
     made = replace(
@@ -74,7 +74,7 @@ def published(
 
 
 def given_up(record: PartitionRecord, run: str) -> PartitionRecord:
-    """This run will not publish any more."""
+    """Record that this run will not publish any more."""
     view = record.compaction
     if view is None or view.run != run:
         return record
@@ -82,7 +82,7 @@ def given_up(record: PartitionRecord, run: str) -> PartitionRecord:
 
 
 def retired_before(record: PartitionRecord, until_ms: int) -> list[int]:
-    """Ledgers of earlier views that were replaced so long ago that nobody reads them."""
+    """Return ledgers of views that were replaced so long ago that they have no readers left."""
     view = record.compaction
     if view is None:
         return []
@@ -90,7 +90,7 @@ def retired_before(record: PartitionRecord, until_ms: int) -> list[int]:
 
 
 def collected(record: PartitionRecord, ledger_ids: Collection[int]) -> PartitionRecord:
-    """Without these retired ledgers, which are deleted next."""
+    """Remove these retired ledgers, which are deleted next."""
     view = record.compaction
     if view is None:
         return record

@@ -2,8 +2,8 @@
 
     cookie := "5\\n" [ "# octavo-incarnation: " text "\\n" ] CookieFormat in protobuf text
 
-The bytes are BookKeeper's. Our incarnation stands in a comment, which its parser skips
-(docs/formats/cookie.md).
+The bytes are BookKeeper's. Octavo's incarnation stands in a comment, which BookKeeper's parser
+skips (docs/formats/cookie.md).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _INCARNATION = "# octavo-incarnation: "
 
 @dataclass(frozen=True, slots=True)
 class Cookie:
-    """Which bookie of which cluster owns these folders."""
+    """The bookie and the cluster that own these folders."""
 
     bookie_id: str
     journal_dir: str
@@ -34,7 +34,7 @@ class Cookie:
 
 
 def encode_cookie(cookie: Cookie) -> bytes:
-    """The cookie's bytes, for a disk and for metadata alike."""
+    """Encode the cookie; the bytes are the same on disk and in metadata."""
     assert "\n" not in cookie.incarnation
     message = CookieFormat(
         bookieHost=cookie.bookie_id,
@@ -52,9 +52,9 @@ def encode_cookie(cookie: Cookie) -> bytes:
 
 @functools.lru_cache(maxsize=64)
 def decode_cookie(data: bytes) -> Cookie:
-    """Raises `BadRecord` for anything that is not a cookie of layout version 4 or 5.
+    """Decode a cookie. Raises `BadRecord` unless it is of layout version 4 or 5.
 
-    What was found is kept: a start reads the same bytes in metadata and in each of its folders.
+    Results are cached: a start reads the same bytes in metadata and in each of its folders.
     """
     message = CookieFormat()
     try:
@@ -85,5 +85,5 @@ def _pack_dirs(dirs: tuple[str, ...]) -> str:
 def _unpack_dirs(text: str) -> tuple[str, ...]:
     count, *dirs = text.split("\t")
     if count != str(len(dirs)):
-        raise BadRecord(f"cookie folders {text!r}: the number in front is not that of the folders")
+        raise BadRecord(f"cookie folders {text!r}: the count in front does not match the folders")
     return tuple(dirs)

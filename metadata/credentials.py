@@ -1,7 +1,7 @@
-"""Who we are to ZooKeeper: a user and a password, from a file that holds nothing else.
+"""Our credentials for ZooKeeper: a user and a password, in a file that holds nothing else.
 
-A file, because a password in a URL or an argument ends up in logs, in messages and in the list of
-processes. It is read once, at the start.
+It is a file because a password in a URL or an argument would appear in logs, in messages and in the
+list of processes. It is read once, at the start.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Credentials(NamedTuple):
 
 
 def read_credentials(path: str) -> Credentials:
-    """What the file `path` holds. Raises `BadMetadataCredentials`, which never shows any of it."""
+    """Read the file `path`. Raises `BadMetadataCredentials`, which never shows the contents."""
     try:
         text = Path(path).read_text()
     except OSError as error:
@@ -37,5 +37,5 @@ def read_credentials(path: str) -> Credentials:
     line = text.removesuffix("\n").removesuffix("\r")
     user, colon, password = line.partition(":")
     if not (user and colon and password) or "\n" in line:
-        raise BadMetadataCredentials(f"credentials file {path} is not of that form: {_FORM}")
+        raise BadMetadataCredentials(f"credentials file {path} has another form: {_FORM}")
     return Credentials(user, password)

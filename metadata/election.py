@@ -1,8 +1,8 @@
-"""One among many: ownership of a name, by a record that vanishes with its session.
+"""Election: ownership of a name, by a record that vanishes with its session.
 
-It is no lock. Between the end of a session and the moment when its owner hears of it two processes
-may both believe; what must be exclusive is made so by fencing (ledger protocol), and this only says
-who should try.
+It is not a lock. Between the end of a session and the moment when its owner learns of it, two
+processes may both believe that they are the owner. Fencing (ledger protocol) provides exclusion;
+this module only says which process should try.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Claim(NamedTuple):
     held: bool
     """Ours now, in the present session."""
     owner: bytes
-    """The owner's value: ours when held."""
+    """The owner's value; ours if held."""
 
 
 class Ownership:
-    """The ephemeral records that one process holds. One object per store and process.
+    """The ephemeral records that a process holds. One object per store and process.
 
-    A value must name the process (its id and a run of its own): a record with our own value that
-    this session did not write is taken for a leftover of our previous session and replaced.
+    A value must name the process (its id and a unique run): a record with our own value that this
+    session did not write is treated as a leftover of our previous session and replaced.
     """
 
     def __init__(self, store: MetadataStore) -> None:
@@ -66,8 +66,8 @@ class Ownership:
     def held(self, path: str) -> bool:
         """Whether `path` is ours as far as this process knows.
 
-        False from the moment when the session is known to be over; while it is SUSPENDED the
-        answer may be out of date.
+        False from the moment when the session is known to be over. While the session is SUSPENDED
+        the answer may be out of date.
         """
         return path in self._held and self._store.session_state is not SessionState.EXPIRED
 
@@ -75,7 +75,7 @@ class Ownership:
         """Make `path` ours if it has no owner.
 
         Raises `MetadataUnavailable` when the outcome is unknown (claim again to find out), and
-        `SessionExpired` when the session ended meanwhile: such a claim is never believed.
+        `SessionExpired` when the session ended meanwhile: such a claim never counts.
         """
         generation = self._generation
         for _ in range(_CLAIMS_TRIED_MAX):
@@ -109,20 +109,20 @@ class Ownership:
             raise SessionExpired(f"the session ended while {path} was being claimed")
 
     async def release(self, path: str) -> None:
-        """Give `path` up; fine when it is not ours any more."""
+        """Give `path` up, if it is still ours."""
         if path not in self._sent:
             return
-        # Also when the claim's outcome was never learnt: it may stand.
+        # Also if the outcome of the claim is unknown: the record may exist.
         self._held.discard(path)
         value = self._sent.pop(path)
-        # Only our own record: after an expiry that we have not heard of it may be another's.
+        # Delete only our own record: after an unnoticed expiry it may be another owner's.
         with contextlib.suppress(RecordNotFound, VersionConflict, SessionExpired):
             record = await self._store.get(path)
             if record.value == value:
                 await self._store.delete(path, record.version)
 
     async def owner(self, path: str) -> bytes | None:
-        """The present owner's value, or None."""
+        """Return the present owner's value, or None."""
         try:
             return (await self._store.get(path)).value
         except RecordNotFound:

@@ -1,23 +1,23 @@
-"""The metadata store of one machine: one SQLite file that several processes share.
+"""The metadata store of a single machine: a SQLite file that several processes share.
 
-Promises what `metadata/store.py` says, to processes of one machine; a file on a network share is
-refused or unsafe, use ZooKeeper for more than one machine.
+Keeps the promises of `metadata/store.py` for processes on the same machine. A file on a network
+share is refused or unsafe; use ZooKeeper for several machines.
 
-All SQL runs on one thread of our own (`RecordFile`); this module is its asyncio face. A short poll
-(20 ms) of SQLite's data version wakes the watches on changes made by other processes and ends the
-sessions of others that fell silent. Our own is kept alive by beats from the event loop, beside the
-database (beats.py).
+All SQL runs on a separate thread (`RecordFile`); this module is its asyncio side. A short poll (20
+ms) of SQLite's data version triggers watches after changes by other processes, and ends the
+sessions of processes that fell silent. Heartbeats from the event loop keep our own session alive,
+in a file next to the database (beats.py).
 
-The session is proven by the clock alone, so a process that was stopped past its session learns so
-from its first call: listeners hear EXPIRED, every call begun before raises `SessionExpired`, and
-only then a new session serves new calls.
+The clock alone decides whether the session lives. So a process that was stopped for longer than its
+session learns it from its first call: listeners get EXPIRED, every call begun before raises
+`SessionExpired`, and only then a new session serves new calls.
 
-Writes that wait for the thread at the same time share one transaction, and one sync of the disk;
-each succeeds or fails by itself.
+Writes that wait for the thread at the same time share a transaction, and a sync of the disk; each
+succeeds or fails by itself.
 
-A process stopped inside a transaction keeps the file's write lock. Until it wakes or dies the
-others read, keep their sessions, and cannot write: those calls get `MetadataUnavailable`, which
-names the process. No call waits for the lock on the thread, so reads do not stand behind writes.
+A process that is stopped inside a transaction keeps the file's write lock. Until it wakes or dies,
+other processes can read and keep their sessions, but not write: writes raise `MetadataUnavailable`,
+which names that process. No call waits for the lock on the thread, so reads do not wait for writes.
 """
 
 from __future__ import annotations
@@ -52,31 +52,31 @@ T = TypeVar("T")
 
 POLL_INTERVAL_MS = 20
 QUIET_POLLS_MAX = 10
-"""How many polls in a row may find the file unchanged without a query: the session needs its beats,
-and those of others an end."""
+"""Polls in a row that may skip the query when the file is unchanged. The query also checks our own
+session, and ends those of others."""
 CONNECT_TIMEOUT_MS = 6000
-"""A start finds the file's lock free within it. A process stopped inside a transaction holds it."""
+"""A start must get the file's lock within this time; a stopped process may hold it."""
 CALL_TIMEOUT_MS = 10_000
-"""A call that has no answer by then raises `MetadataUnavailable`."""
+"""A call without an answer in this time raises `MetadataUnavailable`."""
 LOCK_TIMEOUT_MS = 2000
-"""So does a write that does not get the file's lock by then. Others hold it for milliseconds."""
+"""So does a write that does not get the file's lock. Others hold it for milliseconds."""
 _LOCK_RETRY_MS = 10
 TOGETHER_MAX = 64
-"""Writes that share a transaction: each takes some 0.1 ms of the lock, for which others wait."""
+"""Writes that share a transaction; each holds the lock for some 0.1 ms, and others wait for it."""
 
 
 class _Write(NamedTuple):
-    """One that waits for its turn on the thread."""
+    """A write that waits for its turn on the thread."""
 
     generation: int
     work: Callable[[], object]
     done: asyncio.Future[Any]
     until_s: float
-    """So long it is tried while others hold the file's lock; by the loop's clock."""
+    """When to give up if other processes hold the file's lock; by the loop's clock."""
 
 
 def _settle(done: asyncio.Future[Any], outcome: object) -> None:
-    """Say it to the caller, if it still waits."""
+    """Give the caller its result or error, if it still waits."""
     if done.done():
         return
     if isinstance(outcome, Exception):
@@ -115,9 +115,9 @@ class EmbeddedStore:
         self._beater: asyncio.Task[None] | None = None
         self._waiting: deque[_Write] = deque()
         self._writer: asyncio.Task[None] | None = None
-        """While there are writes: what has them done."""
-        # Calls carry the generation in which they began; the thread's own moves on when it finds
-        # the session over, and the loop's only after the listeners have heard of it.
+        """Makes the writes; None when there are none."""
+        # A call carries the generation in which it began. The thread advances its own generation
+        # when it finds the session over; the loop's generation advances after the listeners ran.
         self._generation = 0
         self._thread_generation = 0
 
@@ -127,12 +127,11 @@ class EmbeddedStore:
 
     @property
     def url(self) -> str:
-        """`file://` and the path."""
         return f"file://{self._path}"
 
     @property
     def session_state(self) -> SessionState:
-        """Never CONNECTED when the clock says that the session may be over."""
+        """The state; never CONNECTED when by the clock the session may be over."""
         if self._state is SessionState.CONNECTED and not self._file.is_leased:
             return SessionState.SUSPENDED
         return self._state
@@ -142,7 +141,7 @@ class EmbeddedStore:
         """How long a silent process keeps its ephemeral records."""
         return self._session_timeout_ms
 
-    # -- life
+    # -- start and close
 
     async def start(self) -> None:
         """Open the file and a session. Raises `MetadataUnusable` or `MetadataUnavailable`."""
@@ -187,7 +186,7 @@ class EmbeddedStore:
             return
         poller.cancel()
         await asyncio.gather(poller, return_exceptions=True)
-        if self._writer is not None:  # no session may be opened after ours was ended
+        if self._writer is not None:  # or it could open a new session after ours has ended
             await asyncio.gather(self._writer, return_exceptions=True)
         try:
             await self._until_unlocked(self._file.end_session)
@@ -212,7 +211,7 @@ class EmbeddedStore:
     # -- records
 
     async def get(self, path: str) -> Record:
-        """Raises `RecordNotFound`."""
+        """Return the record. Raises `RecordNotFound`."""
         return await self._call(self._file.get, path)
 
     async def create(
@@ -236,22 +235,22 @@ class EmbeddedStore:
         return await self._write(partial(self._file.put, path, value, version, beside))
 
     async def changed_at(self, path: str) -> int | None:
-        """Unknown: the machine's clock is its callers' own. Raises `RecordNotFound`."""
+        """Return None: the machine's clock is also the callers' clock. Raises `RecordNotFound`."""
         await self.get(path)
         return None
 
     async def delete(
         self, path: str, version: int = ANY_VERSION, *, beside: str | None = None
     ) -> None:
-        """Raises `VersionConflict`, `RecordNotFound`, `RecordExists`."""
+        """Delete a record. Raises `VersionConflict`, `RecordNotFound`, `RecordExists`."""
         await self._write(partial(self._file.delete, path, version, beside))
 
     async def children(self, path: str) -> list[str]:
-        """The names below `path`, sorted."""
+        """Return the names below `path`, sorted."""
         return await self._call(self._file.children, path)
 
     async def sync(self) -> None:
-        """Nothing to do: there is one file, and every read sees the last commit."""
+        """Do nothing: there is a single file, and every read sees the last commit."""
 
     # -- watches
 
@@ -260,7 +259,7 @@ class EmbeddedStore:
         return self._watches.add(WatchKey(check_path(path), of_children=False), on_change)
 
     def watch_children(self, path: str, on_change: Callable[[], None]) -> Watch:
-        """The same for the set of names below `path`."""
+        """Call `on_change` after the set of names below `path` changes."""
         return self._watches.add(WatchKey(check_folder(path), of_children=True), on_change)
 
     def on_session(self, listener: Callable[[SessionState], None]) -> None:
@@ -278,7 +277,7 @@ class EmbeddedStore:
             raise self._silent() from error
 
     async def _until_unlocked(self, call: Callable[[], T]) -> T:
-        """`call`, again and again while another process holds the file's lock."""
+        """Repeat `call` while another process holds the file's lock."""
         assert self._loop is not None, "start the store first"
         deadline = self._loop.time() + LOCK_TIMEOUT_MS / 1000
         while True:
@@ -303,7 +302,7 @@ class EmbeddedStore:
     # -- writes
 
     async def _write(self, work: Callable[[], T]) -> T:
-        """`work` in a transaction that it shares with what waits at the same time."""
+        """Run `work` in a transaction that it shares with other waiting writes."""
         self._check_open()
         assert self._loop is not None
         done: asyncio.Future[T] = self._loop.create_future()
@@ -318,7 +317,7 @@ class EmbeddedStore:
             raise self._silent() from error
 
     async def _write_all(self) -> None:
-        """All that waits, those together that came in one session."""
+        """Make all waiting writes; writes of the same session share a transaction."""
         try:
             while self._waiting:
                 generation = self._waiting[0].generation
@@ -329,7 +328,7 @@ class EmbeddedStore:
                     and self._waiting[0].generation == generation
                 ):
                     one = self._waiting.popleft()
-                    if not one.done.done():  # its caller waits no longer
+                    if not one.done.done():  # else its caller has given up
                         group.append(one)
                 if group:
                     await self._write_together(group)
@@ -351,7 +350,7 @@ class EmbeddedStore:
             _settle(one.done, outcome)
 
     async def _wait_for_the_lock(self, group: list[_Write]) -> None:
-        """Nothing was begun: again, but of those that have waited for long enough."""
+        """Queue the writes again, except those that have waited too long; nothing was begun."""
         assert self._loop is not None
         now_s = self._loop.time()
         late = [one for one in group if one.until_s <= now_s]
@@ -374,7 +373,7 @@ class EmbeddedStore:
     async def _beat_forever(self) -> None:
         while True:
             await asyncio.sleep(self._session_timeout_ms / 4000)
-            # A beat that cannot be written is none: then the lease runs out, and the calls say so.
+            # A heartbeat that cannot be written does not count: the lease runs out, and calls fail.
             with contextlib.suppress(OSError):
                 self._file.beat()
 
@@ -387,7 +386,7 @@ class EmbeddedStore:
             if signature == seen and 0 < quiet_polls < QUIET_POLLS_MAX:
                 quiet_polls += 1
                 continue
-            # One more query after each that saw a difference: see `RecordFile.signature`.
+            # After each difference, query once more: see `RecordFile.signature`.
             quiet_polls = int(signature == seen)
             seen = signature
             await self._poll_once()
@@ -396,7 +395,7 @@ class EmbeddedStore:
         try:
             await self._call(self._poll)
         except SessionExpired:
-            pass  # the listeners have heard, the next poll has a new session
+            pass  # the listeners were called, and the next poll has a new session
         except MetadataError:
             # EXPIRED stays true until there is a new session.
             if self._state is SessionState.CONNECTED:
@@ -405,7 +404,8 @@ class EmbeddedStore:
             self._reconnected()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        """Without its poll the store is deaf, without its beats the session ends: say so."""
+        """Report an ended task: without polls the store sees no changes, without beats its session
+        ends."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._set_state(SessionState.SUSPENDED)
             task.get_loop().call_exception_handler(
@@ -429,7 +429,7 @@ class EmbeddedStore:
     # -- on the thread
 
     def _run(self, generation: int, work: Callable[[], T]) -> T:
-        """One call. What it has to say to the loop is posted before its result is."""
+        """Make a call. Its news for the loop is posted before its result."""
         try:
             if generation != self._thread_generation:
                 raise SessionExpired(f"the session in which this call to {self.url} began is over")

@@ -1,8 +1,8 @@
-"""A metadata store of records copied earlier: a reader far from the real one needs no session.
+"""A metadata store of records copied earlier, for readers without a session.
 
-Read only, and as old as its copy: what it says may have changed since. That is safe for what never
-changes (a closed ledger's last entry) and must be expected to fail for what may (where a ledger's
-fragments and a bookie's address are): then somebody reads the real store again.
+It is read-only and as old as its copy: records may have changed since. That is safe for facts that
+never change (a closed ledger's last entry). For facts that may change (a ledger's fragments, a
+bookie's address) reads must be expected to fail; then another process reads the real store again.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from octavo.metadata.store import (
 
 
 class _NoWatch:
-    """Nothing ever changes."""
+    """A watch that never fires."""
 
     def cancel(self) -> None:
-        """Nothing to end."""
+        """Do nothing."""
 
 
 class FrozenStore:
@@ -38,13 +38,13 @@ class FrozenStore:
         self.url = url
 
     async def start(self) -> None:
-        """Nothing to connect to."""
+        """Do nothing: there is no connection."""
 
     async def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is no session."""
 
     async def get(self, path: str) -> Record:
-        """Raises `RecordNotFound`."""
+        """Return the copied record. Raises `RecordNotFound`."""
         try:
             return Record(self._records[path], 0)
         except KeyError:
@@ -53,7 +53,7 @@ class FrozenStore:
             ) from None
 
     async def children(self, path: str) -> list[str]:
-        """Those that were copied."""
+        """Return the copied names below `path`, sorted."""
         prefix = path.rstrip("/") + "/"
         below = (one[len(prefix) :] for one in self._records if one.startswith(prefix))
         return sorted({name.partition("/")[0] for name in below})
@@ -67,34 +67,34 @@ class FrozenStore:
         sequence: bool = False,
         beside: str | None = None,
     ) -> str:
-        """Raises `MetadataUnusable`."""
+        """Refuse: raises `MetadataUnusable`."""
         raise MetadataUnusable(f"{path}: records copied from {self.url} cannot be changed")
 
     async def put(self, path: str, value: bytes, version: int, *, beside: str | None = None) -> int:
-        """Raises `MetadataUnusable`."""
+        """Refuse: raises `MetadataUnusable`."""
         raise MetadataUnusable(f"{path}: records copied from {self.url} cannot be changed")
 
     async def changed_at(self, path: str) -> int | None:
-        """A copy does not know. Raises `RecordNotFound`."""
+        """Return None: a copy does not know it. Raises `RecordNotFound`."""
         await self.get(path)
         return None
 
     async def delete(
         self, path: str, version: int = ANY_VERSION, *, beside: str | None = None
     ) -> None:
-        """Raises `MetadataUnusable`."""
+        """Refuse: raises `MetadataUnusable`."""
         raise MetadataUnusable(f"{path}: records copied from {self.url} cannot be changed")
 
     async def sync(self) -> None:
-        """A copy stays as it is."""
+        """Do nothing: a copy stays as it is."""
 
     def watch(self, path: str, on_change: Callable[[], None]) -> Watch:
-        """It never fires."""
+        """Return a watch that never fires."""
         return _NoWatch()
 
     def watch_children(self, path: str, on_change: Callable[[], None]) -> Watch:
-        """It never fires."""
+        """Return a watch that never fires."""
         return _NoWatch()
 
     def on_session(self, listener: Callable[[SessionState], None]) -> None:
-        """There is none that could end."""
+        """Do nothing: there is no session that could end."""

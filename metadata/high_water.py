@@ -1,11 +1,11 @@
-"""How far each bookie has seen the metadata go: the store's half of the high-water mark.
+"""How far each bookie has seen the metadata advance: the store's half of the high-water mark.
 
     /octavo/high-water/<bookie id>   seen, stretch
 
-A bookie raises `seen` by one when it starts and stops, when ledgers begin on it, and now and then;
-then it keeps the same numbers on its own disks (bookie/ledgers/high_water.py). A store in which
-`seen` is lower than on the disks is an older copy. `stretch` says from which 2^32 ids new ledgers
-were drawn (ledger_ids.py), so that later ids can be drawn from beyond it.
+A bookie raises `seen` by one when it starts and stops, when ledgers begin on it, and at intervals;
+then it writes the same numbers to its own disks (bookie/ledgers/high_water.py). A store in which
+`seen` is lower than on the disks is an older copy. `stretch` is the number of the 2^32 ids that new
+ledgers were drawn from (ledger_ids.py), so that later ids can be drawn beyond it.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ HIGH_WATER_ROOT = "/octavo/high-water"
 
 @dataclass(frozen=True, slots=True)
 class HighWater:
-    """What one bookie has seen of the metadata."""
+    """What a bookie has seen of the metadata."""
 
     seen: int
     """How often it raised its mark."""
     stretch: int
-    """The highest 2^32 ids that ledgers were drawn from."""
+    """The number of the highest 2^32 ids that ledgers were drawn from."""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 class HighWaterStore:
-    """Reads and writes these records. Only the bookie that a record is of writes it."""
+    """Reads and writes these records. Each record is written only by its bookie."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self.url = store.url
 
     async def read(self, bookie_id: str) -> tuple[HighWater | None, int]:
-        """Return the record, as new as there is, and its version; None, `ABSENT` without one.
+        """Return the newest record and its version; None and `ABSENT` when there is none.
 
         Raises `MetadataUnavailable`, `BadRecord`.
         """
@@ -49,13 +49,13 @@ class HighWaterStore:
         return await read_one(self._store, join(HIGH_WATER_ROOT, bookie_id), HighWater)
 
     async def write(self, bookie_id: str, mark: HighWater, version: int) -> None:
-        """Make the record or compare-and-set it.
+        """Create the record or compare-and-set it.
 
         Raises `RecordExists`, `VersionConflict`, `RecordNotFound`: read again, decide again.
         """
         await write_one(self._store, join(HIGH_WATER_ROOT, bookie_id), mark, version)
 
     async def delete(self, bookie_id: str) -> None:
-        """Forget a bookie that is gone for good; fine when there is no record."""
+        """Forget a bookie that is gone for good, if it has a record."""
         with contextlib.suppress(RecordNotFound):
             await self._store.delete(join(HIGH_WATER_ROOT, bookie_id))

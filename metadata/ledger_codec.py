@@ -3,7 +3,7 @@
     record := "BookieMetadataFormatVersion\\t" version "\\n" body
     body   := v3: varint length, protobuf | v2: protobuf text | v1: lines of text
 
-Version 3 is written; all three are read. Anything else raises `BadRecord`, nothing but that.
+Version 3 is written; all three are read. Other bytes raise `BadRecord`, and no other error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _VARINT_BYTES_MAX = 5
 
 
 def encode_ledger_metadata(metadata: LedgerMetadata) -> bytes:
-    """The record's bytes, format version 3."""
+    """Encode the record in format version 3."""
     closed = metadata.state is LedgerState.CLOSED
     message = LedgerMetadataFormat(
         quorumSize=metadata.write_quorum,
@@ -34,7 +34,7 @@ def encode_ledger_metadata(metadata: LedgerMetadata) -> bytes:
         lastEntryId=metadata.last_entry if closed else INVALID_ENTRY_ID,
         state=int(metadata.state),
         digestType=int(metadata.digest_type),
-        # Set even when empty: BookKeeper takes the digest type from records with a password only.
+        # Set even when empty: BookKeeper uses the digest type only in records with a password.
         password=metadata.password,
         ackQuorumSize=metadata.ack_quorum,
         cToken=metadata.creator_token,
@@ -50,7 +50,7 @@ def encode_ledger_metadata(metadata: LedgerMetadata) -> bytes:
 
 
 def decode_ledger_metadata(ledger_id: int, data: bytes) -> LedgerMetadata:
-    """Read a record of any version. Raises `BadRecord`."""
+    """Decode a record of any version. Raises `BadRecord`."""
     what = f"metadata of ledger {ledger_id}"
     head, newline, body = data.partition(b"\n")
     if not newline or not head.startswith(_HEADER):
@@ -132,7 +132,7 @@ def _from_message(ledger_id: int, what: str, message: LedgerMetadataFormat) -> L
 
 
 def _from_lines(ledger_id: int, what: str, body: bytes) -> LedgerMetadata:
-    """Version 1 knows neither ack quorum nor digest; BookKeeper reads them as Qw and CRC32."""
+    """Decode version 1. It has neither ack quorum nor digest; BookKeeper uses Qw and CRC32."""
     try:
         lines = body.decode("ascii").splitlines()
         write_quorum, ensemble_size, length = (int(line) for line in lines[:3])
@@ -167,7 +167,7 @@ def _check(
     ack_quorum: int,
     fragments: Sequence[Fragment],
 ) -> None:
-    """What `LedgerMetadata` asserts, as an error: these bytes came from outside."""
+    """Check as errors what `LedgerMetadata` asserts: these bytes came from outside."""
     if not ensemble_size >= write_quorum >= ack_quorum >= 1:
         raise BadRecord(
             f"{what}: ensemble {ensemble_size}, write quorum {write_quorum}, ack quorum "

@@ -1,9 +1,9 @@
-"""Where a ledger's record stands, and where its id comes from: BookKeeper's tree.
+"""The path of a ledger's record, and the source of its id: BookKeeper's tree.
 
-An id below 2^31−1 has ten digits, cut 2-4-4 (`/ledgers/00/0000/L0001`), any other nineteen, cut
-3-4-4-4-4. Ids come from sequences: `idgen/ID-` gives the first 2^31−1, then `idgen-long/HOB-n/ID-`
-gives the low 31 bits below the high-order bits n, which start at 1. The highest n that is there is
-the one in use, so whoever makes a higher one moves the whole cluster ahead.
+An id below 2^31−1 has ten digits, cut 2-4-4 (`/ledgers/00/0000/L0001`). Other ids have nineteen
+digits, cut 3-4-4-4-4. Ids come from sequences: `idgen/ID-` gives the first 2^31−1, then
+`idgen-long/HOB-n/ID-` gives the low 31 bits below the high-order bits n, which start at 1. The
+highest existing n is in use, so a process that creates a higher n moves the whole cluster forward.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HOB = re.compile(r"HOB-(\d{10})\Z")
 
 
 def ledger_path(root: str, ledger_id: int) -> str:
-    """The path of the record of `ledger_id` below `root`."""
+    """Return the path of the record of `ledger_id` below `root`."""
     assert 0 <= ledger_id < IDS_END
     cut = _SHORT_CUT if ledger_id < SHORT_IDS_END else _LONG_CUT
     digits = f"{ledger_id:0{sum(cut)}d}"
@@ -41,14 +41,14 @@ def ledger_path(root: str, ledger_id: int) -> str:
 
 
 def step_widths(first_step: str) -> tuple[int, ...] | None:
-    """How ids below the folder `first_step` of the root are cut; None when it holds no ledgers."""
+    """Return how ids below the folder `first_step` are cut; None when it holds no ledgers."""
     if not (first_step.isascii() and first_step.isdigit()):
         return None
     return next((cut for cut in (_SHORT_CUT, _LONG_CUT) if cut[0] == len(first_step)), None)
 
 
 class LedgerIds:
-    """Hands out ids that no other process gets. An id may be lost, never given twice."""
+    """Hands out ids that no other process gets. An id may be lost, but is never given twice."""
 
     def __init__(self, store: MetadataStore, root: str) -> None:
         self._store = store
@@ -56,7 +56,7 @@ class LedgerIds:
         self._long = f"{root}/idgen-long"
 
     async def allocate(self) -> int:
-        """The next id. Raises `MetadataUnavailable`; calling again is safe."""
+        """Return the next id. Raises `MetadataUnavailable`; calling again is safe."""
         high = await self._highest()
         if high is None:
             number = await self._draw(f"{self._short}/ID-")
@@ -74,7 +74,8 @@ class LedgerIds:
             await self._open(high)
 
     async def leave(self, ledger_id: int, stretches: int) -> None:
-        """Give out ids so many times 2^32 further on, unless the 2^32 of this one are left already.
+        """Move on by `stretches` times 2^32 ids, unless the 2^32 ids of `ledger_id` were left
+        already.
 
         Raises `MetadataUnavailable`; calling again is safe.
         """
@@ -87,7 +88,7 @@ class LedgerIds:
         return await self._highest() or 0
 
     async def draw_beyond(self, stretch: int) -> int:
-        """Draw from later ids than those of `stretch`, and of all before it; return from which.
+        """Draw from now on from ids beyond those of `stretch` and all before; return their number.
 
         Raises `MetadataUnavailable`; calling again is safe.
         """
@@ -107,7 +108,7 @@ class LedgerIds:
 
     async def _draw(self, prefix: str) -> int:
         path = await self._store.create(prefix, b"", ephemeral=True, sequence=True)
-        # Left over, it goes with the session: it only marks that its number was given.
+        # If it stays, it vanishes with the session: it only marks that its number was given.
         with contextlib.suppress(MetadataUnavailable, RecordNotFound):
             await self._store.delete(path)
         return int(name_of(path).removeprefix("ID-"))

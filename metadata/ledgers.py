@@ -1,9 +1,9 @@
 """The ledgers' records: create, read, compare-and-set, delete, list, watch.
 
-Same paths and bytes as BookKeeper's (`ledger_ids.py`, `ledger_codec.py`), whichever store holds
-them. A create whose reply was lost is sent again: the record's creator token tells our own record
-from another's, so a ledger is made once or not at all. A listing is whole or an error: whoever
-deletes what a listing lacks must not be fooled by half of one.
+Paths and bytes are BookKeeper's (`ledger_ids.py`, `ledger_codec.py`), in every store. A create
+whose reply was lost is sent again. The record's creator token tells our own record from another's,
+so a ledger is created once or not at all. A listing is complete or an error: a caller that deletes
+what a listing lacks must never get half of a listing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LISTINGS_AT_ONCE = 32
 
 
 class LedgerStore:
-    """All ledgers of a cluster. Stateless apart from the store it stands on."""
+    """All ledgers of a cluster. It has no state besides the store."""
 
     def __init__(
         self,
@@ -56,14 +56,14 @@ class LedgerStore:
         self._store = store
         self._root = root
         self.rng = rng or random.SystemRandom()
-        """Chance of the process that uses it."""
+        """The random numbers of the process that uses this store."""
         self._ids = LedgerIds(store, root)
 
     async def initialize(self) -> str:
-        """Make the tree if it is not there and return the cluster's instance id.
+        """Create the tree if it is missing, and return the cluster's instance id.
 
-        Safe when many processes do it at once. Raises `MetadataUnusable` when the tree is laid out
-        in a way that we do not write (flat, or by another ledger manager).
+        Safe when many processes do it at once. Raises `MetadataUnusable` when the tree has a layout
+        that Octavo does not write (flat, or of another ledger manager).
         """
         instance_id = uuid.UUID(int=self.rng.getrandbits(128), version=4)
         await self._ensure(f"{self._root}/available/readonly", b"")
@@ -83,7 +83,7 @@ class LedgerStore:
             await self._store.create(path, value)
 
     async def instance_id(self) -> str:
-        """What tells this cluster from every other. Raises `RecordNotFound` before `initialize`."""
+        """Return the cluster's unique id. Raises `RecordNotFound` before `initialize`."""
         return (await self._store.get(f"{self._root}/INSTANCEID")).value.decode()
 
     async def create(
@@ -91,12 +91,11 @@ class LedgerStore:
         metadata: LedgerMetadata,
         is_free: Callable[[int], Awaitable[bool]] | None = None,
     ) -> tuple[LedgerMetadata, int]:
-        """Make the record, with a new id when `ledger_id` is −1; return it and its version.
+        """Create the record, with a new id when `ledger_id` is −1; return it and its version.
 
-        `is_free` is asked about every id that is drawn; where it says no another one is.
-
-        Raises `RecordExists` when a given id is taken by another ledger, or by ours, which
-        somebody recovered before its creator knew that it exists.
+        `is_free` is called with every id that is drawn; if it returns false, another id is drawn.
+        Raises `RecordExists` when a given id belongs to another ledger, or to ours, recovered by
+        another process before this call learned that it exists.
         """
         token = metadata.creator_token or self.rng.randrange(1, 2**63)
         metadata = replace(metadata, creator_token=token)
@@ -106,13 +105,13 @@ class LedgerStore:
             metadata = replace(metadata, ledger_id=await self._ids.allocate())
             if is_free is not None and not await is_free(metadata.ledger_id):
                 continue
-            # An id may be taken by a ledger that was made with an id of its maker's choice.
+            # Another ledger may have the id, if its creator chose the id itself.
             with contextlib.suppress(RecordExists):
                 return await self._create(metadata, once=True)
         raise MetadataError(f"{_IDS_TRIED_MAX} new ledger ids in a row were taken already")
 
     async def leave(self, ledger_id: int, stretches: int) -> None:
-        """Others have taken ids like this one: the next are drawn from so many 2^32 further on."""
+        """Move on by `stretches` times 2^32 ids: other ledgers have taken ids like this."""
         await self._ids.leave(ledger_id, stretches)
 
     async def stretch(self) -> int:
@@ -120,12 +119,15 @@ class LedgerStore:
         return await self._ids.stretch()
 
     async def draw_beyond(self, stretch: int) -> int:
-        """Draw ids beyond those of `stretch` from now on; return from which 2^32 of them."""
+        """Draw ids beyond those of `stretch` from now on; return the number of their 2^32 ids."""
         return await self._ids.draw_beyond(stretch)
 
     async def _create(self, metadata: LedgerMetadata, *, once: bool) -> tuple[LedgerMetadata, int]:
-        """Make this record. With `once` it is never made again after a lost reply: not being there
-        may mean that it was made, recovered and deleted, and an id has one life."""
+        """Create this record.
+
+        With `once` it is never created again after a lost reply: if it is missing, it may have been
+        created, recovered and deleted, and an id is never used again.
+        """
         path = ledger_path(self._root, metadata.ledger_id)
         value = encode_ledger_metadata(metadata)
         for send in range(1, _SENDS_MAX + 1):
@@ -142,7 +144,8 @@ class LedgerStore:
         raise AssertionError("the last send returns or raises")
 
     async def _made(self, metadata: LedgerMetadata) -> tuple[LedgerMetadata, int]:
-        """What we made, if it still waits for us to write. Raises `RecordExists` otherwise."""
+        """Return the record that we created, if it is still ours to write. Raises
+        `RecordExists`."""
         with contextlib.suppress(RecordNotFound):
             found, version = await self.read(metadata.ledger_id)
             ours = found.creator_token == metadata.creator_token
@@ -153,7 +156,7 @@ class LedgerStore:
         )
 
     async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
-        """The record and its version. Raises `RecordNotFound`, `BadRecord`."""
+        """Return the record and its version. Raises `RecordNotFound`, `BadRecord`."""
         value, version = await self._store.get(ledger_path(self._root, ledger_id))
         return decode_ledger_metadata(ledger_id, value), version
 
@@ -164,7 +167,8 @@ class LedgerStore:
         return await self._store.put(path, encode_ledger_metadata(metadata), version)
 
     async def delete(self, ledger_id: int, version: int = ANY_VERSION) -> None:
-        """Raises `RecordNotFound`, `VersionConflict`. Bookies free the space when they notice."""
+        """Delete the record; bookies free the space later. Raises `RecordNotFound`,
+        `VersionConflict`."""
         path = ledger_path(self._root, ledger_id)
         await self._store.delete(path, version)
         await self._prune(parent_of(path))
@@ -177,16 +181,16 @@ class LedgerStore:
                 path = parent_of(path)
 
     async def highest_id(self) -> int:
-        """An id that no ledger exceeds whose record is there now, nor one of those that are being
-        made with an id drawn before. It may be lost for that: it is drawn, and given to nobody.
+        """Return an id at or above every ledger whose record exists now or is being created.
 
-        The sequence alone would not do: an id may also be its maker's choice.
+        The returned id is drawn for this, and never given to a ledger. The sequence alone would not
+        be enough, because a creator may also choose an id.
         """
         drawn = await self._ids.allocate()
         return max((drawn, *await self.list()))
 
     async def list(self) -> list[int]:
-        """All ledger ids, ascending. Ledgers made or deleted meanwhile may be in it or not."""
+        """Return all ledger ids, ascending. Ledgers created or deleted meanwhile may be missing."""
         await self._store.sync()
         gate = asyncio.Semaphore(_LISTINGS_AT_ONCE)
 
@@ -213,5 +217,5 @@ class LedgerStore:
         return sorted(found)
 
     def watch(self, ledger_id: int, on_change: Callable[[], None]) -> Watch:
-        """Call `on_change` after the ledger's record changed, or may have."""
+        """Call `on_change` after the ledger's record changed, or may have changed."""
         return self._store.watch(ledger_path(self._root, ledger_id), on_change)

@@ -1,16 +1,17 @@
-"""Where a closed ledger lies: the changes of a partition's record that an offload makes.
+"""The place of a closed ledger: the changes that an offload makes to a partition's record.
 
     none → copying (uuid) → offloaded (uuid, object) → dropped
 
-`copying` is set before the first byte is written and names who may finish: whoever begins a copy
-anew takes the uuid's place, so of two only one can finish. `offloaded` comes after the object was
-read back and compared. `dropped` says that only the object is left, and comes before the ledger is
-deleted. A crash between any two leaves a state from which the next run goes on.
+`copying` is set before the first byte is written, and names the copy that may finish. A process
+that begins another copy replaces the uuid, so only one of two copies can finish. `offloaded` is set
+after the object was read back and compared. `dropped` says that only the object is left, and is set
+before the ledger is deleted. A crash between two steps leaves a state from which the next run
+continues.
 
-The owner of a partition changes its record too, by its own compare-and-set. Neither disturbs the
-other: where closed ledgers lie, and the compacted view (compactions.py), are no business of the
-owner's (`same_to_owner`), and each keeps what the other has set (`with_jobs_part_of`). All but
-`change_partition` is pure.
+The partition's owner changes its record too, by its own compare-and-set. Each leaves the other's
+part alone: jobs set the places of closed ledgers and the compacted view (compactions.py), which the
+owner ignores (`same_to_owner`) and keeps (`with_jobs_part_of`). All functions except
+`change_partition` are pure.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ _PAUSE_S = 0.1
 
 
 class OffloadLost(OctavoError):
-    """The ledger is not what the caller believes: trimmed, or its copy is another's by now."""
+    """The ledger was trimmed, or its copy belongs to another process now."""
 
     name = "offload-lost"
 
 
 def is_readable(offload: OffloadRecord | None) -> bool:
-    """Whether there is a whole copy."""
+    """Whether there is a complete copy."""
     return offload is not None and offload.state in (OFFLOADED, DROPPED)
 
 
@@ -43,22 +44,22 @@ def is_only_copy(offload: OffloadRecord | None) -> bool:
     return offload is not None and offload.state == DROPPED
 
 
-# ---------------------------------------------------------------------- two who change one record
+# ---------------------------------------------------------------------- owner and jobs
 
 
 def owners_part(record: PartitionRecord) -> PartitionRecord:
-    """What only the owner changes: the record as if no job had touched it."""
+    """Return the part of the record that only the owner changes, without the changes of jobs."""
     links = tuple(replace(one, offload=None) for one in record.ledgers)
     return replace(record, ledgers=links, compaction=None)
 
 
 def same_to_owner(one: PartitionRecord, other: PartitionRecord) -> bool:
-    """Whether they differ in nothing but what jobs have set. The epoch tells owners apart."""
+    """Whether they differ only in what jobs have set. The epoch tells owners apart."""
     return owners_part(one) == owners_part(other)
 
 
 def with_jobs_part_of(record: PartitionRecord, newer: PartitionRecord) -> PartitionRecord:
-    """`record`, its ledgers lying where `newer` says, with the compacted view of that one."""
+    """Return `record` with the places of ledgers and the compacted view of `newer`."""
     known = {link.ledger_id: link.offload for link in newer.ledgers}
     links = tuple(
         replace(link, offload=known.get(link.ledger_id, link.offload)) for link in record.ledgers
@@ -70,7 +71,7 @@ def with_jobs_part_of(record: PartitionRecord, newer: PartitionRecord) -> Partit
 
 
 def begun(record: PartitionRecord, ledger_id: int, offload: OffloadRecord) -> PartitionRecord:
-    """Step 1: this copy may be made. Raises `OffloadLost`."""
+    """Step 1: allow this copy to be made. Raises `OffloadLost`."""
     link = _link(record, ledger_id)
     if link.count is None:
         raise OffloadLost(f"ledger {ledger_id} is open: only closed ledgers are offloaded")
@@ -80,31 +81,31 @@ def begun(record: PartitionRecord, ledger_id: int, offload: OffloadRecord) -> Pa
 
 
 def finished(record: PartitionRecord, ledger_id: int, whole: OffloadRecord) -> PartitionRecord:
-    """Step 2: the copy was read back and is whole. Raises `OffloadLost`."""
+    """Step 2: the copy was read back and is complete. Raises `OffloadLost`."""
     found = _link(record, ledger_id).offload
     if found is not None and found.uuid == whole.uuid and is_readable(found):
-        # Our own write, whose answer was lost; somebody may have dropped the ledger since.
+        # It was our own write, with a lost answer; the ledger may have been dropped since.
         return record
     if found is None or found.uuid != whole.uuid or found.state != COPYING:
-        raise OffloadLost(f"ledger {ledger_id}: somebody else has begun to copy it anew")
+        raise OffloadLost(f"ledger {ledger_id}: another process has begun to copy it again")
     return _with(record, ledger_id, replace(whole, state=OFFLOADED))
 
 
 def given_up(record: PartitionRecord, ledger_id: int, uuid: str) -> PartitionRecord:
-    """The copy failed; nothing is left of it. Raises `OffloadLost`."""
+    """Undo step 1: the copy failed, and nothing is left of it. Raises `OffloadLost`."""
     found = _link(record, ledger_id).offload
     if found is None:
         return record
     if found.uuid != uuid or found.state != COPYING:
-        raise OffloadLost(f"ledger {ledger_id}: its copy is another's by now")
+        raise OffloadLost(f"ledger {ledger_id}: its copy belongs to another process now")
     return _with(record, ledger_id, None)
 
 
 def dropped(record: PartitionRecord, ledger_id: int, uuid: str, now_ms: int) -> PartitionRecord:
-    """Step 3: from here on the copy is the only one; the ledger may go. Raises `OffloadLost`."""
+    """Step 3: the object is now the only copy; the ledger may be deleted. Raises `OffloadLost`."""
     found = _link(record, ledger_id).offload
     if found is None or found.uuid != uuid or not is_readable(found):
-        raise OffloadLost(f"ledger {ledger_id}: there is no whole copy {uuid}")
+        raise OffloadLost(f"ledger {ledger_id}: there is no complete copy {uuid}")
     if found.state == DROPPED:
         return record
     return _with(record, ledger_id, replace(found, state=DROPPED, since_ms=now_ms))
@@ -114,7 +115,7 @@ def _link(record: PartitionRecord, ledger_id: int) -> PartitionLedger:
     for link in record.ledgers:
         if link.ledger_id == ledger_id:
             return link
-    raise OffloadLost(f"ledger {ledger_id} is no part of its partition any more")
+    raise OffloadLost(f"ledger {ledger_id} does not belong to its partition any more")
 
 
 def _with(record: PartitionRecord, ledger_id: int, to: OffloadRecord | None) -> PartitionRecord:
@@ -135,10 +136,10 @@ async def change_partition(
     *,
     timeout_s: float = 30.0,
 ) -> PartitionRecord:
-    """Compare-and-set one of the steps of a job, each of which may be taken twice.
+    """Compare-and-set a step of a job; each step may be made twice.
 
-    Raises what `make` raises, `RecordNotFound` when the topic is gone, and `MetadataUnavailable`:
-    it may then have taken place or not, and the next run finds out.
+    Raises the errors of `make`, `RecordNotFound` when the topic is gone, and `MetadataUnavailable`:
+    then the step may have been made or not, and the next run finds out.
     """
     try:
         async with asyncio.timeout(timeout_s):

@@ -1,6 +1,6 @@
-"""One record by itself, with its version: what all who compare-and-set such records share.
+"""Read and compare-and-set a single record with its version.
 
-Whether a read is synced first is for who reads.
+The caller decides whether a read must be synced first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from octavo.metadata.store import ANY_VERSION, MetadataStore, RecordNotFound
 from octavo.metadata.topic_records import decode_record, encode_record
 
 ABSENT = -1
-"""The version of a record that is not there."""
+"""The version of a missing record."""
 
 Record = TypeVar("Record")
 
@@ -19,7 +19,7 @@ Record = TypeVar("Record")
 async def read_one(
     store: MetadataStore, path: str, kind: type[Record]
 ) -> tuple[Record | None, int]:
-    """The record at `path` and its version; None, `ABSENT` when there is none.
+    """Return the record at `path` and its version; None and `ABSENT` when there is none.
 
     Raises `MetadataUnavailable`, `BadRecord`.
     """
@@ -31,7 +31,7 @@ async def read_one(
 
 
 async def write_one(store: MetadataStore, path: str, record: object, version: int) -> int:
-    """Make it (`ABSENT`) or compare-and-set it; its new version.
+    """Create the record (`ABSENT`) or compare-and-set it; return its new version.
 
     Raises `RecordExists`, `VersionConflict`, `RecordNotFound`: read again, decide again.
     """
@@ -43,6 +43,6 @@ async def write_one(store: MetadataStore, path: str, record: object, version: in
 
 
 async def delete_one(store: MetadataStore, path: str, version: int) -> None:
-    """Raises `VersionConflict`, `RecordNotFound`."""
+    """Delete the record. Raises `VersionConflict`, `RecordNotFound`."""
     assert version != ANY_VERSION
     await store.delete(path, version)

@@ -1,4 +1,4 @@
-"""From a URL to a metadata store. The only place that knows both kinds."""
+"""Open a metadata store by its URL. Only this module knows both kinds of stores."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def open_store(
     credentials_file: str = "",
     tls: Certificates | None = None,
 ) -> MetadataStore:
-    """The store that `url` names, not yet started.
+    """Return the store that `url` names, not yet started.
 
-    `credentials_file` is for ZooKeeper; the rights to a file are the file's own. So is `tls`, for
-    `zks://`: without it, or without a CA in it, the CAs of the machine are believed. Raises
+    `credentials_file` is only for ZooKeeper; a file has its own access rights. `tls` is for
+    `zks://`; without it, or without a CA in it, the machine's CAs are trusted. Raises
     `BadMetadataUrl`, `BadMetadataCredentials`, `TlsError`.
     """
     scheme, separator, rest = url.partition("://")
@@ -67,9 +67,9 @@ def _file_path(url: str) -> str:
 
 
 def _context_of(tls: Certificates | None) -> Callable[[], ssl.SSLContext]:
-    """What gives the present context for connections. Raises `TlsError`."""
+    """Return a function that returns the present TLS context. Raises `TlsError`."""
     if tls is not None and tls.client is not None:
-        found = tls  # its context is another one when the files have changed
+        found = tls  # it has a new context whenever the files have changed
 
         def present() -> ssl.SSLContext:
             assert found.client is not None
@@ -81,16 +81,16 @@ def _context_of(tls: Certificates | None) -> Callable[[], ssl.SSLContext]:
 
 
 def _zookeeper_parts(url: str, rest: str, usual_port: int) -> tuple[list[str], str]:
-    """(`host:port` each, chroot: empty or `/a/b`)."""
+    """Return the hosts (`host:port` each) and the chroot (empty or `/a/b`)."""
     authority, _, chroot = rest.partition("/")
     hosts = []
     for item in authority.split(","):
         match = _HOST.match(item)
         port = int(match["port"] or usual_port) if match else 0
         if match is None or not 0 < port < 65536:
-            raise BadMetadataUrl(f"{url!r}: {item!r} is no host:port; {_FORMS}")
+            raise BadMetadataUrl(f"{url!r}: {item!r} is not host:port; {_FORMS}")
         hosts.append(f"{match['host']}:{port}")
     chroot = chroot.rstrip("/")
     if chroot and not all(map(is_safe_name, chroot.split("/"))):
-        raise BadMetadataUrl(f"{url!r}: {chroot!r} is no chroot; {_FORMS}")
+        raise BadMetadataUrl(f"{url!r}: {chroot!r} is not a chroot; {_FORMS}")
     return hosts, f"/{chroot}" if chroot else ""

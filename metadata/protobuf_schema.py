@@ -1,4 +1,4 @@
-"""BookKeeper's protobuf records that stand in the metadata store: their fields, as data."""
+"""BookKeeper's protobuf records in the metadata store: their fields, as data."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _MESSAGES = {
 
 _CLASSES = message_classes("octavo.metadata", _ENUMS, _MESSAGES)
 
-# Their attributes exist only at run time, hence Any; the codecs beside this file are small.
+# Their attributes exist only at run time, hence Any; the codecs that use them are small.
 LedgerMetadataFormat: Any = _CLASSES["LedgerMetadataFormat"]
 CookieFormat: Any = _CLASSES["CookieFormat"]
 BookieServiceInfoFormat: Any = _CLASSES["BookieServiceInfoFormat"]

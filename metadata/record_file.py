@@ -1,22 +1,23 @@
-"""The embedded store's file: records, sessions and a change log in one SQLite database.
+"""The embedded store's file: records, sessions and a change log in a SQLite database.
 
-Synchronous, and used by one thread per process (`embedded.py` reaches it through an executor).
-Any number of processes of one machine may have the file open. Every change is one transaction:
+Synchronous, and used by a single thread of each process (`embedded.py` reaches it through an
+executor). Any number of processes of a machine may have the file open. Every change is a
+transaction:
 
-* a write first checks its own session inside the write lock, so nothing is ever written in the
-  name of a session that is over;
-* a session's ephemeral records vanish in the transaction that ends the session;
-* each change leaves a row in `changes`, from which the other processes' watches are woken.
+- A write first checks its own session inside the write lock, so no write happens in the name of a
+  session that is over.
+- A session's ephemeral records vanish in the transaction that ends the session.
+- Each change adds a row to `changes`, which triggers the watches of the other processes.
 
-Sessions are measured by CLOCK_BOOTTIME, the one clock that all processes of a machine share and
-that nobody can set; the boot id voids sessions that a reboot has ended. A stopped process that
-wakes therefore sees by the clock alone that its session is over, even if nobody has noticed yet.
-Their ends stand in a file of their own (beats.py): no session needs the write lock to live on.
+Sessions are measured by CLOCK_BOOTTIME, the only clock that all processes of a machine share and
+that cannot be set. The boot id ends sessions from before a reboot. So a stopped process that wakes
+sees by the clock alone that its session is over, even if no other process has noticed yet. The ends
+of sessions are in a separate file (beats.py): no session needs the write lock to live on.
 
-The write lock is not waited for here: a process that is stopped inside a transaction keeps it for
-as long as it sleeps. `FileLocked` says that nothing was begun; `embedded.py` tries again.
+This module does not wait for the write lock, because a process that is stopped inside a transaction
+keeps it until it wakes. `FileLocked` says that nothing was begun; `embedded.py` tries again.
 
-On a crash SQLite's write-ahead log keeps exactly the transactions that were committed (FULL sync).
+After a crash SQLite's write-ahead log has exactly the committed transactions (FULL sync).
 """
 
 from __future__ import annotations
@@ -47,19 +48,20 @@ from octavo.metadata.watching import WatchKey
 
 T = TypeVar("T")
 CHANGES_KEPT = 10_000
-"""Rows of the change log. A watcher that falls further behind gets a false alarm for all."""
+"""Rows of the change log. A watcher that falls further behind gets a false alarm for all paths."""
 SWEEP_INTERVAL_MS = 50
 BUSY_TIMEOUT_MS = 10
-"""How long SQLite itself waits for a lock. Reads of this process stand behind it."""
+"""How long SQLite itself waits for a lock. Reads of this process wait with it."""
 
 
 def boot_clock_ms() -> int:
-    """Milliseconds since boot, the same for every process of this machine; never set back."""
+    """Return milliseconds since boot, the same for every process of this machine; never set
+    back."""
     return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)) // 1_000_000
 
 
 def read_boot_id() -> str:
-    """What tells this boot of the machine from the others; empty where the system has no such."""
+    """Return the id of this boot of the machine; empty when the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -67,11 +69,11 @@ def read_boot_id() -> str:
 
 
 class Changes(NamedTuple):
-    """What other transactions and our own did since the last look."""
+    """Changes by our own and other transactions since the last call."""
 
     keys: list[WatchKey]
     gap: bool
-    """The log was trimmed past our place: anything may have changed."""
+    """Whether the log was trimmed past our place: anything may have changed."""
 
 
 class FileLocked(MetadataUnavailable):
@@ -79,7 +81,7 @@ class FileLocked(MetadataUnavailable):
 
 
 class RecordFile:
-    """One process's connection to the file. All methods but `beat` belong to one thread."""
+    """A process's connection to the file. All methods except `beat` belong to a single thread."""
 
     def __init__(
         self,
@@ -93,16 +95,16 @@ class RecordFile:
         self._boot_id = read_boot_id() if boot_id is None else boot_id
         self._lease: Lease | None = None
         self._former_session = 0
-        """Ours, found to be over; it ends with the opening of the next, if nobody ended it."""
+        """Our session that was found to be over; it is ended when the next session opens."""
         self._seen_seq = 0
         self._identity: tuple[int, int] | None = None
         self._seen_state = (-1, -1)
         self._next_sweep_ms = 0
         self._shared: Lease | None = None
-        """While several writes share a transaction: whose it is."""
+        """The lease of a transaction that several writes share, while it runs."""
 
     def open(self) -> None:
-        """Open or make the files. Raises `MetadataUnusable`, or `sqlite3.OperationalError`."""
+        """Open or create the files. Raises `MetadataUnusable`, or `sqlite3.OperationalError`."""
         self._db = open_database(self._path, BUSY_TIMEOUT_MS)
         try:
             self._beats = Beats(f"{self._path}-beats")
@@ -120,10 +122,10 @@ class RecordFile:
         return found.st_dev, found.st_ino
 
     def check_place(self) -> None:
-        """Raises `MetadataUnusable` when the file was removed or replaced under us.
+        """Raise `MetadataUnusable` when the file was removed or replaced while it is open.
 
-        SQLite would go on with the file that nobody else can open any more, and two groups of
-        processes would each have a truth of their own.
+        SQLite would continue with a file that other processes can no longer open, and two groups of
+        processes would work with different data.
         """
         gone = self._path if self._identity_on_disk() != self._identity else ""
         if not gone and not self._beats.is_in_place():
@@ -135,10 +137,10 @@ class RecordFile:
             )
 
     def signature(self) -> tuple[int, ...]:
-        """Differs after another process has written. For any thread, and cheaper than a query.
+        """Return a value that differs after another process has written. For any thread; cheap.
 
-        The time of a file has a grain of some milliseconds: what came right after a difference may
-        not make another, so whoever sees one looks twice.
+        The time stamp of a file has a resolution of some milliseconds. A change right after another
+        change may not show, so after each difference the caller must look twice.
         """
         try:
             found = os.stat(f"{self._path}-wal")
@@ -148,7 +150,7 @@ class RecordFile:
 
     def end_session(self) -> None:
         """End the session with its ephemeral records. Raises `FileLocked`."""
-        # In a file that was taken away from under us there is nobody left to tell.
+        # If the file was removed or replaced, its sessions no longer matter.
         with contextlib.suppress(MetadataUnusable):
             if self._lease is not None:
                 with self._transaction():
@@ -156,14 +158,14 @@ class RecordFile:
         self._lease = None
 
     def close(self) -> None:
-        """Let go of the files. A session that was not ended is left to time out."""
+        """Close the files. A session that was not ended is left to time out."""
         self._lease = None
         self._beats.close()
         self._db.close()
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        """The write lock from the first statement on, so that nothing read here can go stale."""
+        """Hold the write lock from the first statement on, so that reads in it stay valid."""
         self.check_place()
         try:
             self._db.execute("BEGIN IMMEDIATE")
@@ -188,12 +190,13 @@ class RecordFile:
 
     @property
     def is_leased(self) -> bool:
-        """Whether by the clock nobody can have ended our session. For any thread."""
+        """Whether by the clock no process can have ended our session. For any thread."""
         lease = self._lease
         return lease is not None and not lease.is_over
 
     def open_session(self, timeout_ms: int) -> None:
-        """A new session, with nothing of an earlier one; those that are over are swept."""
+        """Open a new session, without anything of an earlier session; end sessions that are
+        over."""
         assert self._lease is None
         with self._transaction():
             self._end_sessions([self._former_session])
@@ -207,30 +210,30 @@ class RecordFile:
         self._lease = lease
 
     def forget_session(self) -> None:
-        """Stop using a session that was found expired. Its records go with the next sweep."""
+        """Stop using a session that was found expired. Its records vanish with the next sweep."""
         if self._lease is not None:
             self._former_session = self._lease.session_id
         self._lease = None
 
     def beat(self) -> None:
-        """Prolong the session if it is not over. For one thread, any. Raises `OSError`."""
+        """Prolong the session if it is not over. For any single thread. Raises `OSError`."""
         lease = self._lease
         if lease is not None:
             lease.beat()
 
     def sweep_if_due(self) -> None:
-        """End every session whose time is up, ours excepted. Looks every `SWEEP_INTERVAL_MS`."""
+        """End every other session whose time is up, at most every `SWEEP_INTERVAL_MS`."""
         now_ms = self._clock()
         if now_ms < self._next_sweep_ms:
             return
         self._next_sweep_ms = now_ms + SWEEP_INTERVAL_MS
         if self._sessions_over():
-            # With the lock taken nobody's session ends before it is free: the next sweep will do.
+            # While the lock is taken, sessions are not ended: the next sweep does it.
             with contextlib.suppress(FileLocked), self._transaction():
                 self._end_sessions(self._sessions_over())
 
     def _sessions_over(self) -> list[int]:
-        """Those of others whose time is up."""
+        """Return the sessions of others whose time is up."""
         own = self._lease.session_id if self._lease is not None else None
         found = self._db.execute("SELECT id, boot_id, deadline_ms FROM sessions").fetchall()
         now_ms = self._clock()  # before the beats are read: see `Lease.beat`
@@ -255,10 +258,10 @@ class RecordFile:
             self._db.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
 
     def together(self, writes: Iterable[Callable[[], T]]) -> list[T | Exception]:
-        """Several writes in one transaction, and what each gave or raised, as if it were alone.
+        """Make several writes in a transaction; return each result or error, as if it were alone.
 
-        Raises `FileLocked` and `SessionExpired`, none was begun; and `sqlite3.Error`: whatever
-        failed then, none is known to have taken effect.
+        Raises `FileLocked` and `SessionExpired` when no write was begun, and `sqlite3.Error` when
+        any write may have failed: then none is known to have taken effect.
         """
         with self._session_transaction() as self._shared:
             try:
@@ -270,15 +273,16 @@ class RecordFile:
         try:
             return write()
         except sqlite3.Error:
-            raise  # it may have ended the transaction with all that is in it
+            raise  # it may have ended the transaction with all its writes
         except Exception as error:
             return error
 
     @contextlib.contextmanager
     def _session_transaction(self) -> Iterator[Lease]:
-        """A transaction in the name of our session; one of several writes is a part of theirs.
+        """Open a transaction in the name of our session; a write among several joins theirs.
 
-        It stood inside the write lock, and nobody else can end it between this and the commit.
+        The session is checked inside the write lock, so no other process can end it before the
+        commit.
         """
         if self._shared is not None:
             self._db.execute("SAVEPOINT one")
@@ -301,10 +305,10 @@ class RecordFile:
             yield lease
 
     def check_lease(self) -> Lease:
-        """Raises `SessionExpired` when by the clock alone the session may be over.
+        """Raise `SessionExpired` when by the clock the session may be over.
 
-        A read is judged after it was made. Before it would be too early: a process may be stopped
-        between the check and the read.
+        Check a read after it was made: before would be too early, because the process may be
+        stopped between check and read.
         """
         assert self._lease is not None
         if self._lease.is_over:
@@ -445,7 +449,7 @@ class RecordFile:
         return changed
 
     def take_changes(self) -> Changes:
-        """All changes since the last call, our own included, each key once and in order."""
+        """Return all changes since the last call, our own included, each key once and in order."""
         rows = self._db.execute(
             "SELECT seq, path, of_children FROM changes WHERE seq > ? ORDER BY seq",
             (self._seen_seq,),

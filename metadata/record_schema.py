@@ -1,4 +1,4 @@
-"""The tables of the embedded store's file, and the opening of such a file, or the refusal to."""
+"""The tables of the embedded store's file; opens such a file, or refuses it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from octavo.metadata.store import MetadataUnusable
 
 SCHEMA_VERSION = 2
 _OLD_VERSION = 1
-"""The same tables; sessions had their deadlines in them. Its processes leave `ENDS_IN_BEATS` alone,
-but would keep sessions of ours that are over until the next boot, so they may not start here."""
+"""The same tables, with the deadlines of sessions in them. Processes of that version ignore
+`ENDS_IN_BEATS`, but would keep our ended sessions until the next boot, so they may not start
+here."""
 ENDS_IN_BEATS = 1 << 62
-"""A `deadline_ms` in `sessions` that never comes: the session's end stands in the file of beats."""
+"""A `deadline_ms` in `sessions` that never comes: the real end is in the file of heartbeats."""
 APPLICATION_ID = 0x4F435456  # "OCTV"
 
 _SCHEMA = f"""
@@ -43,7 +44,7 @@ PRAGMA user_version = {SCHEMA_VERSION};
 
 
 def open_database(path: str, busy_timeout_ms: int) -> sqlite3.Connection:
-    """Open the file at `path`, made if it is not there; every commit will be on disk on return.
+    """Open the file at `path`, or create it; every commit is on disk when it returns.
 
     Raises `MetadataUnusable` when waiting will not help, `sqlite3.OperationalError` when it may.
     """
@@ -71,17 +72,19 @@ def open_database(path: str, busy_timeout_ms: int) -> sqlite3.Connection:
 
 
 def _make_private(path: str) -> None:
-    """Make the file, for its owner alone: it holds the cluster's secret. One that is there stays as
-    it is, and SQLite gives the files beside it the same rights."""
+    """Create the file with access for its owner only, because it holds the cluster's secret.
+
+    An existing file stays as it is. SQLite gives its other files the same rights.
+    """
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    except OSError:  # it is there; or cannot be made, which SQLite says in its own words
+    except OSError:  # it exists; or it cannot be created, which SQLite reports in its own words
         pass
 
 
 def _prepare(db: sqlite3.Connection, path: str) -> None:
-    # Who owns the file is asked before anything is changed in it. Tables first: whoever makes the
-    # file meanwhile commits the tables and the id at once, so tables seen mean an id to see.
+    # Check the file's owner before changing it. Read the tables first: a process that creates the
+    # file meanwhile commits tables and id together, so visible tables imply a visible id.
     tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     application = db.execute("PRAGMA application_id").fetchone()[0]
     if tables and application != APPLICATION_ID:
@@ -94,7 +97,7 @@ def _prepare(db: sqlite3.Connection, path: str) -> None:
         )
     db.execute("PRAGMA synchronous = FULL")
     if tables and db.execute("PRAGMA user_version").fetchone()[0] == SCHEMA_VERSION:
-        return  # without the write lock, which somebody may hold in his sleep
+        return  # without the write lock, which a stopped process may hold
     db.execute("BEGIN IMMEDIATE")
     try:
         if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:

@@ -1,4 +1,4 @@
-"""The records of schemas: all versions of a subject in one record, changed by compare-and-set.
+"""The records of schemas: all versions of a subject in a record, changed by compare-and-set.
 
 /octavo/schemas/<namespace>/<subject>
 """
@@ -18,7 +18,7 @@ SCHEMAS_ROOT = "/octavo/schemas"
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """One version. `id` is made of its type and text; `type` is json or avro."""
+    """A version. `id` is computed from its type and text; `type` is json or avro."""
 
     number: int
     id: str
@@ -30,7 +30,7 @@ class SchemaVersion:
 
 @dataclass(frozen=True, slots=True)
 class SubjectRecord:
-    """A subject: its versions, oldest first, and what a new one has to be compatible with."""
+    """A subject: its versions, oldest first, and the compatibility that new versions must keep."""
 
     compatibility: str = "BACKWARD"
     versions: tuple[SchemaVersion, ...] = ()
@@ -38,13 +38,11 @@ class SubjectRecord:
 
 
 class SchemaStore:
-    """Reads and compare-and-sets of these records."""
-
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
     async def read(self, namespace: str, subject: str) -> tuple[SubjectRecord, int]:
-        """The record and its version; an empty one, `ABSENT`, when there is none."""
+        """Return the record and its version; an empty record and `ABSENT` when there is none."""
         path = join(SCHEMAS_ROOT, namespace, subject)
         record, version = await read_one(self._store, path, SubjectRecord)
         return record or SubjectRecord(), version
@@ -52,18 +50,20 @@ class SchemaStore:
     async def write(
         self, namespace: str, subject: str, record: SubjectRecord, version: int
     ) -> None:
-        """Make it or compare-and-set it. Raises `RecordExists`, `VersionConflict`,
-        `RecordNotFound`: read again, decide again."""
+        """Create the record or compare-and-set it.
+
+        Raises `RecordExists`, `VersionConflict`, `RecordNotFound`: read again, decide again.
+        """
         await write_one(self._store, join(SCHEMAS_ROOT, namespace, subject), record, version)
 
     async def delete(self, namespace: str, subject: str, version: int) -> None:
-        """Raises `VersionConflict`, `RecordNotFound`."""
+        """Delete the record. Raises `VersionConflict`, `RecordNotFound`."""
         await delete_one(self._store, join(SCHEMAS_ROOT, namespace, subject), version)
 
     async def subjects(self, namespace: str) -> list[str]:
-        """The subjects of a namespace, sorted."""
+        """Return the subjects of a namespace, sorted."""
         return await self._store.children(join(SCHEMAS_ROOT, namespace))
 
     def watch(self, namespace: str, subject: str, on_change: Callable[[], None]) -> Watch:
-        """Call `on_change` after the record changed, was made, or deleted."""
+        """Call `on_change` after the record was created, changed or deleted."""
         return self._store.watch(join(SCHEMAS_ROOT, namespace, subject), on_change)

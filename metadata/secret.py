@@ -1,10 +1,10 @@
-"""The cluster's secret, of which the keys are made that tell its own processes from strangers.
+"""The cluster's secret, and the keys made from it that prove a process belongs to the cluster.
 
     /octavo/secret   secret: 64 hexadecimal digits
 
-Whoever may read the cluster's metadata is trusted with it, as with everything else there; it never
-goes over the network between our processes. It is made once, by whoever needs it first (in a new
-cluster, or in one that is upgraded), and never changed: each use has a key of its own.
+Processes that may read the cluster's metadata are trusted with it, as with everything else there;
+it is never sent between our processes. The first process that needs it creates it (in a new
+cluster, or in an upgraded one). It never changes, and each use has its own key.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class ClusterSecret:
         self._secret = secret
 
     def key(self, use: str) -> bytes:
-        """The 32 bytes of the key for `use`. From one key nobody learns the secret or another."""
+        """Return the 32 bytes of the key for `use`. A key reveals neither the secret nor other
+        keys."""
         return hmac.digest(self._secret, f"octavo {use}".encode(), hashlib.sha256)
 
     @property
@@ -53,10 +54,10 @@ class ClusterSecret:
 async def cluster_secret(
     store: MetadataStore, *, rng: random.Random | None = None
 ) -> ClusterSecret:
-    """The secret of the cluster in `store`, made now if there is none.
+    """Return the secret of the cluster in `store`; create it if there is none.
 
-    Of several that make it at once, one does and all get the same. Raises `MetadataUnavailable`
-    (call again) and `BadRecord`.
+    If several processes create it at once, one succeeds and all get the same secret. Raises
+    `MetadataUnavailable` (call again) and `BadRecord`.
     """
     try:
         return await _read(store)
@@ -73,7 +74,7 @@ async def _read(store: MetadataStore) -> ClusterSecret:
     record = decode_record(SecretRecord, SECRET_PATH, (await store.get(SECRET_PATH)).value)
     if not _HEX.match(record.secret):
         raise BadRecord(
-            f"{SECRET_PATH}: the secret is no {2 * SECRET_BYTES} hexadecimal digits. Bring the "
-            "record back as it was; without it, delete it: ledgers keep the password they have"
+            f"{SECRET_PATH}: the secret must be {2 * SECRET_BYTES} hexadecimal digits. Restore the "
+            "record as it was; if it is lost, delete it: ledgers keep the password they have"
         )
     return ClusterSecret(bytes.fromhex(record.secret))

@@ -1,11 +1,11 @@
-"""The metadata store: small versioned records in a tree, sessions, watches. The only agreement.
+"""The metadata store: small versioned records in a tree, sessions, watches.
 
-Everything that Octavo's safety needs from outside is here: compare-and-set on a record's version,
-create-if-absent, and records that vanish with their session. Implementations: `zookeeper.py`
-(a cluster), `embedded.py` (one machine). Both pass tests/conformance/test_metadata_store.py;
-nothing but this package knows which one is in use.
+Octavo's safety needs only this from outside: compare-and-set on a record's version,
+create-if-absent, and records that vanish with their session. Implementations: `zookeeper.py` (a
+cluster), `embedded.py` (a single machine). Both pass tests/conformance/test_metadata_store.py; only
+this package knows which implementation is in use.
 
-A lost reply is never guessed: a call that may or may not have taken effect raises
+The store never guesses about a lost reply: a call that may or may not have taken effect raises
 `MetadataUnavailable`, and the caller reads again before it decides.
 """
 
@@ -20,23 +20,23 @@ from octavo.protocol.codes import OctavoError, Scope
 ANY_VERSION = -1
 
 RECORD_BYTES_MAX = 1_000_000
-"""The longest value of a record: ZooKeeper's servers hang up on requests of 1 MiB."""
+"""The longest value of a record: ZooKeeper's servers close the connection on 1 MiB requests."""
 
 
 class MetadataError(OctavoError):
-    """The root of what a metadata store raises."""
+    """The root of the errors of a metadata store."""
 
     name = "metadata-error"
 
 
 class RecordNotFound(MetadataError):
-    """No record stands at the path."""
+    """There is no record at the path."""
 
     name = "record-not-found"
 
 
 class RecordExists(MetadataError):
-    """A record already stands at the path, or a record to delete still has children."""
+    """A record already exists at the path, or a record to delete still has children."""
 
     name = "record-exists"
 
@@ -55,7 +55,7 @@ class MetadataUnavailable(MetadataError):
 
 
 class SessionExpired(MetadataError):
-    """The session is gone, and with it every ephemeral record it owned."""
+    """The session is gone, and with it all its ephemeral records."""
 
     name = "session-expired"
     retryable = True
@@ -69,26 +69,26 @@ class RecordTooLong(MetadataError):
 
 
 class MetadataUnusable(MetadataError):
-    """The store can be reached but will never do: wrong file, wrong rights, newer format."""
+    """The store can be reached but cannot be used: wrong file, wrong rights, newer format."""
 
     name = "metadata-unusable"
     scope = Scope.PROCESS
 
 
 class BadMetadataUrl(MetadataError):
-    """The URL names no metadata store."""
+    """The URL does not name a metadata store."""
 
     name = "bad-metadata-url"
 
 
 class BadMetadataCredentials(MetadataError):
-    """The file of credentials for the metadata store cannot be read, or holds something else."""
+    """The file of credentials for the metadata store cannot be read, or has a wrong form."""
 
     name = "bad-metadata-credentials"
 
 
 class BadRecord(MetadataError):
-    """A record's bytes are not what its path promises."""
+    """A record's bytes are not in the format of its path."""
 
     name = "bad-metadata-record"
 
@@ -101,10 +101,11 @@ class Record(NamedTuple):
 
 
 class SessionState(enum.Enum):
-    """What a store says of its session.
+    """The state of a store's session.
 
-    SUSPENDED: no contact; ephemeral records may be gone any moment. EXPIRED: they are gone; the
-    store opens a new session by itself and says CONNECTED again; owners create theirs anew.
+    SUSPENDED: no contact; ephemeral records may vanish any moment. EXPIRED: they are gone. The
+    store then opens a new session by itself and says CONNECTED again; owners must create their
+    records again.
     """
 
     CONNECTED = "connected"
@@ -113,19 +114,17 @@ class SessionState(enum.Enum):
 
 
 class Watch(Protocol):
-    """A standing watch."""
-
     def cancel(self) -> None:
-        """No callback comes after this. May be called twice."""
+        """End the watch: no callback comes after this. May be called twice."""
 
 
 class MetadataStore(Protocol):
-    """Paths are absolute, `/a/b`; parents are made as needed and need no value.
+    """Paths are absolute, `/a/b`; parents are created as needed and need no value.
 
-    All callbacks run on the event loop that called `start`, one at a time, and must not block.
-    Whatever a call needs of its session is checked by the store: a call that finds the session
-    over raises `SessionExpired`, and the session listeners have heard EXPIRED before it does. Any
-    call raises `MetadataUnavailable` when there is no answer in time, and after `close`.
+    All callbacks run on the event loop that called `start`, one at a time, and must not block. The
+    store checks what a call needs of its session: a call that finds the session over raises
+    `SessionExpired`, after the session listeners have got EXPIRED. Any call raises
+    `MetadataUnavailable` when there is no answer in time, and after `close`.
     """
 
     @property
@@ -134,8 +133,11 @@ class MetadataStore(Protocol):
 
     @property
     def session_state(self) -> SessionState:
-        """The state last reported, but never CONNECTED when by our own clock a session timeout
-        has passed since the store last vouched for the session (a process that was stopped)."""
+        """The state last reported.
+
+        It is never CONNECTED when, by our own clock, a session timeout has passed since the store
+        last confirmed the session (a process that was stopped).
+        """
 
     @property
     def session_timeout_ms(self) -> int:
@@ -150,12 +152,12 @@ class MetadataStore(Protocol):
     async def close(self) -> None:
         """End the session at once: its ephemeral records vanish now, not after the timeout.
 
-        Listeners are not told. May be called twice. Raises `MetadataUnavailable` when the session
+        Listeners are not called. May be called twice. Raises `MetadataUnavailable` when the session
         could not be ended and is left to time out.
         """
 
     async def get(self, path: str) -> Record:
-        """Raises `RecordNotFound`."""
+        """Return the record. Raises `RecordNotFound`."""
 
     async def create(
         self,
@@ -169,58 +171,59 @@ class MetadataStore(Protocol):
         """Create if absent and return the path made. Raises `RecordExists`, `RecordTooLong`.
 
         `ephemeral` records vanish with the session and can have no children. When the session ends
-        meanwhile the call raises `SessionExpired`; a record made all the same is the next
-        session's, so whoever finds its own value at the path afterwards must not trust it.
-        `sequence` appends a ten-digit number that ascends and never repeats under this parent for
-        as long as the parent stands.
-        `beside`: an empty record made in the same step. It stands for this record where a version
-        does not do, for versions begin anew when a record is deleted and made again: a name that
-        never comes again.
+        meanwhile, the call raises `SessionExpired`. If the record was made all the same, it belongs
+        to the next session: a caller that later finds its own value at the path must not trust it.
+        `sequence` appends a ten-digit number that ascends and never repeats as long as the parent
+        exists.
+        `beside`: an empty record created in the same step, with a name that is never used again. It
+        identifies this record where versions cannot, because they start at 0 again when a record is
+        deleted and created again.
         """
 
     async def put(self, path: str, value: bytes, version: int, *, beside: str | None = None) -> int:
         """Compare-and-set; return the new version.
 
-        Raises `VersionConflict`, `RecordNotFound`, `RecordTooLong`. `ANY_VERSION` fits always.
-        With `beside` only while that record stands, looked at in the same step: `RecordNotFound`.
+        Raises `VersionConflict`, `RecordNotFound`, `RecordTooLong`. `ANY_VERSION` always matches.
+        With `beside`, raises `RecordNotFound` unless that record exists, checked in the same step.
         """
 
     async def changed_at(self, path: str) -> int | None:
-        """When the record was changed last, by the store's clock, in ms since 1970.
+        """Return when the record was last changed, by the store's clock, in ms since 1970.
 
-        None when the store has no clock but its callers' own. Raises `RecordNotFound`.
+        None when the store has only its callers' clock. Raises `RecordNotFound`.
         """
 
     async def delete(
         self, path: str, version: int = ANY_VERSION, *, beside: str | None = None
     ) -> None:
-        """Raises `VersionConflict`, `RecordNotFound`, and `RecordExists` if it has children.
+        """Delete. Raises `VersionConflict`, `RecordNotFound`, and `RecordExists` if it has
+        children.
 
-        `beside` goes in the same step, and must be there.
+        `beside` is deleted in the same step, and must exist.
         """
 
     async def children(self, path: str) -> list[str]:
-        """The names (not paths) below `path`, sorted; empty when `path` does not exist."""
+        """Return the names (not paths) below `path`, sorted; empty when `path` does not exist."""
 
     async def sync(self) -> None:
-        """A read begun after this sees every write that anybody was told of before it.
+        """Let later reads see every write that any process was told of before.
 
-        Reads alone promise less: one process's reads never go back and see its own writes, but a
-        server of a cluster may be behind the others. Reads after a failed or lost write are synced
-        by the store; call this before a decision that rests on something being absent.
+        Reads alone promise less: the reads of a process never go back and see its own writes, but a
+        server of a cluster may be behind the others. After a failed or lost write the store syncs
+        reads by itself; call this before a decision that rests on something being absent.
         """
 
     def watch(self, path: str, on_change: Callable[[], None]) -> Watch:
         """Call `on_change` after the record at `path` is created, changed or deleted.
 
-        Standing, not one-shot. Changes may be merged and false alarms may come (always one after
-        a reconnect or a lost session, and perhaps one at the beginning): the callback says "read
-        again", no more. A read begun in it, or after it, sees the change that it was called for.
-        No change is ever missed: watch first, then read.
+        The watch stays until it is cancelled. Changes may be merged, and there may be false alarms
+        (always one after a reconnect or a lost session, perhaps one at the beginning): the callback
+        only says "read again". A read begun in it, or after it, sees the change that caused it. No
+        change is ever missed: watch first, then read.
         """
 
     def watch_children(self, path: str, on_change: Callable[[], None]) -> Watch:
-        """The same for the set of names below `path`, which may be `/`."""
+        """Call `on_change` after the set of names below `path`, which may be `/`, changes."""
 
     def on_session(self, listener: Callable[[SessionState], None]) -> None:
         """Call `listener` at every change of `session_state`, for as long as the store lives."""

@@ -1,7 +1,7 @@
-"""Several things at once, all or nothing.
+"""Run several coroutines at once, all or nothing.
 
-Not `asyncio.TaskGroup`: up to Python 3.12, when a child fails while the group is being left, the
-parent stays marked as cancelled, and a timeout around it is no `TimeoutError` any more.
+Not `asyncio.TaskGroup`: up to Python 3.12, when a child fails while the group exits, the parent
+stays marked as cancelled, and a timeout around it no longer raises `TimeoutError`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Item = TypeVar("Item")
 
 
 async def all_of(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Their results in order. The first error ends the others and is raised as it is."""
+    """Return their results in order. The first error ends the others and is raised unchanged."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         return await asyncio.gather(*tasks)
@@ -29,7 +29,7 @@ async def all_of(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 async def each_of(
     items: Iterable[Item], work: Callable[[Item], Coroutine[Any, Any, T]], at_once: int
 ) -> list[T]:
-    """What `work` gives for each of them, in order; no more than `at_once` are under way."""
+    """Return the result of `work` for each item, in order; at most `at_once` run at a time."""
     turn = asyncio.Semaphore(at_once)
 
     async def one(item: Item) -> T:

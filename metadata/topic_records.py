@@ -1,9 +1,9 @@
 """The records of namespaces, topics, partitions and subscriptions (docs/formats/topic_records.md).
 
-A record is a msgpack map from field names to values, with `v`, the version of the format. Keys
-that this version does not know are kept and written back, so that a newer process's additions
-survive an older one's change. A record of a newer format version is refused, never guessed at.
-A field that was renamed keeps its key (`_KEY`), so that records made before are still read.
+A record is a msgpack map from field names to values, with `v`, the version of the format. Unknown
+keys are kept and written back, so that a newer process's additions survive a change by an older
+process. A record of a newer format version is refused, never guessed at. A renamed field keeps its
+key (`_KEY`), so that older records can still be read.
 """
 
 from __future__ import annotations
@@ -31,21 +31,22 @@ from octavo.protocol.names import InvalidName
 
 FORMAT_VERSION = 1
 _KEY = "key"
-"""In a field's metadata: the key it is stored under, where that is not its name."""
+"""In a field's metadata: the key it is stored under, if that differs from its name."""
 _AS_THEY_ARE = frozenset((int, str, bytes, bool, type(None)))
 R = TypeVar("R")
 
 
 def unsaid() -> Any:
-    """A field that is None and not written where nothing is said."""
+    """Declare a field with default None that is not written when it is None."""
     return field(default=None, metadata={BRIEF: True})
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceRecord:
-    """A namespace and when it was made. `encrypted`: topics made in it are.
+    """A namespace and when it was created. `encrypted`: topics created in it are encrypted.
 
-    `policies` hold for topics that say nothing themselves. `auto_create`: None, nothing is made.
+    `policies` apply to topics that do not set them. `auto_create`: None means that topics are not
+    created automatically.
     """
 
     created_ms: int = 0
@@ -57,10 +58,10 @@ class NamespaceRecord:
 
 @dataclass(frozen=True, slots=True)
 class ForkRecord:
-    """Of a topic that was forked: from which one, and where in each of its partitions.
+    """The origin of a fork: from which topic, and at which offset in each of its partitions.
 
-    `made`: its partitions' records are all there. Until then it is no topic yet, and if its maker
-    is gone it never becomes one.
+    `made`: the records of all its partitions exist. Until then it is not a topic yet, and if its
+    creator is gone it never becomes a topic.
     """
 
     topic: str
@@ -72,12 +73,12 @@ class ForkRecord:
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """A topic: its settings, when it was made, and whether it is being deleted.
+    """A topic: its settings, when it was created, and whether it is being deleted.
 
-    `incarnation` is unique to this making of it; records of older versions have none. `guarded`:
-    a record of that name stands for as long as the topic does (`TopicStore`); not of older ones.
-    `stream`: it was made to be a durable stream. `letters`: subscriptions send dead letters or
-    retries there.
+    `incarnation` is unique to this creation of the topic; records of older versions have none.
+    `guarded`: a record of that name exists as long as the topic does (`TopicStore`); older topics
+    are not guarded. `stream`: it was created as a durable stream. `letters`: subscriptions send
+    dead letters or retries to it.
     """
 
     settings: TopicSettings
@@ -92,17 +93,18 @@ class TopicRecord:
 
     @property
     def stands(self) -> bool:
-        """Whether it may be used: it is whole, and nobody deletes it."""
+        """Whether it may be used: it is complete, and not being deleted."""
         return not self.deleting and (self.fork is None or self.fork.made)
 
     @property
     def guard(self) -> str | None:
-        """The incarnation, if a record stands for it."""
+        """The incarnation, if a record exists for it."""
         return self.incarnation if self.guarded else None
 
     @property
     def identity(self) -> str:
-        """The incarnation; of a record without one what is nearest to it and never changes."""
+        """The incarnation; for a record without one, its creation time, which never changes
+        either."""
         return self.incarnation or f"ms{self.created_ms}"
 
 
@@ -110,10 +112,10 @@ class TopicRecord:
 class OffloadRecord:
     """A closed ledger's copy outside the bookies: `copying`, `offloaded` or `dropped`.
 
-    `url` is its folder while it is being copied, then the object. `dropped`: the copy is the only
-    one, for the bookies' are given up. `since_ms`: when it came into its state. `crc` is over the
-    entries, `footer_crc` over the object's footer (docs/formats/offload.md), `bytes` its size.
-    `encryption`: of an encrypted ledger what its own record says of its data key.
+    `url` is its folder while it is being copied, then the object. `dropped`: it is the only copy,
+    because the bookies' copies are given up. `since_ms`: when it entered its state. `crc` covers
+    the entries, `footer_crc` the object's footer (docs/formats/offload.md), `bytes` is its size.
+    `encryption`: for an encrypted ledger, what its own record says about its data key.
     """
 
     uuid: str
@@ -130,9 +132,10 @@ class OffloadRecord:
 
 @dataclass(frozen=True, slots=True)
 class OffloadIntent:
-    """Written before the first byte of a copy, removed after the last: so no object is forgotten.
+    """Written before the first byte of a copy, removed after the last, so that no object is
+    forgotten.
 
-    `folder` and `stem` are where its objects lie and how their names begin.
+    `folder` is where its objects lie, `stem` how their names begin.
     """
 
     namespace: str
@@ -147,16 +150,16 @@ class OffloadIntent:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLedger:
-    """One ledger of a partition's chain. `count` is None while it is open.
+    """A ledger of a partition's chain. `count` is None while it is open.
 
-    `bulk_loaded`: it came whole with a bulk load, and no producer numbered its messages.
-    `offload`: where a copy of it lies, if there is one. `first_ms` and `last_ms` are its oldest and
-    newest timestamp. `disorder_ms`: no batch's newest timestamp lies further below that of an
-    earlier batch; −1 when not all of its batches were looked at: then its newest message may be
-    newer than `last_ms`. `aging_since_ms`: of a ledger with messages that say of no time, or of one
-    that had not come yet, when it was found closed: they came before that. `pieces`: so many of its
-    records, the first ones, are pieces of the large message that follows them; `upload` is what its
-    publisher called it. `appended_ms`: its messages have append times, which begin there.
+    `bulk_loaded`: it came whole with a bulk load, and no producer numbered its messages. `offload`:
+    its copy in an object store, if any. `first_ms` and `last_ms` are its oldest and newest
+    timestamps. `disorder_ms`: the most by which a batch's newest timestamp is lower than that of an
+    earlier batch; −1 when not all of its batches were checked: then its newest message may be newer
+    than `last_ms`. `aging_since_ms`: when a ledger with messages without a time, or with a future
+    time, was found closed; those messages arrived before that. `pieces`: the number of its first
+    records that are pieces of the large message after them; `upload` is the publisher's name for
+    it. `appended_ms`: its messages have append times, which begin there.
     """
 
     ledger_id: int
@@ -179,7 +182,7 @@ class PartitionLedger:
 
     @property
     def appended(self) -> Appended | None:
-        """How the append times of its batches are told; None: they have none."""
+        """How to read the append times of its batches; None: they have none."""
         if self.appended_ms is None:
             return None
         return Appended(self.appended_ms, together=self.bulk_loaded)
@@ -187,7 +190,7 @@ class PartitionLedger:
 
 @dataclass(frozen=True, slots=True)
 class CompactedLedger:
-    """One ledger of a compacted view: messages at their own offsets, with gaps between.
+    """A ledger of a compacted view: messages at their own offsets, with gaps between.
 
     `tombstone_ms` is the timestamp of its oldest tombstone, −1 when there is none.
     """
@@ -215,8 +218,8 @@ class RetiredLedger:
 class CompactionRecord:
     """A partition's compacted view: the newest message of each key below `horizon`.
 
-    `run` names the only run that may publish the next view; None: no run is under way. `retired`
-    are ledgers of earlier views that are still there.
+    `run` is the only run that may publish the next view; None: no run is under way. `retired` are
+    ledgers of earlier views that still exist.
     """
 
     horizon: int = 0
@@ -232,11 +235,11 @@ class CompactionRecord:
 class PartitionRecord:
     """A partition: its ledgers in order, and the ledger that holds its cursors and producers.
 
-    `trimmed_offset` is the first offset still kept; `epoch` counts its owners; `bulk_loads` is
-    the newest batch of each bulk load that was taken in and may be asked for again.
-    `producers_upto`: no batch before that offset tells of a producer that the state ledger has not.
-    `incarnation` is that of the topic it belongs to ("": of whichever stands there). `deleted`: its
-    topic is being deleted, so nobody may change it any more; it still names what has to go.
+    `trimmed_offset` is the first offset still kept; `epoch` counts its owners; `bulk_loads` has the
+    newest batch of each bulk load that was added and may be asked for again. `producers_upto`: all
+    producers of batches before that offset are in the state ledger. `incarnation` belongs to its
+    topic ("": to any topic of that name). `deleted`: its topic is being deleted, so it must not be
+    changed any more; it still names the ledgers to delete.
     """
 
     ledgers: tuple[PartitionLedger, ...] = ()
@@ -252,25 +255,25 @@ class PartitionRecord:
 
 
 def partition_start(first_base: int | None, trimmed_to: int) -> int:
-    """The first offset that is left of a partition whose first ledger, if any, begins there.
+    """Return the first offset left in a partition, given where its first ledger begins, if any.
 
-    The rule of the partition's owner and of Spark, which reads the record by itself.
+    The partition's owner uses this rule, and Spark, which reads the record by itself.
     """
     return trimmed_to if first_base is None else max(first_base, trimmed_to)
 
 
 def partition_end(last_end: int | None, trimmed_to: int) -> int:
-    """One past the last offset of a partition whose last ledger, if any, ends there.
+    """Return one past the last offset of a partition, given where its last ledger ends, if any.
 
-    What was trimmed was there, also when bookies do not tell yet how far an open ledger goes.
+    Trimmed offsets existed, even if bookies do not yet say how far an open ledger goes.
     """
     return trimmed_to if last_end is None else max(last_end, trimmed_to)
 
 
 @dataclass(frozen=True, slots=True)
 class BackoffRecord:
-    """How long a message waits for its next delivery: `first_ms`, then `factor` times as long
-    each time, at most `most_ms`."""
+    """How long a message waits for its next delivery: `first_ms`, then `factor` times as long each
+    time, at most `most_ms`."""
 
     first_ms: int
     most_ms: int
@@ -282,8 +285,8 @@ class BackoffRecord:
 class SubscriptionRecord:
     """A subscription's settings. Its position is in the partitions' state ledgers.
 
-    `start` is `earliest`, `latest` or a decimal offset; `start_offsets` is what that meant for
-    each partition when the subscription was made. `incarnation`: of the topic it belongs to.
+    `start` is `earliest`, `latest` or a decimal offset; `start_offsets` is what that meant for each
+    partition when the subscription was created. `incarnation` belongs to its topic.
     """
 
     type: str = "exclusive"
@@ -310,7 +313,7 @@ class SubscriptionRecord:
 
 @dataclass(frozen=True, slots=True)
 class Referrer:
-    """A partition of one making of a topic, whose record names a ledger that others name too."""
+    """A partition of a certain incarnation of a topic, whose record names a shared ledger."""
 
     namespace: str
     topic: str
@@ -321,9 +324,9 @@ class Referrer:
 
 @dataclass(frozen=True, slots=True)
 class ShareRecord:
-    """Who refers to a ledger that more than one partition's record names, or may.
+    """The partitions whose records name a shared ledger, or may name it.
 
-    Without referrers: nobody does any more, and nobody may again; the ledger is being deleted.
+    Without referrers the ledger is being deleted, and no partition may name it again.
     """
 
     referrers: tuple[Referrer, ...] = ()
@@ -331,13 +334,13 @@ class ShareRecord:
 
 
 def encode_record(record: Any) -> bytes:
-    """The bytes of one of the records above."""
+    """Encode any of the records above."""
     packed: bytes = msgpack.packb(_to_map(record) | {"v": FORMAT_VERSION})
     return packed
 
 
 def decode_record(kind: type[R], what: str, data: bytes) -> R:
-    """Read a record of `kind`; `what` names it in errors. Raises `BadRecord`, nothing else."""
+    """Decode a record of `kind`; `what` names it in errors. Raises only `BadRecord`."""
     try:
         fields = msgpack.unpackb(data, strict_map_key=False)
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
@@ -345,7 +348,7 @@ def decode_record(kind: type[R], what: str, data: bytes) -> R:
         raise BadRecord(f"{what}: not msgpack: {error}") from error
     version = fields.pop("v", None) if isinstance(fields, dict) else None
     if type(version) is not int or version < 1:
-        raise BadRecord(f"{what}: no map with a format version `v`")
+        raise BadRecord(f"{what}: it must be a map with a format version `v`")
     if version > FORMAT_VERSION:
         raise BadRecord(
             f"{what}: format version {version}; this Octavo reads up to {FORMAT_VERSION}"
@@ -355,7 +358,7 @@ def decode_record(kind: type[R], what: str, data: bytes) -> R:
 
 
 class _Stored(NamedTuple):
-    """A field of a record, and what it is called in the stored map."""
+    """A field of a record, and its key in the stored map."""
 
     name: str
     key: str
@@ -366,7 +369,7 @@ class _Stored(NamedTuple):
 
 @functools.cache
 def _stored(kind: Any) -> tuple[_Stored, ...]:
-    """All but `extra`; looked up once: a fork's ledgers have records with hundreds of others."""
+    """Return all fields except `extra`; cached, because a fork's record has hundreds of ledgers."""
     hints, missing = typing.get_type_hints(kind, localns={"bytes": int}), dataclasses.MISSING
     return tuple(
         _Stored(
@@ -385,12 +388,12 @@ def _to_map(record: Any) -> dict[str, Any]:
         value = getattr(record, name)
         if not (is_brief and _says_nothing(value)):
             fields[key] = value if type(value) in _AS_THEY_ARE else _plain(value)
-    # Known fields win: an unknown key can never take a known one's place.
+    # Known fields win: an unknown key never replaces a known key.
     return {**record.extra, **fields}
 
 
 def _says_nothing(value: Any) -> bool:
-    """Whether it is left away; what a newer version has said is not."""
+    """Whether to leave the field out; never if it holds additions of a newer version."""
     if isinstance(value, Policies):
         return value == Policies() and not value.extra
     return value is None
@@ -412,7 +415,7 @@ def _from_map(kind: Any, what: str, fields: Any) -> Any:
     for name, key, hint, _, is_needed in _stored(kind):
         if key in fields:
             value = extra.pop(key)
-            # As `_convert` has it, without its look at what kind of type it is.
+            # The same as `_convert`, without its check of the kind of type.
             plain = type(value) is hint
             values[name] = value if plain else _convert(hint, f"{what}: {key}", value)
         elif is_needed:
@@ -424,7 +427,7 @@ def _from_map(kind: Any, what: str, fields: Any) -> Any:
 
 
 def _convert(hint: Any, what: str, value: Any) -> Any:
-    """`value` as the field's type; only the kinds of types that the records use."""
+    """Convert `value` to the field's type; supports only the types that the records use."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is types.UnionType:
         return None if value is None else _convert(args[0], what, value)
@@ -437,7 +440,7 @@ def _convert(hint: Any, what: str, value: Any) -> Any:
             _convert(args[0], what, key): _convert(args[1], what, item)
             for key, item in value.items()
         }
-    # bool is an int to Python, but not to us.
+    # bool is an int in Python, but not here.
     if origin is None and type(value) is hint:
         return value
     raise BadRecord(f"{what}: {value!r} is not {hint}")

@@ -5,12 +5,12 @@
     /octavo/topics/<ns>/<topic>/partitions/<n>
     /octavo/topics/<ns>/<topic>/subscriptions/<sub>
     /octavo/owners/<ns>/<topic>/<n>            ephemeral, see election.py
-    /octavo/changes/<ns>/<topic>               ephemeral: who changes or deletes the topic
-    /octavo/incarnations/<incarnation>         empty; stands exactly as long as its topic
+    /octavo/changes/<ns>/<topic>               ephemeral: the broker that changes or deletes it
+    /octavo/incarnations/<incarnation>         empty; exists exactly as long as its topic
     /octavo/brokers/<id>                       ephemeral
     /octavo/standings/<id>                     ephemeral, see broker/cluster/standing.py
 
-Names are validated where users give them (broker/types.py); here a bad one is an AssertionError.
+Names are validated where users give them (broker/types.py); here a bad name is an AssertionError.
 """
 
 from __future__ import annotations
@@ -86,32 +86,32 @@ R = TypeVar("R")
 
 
 def owner_path(namespace: str, topic: str, partition: int) -> str:
-    """Where the owner of a partition is named."""
+    """Return the path of the record that names a partition's owner."""
     return join(OWNERS_ROOT, namespace, topic, str(partition))
 
 
 def changes_path(namespace: str, topic: str) -> str:
-    """Where the broker is named that changes or deletes a topic."""
+    """Return the path of the record that names the broker changing or deleting a topic."""
     return join(CHANGES_ROOT, namespace, topic)
 
 
 def broker_path(broker_id: str) -> str:
-    """Where a live broker is registered."""
+    """Return the path of a live broker's registration."""
     return join(BROKERS_ROOT, broker_id)
 
 
 def standing_path(broker_id: str) -> str:
-    """Where a live broker says how it stands."""
+    """Return the path of a live broker's status."""
     return join(STANDINGS_ROOT, broker_id)
 
 
 def topic_path(namespace: str, topic: str) -> str:
-    """Where a topic's record stands."""
+    """Return the path of a topic's record."""
     return join(TOPICS_ROOT, namespace, topic)
 
 
 def partition_path(namespace: str, topic: str, partition: int) -> str:
-    """Where a partition's record stands."""
+    """Return the path of a partition's record."""
     assert partition >= 0
     return join(TOPICS_ROOT, namespace, topic, "partitions", str(partition))
 
@@ -121,7 +121,7 @@ def _guard_path(incarnation: str | None) -> str | None:
 
 
 def subscription_path(namespace: str, topic: str, subscription: str) -> str:
-    """Where a subscription's record stands."""
+    """Return the path of a subscription's record."""
     return join(TOPICS_ROOT, namespace, topic, "subscriptions", subscription)
 
 
@@ -130,30 +130,29 @@ class TopicStore:
 
     Reads raise `RecordNotFound` and `BadRecord`, creates `RecordExists`, writes `VersionConflict`.
 
-    Versions begin anew with a topic that was deleted and made again. So a guarded topic has an
-    empty record beside it, named by its incarnation, and its partitions' records are only ever
-    written while that stands (`TopicRecord.guard`).
+    Versions start at 0 again when a topic is deleted and created again. So a guarded topic has an
+    empty companion record, named by its incarnation, and the records of its partitions are only
+    written while that record exists (`TopicRecord.guard`).
     """
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
     async def sync(self) -> None:
-        """Reads begun after this see all that anybody was told of before it."""
+        """Let later reads see every change that any process was told of before."""
         await self._store.sync()
 
     # -- namespaces
 
     async def create_namespace(self, namespace: str, record: NamespaceRecord) -> None:
-        """Make a namespace."""
         await self._create(join(NAMESPACES_ROOT, namespace), record)
 
     async def read_namespace(self, namespace: str) -> tuple[NamespaceRecord, int]:
-        """The record and its version."""
+        """Return the record and its version."""
         return await self._read(NamespaceRecord, join(NAMESPACES_ROOT, namespace))
 
     async def write_namespace(self, namespace: str, record: NamespaceRecord, version: int) -> int:
-        """Change it; returns its new version."""
+        """Change it; return its new version."""
         return await self._write(join(NAMESPACES_ROOT, namespace), record, version)
 
     def watch_namespace(self, namespace: str, on_change: Callable[[], None]) -> Watch:
@@ -161,7 +160,7 @@ class TopicStore:
         return self._store.watch(join(NAMESPACES_ROOT, namespace), on_change)
 
     async def delete_namespace(self, namespace: str, version: int = ANY_VERSION) -> None:
-        """Raises `RecordExists` when there are topics in it."""
+        """Delete a namespace. Raises `RecordExists` when there are topics in it."""
         if await self.list_topics(namespace):
             raise RecordExists(f"namespace {namespace} still has topics")
         await self._store.delete(join(NAMESPACES_ROOT, namespace), version)
@@ -169,18 +168,18 @@ class TopicStore:
             await self._remove_empty(join(root, namespace))
 
     async def list_namespaces(self) -> list[str]:
-        """All namespaces, sorted."""
+        """Return all namespaces, sorted."""
         return await self._store.children(NAMESPACES_ROOT)
 
     # -- topics
 
     async def create_topic(self, namespace: str, topic: str, record: TopicRecord) -> None:
-        """Make a topic's record; its partitions' records are made one by one."""
+        """Create a topic's record; the records of its partitions are created separately."""
         path, beside = topic_path(namespace, topic), _guard_path(record.guard)
         await self._create(path, record, beside)
 
     async def read_topic(self, namespace: str, topic: str) -> tuple[TopicRecord, int]:
-        """The record and its version."""
+        """Return the record and its version."""
         return await self._read(TopicRecord, topic_path(namespace, topic))
 
     async def write_topic(
@@ -192,7 +191,7 @@ class TopicStore:
     async def delete_topic(self, namespace: str, topic: str, guard: str | None = None) -> None:
         """Remove the topic's record last, after those of its partitions and subscriptions.
 
-        Whoever deletes a topic marks it `deleting` first, so that nobody adds to it meanwhile.
+        The caller marks the topic `deleting` first, so that no broker adds to it meanwhile.
         """
         path = topic_path(namespace, topic)
         for attempt in range(_DELETES_TRIED_MAX):
@@ -208,10 +207,10 @@ class TopicStore:
         return None
 
     async def take_up_leftover(self, namespace: str, topic: str, record: TopicRecord) -> None:
-        """Put `record` on a topic's path that has none: what is below was made too late.
+        """Put `record` on a topic's path without a record: records below were created too late.
 
         Raises `RecordNotFound` when there is no such path, `RecordExists` when it has a record, and
-        `VersionConflict` when it got one meanwhile.
+        `VersionConflict` when it got a record meanwhile.
         """
         path = topic_path(namespace, topic)
         value, version = await self._store.get(path)
@@ -220,15 +219,15 @@ class TopicStore:
         await self._write(path, record, version)
 
     async def remove_owners_folder(self, namespace: str, topic: str) -> None:
-        """Remove the path above the topic's owners, unless one of them stands."""
+        """Remove the path above the topic's owners, unless an owner's record exists."""
         await self._remove_empty(join(OWNERS_ROOT, namespace, topic))
 
     async def list_owners_folders(self, namespace: str) -> list[str]:
-        """The topics that have or had owners, sorted."""
+        """Return the topics that have or had owners, sorted."""
         return await self._store.children(join(OWNERS_ROOT, namespace))
 
     async def list_topics(self, namespace: str) -> list[str]:
-        """The namespace's topics, sorted."""
+        """Return the namespace's topics, sorted."""
         return await self._store.children(join(TOPICS_ROOT, namespace))
 
     def watch_topic(self, namespace: str, topic: str, on_change: Callable[[], None]) -> Watch:
@@ -240,13 +239,13 @@ class TopicStore:
     async def create_partition(
         self, namespace: str, topic: str, partition: int, record: PartitionRecord
     ) -> None:
-        """Make a partition's record; its version is 0."""
+        """Create a partition's record; its version is 0."""
         await self._create(partition_path(namespace, topic, partition), record)
 
     async def read_partition(
         self, namespace: str, topic: str, partition: int
     ) -> tuple[PartitionRecord, int]:
-        """The record and its version."""
+        """Return the record and its version."""
         return await self._read(PartitionRecord, partition_path(namespace, topic, partition))
 
     async def write_partition(
@@ -261,7 +260,7 @@ class TopicStore:
     ) -> int:
         """Compare-and-set; return the new version.
 
-        With the topic's `guard` only while that topic stands, else `RecordNotFound`.
+        With the topic's `guard`, raises `RecordNotFound` unless that topic still exists.
         """
         path = partition_path(namespace, topic, partition)
         return await self._write(path, record, version, _guard_path(guard))
@@ -269,11 +268,10 @@ class TopicStore:
     async def delete_partition(
         self, namespace: str, topic: str, partition: int, version: int = ANY_VERSION
     ) -> None:
-        """Remove a partition's record."""
         await self._store.delete(partition_path(namespace, topic, partition), version)
 
     async def list_partitions(self, namespace: str, topic: str) -> list[int]:
-        """The partitions that have a record, ascending."""
+        """Return the partitions that have a record, ascending."""
         names = await self._store.children(join(topic_path(namespace, topic), "partitions"))
         return sorted(int(name) for name in names)
 
@@ -282,52 +280,50 @@ class TopicStore:
     async def create_subscription(
         self, namespace: str, topic: str, subscription: str, record: SubscriptionRecord
     ) -> None:
-        """Make a subscription's record."""
         await self._create(subscription_path(namespace, topic, subscription), record)
 
     async def read_subscription(
         self, namespace: str, topic: str, subscription: str
     ) -> tuple[SubscriptionRecord, int]:
-        """The record and its version."""
+        """Return the record and its version."""
         path = subscription_path(namespace, topic, subscription)
         return await self._read(SubscriptionRecord, path)
 
     async def delete_subscription(
         self, namespace: str, topic: str, subscription: str, version: int = ANY_VERSION
     ) -> None:
-        """Remove a subscription's record."""
         await self._store.delete(subscription_path(namespace, topic, subscription), version)
 
     async def list_subscriptions(self, namespace: str, topic: str) -> list[str]:
-        """The topic's subscriptions, sorted."""
+        """Return the topic's subscriptions, sorted."""
         return await self._store.children(join(topic_path(namespace, topic), "subscriptions"))
 
     def watch_subscriptions(
         self, namespace: str, topic: str, on_change: Callable[[], None]
     ) -> Watch:
-        """Call `on_change` after a subscription was made or deleted."""
+        """Call `on_change` after a subscription was created or deleted."""
         path = join(topic_path(namespace, topic), "subscriptions")
         return self._store.watch_children(path, on_change)
 
     # -- offloads
 
     async def create_intent(self, uuid: str, record: OffloadIntent) -> None:
-        """Say that a ledger is going to be copied."""
+        """Record that a ledger is going to be copied."""
         await self._create(join(OFFLOADS_ROOT, uuid), record)
 
     async def read_intent(self, uuid: str) -> OffloadIntent:
-        """What was said."""
+        """Return the intent of a copy."""
         return (await self._read(OffloadIntent, join(OFFLOADS_ROOT, uuid)))[0]
 
     async def delete_intent(self, uuid: str) -> None:
-        """Nothing is left of the copy. It need not be there."""
+        """Remove the intent, if it exists: nothing is left of the copy."""
         await self._remove(join(OFFLOADS_ROOT, uuid))
 
     async def list_intents(self) -> list[str]:
-        """The uuids of all copies there are, may be, or are being made."""
+        """Return the uuids of all copies that exist, may exist, or are being made."""
         return await self._store.children(OFFLOADS_ROOT)
 
-    # -- the calls beneath
+    # -- helpers
 
     async def _create(self, path: str, record: object, beside: str | None = None) -> None:
         value = encode_record(record)
@@ -336,8 +332,8 @@ class TopicStore:
                 await self._store.create(path, value, beside=beside)
                 return None
             except RecordExists:
-                # A path that was only made on the way to a record below it has no value: it is
-                # free. It may be removed any moment, with what is below it.
+                # A path that was only created as a parent of another record has no value: it is
+                # free. It may be removed any moment, together with the records below it.
                 with contextlib.suppress(RecordNotFound):
                     found, version = await self._store.get(path)
                     if found:
@@ -375,6 +371,7 @@ class TopicStore:
             await self._store.delete(path)
 
     async def _remove_empty(self, path: str) -> None:
-        """The store removes no path that has others below it, so one in use stays."""
+        """Remove a path unless there are others below it; the store refuses to remove such a
+        path."""
         with contextlib.suppress(RecordExists):
             await self._remove(path)

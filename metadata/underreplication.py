@@ -1,8 +1,9 @@
-"""What Apache's auditor, replicators and shell expect below `underreplication`, from the start on.
+"""The records that Apache's auditor, replicators and shell expect below `underreplication`.
 
-Octavo's bookies keep their copies themselves (ledger/rereplication) and never read these records.
-Apache's own make them when an auditor first runs, and until then `whoisauditor`,
-`lostbookierecoverydelay -get` and all that asks likewise end in NoNode (BookKeeper 4.18).
+Octavo's bookies maintain their copies themselves (ledger/rereplication) and never read these
+records. In Apache's clusters they are created when an auditor first runs. Until then
+`whoisauditor`, `lostbookierecoverydelay -get` and similar commands fail with NoNode (BookKeeper
+4.18). So Octavo creates them at the start.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _RECORDS = {
 
 
 async def lay_out(store: MetadataStore, root: str) -> None:
-    """Make what is missing of them; what is there stays as it is. Raises `MetadataError`."""
+    """Create those that are missing; existing records stay as they are. Raises `MetadataError`."""
     folder = f"{root}/underreplication"
     there = await store.children(folder)
     for name, value in _RECORDS.items():

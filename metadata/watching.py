@@ -1,7 +1,7 @@
-"""Who waits for which path. Shared by the stores; lives on one event loop, never blocks.
+"""The watches of a store, by path. Shared by the stores; used on an event loop, never blocks.
 
-A callback that raises is reported to the loop's exception handler and the others still run: one
-broken watcher must not deafen the rest.
+A callback that raises is reported to the loop's exception handler, and the others still run: a
+broken watcher must not affect the rest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class WatchKey(NamedTuple):
 
 
 class StandingWatch:
-    """One registration. Fulfils `octavo.metadata.store.Watch`."""
+    """A registered watch. Implements `octavo.metadata.store.Watch`."""
 
     __slots__ = ("_on_cancel", "key", "on_change")
 
@@ -36,14 +36,14 @@ class StandingWatch:
         self._on_cancel = on_cancel
 
     def cancel(self) -> None:
-        """No callback comes after this. May be called twice."""
+        """End the watch: no callback comes after this. May be called twice."""
         if self.on_change is not None:
             self.on_change = None
             self._on_cancel(self)
 
 
 class WatchTable:
-    """All standing watches of one store, and its session listeners."""
+    """All watches of a store, and its session listeners."""
 
     def __init__(self) -> None:
         self._watches: dict[WatchKey, list[StandingWatch]] = {}
@@ -56,7 +56,7 @@ class WatchTable:
         return iter(list(self._watches))
 
     def add(self, key: WatchKey, on_change: OnChange) -> StandingWatch:
-        """Register; from now on `notify` of `key` reaches `on_change`."""
+        """Register; from now on `notify` of `key` calls `on_change`."""
         watch = StandingWatch(key, on_change, self._remove)
         self._watches.setdefault(key, []).append(watch)
         return watch
@@ -72,18 +72,18 @@ class WatchTable:
         self._listeners.append(listener)
 
     def notify(self, keys: Iterable[WatchKey]) -> None:
-        """Call everybody who watches one of `keys`, once per key."""
+        """Call every watcher of `keys`, once per key."""
         for key in keys:
             for watch in list(self._watches.get(key, ())):
                 if watch.on_change is not None:
                     call_safely(watch.on_change)
 
     def notify_all(self) -> None:
-        """A false alarm for everybody: something may have been missed."""
+        """Call all watchers: changes may have been missed."""
         self.notify(list(self._watches))
 
     def notify_session(self, state: SessionState) -> None:
-        """Tell all session listeners."""
+        """Call all session listeners."""
         for listener in list(self._listeners):
             call_safely(lambda listener=listener: listener(state))  # type: ignore[misc]
 

@@ -1,15 +1,15 @@
-"""The metadata store of a cluster: ZooKeeper, through kazoo. Nothing else knows that it exists.
+"""The metadata store of a cluster: ZooKeeper, through kazoo. No other module uses kazoo's client.
 
-kazoo works in threads of its own; what they have to say is brought to the event loop by
-`call_soon_threadsafe`, in order: the end of a session is heard before any answer given after it.
+kazoo has its own threads. Their messages reach the event loop by `call_soon_threadsafe`, in order:
+the end of a session arrives before any answer given after it.
 
-A reply that is lost with the connection means `MetadataUnavailable` for a write, never a guess.
-Reads are sent again until their deadline, and the first one after a write that failed or was lost
-comes after a `sync`: the server that answers it may be another one, and behind. No call is sent
+A reply to a write that is lost with the connection means `MetadataUnavailable`, never a guess.
+Reads are sent again until their deadline. The first read after a write that failed or was lost
+comes after a `sync`, because another server, which may be behind, may answer it. No call is sent
 while the connection is known to be down, so a call that timed out waiting for it has no effect
-later. With credentials, every record is made so that they alone give access to it, and a store
-whose records belong to others does not start. ZooKeeper may narrow the session timeout that is
-asked for to its own bounds (2 to 20 ticks).
+later. With credentials, every record is created with access for them alone, and a store whose
+records belong to others does not start. ZooKeeper may limit the session timeout to its own bounds
+(2 to 20 ticks).
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ from octavo.metadata.zookeeper_watches import PlacedWatches
 
 CONNECT_TIMEOUT_MS = 6000
 CALL_TIMEOUT_MS = 10_000
-"""A call that has no answer by then raises `MetadataUnavailable`."""
+"""A call without an answer in this time raises `MetadataUnavailable`."""
 CALLS_IN_FLIGHT_MAX = 256
 _PARENTS_TRIED_MAX = 8
 _PROBE_TIMEOUT_S = 1.0
 
-# kazoo warns of every lost connection; we report the same as session states and errors.
+# kazoo warns about every lost connection; we report it as session states and errors instead.
 _log = structlog.get_logger()
 _kazoo_log = logging.getLogger("octavo.metadata.kazoo")
 _kazoo_log.setLevel(logging.ERROR)
@@ -81,7 +81,7 @@ _ERRORS: dict[type[Exception], type[MetadataError]] = {
     zk.AuthFailedError: MetadataUnusable,
 }
 
-# Outcomes after which the caller reads again, to learn what its write came to or what was first.
+# After these errors the caller reads again, to learn the outcome of its write.
 _DOUBTFUL = (MetadataUnavailable, VersionConflict, RecordExists)
 
 
@@ -100,7 +100,7 @@ class ZooKeeperStore:
         tls: Context | None = None,
         clock: Callable[[], int] = boot_clock_ms,
     ) -> None:
-        """`tls` gives the context of a connection; without it they are plain."""
+        """`tls` returns the TLS context of a connection; without it connections are plain."""
         assert hosts
         self._hosts = tuple(hosts)
         self._chroot = check_path(chroot) if chroot else ""
@@ -125,7 +125,7 @@ class ZooKeeperStore:
         self._connected = asyncio.Event()
         self._in_flight = asyncio.Semaphore(CALLS_IN_FLIGHT_MAX)
         self._generation = 0
-        # Writes that ended in doubt, or against our belief, so far; and as of the last sync.
+        # Writes so far with a doubtful or unexpected outcome, and their number at the last sync.
         self._doubts = 0
         self._doubts_settled = 0
         self._contact_ms = 0
@@ -135,13 +135,12 @@ class ZooKeeperStore:
 
     @property
     def url(self) -> str:
-        """`zk://`, or `zks://`, with all hosts and the chroot."""
         scheme = "zk" if self._tls is None else "zks"
         return f"{scheme}://{','.join(self._hosts)}{self._chroot}"
 
     @property
     def session_state(self) -> SessionState:
-        """Never CONNECTED when nothing was heard for a session timeout, told so or not."""
+        """The state; never CONNECTED when there was no contact for a session timeout."""
         if (
             self._state is SessionState.CONNECTED
             and self._clock() - self._contact_ms >= self._session_timeout_ms
@@ -151,14 +150,16 @@ class ZooKeeperStore:
 
     @property
     def session_timeout_ms(self) -> int:
-        """How long a silent process keeps its ephemeral records, as asked for."""
+        """How long a silent process keeps its ephemeral records, as requested."""
         return self._session_timeout_ms
 
-    # -- life
+    # -- start and close
 
     async def start(self) -> None:
-        """Connect and open a session. Raises `MetadataUnavailable` with each host's reason, and
-        `MetadataUnusable` when our records are not for us to read.
+        """Connect and open a session.
+
+        Raises `MetadataUnavailable` with each host's reason, and `MetadataUnusable` when these
+        credentials may not read the records.
         """
         assert self._loop is None, "a store is started once"
         self._loop = asyncio.get_running_loop()
@@ -182,7 +183,7 @@ class ZooKeeperStore:
         self._pulse = asyncio.create_task(self._pulse_forever(), name="metadata-pulse")
 
     async def _reason(self, host: str) -> str:
-        """Why `host` is of no use, for a person to read."""
+        """Say why `host` cannot be used, for operators."""
         name, _, port = host.rpartition(":")
         context = None if self._tls is None else self._tls()
         try:
@@ -191,7 +192,7 @@ class ZooKeeperStore:
                     name.strip("[]"), int(port), ssl=context
                 )
             if context is not None:
-                # Whether it takes our certificate shows in what it says first.
+                # Its first bytes show whether it accepts our certificate.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_PROBE_TIMEOUT_S):
                         await reader.read(1)
@@ -200,7 +201,7 @@ class ZooKeeperStore:
         except (ssl.SSLError, ConnectionResetError, BrokenPipeError) as error:
             return f"{host}: {why_not(error)}"
         except OSError as error:
-            # asyncio's own text names the call; the system's names the reason.
+            # asyncio's text names the call; the system's text names the reason.
             if error.errno is not None and error.errno > 0:
                 return f"{host}: {os.strerror(error.errno)}"
             return f"{host}: {error.strerror or error}"
@@ -225,7 +226,7 @@ class ZooKeeperStore:
         await self._loop.run_in_executor(None, self._stop_client_blocking)
 
     def _stop_client_blocking(self) -> None:
-        # Not closed within kazoo's own bound: the threads are daemons, the session times out.
+        # If kazoo does not close in time: its threads are daemons, and the session times out.
         with contextlib.suppress(zk.KazooException):
             self._client.stop()
             self._client.close()
@@ -233,12 +234,12 @@ class ZooKeeperStore:
     # -- records
 
     async def get(self, path: str) -> Record:
-        """Raises `RecordNotFound`."""
+        """Return the record. Raises `RecordNotFound`."""
         value, stat = await self._read("read", check_path(path), self._client.get_async)
         return Record(value or b"", stat.version)
 
     async def children(self, path: str) -> list[str]:
-        """The names below `path`, sorted."""
+        """Return the names below `path`, sorted."""
         try:
             names = await self._read("list", check_folder(path), self._client.get_children_async)
         except RecordNotFound:
@@ -273,8 +274,8 @@ class ZooKeeperStore:
                     await self._make_parents(one)
                 continue
             if ephemeral:
-                # kazoo may have met the end of the session and a new one since: whose record this
-                # is nobody knows, so it is not believed.
+                # kazoo may have lost the session and opened a new one since. Then it is unknown to
+                # which session the record belongs, so it does not count.
                 self._check_session(generation)
             return str(made).removeprefix(self._chroot)
         raise MetadataUnavailable(f"{self.url}: the parents of {path} keep being deleted")
@@ -283,7 +284,7 @@ class ZooKeeperStore:
         full = self._chroot + path
         for parent in parents_of(full):
             with contextlib.suppress(RecordExists):
-                # Not through `_chroot`: the chroot itself may be missing.
+                # Without `_chroot`, because the chroot itself may be missing.
                 await self._call("create", parent, self._create_empty, chroot="")
 
     def _create_empty(self, full: str) -> Any:
@@ -300,14 +301,14 @@ class ZooKeeperStore:
         return int(stat.version)
 
     async def changed_at(self, path: str) -> int | None:
-        """By the clock of the ensemble's leader. Raises `RecordNotFound`."""
+        """Return the time by the clock of the ensemble's leader. Raises `RecordNotFound`."""
         _, stat = await self._read("read", check_path(path), self._client.get_async)
         return int(stat.mtime)
 
     async def delete(
         self, path: str, version: int = ANY_VERSION, *, beside: str | None = None
     ) -> None:
-        """Raises `VersionConflict`, `RecordNotFound`, `RecordExists`."""
+        """Delete a record. Raises `VersionConflict`, `RecordNotFound`, `RecordExists`."""
         await self._call(
             "delete",
             check_path(path),
@@ -320,11 +321,11 @@ class ZooKeeperStore:
         return beside_of(self._client, None if other is None else self._chroot + check_path(other))
 
     async def sync(self) -> None:
-        """A read begun after this sees every write that anybody was told of before it."""
+        """Let later reads see every write that any process was told of before."""
         await self._read("sync", "/", self._client.sync_async)
 
     async def _read(self, verb: str, path: str, send: Callable[[str], Any]) -> Any:
-        """A call without effect: sent again as often as the deadline allows."""
+        """Make a call without effect; repeat it as often as the deadline allows."""
         deadline = self._deadline()
         while True:
             try:
@@ -349,7 +350,7 @@ class ZooKeeperStore:
         deadline: float | None = None,
         generation: int | None = None,
     ) -> Any:
-        """Send once and wait for the answer; errors come out as ours.
+        """Send once and wait for the answer; kazoo's errors become ours.
 
         With a `generation`, nothing is sent in the name of a later session.
         """
@@ -391,7 +392,7 @@ class ZooKeeperStore:
             raise SessionExpired(f"{self.url}: the session in which this call began is over")
 
     def _bridge(self, async_result: Any) -> asyncio.Future[Any]:
-        """kazoo's result as a future of the loop."""
+        """Return kazoo's result as a future of the loop."""
         assert self._loop is not None
         future: asyncio.Future[Any] = self._loop.create_future()
 
@@ -407,7 +408,7 @@ class ZooKeeperStore:
         return future
 
     def _post(self, callback: Callable[..., None], *args: object) -> None:
-        """From any thread: run `callback` on the loop. A loop that is closed needs no news."""
+        """Run `callback` on the loop, from any thread; ignore it if the loop is closed."""
         assert self._loop is not None
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *args)
@@ -436,14 +437,15 @@ class ZooKeeperStore:
             self._watches.notify_session(state)
 
     async def _pulse_forever(self) -> None:
-        """Hear from ZooKeeper often enough to vouch for the session; kazoo's pings are its own."""
+        """Contact ZooKeeper often enough to confirm the session; kazoo does not report its own
+        pings."""
         while True:
             await asyncio.sleep(self._session_timeout_ms / 1000 / 4)
             try:
                 await self._call("check", "/", lambda _: self._client.exists_async("/"))
             except MetadataError:
-                pass  # the session's state says so
-            except Exception as error:  # a bug must not end the pulse in silence
+                pass  # the session's state reports it
+            except Exception as error:  # a bug must not end the pulse silently
                 _log.error("metadata_pulse_failed", reason=repr(error), exc_info=error)
 
     # -- watches
@@ -453,7 +455,7 @@ class ZooKeeperStore:
         return self._watch(WatchKey(check_path(path), of_children=False), on_change)
 
     def watch_children(self, path: str, on_change: Callable[[], None]) -> Watch:
-        """The same for the set of names below `path`."""
+        """Call `on_change` after the set of names below `path` changes."""
         return self._watch(WatchKey(check_folder(path), of_children=True), on_change)
 
     def _watch(self, key: WatchKey, on_change: Callable[[], None]) -> Watch:

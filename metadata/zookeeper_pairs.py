@@ -1,8 +1,8 @@
-"""A change of one record together with a look at, or a change of, the record beside it.
+"""Change a record, and check or change its companion record in the same step.
 
-`beside` gives what has the three calls of a kazoo client that change a record. Without a second
-path that is the client itself; with one each call is a transaction of ZooKeeper's, whose result is
-that of the first record, or the error of whichever refused.
+`beside` returns an object with the three calls of a kazoo client that change a record. Without a
+companion path it is the client itself. Otherwise each call is a ZooKeeper transaction. Its result
+is the result of the first record, or the error of the record that refused.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 from kazoo import exceptions as zk
 
 _OTHERS = (zk.RolledBackError, zk.RuntimeInconsistency)
-"""What operations say that were refused for the sake of another one."""
+"""Results of operations that were refused because another operation failed."""
 
 
 def beside(client: Any, path: str | None) -> Any:
-    """Who makes the change; `path` as the client knows it."""
+    """Return the object that makes the change; `path` includes the chroot."""
     return client if path is None else _Pair(client, path)
 
 
@@ -27,21 +27,21 @@ class _Pair:
         self._path = path
 
     def create_async(self, path: str, value: bytes, *, ephemeral: bool, sequence: bool) -> Any:
-        """Both are made."""
+        """Create both."""
         both = self._client.transaction()
         both.create(path, value, ephemeral=ephemeral, sequence=sequence)
         both.create(self._path, b"")
         return self._sent(both, lambda found: found[0])
 
     def set_async(self, path: str, value: bytes, *, version: int) -> Any:
-        """While the other one is there."""
+        """Set the record if its companion exists."""
         both = self._client.transaction()
         both.check(self._path, -1)
         both.set_data(path, value, version)
         return self._sent(both, lambda found: found[1])
 
     def delete_async(self, path: str, *, version: int) -> Any:
-        """Both go."""
+        """Delete both."""
         both = self._client.transaction()
         both.delete(path, version)
         both.delete(self._path)

@@ -1,7 +1,7 @@
-"""Finding and starting a ZooKeeper server of our own, for development and for tests.
+"""Find and start a local ZooKeeper server, for development and tests.
 
-A single server on this machine; a real ensemble is set up by its operators. Its code comes from
-whichever is here: the PySpark package (its jars hold ZooKeeper 3.9) or Debian's `zookeeper`.
+It is a single server on this machine; a real ensemble is set up by its operators. The code comes
+from the PySpark package (its jars hold ZooKeeper 3.9) or from Debian's `zookeeper`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ZooKeeperNotInstalled(MetadataError):
 
 
 def find_java() -> str:
-    """The `java` command. Raises `ZooKeeperNotInstalled`."""
+    """Return the `java` command. Raises `ZooKeeperNotInstalled`."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin") if home else None
     java = java or shutil.which("java")
@@ -42,7 +42,7 @@ def find_java() -> str:
 
 
 def find_class_path() -> str:
-    """Where ZooKeeper's classes are: PySpark's jars, else Debian's."""
+    """Return where ZooKeeper's classes are: PySpark's jars, else Debian's."""
     spec = importlib.util.find_spec("pyspark")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         jars = Path(folder, "jars")
@@ -57,17 +57,17 @@ def find_class_path() -> str:
 
 
 class ServerTls(NamedTuple):
-    """What a server shows on its port, and whom it asks for a certificate."""
+    """The TLS files of a server, and whether it asks clients for certificates."""
 
     store: Path
     """PEM: key and certificate (`pem_store`)."""
     ca: Path
-    """PEM: whose certificates of clients it believes."""
+    """PEM: the CA of the client certificates that it accepts."""
     asks_clients: bool = False
 
 
 def pem_store(path: Path, certificate: Path, key: Path) -> Path:
-    """Write key and certificate into one file, which its owner alone reads; return its path."""
+    """Write key and certificate into a file that only its owner can read; return its path."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(key.read_bytes() + certificate.read_bytes())
@@ -77,8 +77,8 @@ def pem_store(path: Path, certificate: Path, key: Path) -> Path:
 def write_config(
     folder: str, *, port: int, tick_ms: int = TICK_MS, tls: ServerTls | None = None
 ) -> str:
-    """Write `zoo.cfg` into `folder`, where the data go too; return its path. With `tls` the port
-    speaks it, and there is no other."""
+    """Write `zoo.cfg` into `folder`, which also gets the data; return its path. With `tls` there is
+    only a TLS port."""
     data = Path(folder, "data")
     data.mkdir(parents=True, exist_ok=True)
     config = Path(folder, "zoo.cfg")
@@ -111,7 +111,7 @@ def _tls_port(port: int, tls: ServerTls) -> str:
 
 
 def server_command(config: str, *, durable: bool = True) -> list[str]:
-    """The command line that runs the server of `config`. `durable=False`: no fsync, for tests.
+    """Return the command line of the server of `config`. `durable=False`: no fsync, for tests.
 
     Raises `ZooKeeperNotInstalled`.
     """

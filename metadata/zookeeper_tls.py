@@ -1,9 +1,9 @@
-"""TLS to ZooKeeper: kazoo's connections, made with our contexts.
+"""TLS to ZooKeeper: kazoo's connections, made with our TLS contexts.
 
-kazoo makes contexts of its own, which allow TLS 1.0, do not check names unless told to, and are
-read from their files at each attempt. Ours check the name, and are made anew only when the files
-change (tls/contexts.py). Its loop also waits for the socket while answers lie in the TLS layer
-already, a whole ping long: here they are seen.
+kazoo's own contexts allow TLS 1.0, check names only if configured, and are read from their files at
+each attempt. Our contexts check the name, and are made again only when the files change
+(tls/contexts.py). kazoo's loop also waits for the socket while answers are already in the TLS
+layer, for a whole ping interval; here such answers are found.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from octavo.tls.words import BROKE_OFF, why
 _log = structlog.get_logger()
 
 Context = Callable[[], ssl.SSLContext]
-"""The present one."""
+"""Returns the present TLS context."""
 
 
 class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """What kazoo asks for a connection."""
+    """Makes kazoo's connections."""
 
     def __init__(self, context: Context) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has
         timeout: float | None = None,
         **_: Any,
     ) -> ssl.SSLSocket:
-        """Connected, and certain who is there. Raises `OSError`, TLS's errors among them."""
+        """Connect and verify the server. Raises `OSError`, including TLS errors."""
         name = hostname or address[0]
         plain = socket.create_connection(address, timeout)
         try:
@@ -55,7 +55,7 @@ class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has
     def select(
         self, rlist: list[Any], wlist: list[Any], xlist: list[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """As the system's, but that what was decrypted already counts as there to be read."""
+        """Like the system's select, but sockets with decrypted bytes count as readable."""
         ready = [one for one in rlist if isinstance(one, ssl.SSLSocket) and one.pending()]
         if not ready:
             found: tuple[list[Any], list[Any], list[Any]] = super().select(
@@ -66,13 +66,13 @@ class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has
         return [*ready, *(one for one in readable if one not in ready)], writable, broken
 
     def _tell(self, host: str, reason: str) -> None:
-        if self._told != (host, reason):  # the next attempt comes in a moment
+        if self._told != (host, reason):  # log once, because attempts repeat quickly
             self._told = (host, reason)
             _log.warning("metadata_tls_failed", host=host, reason=reason)
 
 
 def why_not(error: OSError) -> str:
-    """What TLS did not like of a ZooKeeper, and what would be right."""
+    """Say why TLS to a ZooKeeper server failed, and what would be right."""
     if said := why(error):
         return said
     if isinstance(error, ssl.SSLError | ConnectionResetError | BrokenPipeError):

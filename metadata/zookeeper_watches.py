@@ -1,10 +1,10 @@
-"""Standing watches over ZooKeeper's one-shot ones.
+"""Permanent watches on top of ZooKeeper's watches, which fire only once.
 
-A watch of ZooKeeper fires once and is lost with the connection. Here, whenever one fires, and for
-all of them after a reconnect, the watch is placed again first and its callback called after that,
-so that a reader who then reads sees whatever the gap held.
+A watch of ZooKeeper fires once and is lost with the connection. Here a watch that fires is placed
+again first, and its callback is called after that; the same happens to all watches after a
+reconnect. So a reader that reads in the callback sees every change of the gap.
 
-Each placement has a number; what an outdated one still has to say is ignored.
+Each placement has a number; events of an outdated placement are ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kazoo.protocol.states import EventType, WatchedEvent
 
 from octavo.metadata.watching import WatchKey, WatchTable
 
-# The session or its connection ended: all watches are placed again when there is a new one.
+# The session or its connection ended: all watches are placed again by the next session.
 _PLACED_AGAIN_LATER = (
     zk.SessionExpiredError,
     zk.ConnectionLoss,
@@ -33,7 +33,7 @@ _PLACED_AGAIN_LATER = (
 class PlacedWatches:
     """Keeps a placement at the server for every key that the table watches.
 
-    `post` brings a call from kazoo's threads to the event loop, on which everything else runs.
+    `post` passes a call from kazoo's threads to the event loop, on which everything else runs.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class PlacedWatches:
         self._placements = 0
 
     def place_all(self) -> None:
-        """After a reconnect: none stands any more, and everybody gets an alarm."""
+        """Place all watches again after a reconnect; all watchers are called."""
         self._placed.clear()
         for key in self._table:
             self._place(key)
@@ -67,7 +67,7 @@ class PlacedWatches:
         full = (self._chroot + key.path).rstrip("/") or "/"
 
         def on_event(event: WatchedEvent) -> None:
-            # The end of a connection is no change: `place_all` comes after it.
+            # The end of a connection is not a change: `place_all` follows it.
             if event.type != EventType.NONE:
                 self._post(self._on_event, key, number)
 
@@ -81,10 +81,10 @@ class PlacedWatches:
             return
         error = result.exception
         if error is None and until_created and result.value is not None:
-            # Made since we looked for its names: what was placed now hears of its value alone.
+            # It was created since we read its names: the present watch only sees its value.
             self._place(key)
         elif error is None:
-            # Whatever changed before the watch was in place would not be reported otherwise.
+            # Report changes from before the watch was in place.
             self._table.notify([key])
         elif isinstance(error, zk.NoNodeError):
             self._place(key, until_created=True)

@@ -9,10 +9,10 @@ ledger id that existed when the loss was found. For a ledger up to that id (Book
 - Ordinary adds are refused with `UNKNOWN_STATE`, because the fence may be lost; the writer then
   changes its ensemble. Recovery adds are stored. A fence is made durable and holds from then on.
 
-A ledger leaves limbo when the repair vouches that all its entries are here again. When all ledgers
-that name this bookie have left it, the limbo is *over*. Everything is then answered as usual,
-except an ordinary add to an old ledger that is not known here: its fence may be lost, so it is
-still refused. The operator may end the limbo earlier. The state is a small file in every ledger
+A ledger leaves limbo when re-replication vouches that all its entries are here again. When all
+ledgers that name this bookie have left it, the limbo is *over*. Everything is then answered as
+usual, except an ordinary add to an old ledger that is not known here: its fence may be lost, so it
+is still refused. The operator may end the limbo earlier. The state is a small file in every ledger
 folder, replaced atomically, in all folders before anything relies on it. The copy with the highest
 bound counts, so a crash between two folders never takes a bookie out of limbo. If there are copies
 and none can be read, that is `LimboDamaged`. Spec: docs/formats/limbo.md.

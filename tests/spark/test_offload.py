@@ -336,7 +336,7 @@ async def test_of_two_runs_one_finishes(place: Place, tmp_path: Path) -> None:
         slow = await asyncio.to_thread(copy_in_task, await begun_by(one))
         quick = await asyncio.to_thread(copy_in_task, await begun_by(other))
         assert slow.failed is quick.failed is None
-        with pytest.raises(OffloadLost, match="somebody else has begun"):
+        with pytest.raises(OffloadLost, match="another process has begun"):
             await finish(one, slow)
         assert await finish(other, quick)
         late = OffloadRecord("late", "copying", "x")

@@ -66,11 +66,11 @@ def test_the_way_of_a_ledger() -> None:
 
 def test_of_two_copies_the_later_one_counts() -> None:
     second = begun(begun(RECORD, 1, COPY), 1, replace(COPY, uuid="b"))
-    with pytest.raises(OffloadLost, match="somebody else has begun"):
+    with pytest.raises(OffloadLost, match="another process has begun"):
         finished(second, 1, WHOLE)
-    with pytest.raises(OffloadLost, match="another's"):
+    with pytest.raises(OffloadLost, match="belongs to another process"):
         given_up(second, 1, "a")
-    with pytest.raises(OffloadLost, match="no whole copy"):
+    with pytest.raises(OffloadLost, match="no complete copy"):
         dropped(second, 1, "b", 1)
     assert state(finished(second, 1, replace(WHOLE, uuid="b"))) == OFFLOADED
 
@@ -78,11 +78,11 @@ def test_of_two_copies_the_later_one_counts() -> None:
 def test_what_cannot_be_offloaded() -> None:
     with pytest.raises(OffloadLost, match="ledger 2 is open"):
         begun(RECORD, 2, COPY)
-    with pytest.raises(OffloadLost, match="no part of its partition"):
+    with pytest.raises(OffloadLost, match="does not belong to its partition"):
         begun(RECORD, 3, COPY)
     with pytest.raises(OffloadLost, match="offloaded already"):
         begun(finished(begun(RECORD, 1, COPY), 1, WHOLE), 1, replace(COPY, uuid="c"))
-    with pytest.raises(OffloadLost, match="begun to copy it anew"):
+    with pytest.raises(OffloadLost, match="begun to copy it again"):
         finished(RECORD, 1, WHOLE)
 
 
