@@ -1,9 +1,9 @@
 """The newest batches of all partitions in memory, so that a tailing reader never asks a bookie.
 
-One bound in bytes over all partitions; the batch that has been here longest goes first, whoever
-wrote it. Each partition's part is a contiguous run of offsets that ends at its newest confirmed
-batch, so an offset at or after its start is here or not written yet. Losing any of it costs a
-read from the ledger, nothing else.
+The bound in bytes is shared by all partitions; the oldest batch of any partition is evicted first.
+Each partition's part is a contiguous run of offsets that ends at its newest confirmed batch, so an
+offset at or after its start is here or not written yet. Losing batches from the cache only costs a
+read from the ledger.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from octavo.broker.types import StoredBatch
 from octavo.protocol.batch import BatchHeader, with_base_offset
 
 _OVERHEAD_BYTES = 512
-"""About what one small batch costs beside its bytes."""
+"""About what a small batch costs in addition to its bytes."""
 _COMPACT_AFTER = 1024
 
 
 class CachedBatch:
     """A batch as stored; `served` makes the form that readers get, once.
 
-    `header` is as it is shown (protocol/append_time.py).
+    `header` has the append time, where the topic has these (protocol/append_time.py).
     """
 
     __slots__ = ("_served", "base_offset", "entry_id", "header", "ledger_id", "stored")
@@ -39,11 +39,11 @@ class CachedBatch:
 
     @property
     def cost_bytes(self) -> int:
-        """What it counts against the bound."""
+        """Its share of the bound."""
         return len(self.stored) + _OVERHEAD_BYTES
 
     def served(self) -> StoredBatch:
-        """With its absolute base offset filled in."""
+        """The batch with its absolute base offset."""
         if self._served is None:
             header = self.header._replace(base_offset=self.base_offset)
             data = with_base_offset(self.stored, self.base_offset, header.partition_leader_epoch)
@@ -55,7 +55,7 @@ class CachedBatch:
 
 
 class PartitionTail:
-    """One partition's part of the cache."""
+    """A partition's part of the cache."""
 
     __slots__ = ("_bases", "_batches", "_cache", "_gone", "_start")
 
@@ -64,7 +64,7 @@ class PartitionTail:
         self._bases: list[int] = []
         self._batches: list[CachedBatch | None] = []
         self._start = 0
-        """Index of the oldest batch that is still here; what lies before it was evicted."""
+        """Index of the oldest batch that is still here; earlier batches were evicted."""
         self._gone = False
 
     def __len__(self) -> int:
@@ -89,7 +89,7 @@ class PartitionTail:
         self._cache.added(self, batch.cost_bytes)
 
     def read(self, offset: int, bytes_max: int, count_max: int) -> list[StoredBatch]:
-        """Batches from the one that contains `offset`, at least one; [] if it is not here."""
+        """Batches from the batch that contains `offset` on, at least one; [] if it is not here."""
         first = self.first_offset
         if first is None or offset < first:
             return []
@@ -110,7 +110,7 @@ class PartitionTail:
         return found
 
     def find(self, ledger_id: int, entry_id: int) -> StoredBatch | None:
-        """The batch stored there, if it is here."""
+        """The batch stored in this entry, if it is here."""
         for batch in reversed(self._batches):
             if batch is None:
                 break
@@ -119,7 +119,7 @@ class PartitionTail:
         return None
 
     def clear(self) -> None:
-        """The partition is closed: give the memory back. Nothing is kept from now on."""
+        """Free the memory because the partition is closed; from now on nothing is kept."""
         self._gone = True
         left = [batch.cost_bytes for batch in self._batches[self._start :] if batch]
         self._cache.removed(sum(left), len(left))
@@ -128,7 +128,7 @@ class PartitionTail:
         self._start = 0
 
     def evict_oldest(self) -> int:
-        """Drop the oldest batch; return what that gives back."""
+        """Drop the oldest batch; return the bytes freed."""
         if self._gone or self._start == len(self._batches):
             return 0
         batch = self._batches[self._start]
@@ -143,21 +143,21 @@ class PartitionTail:
 
 
 class TailCache:
-    """The bound over all partitions."""
+    """Bounds the tails of all partitions."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._order: deque[PartitionTail] = deque()
         self._cleared = 0
-        """So much of the order is of parts that were cleared."""
+        """How many entries of `_order` belong to cleared tails."""
         self.cached_bytes = 0
 
     def partition(self) -> PartitionTail:
-        """A new, empty part."""
+        """Make a new, empty tail."""
         return PartitionTail(self)
 
     def added(self, tail: PartitionTail, cost_bytes: int) -> None:
-        """A part has grown: make room, oldest first."""
+        """Note that a tail has grown; evict the oldest batches if needed."""
         self._order.append(tail)
         self.cached_bytes += cost_bytes
         while self.cached_bytes > self._bytes_max and self._order:
@@ -166,7 +166,7 @@ class TailCache:
             self.cached_bytes -= oldest.evict_oldest()
 
     def removed(self, cost_bytes: int, batches: int) -> None:
-        """A part was cleared. It leaves the order once half of that is of such parts."""
+        """Note a cleared tail; drop such tails from the order once they are half of it."""
         self.cached_bytes -= cost_bytes
         self._cleared += batches
         if 2 * self._cleared > len(self._order):

@@ -1,10 +1,10 @@
-"""A compacted view as a reader sees it: which ledger, where its pages go on. Pure.
+"""A compacted view as readers see it: its ledgers, and where a reader's next page begins. Pure.
 
     horizon 90:   [ 3 … 17 ]   [ 40 … 88 ]   |  from 90 on the log, every message
                    ledger 21    ledger 22
 
-Each ledger holds messages at their own offsets, with gaps, in ascending order. A view that is not
-put together so is refused (`CompactedViewUnreadable`), never passed over.
+Each ledger holds messages with their own offsets, with gaps, in ascending order. Any other view is
+refused (`CompactedViewUnreadable`), never skipped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HINTS_MAX = 64
 
 
 class CompactedBatch(StoredBatch):
-    """One entry of a view: its records have offsets of their own, with gaps."""
+    """An entry of a view: its records carry their offsets, with gaps."""
 
     __slots__ = ()
 
@@ -34,7 +34,7 @@ class CompactedBatch(StoredBatch):
 
 
 class View:
-    """A value. `horizon` is 0 where there is no view: then no offset lies below it."""
+    """The ledgers of a view. `horizon` is 0 without a view: then no offset lies below it."""
 
     __slots__ = ("_lasts", "horizon", "ledgers")
 
@@ -53,16 +53,17 @@ class View:
             before = one.last_offset
 
     def number_at(self, offset: int) -> int:
-        """The first ledger that has a message at `offset` or behind it; one too many: none has."""
+        """The index of the first ledger with a message at or after `offset`; past the end if
+        none."""
         return bisect_left(self._lasts, offset)
 
     def ledger(self, ledger_id: int) -> CompactedLedger | None:
-        """The ledger of this id, if it is one of the view's."""
+        """The view's ledger with this id; None if it has no such ledger."""
         return next((one for one in self.ledgers if one.ledger_id == ledger_id), None)
 
 
 def batch_of(ledger: CompactedLedger, entry: Entry) -> CompactedBatch:
-    """An entry with absolute offsets. Raises `CompactedViewUnreadable` for impossible ones."""
+    """Give an entry absolute offsets. Raises `CompactedViewUnreadable` for impossible offsets."""
     try:
         header = read_header(entry.payload)
     except InvalidBatch as error:
@@ -83,53 +84,53 @@ def batch_of(ledger: CompactedLedger, entry: Entry) -> CompactedBatch:
 
 
 class Room(NamedTuple):
-    """What a page may still take: bytes of batches, and messages."""
+    """How much a page may still take: bytes of batches, and messages."""
 
     bytes: int
     messages: int
 
     @property
     def is_left(self) -> bool:
-        """Whether another batch may come."""
+        """Whether another batch may follow."""
         return self.bytes > 0 and self.messages > 0
 
     def entries(self, ledger: CompactedLedger, entries: int) -> int:
-        """How many entries of the ledger, which has so many, will about fill it; at least one."""
+        """About how many of the ledger's `entries` fill the page; at least one."""
         by_bytes = self.bytes * entries // max(1, ledger.bytes)
         by_messages = self.messages * entries // ledger.count
         return 1 + min(by_bytes, by_messages)
 
     def without(self, batch: StoredBatch) -> Room:
-        """After this batch."""
+        """The room after this batch."""
         return Room(self.bytes - len(batch.data), self.messages - batch.header.record_count)
 
 
 class Hints:
-    """The entries at which pages ended lately, so that who goes on there need not search."""
+    """The entries at which recent pages ended, so that a reader that continues need not search."""
 
     def __init__(self) -> None:
         self._ranges: OrderedDict[tuple[int, int], tuple[int, int]] = OrderedDict()
 
     def note(self, batch: StoredBatch, *, is_last: bool) -> None:
-        """A page ended with this batch, or within it. `is_last`: of its ledger."""
+        """Note that a page ended with or within this batch. `is_last`: the ledger's last batch."""
         following = batch.next_offset
         self._put(batch.ledger_id, batch.entry_id, batch.base_offset, following)
         if not is_last:
             self._put(batch.ledger_id, batch.entry_id + 1, following, following + 1)
 
     def entry_of(self, ledger_id: int, offset: int) -> int | None:
-        """The first entry of this ledger with a message at `offset` or behind it, if known."""
+        """The first entry of this ledger with a message at or after `offset`, if known."""
         for (ledger, entry), (first, end) in reversed(self._ranges.items()):
             if ledger == ledger_id and first <= offset < end:
                 return entry
         return None
 
     def clear(self) -> None:
-        """They were of a view that is gone."""
+        """Forget all hints: the view was replaced."""
         self._ranges.clear()
 
     def _put(self, ledger_id: int, entry_id: int, first: int, end: int) -> None:
-        # What is known already may begin earlier, in the gap before the entry, or end later.
+        # A known range may begin earlier, in the gap before the entry, or end later.
         known = self._ranges.pop((ledger_id, entry_id), (first, end))
         self._ranges[ledger_id, entry_id] = min(first, known[0]), max(end, known[1])
         if len(self._ranges) > _HINTS_MAX:

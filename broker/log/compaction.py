@@ -1,22 +1,21 @@
-"""What a broker's own compaction of a partition keeps, and when it is worth a run. Pure.
+"""Which messages a broker's own compaction of a partition keeps, and when a run is due. Pure.
 
     view before:   [ keys' newest below horizon 90 ]      new: 90 … 200, closed ledgers
-    first pass     over the new part alone: of each key the newest offset, in bounded memory
+    first pass     over the new part only: the newest offset of each key, in bounded memory
     second pass    the view before without keys that have a newer message, then the new part with
-                   each key's newest; all in the order of offsets
+                   each key's newest message; all in the order of offsets
 
-The first pass looks at keys alone, and the second one takes apart what stays and nothing else: of a
-topic that has much to compact nearly everything goes. Keys are told apart by 128 bits of their
-BLAKE2b, or are shorter than that, so a key of a megabyte costs as much memory as one of sixteen
-bytes. Where more keys come than may be known, the run ends with the batch that filled the bound,
-and the next run goes on from there (so does Kafka's cleaner): passes over ranges of keys would read
-everything once more for each range, and have to merge what they give into one order. It ends as
-well after a few times as many messages as the view has, for only its end frees anything: longer
-runs would save little of the work on the view, and let the topic grow.
+The first pass looks only at keys, and the second unpacks only messages that stay: in a topic that
+needs compaction nearly all messages go. A key is identified by 128 bits of its BLAKE2b, or by
+itself if it is shorter, so a key of a megabyte costs as much memory as a key of sixteen bytes. If
+there are more keys than the bound, the run ends with the batch that reached it, and the next run
+continues there (like Kafka's cleaner). Passes over ranges of keys instead would read everything
+again for each range, and would have to merge the results. A run also ends after a few times as many
+messages as the view has, because only its end frees space: longer runs would save little of the
+work on the view, and let the topic grow.
 
-Of a key its newest message stays. A tombstone, a key without a value, stays too, in one view at
-least and until its timestamp is older than the topic's delay. A message without a key has no newer
-one, and stays.
+Each key's newest message stays. A tombstone (a key without a value) also stays, in at least one
+view and until its timestamp is older than the topic's delay. A message without a key always stays.
 """
 
 from __future__ import annotations
@@ -30,22 +29,22 @@ from octavo.metadata.topics import CompactionRecord, PartitionRecord
 from octavo.protocol.records import Record
 
 RUN_PREFIX = "broker-"
-"""A run of a broker's begins so; any other one was begun by a person's job."""
+"""The prefix of a broker's runs; other runs belong to an operator's job."""
 _RETIRED_MAX = 5_000
-"""Ledgers of earlier views, some 50 bytes each in the record; with more of them nothing is run."""
+"""Ledgers of earlier views, some 50 bytes each in the record; with more of them no run starts."""
 _LEDGERS_MAX = 1_000
-"""Of a view, about: each takes some 130 bytes of the partition's record."""
+"""About the most ledgers of a view: each takes some 130 bytes of the partition's record."""
 _KEY_BYTES = 16
 _SETTLED_AT_ONCE = 5_000
 _RUN_MESSAGES_MIN = 1_000_000
 _RUN_MESSAGES_MAX = 16_000_000
 """A run takes a byte of memory for each new message."""
 _RUN_TIMES_VIEW = 4
-"""So many times the messages of the view before are enough for one run."""
+"""A run takes at most this many times the messages of the view before it."""
 
 
 class CompactionPolicy(NamedTuple):
-    """When a run is worth it, and how long tombstones stay (milliseconds)."""
+    """When a run is due, and how long tombstones stay (milliseconds)."""
 
     after_bytes: int
     dirty_ratio: float
@@ -53,13 +52,13 @@ class CompactionPolicy(NamedTuple):
 
 
 class Dirt(NamedTuple):
-    """What a run would have to do: offsets from `start` to `end` (not in it) are closed and new."""
+    """The work of a run: offsets from `start` to `end` (excluded) are closed and new."""
 
     start: int
     end: int
     bytes: int
     kept: int
-    """Messages of the view before."""
+    """The number of messages of the view before."""
 
     @property
     def ratio(self) -> float:
@@ -69,7 +68,7 @@ class Dirt(NamedTuple):
 
 
 def dirt_of(ledgers: LedgerList, view: CompactionRecord | None) -> Dirt:
-    """Of the closed ledgers behind the view's horizon."""
+    """Measure the closed ledgers behind the view's horizon."""
     horizon = 0 if view is None else view.horizon
     start = max(horizon, ledgers.earliest_offset)
     end, size = start, 0
@@ -83,12 +82,12 @@ def dirt_of(ledgers: LedgerList, view: CompactionRecord | None) -> Dirt:
 
 
 def run_messages_max(dirt: Dirt) -> int:
-    """After how many new messages a run ends: it publishes what it has, and the next goes on."""
+    """After how many new messages a run ends: it publishes its view, and the next run continues."""
     return min(max(_RUN_MESSAGES_MIN, _RUN_TIMES_VIEW * dirt.kept), _RUN_MESSAGES_MAX)
 
 
 def urgency(dirt: Dirt, policy: CompactionPolicy) -> float:
-    """How many times what makes a run due there is; at least 1."""
+    """How many times the work exceeds what makes a run due; at least 1."""
     times = dirt.bytes / policy.after_bytes
     if policy.dirty_ratio and dirt.kept and policy.dirty_ratio < 1:
         enough = dirt.kept * policy.dirty_ratio / (1 - policy.dirty_ratio)
@@ -99,22 +98,22 @@ def urgency(dirt: Dirt, policy: CompactionPolicy) -> float:
 def is_due(
     dirt: Dirt, view: CompactionRecord | None, policy: CompactionPolicy, now_ms: int | None
 ) -> bool:
-    """Whether a run is worth it. `now_ms`: None when nothing may go by its age now."""
+    """Whether a run is due. `now_ms`: None when no message may expire now."""
     if view is not None and len(view.retired) > _RETIRED_MAX:
         return False
     if dirt.end > dirt.start and dirt.bytes >= policy.after_bytes:
         return dirt.ratio >= policy.dirty_ratio
     if view is None or now_ms is None or now_ms - view.published_ms < policy.tombstones_ms:
-        return False  # a view is written anew for its tombstones alone once in their delay at most
+        return False  # rewrite a view only for its tombstones at most once in their delay
     return any(
         one.tombstones and now_ms - one.tombstone_ms >= policy.tombstones_ms for one in view.ledgers
     )
 
 
 def is_ours_to_begin(view: CompactionRecord | None, now_ms: int, yield_ms: int) -> bool:
-    """Whether nobody's job is at work: a broker's run may be begun anew, a person's is let finish.
+    """Whether no job is at work. A broker's run may be restarted, a job's run is left to finish.
 
-    One that was begun more than `yield_ms` ago has died.
+    A job's run that began more than `yield_ms` ago counts as dead.
     """
     if view is None or view.run is None or view.run.startswith(RUN_PREFIX):
         return True
@@ -122,27 +121,27 @@ def is_ours_to_begin(view: CompactionRecord | None, now_ms: int, yield_ms: int) 
 
 
 def ledger_bytes(dirt: Dirt, before: CompactionRecord, rollover_bytes: int) -> int:
-    """How long a ledger of the new view gets: as the topic's do, but not too many of them."""
+    """The length of the new view's ledgers: the topic's usual one, but bounded in their number."""
     total = dirt.bytes + sum(one.bytes for one in before.ledgers)
     return max(rollover_bytes, -(-total // _LEDGERS_MAX))
 
 
 def compacted_figures(view: CompactionRecord | None) -> tuple[int, int, int] | None:
-    """Horizon, messages and bytes of a view, if one was published."""
+    """Horizon, messages and bytes of a published view; None without one."""
     if view is None or not view.horizon:
         return None
     return view.horizon, sum(one.count for one in view.ledgers), sum(o.bytes for o in view.ledgers)
 
 
 def covered_to(record: PartitionRecord) -> int:
-    """Offsets below it are in the compacted view, as far as they are the newest of their key."""
+    """The horizon: below it the compacted view has the newest message of each key."""
     return 0 if record.compaction is None else record.compaction.horizon
 
 
 class NewestOffsets:
-    """What a first pass finds out of the messages from offset `start` on: which are to be kept.
+    """The result of a first pass: which messages from offset `start` on stay.
 
-    Of each key the newest offset, and a byte for each message that says whether it stays; filled
+    Keeps the newest offset of each key, and a byte per message that says whether it stays; filled
     by `note`, then by `settling`. `is_full` with `keys_max` keys or `messages_max` messages.
     """
 
@@ -158,11 +157,11 @@ class NewestOffsets:
 
     @property
     def is_full(self) -> bool:
-        """No other batch may be begun: a horizon stands between batches, as readers expect."""
+        """Whether no further batch may be added: readers need a horizon between batches."""
         return len(self._newest) >= self._keys_max or len(self._stays) >= self._messages_max
 
     def note(self, first: int, keys: Sequence[bytes | None]) -> None:
-        """The keys of messages from offset `first` on, behind all that were noted."""
+        """Note the keys of messages from offset `first` on, behind all that were noted before."""
         before = max(0, self._start - first)
         first, keys = first + before, keys[before:]
         at = first - self._start
@@ -177,42 +176,42 @@ class NewestOffsets:
         self._newest.update(zip(named, offsets, strict=True))
 
     def settling(self) -> Iterator[None]:
-        """After the last `note`: mark the newest of each key, some at a time."""
+        """Mark the newest message of each key, after the last `note`; yields now and then."""
         for number, offset in enumerate(self._newest.values(), 1):
             self._stays[offset - self._start] = 1
             if not number % _SETTLED_AT_ONCE:
                 yield
 
     def has(self, key: bytes) -> bool:
-        """Whether a message of this key was noted."""
+        """Whether a message with this key was noted."""
         return _short(key) in self._newest
 
     def staying(self, first: int, count: int) -> bytes:
-        """For each of `count` messages from offset `first` on: 1, it stays; 0, it does not."""
+        """For each of `count` messages from offset `first` on: 1 if it stays, else 0."""
         at = first - self._start
         return bytes(min(count, max(0, -at))) + self._stays[max(0, at) : max(0, at + count)]
 
 
 def _short(key: bytes) -> bytes:
-    # What is shorter than a digest is none.
+    # A key shorter than a digest cannot be mistaken for a digest.
     return key if len(key) < _KEY_BYTES else blake2b(key, digest_size=_KEY_BYTES).digest()
 
 
 class Choice:
-    """Which messages of the view before a run keeps; of newer ones `NewestOffsets` knows."""
+    """Which messages of the view before a run keeps; `NewestOffsets` has newer messages."""
 
     def __init__(self, newest: NewestOffsets, tombstones_ms: int, now_ms: int | None) -> None:
         self._newest = newest
         self._gone_before_ms = None if now_ms is None else now_ms - tombstones_ms
 
     def keeps(self, record: Record) -> bool:
-        """Of the view before each key is once. Whether this message is of the new view."""
+        """Whether this message of the view before, where each key is once, is kept."""
         if record.key is None:
             return True
         if self._newest.has(record.key):
             return False
-        # Only what was in a view already may go: whoever reads the view has had the chance to
-        # learn of it.
+        # A tombstone may go only after it was in a view, so that every reader of the view had the
+        # chance to see it.
         if record.value is not None or self._gone_before_ms is None:
             return True
         return record.timestamp_ms > self._gone_before_ms

@@ -1,8 +1,8 @@
-"""Where in a ledger an offset lies: a sparse index in memory, filled by those who write and read.
+"""A sparse index in memory from offsets to entries of a ledger, filled by writes and reads.
 
 Per ledger some points (relative offset of an entry's first message, entry id), ascending. A lookup
-gives the interval of entries that can hold the offset; the reader narrows it by batch headers and
-notes what it learns. Losing it costs a few reads more. Bounded in points per ledger and ledgers.
+gives the range of entries that can hold the offset; the reader narrows it by batch headers and
+notes the result. Losing it costs a few more reads. Points per ledger and ledgers are bounded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LEDGERS_MAX = 256
 
 
 class Bounds(NamedTuple):
-    """`entry_low` starts at or before the offset; the entry sought is not after `entry_high`."""
+    """`entry_low` starts at or before the offset; the entry with it is at most `entry_high`."""
 
     entry_low: int
     offset_low: int
@@ -46,23 +46,23 @@ class _Points:
             self.offsets.insert(at, offset)
             self.entries.insert(at, entry_id)
         if len(self.entries) > _POINTS_MAX:
-            # Every second point goes: the index gets coarser as the ledger gets longer.
+            # Drop every second point: the index becomes coarser as the ledger becomes longer.
             del self.offsets[1::2], self.entries[1::2]
             self.stride *= 2
 
 
 class EntryIndex:
-    """The points of all ledgers of one partition that were written or read lately."""
+    """The points of a partition's recently written or read ledgers."""
 
     def __init__(self) -> None:
         self._ledgers: OrderedDict[int, _Points] = OrderedDict()
 
     def note(self, ledger_id: int, offset: int, entry_id: int) -> None:
-        """The first message of `entry_id` has this offset, relative to the ledger."""
+        """Note that the first message of `entry_id` has this offset, relative to the ledger."""
         self._points(ledger_id).note(offset, entry_id)
 
     def bounds(self, ledger_id: int, offset: int, last_entry: int) -> Bounds:
-        """The entries up to `last_entry` between which the one with `offset` lies."""
+        """The range of entries, up to `last_entry`, that holds `offset`."""
         points = self._points(ledger_id)
         at = bisect_right(points.offsets, offset)
         assert at > 0
@@ -73,7 +73,7 @@ class EntryIndex:
         return Bounds(points.entries[low], points.offsets[low], last_entry, None)
 
     def forget(self, ledger_id: int) -> None:
-        """The ledger was deleted."""
+        """Drop a deleted ledger."""
         self._ledgers.pop(ledger_id, None)
 
     def _points(self, ledger_id: int) -> _Points:

@@ -3,14 +3,14 @@
     offset   0          1000        1000+n
              |  ledger 7  |  ledger 9  |  ledger 12 (open) …
 
-A segment is a ledger with its place in the partition. Each but the last is closed, so its count is
-known and the next one starts where it ends: offsets are dense. Entries store offsets relative to
-their ledger's base; only the list knows absolute ones, so that a closed ledger can be inserted into
-a partition as it is. A list is a value: each change gives a new one, which becomes true by
-compare-and-set of the partition's record.
+A segment is a ledger with its place in the partition. All but the last are closed, so their counts
+are known and each starts where the ledger before it ends: offsets have no gaps. Entries store
+offsets relative to their ledger's base; only the list knows absolute offsets, so a closed ledger
+can be inserted into a partition unchanged. A list is a value: each change returns a new list, which
+takes effect by compare-and-set of the partition's record.
 
-A large message has a ledger for itself: its pieces, and then the message (protocol/large.py).
-Pieces have offsets, so that they stay dense, and are hidden: nobody is given one as a message.
+A large message has a separate ledger: its pieces, then the message (protocol/large.py). Pieces have
+offsets, so that there are no gaps, but they are hidden: no reader gets a piece as a message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from octavo.metadata.topics import PartitionLedger
 from octavo.protocol.batch import BatchHeader
 
 Range = tuple[int, int]
-"""Offsets from the first to before the second."""
+"""Offsets from the first (included) to the second (excluded)."""
 
 
 def end_offset(segment: PartitionLedger) -> int:
@@ -36,19 +36,19 @@ def end_offset(segment: PartitionLedger) -> int:
 
 
 def is_written(segments: Sequence[PartitionLedger]) -> bool:
-    """Whether the newest ledger is open: somebody adds to it, or did when it died."""
+    """Whether the newest ledger is open: an owner adds to it, or did when it died."""
     return bool(segments) and segments[-1].count is None
 
 
 class RolloverPolicy(NamedTuple):
-    """A ledger that reaches any of these is closed."""
+    """A ledger that reaches any of these bounds is closed."""
 
     bytes_max: int
     entries_max: int
     age_ms_max: int
 
     def due(self, payload_bytes: int, entries: int, age_ms: int) -> bool:
-        """Whether it is time. An empty ledger is never rolled over."""
+        """Whether the ledger must be closed. An empty ledger is never rolled over."""
         return entries > 0 and (
             payload_bytes >= self.bytes_max
             or entries >= self.entries_max
@@ -57,10 +57,10 @@ class RolloverPolicy(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What a ledger holds: messages, payload bytes, oldest and newest timestamp (-1: none).
+    """The measures of a ledger: messages, payload bytes, oldest and newest timestamp (-1: none).
 
-    `disorder_ms`: as in `PartitionLedger`. A batch's timestamps are what its header says as it is
-    shown: its producer's word, or its append time.
+    `disorder_ms`: as in `PartitionLedger`. Timestamps come from the headers as readers see them:
+    they are the producer's, or append times.
     """
 
     messages: int = 0
@@ -70,7 +70,7 @@ class Contents(NamedTuple):
     disorder_ms: int = 0
 
     def plus(self, header: BatchHeader, payload_bytes: int) -> Contents:
-        """With one more batch."""
+        """The measures with one more batch."""
         first, newest = header.first_timestamp, header.max_timestamp
         if not self.messages:
             return Contents(header.record_count, payload_bytes, first, newest)
@@ -84,10 +84,10 @@ class Contents(NamedTuple):
 
 
 class RetentionPolicy(NamedTuple):
-    """What may be trimmed; None keeps without limit.
+    """Which messages may be trimmed; None keeps without limit.
 
-    `covered_to`: of a topic that is compacted, the horizon of its view; what reaches beyond it
-    stays. `covered_goes`: what does not, needs no other reason to go.
+    `covered_to`: in a compacted topic, the horizon of its view; ledgers that reach beyond it stay.
+    `covered_goes`: ledgers below the horizon go without any other reason.
     """
 
     age_ms: int | None
@@ -96,15 +96,14 @@ class RetentionPolicy(NamedTuple):
     covered_goes: bool = False
 
     def is_uncovered(self, segment: PartitionLedger) -> bool:
-        """Whether its messages have to be brought into a compacted view first."""
+        """Whether its messages must be brought into a compacted view first."""
         return self.covered_to is not None and end_offset(segment) > self.covered_to
 
 
 class Cut(NamedTuple):
-    """The part of a ledger that a fork gets: up to its entry `last_entry`, perhaps half of that.
+    """The part of a ledger that a fork gets: up to `last_entry`, of which perhaps only a part.
 
-    `payload_bytes` is about what it holds; `some_ms` the timestamp of one of its messages, −1 when
-    there is none.
+    `payload_bytes` is an estimate; `some_ms` is the timestamp of some message in it, −1 if none.
     """
 
     ledger_id: int
@@ -114,15 +113,15 @@ class Cut(NamedTuple):
 
 
 class ForkPoint(NamedTuple):
-    """Where a partition is forked: before `offset`. `cut` is of the ledger with the message before
-    that; None when the ledger ends there, or there is no such message."""
+    """Where a partition is forked: before `offset`. `cut` is about the ledger with the message
+    before it; None when that ledger ends there, or there is no such message."""
 
     offset: int
     cut: Cut | None = None
 
 
 def measured(segment: PartitionLedger, contents: Contents) -> PartitionLedger:
-    """The segment, with the timestamps of what its ledger was found to hold."""
+    """The segment, with the timestamps that were measured in its ledger."""
     return replace(
         segment,
         first_ms=contents.first_ms,
@@ -137,12 +136,13 @@ def is_measured(segment: PartitionLedger) -> bool:
 
 
 def is_older(segment: PartitionLedger, age_ms: int, now_ms: int) -> bool:
-    """Whether all messages of a closed ledger are older than that, as far as is known.
+    """Whether all messages of a closed ledger are known to be older than `age_ms`.
 
-    A message is as old as its timestamp says. One from the future, which must not keep all behind
-    it, and one that says of no time (-1) have only their arrival, by the date at which the ledger
-    was found closed. A clock that was behind then has taken every message for one of those: what
-    has been stamped since that date, and is not from the future, is not older than its timestamp.
+    A message's age comes from its timestamp. Messages with a timestamp in the future (which must
+    not keep all messages behind them) or without one (-1) have only their arrival: the date at
+    which the ledger was found closed. If the clock was behind at that date, every message looked as
+    if from the future. So a message with a later timestamp that is not in the future counts by its
+    timestamp.
     """
     if segment.aging_since_ms is not None:
         stamped_ms = segment.last_ms if segment.last_ms <= now_ms else -1
@@ -154,8 +154,8 @@ def is_older(segment: PartitionLedger, age_ms: int, now_ms: int) -> bool:
 class LedgerList:
     """The segments in order. Immutable.
 
-    `trimmed_to`: no earlier offset is left; it may lie within a segment, for who truncates does not
-    ask where ledgers end.
+    `trimmed_to`: no earlier offset is left; it may lie within a segment, because truncation takes
+    any offset.
     """
 
     __slots__ = ("_bases", "hidden", "segments", "trimmed_to")
@@ -171,15 +171,15 @@ class LedgerList:
             )
         self._bases = [segment.base_offset for segment in self.segments]
         self.hidden = _hidden(self.segments)
-        """The offsets of pieces, ascending, with others between any two ranges."""
+        """The offset ranges of pieces, ascending, with messages between any two."""
 
     def shown_from(self, offset: int) -> int:
-        """The first offset from this one on that is no piece's."""
+        """The first offset at or after `offset` that is not a piece."""
         place = bisect_right(self.hidden, offset, key=_start) - 1
         return offset if place < 0 else max(offset, self.hidden[place][1])
 
     def uploaded(self, upload: str) -> PartitionLedger | None:
-        """The ledger of the large message that its publisher called so."""
+        """The ledger of the large message with this upload id; None if there is none."""
         return next((one for one in self.segments if one.upload == upload), None)
 
     @property
@@ -201,22 +201,22 @@ class LedgerList:
 
     @property
     def closed(self) -> tuple[PartitionLedger, ...]:
-        """All segments but the one that is being written, if there is one."""
+        """All segments except the open one, if there is one."""
         return self.segments[:-1] if is_written(self.segments) else self.segments
 
     @property
     def closed_bytes(self) -> int:
-        """Payload of the closed ledgers."""
+        """The payload bytes of the closed ledgers."""
         return sum(segment.bytes for segment in self.segments)
 
     def find(self, offset: int) -> PartitionLedger:
-        """The ledger whose range covers `offset`: the newest that starts at or before it."""
+        """The ledger that covers `offset`: the newest that starts at or before it."""
         assert self.segments
         assert offset >= self.earliest_offset
         return self.segments[bisect_right(self._bases, offset) - 1]
 
     def segment_of(self, ledger_id: int) -> PartitionLedger | None:
-        """The segment of a ledger; None when the list does not hold it (any more)."""
+        """The segment of a ledger; None if the list does not have it (any more)."""
         return next((segment for segment in self.segments if segment.ledger_id == ledger_id), None)
 
     def after(self, ledger_id: int) -> PartitionLedger | None:
@@ -227,9 +227,9 @@ class LedgerList:
         return None
 
     def closing_last(self, ledger_id: int, contents: Contents, closed_ms: int) -> LedgerList:
-        """With the newest ledger, which is `ledger_id`, closed.
+        """Close the newest ledger, which must be `ledger_id`.
 
-        A ledger without messages leaves the list, so what another one holds must not be said here.
+        A ledger without messages leaves the list, so `contents` must be of this very ledger.
         """
         last = self.segments[-1]
         assert last.ledger_id == ledger_id, f"ledger {last.ledger_id} is the newest"
@@ -247,9 +247,9 @@ class LedgerList:
 
     @property
     def newest_append_ms(self) -> int:
-        """The append time of the last message that has one, and is in a closed ledger; −1: none.
+        """The append time of the last message in a closed ledger that has one; −1: none.
 
-        They never go back, so nothing is appended earlier.
+        Append times never go back, so no later message gets an earlier time.
         """
         for segment in reversed(self.segments):
             if segment.appended_ms is not None:
@@ -257,9 +257,9 @@ class LedgerList:
         return -1
 
     def appending(self, ledger_id: int, appended_ms: int | None = None) -> LedgerList:
-        """With a new open ledger, which starts where the last one ends.
+        """Add a new open ledger, which starts where the last one ends.
 
-        `appended_ms`: what is appended to it has append times, which begin there.
+        `appended_ms`: its messages have append times, from this time on.
         """
         assert self.segment_of(ledger_id) is None
         new = PartitionLedger(ledger_id, self.end_offset, appended_ms=appended_ms)
@@ -272,11 +272,11 @@ class LedgerList:
         upload: str | None = None,
         appended_ms: int | None = None,
     ) -> LedgerList:
-        """With closed ledgers that were written beforehand, where the list ends.
+        """Insert closed ledgers that were written beforehand, at the end of the list.
 
-        The newest ledger must be closed: those who publish go on in one that comes after these.
-        `upload`: of the one ledger of a large message. `appended_ms`: the append time of all their
-        messages, if they have one.
+        The newest ledger must be closed: publishers continue in a ledger after these. `upload`: the
+        upload id of a large message's ledger. `appended_ms`: the append time of all their messages,
+        if they have one.
         """
         segments = list(self.segments)
         base = self.end_offset
@@ -302,11 +302,11 @@ class LedgerList:
     def trimming(
         self, policy: RetentionPolicy, now_ms: int, open_bytes: int = 0, limit: int | None = None
     ) -> LedgerList:
-        """Without the oldest closed ledgers that retention no longer covers.
+        """Remove the oldest closed ledgers that retention no longer covers.
 
-        By time, a ledger goes when its newest message is known to be too old; by size, while what
-        would be left still holds at least the bytes to keep. An open ledger always stays, and so
-        does every offset from `limit` on: what a subscription has not acked is not trimmed.
+        By time, a ledger goes when its newest message is known to be too old; by size, while the
+        rest still holds at least the bytes to keep. An open ledger always stays, and so does every
+        offset from `limit` on: messages that a subscription has not acked are not trimmed.
         """
         keep = self._covered_from(policy, now_ms, open_bytes, limit)
         if not keep:
@@ -315,9 +315,9 @@ class LedgerList:
         return LedgerList(self.segments[keep:], max(first, self.trimmed_to))
 
     def truncating(self, before: int) -> LedgerList:
-        """Without what lies before that offset, which is not beyond the end. Never goes back.
+        """Remove all offsets before `before`, which is not beyond the end. Never goes back.
 
-        An open ledger always stays, and so does one that `before` lies in.
+        An open ledger always stays, and so does a ledger that `before` lies in.
         """
         keep = 0
         for segment in self.closed:
@@ -329,7 +329,7 @@ class LedgerList:
     def to_measure(
         self, policy: RetentionPolicy, now_ms: int, open_bytes: int = 0, limit: int | None = None
     ) -> PartitionLedger | None:
-        """The ledger that `trimming` keeps only because nobody knows its newest message."""
+        """The ledger that `trimming` keeps only because its newest message is not known."""
         place, closed = self._covered_from(policy, now_ms, open_bytes, limit), self.closed
         if place == len(closed) or policy.age_ms is None:
             return None
@@ -338,14 +338,14 @@ class LedgerList:
             return None
         if policy.is_uncovered(segment):
             return None
-        # Its true newest message is not older than the one that is known.
+        # Its true newest message is at least as new as the newest one known.
         may_be_old = segment.first_ms >= 0 and now_ms - segment.last_ms > policy.age_ms
         return segment if may_be_old else None
 
     def dating(self, now_ms: int) -> LedgerList:
-        """With the closed ledgers dated whose messages do not say how old they are.
+        """Date the closed ledgers whose messages do not say how old they are.
 
-        `now_ms` must be a time that can be trusted: from then on they age by it.
+        `now_ms` must be a trusted time: from then on they age by it.
         """
         segments = tuple(
             replace(segment, aging_since_ms=now_ms)
@@ -360,7 +360,7 @@ class LedgerList:
     def _covered_from(
         self, policy: RetentionPolicy, now_ms: int, open_bytes: int, limit: int | None
     ) -> int:
-        """The number of the first segment that stays."""
+        """The index of the first segment that stays."""
         total, closed = self.closed_bytes + open_bytes, self.closed
         for number, segment in enumerate(closed):
             old = policy.age_ms is not None and is_older(segment, policy.age_ms, now_ms)
@@ -383,7 +383,7 @@ class LedgerList:
         open_bytes: int = 0,
         unacked: Mapping[str, int] | None = None,
     ) -> str:
-        """Why the oldest ledger stays, in words. `unacked`: by subscription its first one."""
+        """Say why the oldest ledger stays. `unacked`: each subscription's first unacked offset."""
         oldest = self.segments[0] if self.segments else None
         if oldest is None or oldest.count is None:
             return "it is the ledger that is being written"
@@ -409,7 +409,7 @@ class LedgerList:
         return "; ".join(why)
 
     def measuring(self, ledger_id: int, contents: Contents) -> LedgerList:
-        """With the timestamps of a closed ledger, if the list still holds it."""
+        """Set the timestamps of a closed ledger, if the list still has it."""
         return LedgerList(
             (
                 one if one.ledger_id != ledger_id else measured(one, contents)
@@ -419,9 +419,9 @@ class LedgerList:
         )
 
     def forked(self, point: ForkPoint, now_ms: int) -> LedgerList:
-        """What a fork begins with: the same ledgers at the same offsets, all closed for it.
+        """The ledgers of a fork: the same ledgers at the same offsets, all closed for it.
 
-        Raises `ValueError` when the list does not hold what was to be cut (any more).
+        Raises `ValueError` when the list does not have the cut ledger (any more).
         """
         at = point.offset
         if at < self.earliest_offset:
@@ -436,7 +436,7 @@ class LedgerList:
                 found.append(replace(segment, shared=True, upload=None))
                 continue
             if point.cut is None or point.cut.ledger_id != segment.ledger_id:
-                raise ValueError(f"nobody has said where ledger {segment.ledger_id} is to be cut")
+                raise ValueError(f"no cut is given for ledger {segment.ledger_id}")
             found.append(
                 PartitionLedger(
                     segment.ledger_id, segment.base_offset, at - segment.base_offset,
@@ -468,7 +468,7 @@ def _hidden(segments: Iterable[PartitionLedger]) -> tuple[Range, ...]:
     for segment in segments:
         if segment.pieces:
             start = segment.base_offset
-            if found and found[-1][1] == start:  # a fork was cut before the message
+            if found and found[-1][1] == start:  # a fork was cut before the message: join pieces
                 start = found.pop()[0]
             found.append((start, segment.base_offset + segment.pieces))
     return tuple(found)

@@ -1,38 +1,38 @@
-"""Ledgers that nobody names any more: which may go. Pure.
+"""Leftover ledgers: which ledgers no record names or ever will, so that they may go. Pure.
 
-A partition's record says which ledgers make it up. A failed opening, a roll-over whose outcome
-nobody knows, a crash between making a ledger and naming it, a deletion that did not come through:
-each leaves a ledger that no record names. That alone proves nothing, for an owner may be about to
-name it. So every ledger made for a partition is labelled, in its custom metadata, with the topic's
-incarnation and the epoch e that the partition's record had when it was made, and is named only by
-a change of a record of that incarnation that is at epoch e:
+A partition's record says which ledgers make it up. A failed opening, a roll-over with an unknown
+outcome, a crash between making a ledger and naming it, an incomplete deletion: each leaves a ledger
+that no record names. That alone proves nothing, because an owner may be about to name it. So every
+ledger made for a partition is labelled, in its custom metadata, with the topic's incarnation and
+the epoch e that the partition's record had when it was made. Only a change of a record of that
+incarnation, at epoch e, may name it:
 
     opening                  made after the record was read at e, named by the change from e to
-    (partition/opening.py)   e + 1; whoever was quicker has made it e + 1, and the change fails
-    roll-over and insertion made and named by one task of an owner at e. Before the owner opens the
-    (partition/rollover.py)  partition anew that task has ended; before another one does, the
-                             change fails. Ledgers that are inserted are a bulk load's,
-                             without a label, or a large message's
-    large message            made by an upload at e, named by the insertion of the pipeline that
+    (partition/opening.py)   e + 1; if another owner has made it e + 1 first, the change fails
+    roll-over and insertion  made and named by one task of an owner at e. Before the owner opens
+    (partition/rollover.py)  the partition again that task has ended; if another owner opens it,
+                             the change fails. Inserted ledgers belong to a bulk load, without a
+                             label, or to a large message
+    large message            made by an upload at e, named by an insertion of the pipeline that
     (partition/large.py)     was open when the upload began: it has ended when the epoch moves
-    state ledger             lives through its owner's opening anew, so it looks: made at e, it is
-    (state/log.py)           not named at e + 1 but made once more
+    state ledger             outlives its owner's reopening, so the code checks: made at e, it is
+    (state/log.py)           not named at e + 1 but made again
     jobs, deletions          name none of these
 
-A change is a compare-and-set of the whole record, so one of epoch e that is late, or comes twice,
-fails once the epoch is above e. Epochs never fall within an incarnation, incarnations never come
-back, and what left a record is not named again. So a ledger that a record read *after* the
-ledger's listing does not name may go when that record's epoch is above e, or when the topic's
-incarnation is another one, or the topic is gone. A topic that is being deleted is its deletion's
-matter, until it is gone.
+A change is a compare-and-set of the whole record, so a late or repeated change of epoch e fails
+once the epoch is above e. Epochs never fall within an incarnation, incarnations never come back,
+and a ledger that left a record is not named again. So a ledger that is not named by a record read
+*after* the ledger was listed may go when that record's epoch is above e, or the topic has another
+incarnation, or is gone. Ledgers of a topic that is being deleted are left to the deletion, until it
+is done.
 
-What is not named at the record's own epoch stays until the epoch moves, by the next opening.
-A ledger of a broker's compaction says its run in the epoch's stead, and was made while the record
-had that run. Only a record that still has it can come to name the ledger, and a run that left the
-record never comes back (metadata/compactions.py). A ledger that forks have, too (referrers.py), is
-not judged by its label, which is of the partition that it was made for. Neither are ledgers without
-these labels (older versions, private ledgers of bulk loads, views that jobs made, other users of
-the bookies): `octavo pipeline gc` knows those of bulk loads and views.
+An unnamed ledger of the record's current epoch stays until the next opening raises the epoch.
+The label of a broker's compaction ledger has its run instead of the epoch, and it was made while
+the record had that run. Only a record that still has the run can come to name the ledger, and a run
+that left the record never comes back (metadata/compactions.py). A ledger that forks share
+(referrers.py) is not judged by its label, which names only the first partition. Nor are ledgers
+without these labels (older versions, private ledgers of bulk loads, views that jobs made, other
+users of the bookies): `octavo pipeline gc` handles bulk loads and views.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ _KINDS = (b"data", b"state")
 
 
 class Label(NamedTuple):
-    """What a ledger says of itself."""
+    """The label of a ledger."""
 
     partition: PartitionName
     incarnation: str
     epoch: int
     run: str = ""
-    """Of the compaction that made it; then it has no epoch."""
+    """The compaction run that made it; then it has no epoch."""
 
 
 def custom_of(name: PartitionName, kind: str, record: PartitionRecord) -> dict[str, bytes]:
-    """The custom metadata of a ledger of this `kind` that is made while `record` stands."""
+    """The custom metadata of a ledger of this `kind` that is made while `record` is current."""
     assert kind.encode() in _KINDS, kind
     return {
         _PARTITION: str(name).encode(),
@@ -72,7 +72,7 @@ def custom_of(name: PartitionName, kind: str, record: PartitionRecord) -> dict[s
 
 
 def compaction_custom_of(name: PartitionName, incarnation: str, run: str) -> dict[str, bytes]:
-    """The custom metadata of a ledger of a compacted view, made while the record has this run."""
+    """The custom metadata of a compacted view's ledger, made while the record has this run."""
     return {
         _PARTITION: str(name).encode(),
         _KIND: KIND,
@@ -99,7 +99,7 @@ def _named_partition(custom: Mapping[str, bytes]) -> PartitionName | None:
 
 
 def label_of(custom: Mapping[str, bytes]) -> Label | None:
-    """The label in a ledger's custom metadata; None when it has none that we write."""
+    """The label in a ledger's custom metadata; None without a valid label."""
     compacted = custom.get(_KIND) == KIND
     partition = _named_partition(custom) if compacted else partition_of(custom)
     try:
@@ -114,7 +114,7 @@ def label_of(custom: Mapping[str, bytes]) -> Label | None:
 
 
 def _number(text: str) -> int:
-    """Raises `ValueError` for what we would not have written."""
+    """Parse a number. Raises `ValueError` for text that `str` of a number would not give."""
     number = int(text)
     if str(number) != text or number < 0:
         raise ValueError(text)
@@ -126,8 +126,8 @@ def may_go(
 ) -> bool:
     """Whether no record names the ledger, nor ever will.
 
-    `topic` and `record` are those of the label's partition, None where there is none, both read
-    after the ledger had been listed.
+    `topic` and `record` belong to the label's partition, None if missing, both read after the
+    ledger had been listed.
     """
     if record is not None and ledger_id in named_ledgers(record):
         return False
@@ -149,10 +149,10 @@ def named_ledgers(record: PartitionRecord) -> set[int]:
 
 
 class Suspects:
-    """Ledgers that may go by one proof. A second one, a while later, convicts.
+    """Ledgers that may go by one check; they are deleted only after a second check, later.
 
-    One proof is enough by the rule above; the second one stands against what the rule takes for
-    granted. Times are those of a clock that nobody sets, in seconds.
+    By the rule above one check is enough; the second protects against a wrong assumption of the
+    rule. Times are seconds of a steady clock.
     """
 
     def __init__(self, grace_s: float) -> None:
@@ -161,16 +161,16 @@ class Suspects:
 
     @property
     def known(self) -> list[int]:
-        """All of them, ascending."""
+        """All suspects, ascending."""
         return sorted(self._since_s)
 
     def judged(self, ledger_id: int, now_s: float, *, goes: bool) -> bool:
-        """Note what was found at `now_s`; True when it `goes` by two proofs a grace apart."""
+        """Note a check at `now_s`; True if it `goes` by two checks at least a grace apart."""
         if not goes:
             self.acquitted(ledger_id)
             return False
         return now_s - self._since_s.setdefault(ledger_id, now_s) >= self._grace_s
 
     def acquitted(self, ledger_id: int) -> None:
-        """It is named, or gone."""
+        """Forget a suspect: it is named, or deleted."""
         self._since_s.pop(ledger_id, None)

@@ -1,10 +1,10 @@
-"""Batches opened for readers who want single messages: the bound on what that takes, and on time.
+"""Batches unpacked for readers of single messages, with bounds on memory and time.
 
-Kept open are the newest few, up to a bound in bytes over all partitions, as consumers take a batch
-in parts. What is kept is the unpacked bytes and marks, never records as objects: these are made for
-each reader, some at a time (protocol/windows.py). Batches that may be large are opened and used one
-after the other, so beyond the bound there is one of them at most in memory (`RECORDS_BYTES_MAX`),
-and readers of others do not wait: the loop has its turn every millisecond.
+The newest few stay unpacked, up to a bound in bytes over all partitions, because consumers take a
+batch in parts. Kept are the unpacked bytes and marks, never record objects: those are made for each
+reader, some at a time (protocol/windows.py). Large batches are unpacked and used one after another,
+so beyond the bound at most one of them is in memory (`RECORDS_BYTES_MAX`). Readers of other batches
+do not wait: the event loop gets control every millisecond.
 """
 
 from __future__ import annotations
@@ -25,30 +25,29 @@ from octavo.protocol.records import Record
 from octavo.protocol.windows import WINDOW_RECORDS, BatchWindows
 
 OVERHEAD_BYTES = 1024
-"""About what keeping a small batch costs beside its bytes."""
+"""About what a kept small batch costs in addition to its bytes."""
 RECORDS_A_TURN = 500
-"""After so many records, of whichever call, the loop turns: two or three milliseconds."""
+"""After this many records, of all calls, the loop turns: two or three milliseconds."""
 _Key = tuple[int, int, int]
-"""Ledger, entry and checksum: what a fork has of a batch that it was cut in is another batch."""
+"""Ledger, entry and checksum: a fork's part of a batch that was cut is a different batch."""
 
 
 class Turns:
-    """Whose turn it is to work on single messages: so many in one turn of the loop.
+    """Bounds the work on single messages in each turn of the event loop, over all calls.
 
-    Taking messages out of batches and making JSON of them takes microseconds each, and one call may
-    ask for thousands. Each call that leaves the loop now and then is not enough: sixty of them
-    share the next turn of it, and a publish that waits for that turn waits for all sixty. So all
-    reads and receives of a broker count together, and those that come when a turn is used up go on
-    one after the other.
+    Taking messages out of batches and encoding them as JSON takes microseconds each, and a call may
+    ask for thousands. It is not enough that each call yields now and then: sixty such calls share
+    the next turn, and a publish that waits for it waits for all sixty. So all reads and receives of
+    a broker are counted together, and calls beyond a turn's share continue one after another.
     """
 
     def __init__(self) -> None:
         self._line = asyncio.Lock()
         self._records = 0
-        """Since the loop turned."""
+        """Records worked on since the loop turned."""
 
     async def take(self, records: int) -> None:
-        """Return when so many `records` may be worked on without leaving the loop."""
+        """Return when `records` more may be worked on without yielding."""
         if self._records >= RECORDS_A_TURN:
             async with self._line:
                 await asyncio.sleep(0)
@@ -57,7 +56,7 @@ class Turns:
 
 
 class OpenBatches:
-    """All open batches of one broker."""
+    """The unpacked batches of a broker."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -65,13 +64,13 @@ class OpenBatches:
         self.kept_bytes = 0
         self._turn = asyncio.Lock()
         self.turns = Turns()
-        """Of all who work on single messages of these batches."""
+        """Shared by all that work on single messages of these batches."""
 
     @asynccontextmanager
     async def opened(self, batch: StoredBatch) -> AsyncGenerator[BatchWindows]:
-        """The batch, for as long as the block lasts; the block waits for nothing but its turns.
+        """Unpack the batch for the duration of the block, which should await nothing but turns.
 
-        Raises `InvalidBatch` when it cannot be opened, `UnsupportedCompression`.
+        Raises `InvalidBatch` when it cannot be unpacked, `UnsupportedCompression`.
         """
         key = (batch.ledger_id, batch.entry_id, batch.header.crc)
         if not is_large(batch.header):
@@ -82,7 +81,7 @@ class OpenBatches:
 
     @asynccontextmanager
     async def opening(self, batch: Buffer) -> AsyncGenerator[BatchWindows]:
-        """The same for a batch that nobody is going to ask for again: it is not kept."""
+        """Unpack a batch that is needed only once, without keeping it."""
         if not is_large(read_header(batch)):
             yield await open_batch(batch)
             return
@@ -91,7 +90,7 @@ class OpenBatches:
 
     @asynccontextmanager
     async def readable(self, batch: StoredBatch) -> AsyncGenerator[ReadableBatch]:
-        """The batch as a subscription needs it: whatever is the matter with it, it goes on."""
+        """Unpack the batch for a subscription, which gets past damaged batches too."""
         async with AsyncExitStack() as stack:
             windows: BatchWindows | _Damaged
             try:
@@ -116,7 +115,7 @@ class OpenBatches:
 
     def _keep(self, key: _Key, found: BatchWindows | InvalidBatch) -> None:
         if key in self._kept:
-            return  # somebody else has opened it meanwhile
+            return  # another call has unpacked it meanwhile
         self._kept[key] = found
         self.kept_bytes += _cost_bytes(found)
         while self.kept_bytes > self._bytes_max:
@@ -124,7 +123,7 @@ class OpenBatches:
 
 
 class ReadableBatch:
-    """The messages of a batch by their number in it, one after the other."""
+    """The messages of a batch by their index in it."""
 
     def __init__(self, windows: BatchWindows | _Damaged, turns: Turns) -> None:
         self._windows = windows
@@ -133,14 +132,14 @@ class ReadableBatch:
         self._records: list[Record] = []
 
     def holds(self, index: int) -> bool:
-        """Whether this message is at hand; otherwise `turn_to` it."""
+        """Whether this message is available; otherwise `turn_to` it."""
         return 0 <= index - self._first < len(self._records)
 
     async def turn_to(self, index: int) -> None:
-        """Take this message apart, and those around it, when it is their turn.
+        """Unpack this message, and those around it, when it is their turn.
 
-        Where they are damaged (the checksum of the batch holds: its producer made it so) each of
-        them is an empty message with a header that says why: a subscription must not stop there.
+        A damaged message becomes an empty message with a header that says why: a subscription must
+        not stop there. (The batch's checksum is right, so its producer made it that way.)
         """
         span = self._windows.span(index)
         await self._turns.take(len(span))
@@ -154,14 +153,14 @@ class ReadableBatch:
 
 
 class _Damaged:
-    """In place of the windows of a batch that cannot be opened."""
+    """Replaces the windows of a batch that cannot be unpacked."""
 
     def __init__(self, record_count: int, why: Exception) -> None:
         self._record_count = record_count
         self._why = why
 
     def span(self, index: int) -> range:
-        """Messages to take together."""
+        """The messages to take together."""
         return range(index, min(index + WINDOW_RECORDS, self._record_count))
 
     def readable_window(self, index: int) -> tuple[int, list[Record]]:

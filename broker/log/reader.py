@@ -1,10 +1,10 @@
-"""Batches of a partition from its ledgers: by offset, by time, by message id.
+"""Read batches of a partition from its ledgers: by offset, by time, by message id.
 
-What the tail cache no longer has is read from bookies, or from the object that is the only copy
-left. An offset is found by the list of ledgers (which one), the sparse index (between which
-entries) and, where that leaves several, by the headers of single batches. A reader that goes on
-where it stopped finds the next chunk read ahead. Memory is bounded: readers per partition, streams
-read ahead, and bytes read ahead over all partitions.
+Batches that are no longer in the tail cache are read from bookies, or from an offloaded object that
+is the only copy left. An offset is found by the list of ledgers (which ledger), the sparse index
+(between which entries) and, if several entries are left, by the headers of single batches. A reader
+that continues where it stopped finds the next chunk read ahead. Memory is bounded: readers per
+partition, streams read ahead, and bytes read ahead over all partitions.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from octavo.security.keys.errors import KeyMissing
 T = TypeVar("T")
 AnyReader = LedgerReader | OffloadedReader
 Headers = Sequence[tuple[str, bytes | None]]
-"""Of a record."""
+"""The headers of a record."""
 CHUNK_BYTES = 1024 * 1024
-"""What is read ahead at a time."""
+"""How many bytes are read ahead at a time."""
 _CHUNK_ENTRIES_MAX = 1_000
 _READERS_MAX = 16
 _STREAMS_MAX = 8
@@ -71,9 +71,9 @@ _Reader = TypeVar("_Reader", bound=_Closes)
 
 
 class OpenReaders(Generic[_Reader]):
-    """Readers of ledgers that stay open while they are in use, a few of them at a time.
+    """Readers of ledgers that stay open while in use, a bounded number of them.
 
-    For one more than `readers_max` the one that was not used longest is closed.
+    Beyond `readers_max` the least recently used reader is closed.
     """
 
     def __init__(self, readers_max: int) -> None:
@@ -81,20 +81,20 @@ class OpenReaders(Generic[_Reader]):
         self._open: OrderedDict[int, _Reader] = OrderedDict()
 
     def get(self, ledger_id: int) -> _Reader | None:
-        """The one that is open."""
+        """The open reader of this ledger, if any."""
         return self._open.get(ledger_id)
 
     async def get_or_open(
         self, ledger_id: int, opened_by: Callable[[], Awaitable[_Reader]]
     ) -> _Reader:
-        """The one that is open, or a new one. Raises what opening raises."""
+        """The open reader of this ledger, or a new one. Raises the errors of opening."""
         reader = self._open.get(ledger_id)
         if reader is None:
             opened = await opened_by()
             reader = self._open.setdefault(ledger_id, opened)
-            # Before anything is awaited: others may drop it, or open one more, meanwhile.
+            # Before the first await: other calls may drop it, or open more readers, meanwhile.
             self._open.move_to_end(ledger_id)
-            if reader is not opened:  # somebody else was quicker
+            if reader is not opened:  # another call opened one first
                 await opened.close()
             if len(self._open) > self._readers_max:
                 await self._open.popitem(last=False)[1].close()
@@ -103,38 +103,38 @@ class OpenReaders(Generic[_Reader]):
         return reader
 
     async def drop(self, ledger_id: int, reader: _Reader) -> None:
-        """Close it: whoever asks next opens a new one."""
+        """Close it; the next caller opens a new reader."""
         if self._open.get(ledger_id) is reader:
             del self._open[ledger_id]
         await reader.close()
 
     async def close(self) -> None:
-        """Close all, also those that are being opened: nobody would come back for them."""
+        """Close all readers, and later also those that are being opened now."""
         self._readers_max = 0
         while self._open:
             await self._open.popitem()[1].close()
 
 
 class ReadAheadBudget:
-    """Bytes that all partitions together may hold read ahead. Pure."""
+    """Bounds the bytes that all partitions together hold read ahead. Pure."""
 
     def __init__(self, bytes_max: int) -> None:
         self._left = bytes_max
 
     def take(self, amount: int) -> bool:
-        """True when there was room."""
+        """Reserve `amount` bytes; False if there is no room."""
         if amount > self._left:
             return False
         self._left -= amount
         return True
 
     def give_back(self, amount: int) -> None:
-        """What `take` has given."""
+        """Return bytes that `take` has reserved."""
         self._left += amount
 
 
 class LogReader:
-    """Reads one owned partition. `last_entry` tells the last confirmed entry of an open ledger."""
+    """Reads an owned partition. `last_entry` returns an open ledger's last confirmed entry."""
 
     def __init__(
         self,
@@ -159,11 +159,11 @@ class LogReader:
         self._ahead: OrderedDict[int, asyncio.Task[list[StoredBatch]]] = OrderedDict()
 
     def follow(self, last_entry: Callable[[int], int]) -> None:
-        """From now on ask there for the last confirmed entry of an open ledger."""
+        """Set the function that returns an open ledger's last confirmed entry."""
         self._last_entry = last_entry
 
     async def close(self) -> None:
-        """Let go of readers and of what was read ahead."""
+        """Close the readers and drop everything read ahead."""
         while self._ahead:
             self._drop_stream(next(iter(self._ahead)))
         await self._readers.close()
@@ -171,7 +171,7 @@ class LogReader:
     async def read(
         self, offset: int, end: int, bytes_max: int, count_max: int
     ) -> list[StoredBatch]:
-        """Batches from the one that contains `offset`, which lies before `end`; at least one.
+        """Read batches from the batch that contains `offset` on, at least one; `offset` < `end`.
 
         Raises `OffsetTrimmed` when retention removes the ledger meanwhile.
         """
@@ -197,7 +197,7 @@ class LogReader:
         return taken
 
     async def batch_of(self, message_id: MessageId) -> StoredBatch:
-        """The batch that a message id names. Raises `MessageNotFound`."""
+        """Read the batch that a message id names. Raises `MessageNotFound`."""
         segment = self._record.ledgers.segment_of(message_id.ledger_id)
         if segment is not None and message_id.entry_id <= await self._last_entry_of(segment):
             entry_id = message_id.entry_id
@@ -209,7 +209,7 @@ class LogReader:
         raise MessageNotFound(f"{self._name} has no message {message_id}")
 
     async def piece(self, segment: PartitionLedger, index: int) -> StoredBatch:
-        """The batch with a piece of the large message that this ledger holds.
+        """Read the batch with a piece of this ledger's large message.
 
         Raises `OffsetTrimmed` when it was removed.
         """
@@ -223,9 +223,9 @@ class LogReader:
         return found[0]
 
     async def offset_at(self, time_ms: int, segment: PartitionLedger, least: int = 0) -> int | None:
-        """The first offset in this ledger with a message as new as `time_ms`; None: all are older.
+        """Find the ledger's first offset with a message as new as `time_ms`; None: all are older.
 
-        `least`: none before it counts. How long it takes: see `EntrySource.as_new_as`.
+        `least`: offsets before it do not count. For the cost see `EntrySource.as_new_as`.
         """
         last = await self._last_entry_of(segment)
         relative = max(0, least - segment.base_offset)
@@ -249,13 +249,13 @@ class LogReader:
 
         found = await self._where_it_lies(segment, await self._reader(segment), search)
         if found is None or (segment.count is not None and found >= segment.count):
-            return None  # behind a cut are messages of others
+            return None  # messages behind a cut belong to the other topic
         return segment.base_offset + found
 
     async def contents_of(self, segment: PartitionLedger) -> Contents:
-        """What a closed ledger holds, by the headers of all its batches: it is read whole.
+        """Measure a closed ledger by the headers of all its batches: this reads all of it.
 
-        Of the last batch of one that is cut all messages count.
+        In a ledger that was cut, the last batch counts with all its messages.
         """
         last = await self._last_entry_of(segment)
 
@@ -271,9 +271,9 @@ class LogReader:
         return await self._undamaged(segment, lambda: self._of_closed(segment, read))
 
     async def header(self, segment: PartitionLedger, entry_id: int) -> BatchHeader:
-        """The header of one entry, as it is shown; its base offset is relative to the ledger.
+        """The header of an entry, as readers see it; its base offset is relative to the ledger.
 
-        For whoever does not know yet how many messages the ledger holds.
+        For callers that do not know yet how many messages the ledger holds.
         """
 
         async def read(reader: AnyReader) -> BatchHeader:
@@ -284,14 +284,14 @@ class LogReader:
         return await self._undamaged(segment, lambda: self._of_closed(segment, read))
 
     async def header_at(self, segment: PartitionLedger, entry_id: int) -> BatchHeader:
-        """The header of one confirmed entry, as it is shown; likewise."""
+        """The header of a confirmed entry, as readers see it, relative to the ledger."""
         found = await self._undamaged(segment, lambda: self._one_header(segment, entry_id))
         return shown(found, segment.appended)
 
     async def headers_from(
         self, segment: PartitionLedger, first_entry: int
     ) -> list[tuple[int, BatchHeader]]:
-        """Entry id and header of every batch from `first_entry` on, for rebuilding producers."""
+        """Entry id and header of every batch from `first_entry` on, to rebuild producers."""
         last = await self._last_entry_of(segment)
         if first_entry > last:
             return []
@@ -309,10 +309,10 @@ class LogReader:
     async def heads_from(
         self, segment: PartitionLedger, first_entry: int
     ) -> list[tuple[int, Headers]]:
-        """Where every batch from `first_entry` on ends, and the headers of its first record.
+        """The end of every batch from `first_entry` on, and the headers of its first record.
 
-        Offsets are relative to the ledger. Of packed batches nothing: nobody who puts something
-        there packs. For rebuilding a durable stream's writers.
+        Offsets are relative to the ledger. Compressed batches are left out: appends to a durable
+        stream, whose writers are rebuilt from this, are never compressed.
         """
         last = await self._last_entry_of(segment)
         if first_entry > last:
@@ -334,13 +334,13 @@ class LogReader:
         return await self._undamaged(segment, attempt)
 
     async def entry_of(self, segment: PartitionLedger, offset: int) -> int:
-        """The entry of this ledger that contains the absolute `offset`."""
+        """Find the entry of this ledger that contains the absolute `offset`."""
         hint = self._hints.get(offset)
         if hint is not None and hint[0] == segment.ledger_id:
             return hint[1]
         relative = offset - segment.base_offset
         if segment.pieces:
-            return relative  # each record of such a ledger is an entry by itself
+            return relative  # in such a ledger each record has a separate entry
         last = await self._last_entry_of(segment)
         if is_only_copy(segment.offload):
             reader = await self._reader(segment)
@@ -369,7 +369,7 @@ class LogReader:
         return low
 
     def forget(self, ledger_id: int) -> None:
-        """The ledger left the partition."""
+        """Drop everything known of a ledger that left the partition."""
         self._index.forget(ledger_id)
         for offset, (hinted, _) in list(self._hints.items()):
             if hinted == ledger_id:
@@ -390,7 +390,7 @@ class LogReader:
         reader = self._readers.get(batches[0].ledger_id)
         if reader is None:
             return await self._load(offset, bytes_wanted)
-        await reader.check_key()  # it may have been forgotten since this was read
+        await reader.check_key()  # the key may have been forgotten since this was read
         return batches
 
     def _read_ahead(self, offset: int) -> None:
@@ -413,8 +413,8 @@ class LogReader:
         self._budget.give_back(CHUNK_BYTES)
 
     async def _load(self, offset: int, bytes_wanted: int) -> list[StoredBatch]:
-        """About so many bytes of one ledger, from the batch that contains `offset`."""
-        if offset < self._record.ledgers.earliest_offset:  # trimmed since this was asked for
+        """Read about `bytes_wanted` of a ledger, from the batch that contains `offset` on."""
+        if offset < self._record.ledgers.earliest_offset:  # trimmed since the call began
             raise self._trimmed(offset)
         segment = self._record.ledgers.find(offset)
         try:
@@ -432,7 +432,8 @@ class LogReader:
         try:
             return await self._undamaged(segment, lambda: self._run(segment, offset, bytes_wanted))
         except PartitionDamaged as error:
-            # What comes before is good; but an entry that says too much shows at the one behind it.
+            # Entries before the damage are good, except the last: too high a count shows only at
+            # the entry behind it.
             with contextlib.suppress(LedgerDamaged):
                 front = await self._run(segment, offset, bytes_wanted, error.entry_id - 1)
                 if front:
@@ -445,13 +446,13 @@ class LogReader:
         hint = self._hints.get(offset)
         first = await self.entry_of(segment, offset)
         last = await self._last_entry_of(segment) if before is None else before - 1
-        if first > last and before is None:  # its writer is gone since
+        if first > last and before is None:  # the writer has ended since
             raise PartitionUnavailable(f"{self._name}: entry {first} is not confirmed here now")
         if first > last:
             return []
         mean = await self._mean_entry_bytes(segment)
         wanted = min(_CHUNK_ENTRIES_MAX, max(1, bytes_wanted // mean))
-        # What a hint names begins where the batch before it ended.
+        # A hint's entry begins where the batch before it ended.
         starts = offset if segment.pieces or hint == (segment.ledger_id, first) else None
         batches = await self._entries(segment, first, min(last, first + wanted - 1), starts)
         if not batches[0].base_offset <= offset < batches[0].next_offset:
@@ -474,15 +475,15 @@ class LogReader:
     # Ledgers
 
     async def _one_header(self, segment: PartitionLedger, entry_id: int) -> BatchHeader:
-        """As it is stored, for a search: whether it is right, whoever reads there looks at."""
+        """An unchecked header, for a search: a read of these entries checks the continuity."""
         (entry,) = await self._read(segment, entry_id, entry_id)
         return Continuity(segment.ledger_id).checked(entry)
 
     async def _entries(
         self, segment: PartitionLedger, first: int, last: int, starts: int | None = None
     ) -> list[StoredBatch]:
-        """Batches that follow from one another. `starts`: the offset of the first one, if known;
-        else the one before it is read as well. Raises `LedgerDamaged`."""
+        """Read batches and check that they follow one another. `starts`: the offset of the first
+        one, if known; else the entry before it is read as well. Raises `LedgerDamaged`."""
         known = starts is not None or first == 0
         entries = await self._read(segment, first if known else first - 1, last)
         order = self._order(segment, await self._reader(segment), starts)
@@ -503,7 +504,7 @@ class LogReader:
     async def _cut(
         self, segment: PartitionLedger, entry: Entry, header: BatchHeader
     ) -> tuple[BatchHeader, bytes]:
-        """The batch in front of a cut. Raises `LedgerDamaged`."""
+        """The batch before a cut, shortened if the cut is inside it. Raises `LedgerDamaged`."""
         assert segment.count is not None
         kept = segment.count - header.base_offset
         if not 0 < kept <= header.record_count:
@@ -545,9 +546,9 @@ class LogReader:
         )
 
     async def _undamaged(self, segment: PartitionLedger, read: Callable[[], Awaitable[T]]) -> T:
-        """What `read` finds, at another copy when the entries of one do not follow.
+        """Call `read`; if entries do not follow one another, retry with another copy.
 
-        Raises `PartitionDamaged` when they follow in none.
+        Raises `PartitionDamaged` when every copy is damaged.
         """
         tried = 0
         while True:
@@ -555,7 +556,7 @@ class LogReader:
                 return await read()
             except LedgerDamaged as damage:
                 tried += 1
-                self.forget(segment.ledger_id)  # what was learned of it may come from there
+                self.forget(segment.ledger_id)  # the index may come from the damaged copy
                 reader = await self._reader(segment)
                 if isinstance(reader, OffloadedReader) or tried >= reader.copies:
                     raise PartitionDamaged(f"{self._name}: {damage}", damage.entry_id) from damage
@@ -569,11 +570,11 @@ class LogReader:
     async def _where_it_lies(
         self, segment: PartitionLedger, reader: AnyReader, read: Callable[[AnyReader], Awaitable[T]]
     ) -> T:
-        """What `read` finds: again, elsewhere, when the bookies have given the ledger up."""
+        """Call `read`; if the bookies no longer have the ledger, retry with its offloaded copy."""
         try:
             return await read(reader)
         except KeyMissing:
-            # Of an object the partition's record has the data key, which may be wrapped anew.
+            # An object's data key is in the partition's record, perhaps wrapped again by now.
             if not isinstance(reader, OffloadedReader) or not await self._is_rewrapped(segment):
                 raise
             return await read(await self._reader(segment))
@@ -595,7 +596,7 @@ class LogReader:
         return True
 
     async def _catch_up(self, reader: AnyReader, entry_id: int) -> None:
-        """The owner knows more than the bookies said so far; they learn it within moments."""
+        """Wait until the bookies know the owner's last confirmed entry, which takes moments."""
         try:
             async with asyncio.timeout(_CONFIRM_WAIT_S):
                 while await reader.refresh() < entry_id:
@@ -622,7 +623,7 @@ class LogReader:
         return await open_offloaded(segment.ledger_id, segment.offload, self._ledgers.keys)
 
     async def _moved(self, segment: PartitionLedger) -> PartitionLedger | None:
-        """The bookies have it no more: its segment, if a copy elsewhere is the only one by now."""
+        """The ledger's segment if an offloaded copy is the only one left; else None."""
         await self._record.look()
         moved = self._record.ledgers.segment_of(segment.ledger_id)
         if moved is None or not is_only_copy(moved.offload):
@@ -636,7 +637,7 @@ class LogReader:
         if segment.cut >= 0:
             return segment.cut
         if segment.count is None:
-            # While somebody waited it may have been closed, and others after it.
+            # It may have been closed while the caller waited, and other ledgers after it.
             now = self._record.ledgers.segment_of(segment.ledger_id)
             if now is not None and now.count is None:
                 return self._last_entry(segment.ledger_id)
@@ -646,7 +647,7 @@ class LogReader:
         reader = await self._reader(segment)
         if reader.is_closed or segment.cut >= 0:
             return reader
-        # It was opened while the ledger still grew: its end may have moved since.
+        # It was opened while the ledger was still growing: its end may have moved since.
         await self._readers.drop(segment.ledger_id, reader)
         return await self._reader(segment)
 
@@ -657,13 +658,13 @@ class LogReader:
 
 
 class LedgerTimes:
-    """What the closed ledgers of one partition hold by time, where their segments do not say it.
+    """Measures of closed ledgers by time, where their segments do not have them.
 
-    A ledger that was closed by recovery, or by a version that looked at its first and last batch
-    only, has a segment with an unknown `disorder_ms`: its newest message may be newer than
-    `last_ms`. Whoever needs to know has it read whole once; what was learned is kept while the
-    partition is open here. Cost: a ledger's bytes once, one ledger at a time; of each some numbers
-    in memory.
+    If a ledger was closed by recovery, or by a version that looked only at its first and last
+    batch, its segment has an unknown `disorder_ms`: its newest message may be newer than `last_ms`.
+    A caller that needs to know has the ledger read whole, once; the result is kept while the
+    partition is open here. Cost: a ledger's bytes once, one ledger at a time; some numbers in
+    memory per ledger.
     """
 
     def __init__(self, reader: LogReader) -> None:
@@ -672,15 +673,15 @@ class LedgerTimes:
         self._turn = asyncio.Lock()
 
     async def of(self, segment: PartitionLedger) -> Contents:
-        """What a closed ledger holds. Raises what reading it raises."""
-        async with self._turn:  # of those who ask for the same ledger only the first one reads it
+        """Measure a closed ledger. Raises the errors of reading it."""
+        async with self._turn:  # concurrent callers for the same ledger read it only once
             contents = self._known.get(segment.ledger_id)
             if contents is None:
                 contents = self._known[segment.ledger_id] = await self._reader.contents_of(segment)
             return contents
 
     def forget(self, ledger_id: int) -> None:
-        """The ledger left the partition."""
+        """Drop a ledger that left the partition."""
         self._known.pop(ledger_id, None)
 
 
@@ -689,6 +690,6 @@ async def _ready(batches: list[StoredBatch]) -> list[StoredBatch]:
 
 
 def _look_at_error(task: asyncio.Task[list[StoredBatch]]) -> None:
-    """A failed read-ahead is repeated by whoever needs it; here it is only taken note of."""
+    """Mark a failed read-ahead as retrieved: a reader that needs the chunk reads it again."""
     if not task.cancelled():
         task.exception()

@@ -1,16 +1,15 @@
 """A partition's record as its owner last wrote it, changed by compare-and-set, one at a time.
 
-The record says which ledgers make up the partition, so whoever changes it decides what is part of
-the log. Promise: a change either took effect on exactly the record that this owner knew, or
-`OwnershipLost` says that somebody else has changed it since. A lost reply is never guessed: the
-record is read again, and tells whether the write was ours: an epoch has one owner, and ledger ids
-never repeat. A take-over that names no new ledger might be anybody's, so it counts as lost and
-begins anew. Jobs may change beside the owner where closed ledgers lie, and the compacted view
-(metadata/offloads.py).
+The record says which ledgers make up the partition, so a change decides what is part of the log.
+Promise: a change either took effect on exactly the record that this owner knew, or `OwnershipLost`
+says that another process has changed it since. After a lost reply the record is read again, and
+tells whether the write was ours: an epoch has one owner, and ledger ids never repeat. A take-over
+that names no new ledger might be another broker's, so it counts as lost and starts again. Besides
+the owner, jobs may change where closed ledgers lie, and the compacted view (metadata/offloads.py).
 
-The record belongs to one incarnation of the topic. Whoever deletes a topic marks it first, then its
-partitions' records, and then waits until no owner's claim stands; a claim that is newer than that
-finds the mark or a later topic when it looks here, and is given up.
+The record belongs to one incarnation of the topic. A deletion marks the topic first, then its
+partitions' records, then waits until no owner has a claim. A newer claim finds the mark, or a later
+topic, when it reads here, and is given up.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _RETRY_DELAY_S = 0.1
 
 
 def with_ledgers(record: PartitionRecord, ledger_list: LedgerList) -> PartitionRecord:
-    """`record` with these ledgers."""
+    """Return `record` with these ledgers."""
     return replace(record, ledgers=ledger_list.segments, trimmed_offset=ledger_list.earliest_offset)
 
 
@@ -47,7 +46,7 @@ def _named(record: PartitionRecord) -> set[int | None]:
 
 
 class OwnershipLost(BrokerError):
-    """Another owner has changed the partition's record: this one's view is history."""
+    """Another owner has changed the partition's record: our view is outdated."""
 
     name = "ownership-lost"
     scope = Scope.LEDGER
@@ -55,11 +54,11 @@ class OwnershipLost(BrokerError):
     def __init__(self, message: str, *, refused: bool = False) -> None:
         super().__init__(message)
         self.refused = refused
-        """Our change certainly never took effect, so what it would have named may be deleted."""
+        """Whether our change certainly never took effect, so its new ledgers may be deleted."""
 
 
 def was_refused(error: BaseException) -> bool:
-    """Whether a change that ended so certainly never took effect."""
+    """Whether the change certainly never took effect."""
     return isinstance(error, OwnershipLost) and error.refused
 
 
@@ -80,9 +79,9 @@ class PartitionRecordKeeper:
         self.ledgers = LedgerList()
 
     async def read(self) -> PartitionRecord:
-        """The record as it stands, made by its first owner; to be called under the owner's claim.
+        """Read the record; its first owner creates it. Call this only with the owner's claim.
 
-        Raises `TopicNotFound` when this incarnation of the topic is no more.
+        Raises `TopicNotFound` when this incarnation of the topic is gone.
         """
         self._guard = await self.check_topic()
         while True:
@@ -96,8 +95,8 @@ class PartitionRecordKeeper:
                 continue
             if value.incarnation == self._incarnation:
                 break
-            # An older version of the software says no incarnation. Any other one is dead, for ours
-            # stands: an opening that was too late for the deletion has left it behind.
+            # An older version of the software wrote no incarnation. Any other incarnation is dead,
+            # because ours exists: a late opening recreated the record after the deletion.
             mine = PartitionRecord() if value.incarnation else value
             with contextlib.suppress(VersionConflict):
                 mine = replace(mine, incarnation=self._incarnation)
@@ -110,7 +109,7 @@ class PartitionRecordKeeper:
         return value
 
     async def check_topic(self) -> str | None:
-        """The guard of its records. Raises `TopicNotFound` as `read` does."""
+        """Return the guard of its records. Raises `TopicNotFound` as `read` does."""
         topic = self._name.topic_name
         try:
             record, _ = await self._topics.read_topic(*topic)
@@ -126,8 +125,8 @@ class PartitionRecordKeeper:
     async def change(self, make: Callable[[PartitionRecord], PartitionRecord]) -> PartitionRecord:
         """Set the record to `make(value)`.
 
-        Raises `OwnershipLost`, and `MetadataUnavailable` when the store does not come back in
-        time: then the outcome is unknown and the partition has to be opened anew.
+        Raises `OwnershipLost`, and `MetadataUnavailable` when the store does not answer in time:
+        then the outcome is unknown, and the partition must be opened again.
         """
         try:
             async with self._turn, asyncio.timeout(self._timeout_s):
@@ -140,10 +139,10 @@ class PartitionRecordKeeper:
             ) from error
 
     async def look(self, *, newest: bool = False) -> None:
-        """Learn where closed ledgers lie by now. Raises `MetadataUnavailable`.
+        """Learn where closed ledgers are by now. Raises `MetadataUnavailable`.
 
-        `newest`: whatever was written before this call; else perhaps what was true a moment ago.
-        Any other change is another owner's: whoever writes next finds out.
+        `newest`: see everything written before this call; else the view may be a moment old. Any
+        other change is another owner's: the next write finds out.
         """
         with contextlib.suppress(RecordNotFound):
             async with self._turn:
@@ -159,7 +158,7 @@ class PartitionRecordKeeper:
         self.ledgers = LedgerList(value.ledgers, value.trimmed_offset)
 
     async def _put(self, wanted: PartitionRecord) -> tuple[PartitionRecord, int]:
-        """What stands there afterwards, and its version."""
+        """Write the record; return it with its version."""
         known, version = self.value, self._version
         unsure = False
         while True:
@@ -170,7 +169,7 @@ class PartitionRecordKeeper:
             except MetadataUnavailable:
                 unsure = True
             except VersionConflict:
-                pass  # a job changed its part, or a new owner, or our own first write, late
+                pass  # a job changed its part, or a new owner came, or our first write was late
             except RecordNotFound as error:
                 raise OwnershipLost(
                     f"{self._name}: its record was deleted", refused=not unsure
@@ -189,8 +188,8 @@ class PartitionRecordKeeper:
             try:
                 return await self._topics.read_partition(*self._name)
             except MetadataUnavailable:
-                if tries:  # once again at once: a session that moved to another server has it
+                if tries:  # retry at once first: a session that moved to another server succeeds
                     await asyncio.sleep(_RETRY_DELAY_S)
             except RecordNotFound as error:
                 raise OwnershipLost(f"{self._name}: its record was deleted") from error
-        raise AssertionError("counting has no end")
+        raise AssertionError("the loop ends only by return or raise")

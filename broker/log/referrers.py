@@ -1,22 +1,23 @@
-"""Shared ledgers: who refers to one, and when nobody does any more. Pure.
+"""Shared ledgers: which partitions refer to a ledger, and when it may be deleted. Pure.
 
-A fork's partitions begin with ledgers of the topic that was forked. Each of these has a record of
-its own with its referrers, which are all the partitions whose records name it; a ledger that only
-one partition names has none. Three rules make it safe without a lock:
+A fork's partitions begin with ledgers of the forked topic. Each shared ledger has a separate record
+with its referrers: all partitions whose records name it. A ledger that only one partition names has
+no such record. Three rules make this safe without a lock:
 
-    who joins       is a referrer before its partition's record exists, and so is the one that it
-                    shares with; then it looks whether that one's record names the ledger still
-    who leaves      has its partition's record name the ledger no more, and only then looks at the
-                    referrers and takes itself out
-    who is last     leaves a record without referrers, which nobody may join; deletes the ledger;
-                    and then the record
+    joining         add the new partition and the partition it shares with as referrers before the
+                    new partition's record exists; then check that the other's record still names
+                    the ledger
+    leaving         first remove the ledger from the partition's record, only then read the
+                    referrers and remove the partition from them
+    the last one    leaves a record without referrers, which no partition may join; deletes the
+                    ledger; and then that record
 
-So of one who joins and one who leaves at the same time one sees the other: who leaves finds the
-newcomer among the referrers, or the newcomer finds that the record names the ledger no more, and
-gives up. What left a partition's record is not named by it again, so a referrer that does not name
-the ledger may be taken out by anybody, but for one whose topic is still being made.
+So if a partition joins while another leaves, at least one of them sees the other: the leaving one
+finds the newcomer among the referrers, or the newcomer finds that the record no longer names the
+ledger, and gives up. A partition's record never names a ledger again that it dropped. So any broker
+may remove a referrer that does not name the ledger, unless its topic is still being made.
 
-A crash leaves referrers too many, never too few, and a sweep takes them out by `is_gone`.
+A crash leaves too many referrers, never too few, and a sweep removes them by `is_gone`.
 """
 
 from __future__ import annotations
@@ -30,26 +31,26 @@ from octavo.metadata.topic_records import PartitionRecord, Referrer, ShareRecord
 def joined(
     ledger_id: int, record: ShareRecord | None, referrers: Iterable[Referrer], most: int
 ) -> ShareRecord:
-    """With these referrers. `record`: None when nobody has shared the ledger yet.
+    """Add these referrers. `record`: None if the ledger was never shared.
 
     Raises `LedgerGoing` when it is being deleted, `TooManyForks` beyond `most` referrers.
     """
     if record is None:
         record = ShareRecord()
     elif not record.referrers:
-        raise LedgerGoing(f"ledger {ledger_id} is being deleted: nobody refers to it any more")
+        raise LedgerGoing(f"ledger {ledger_id} is being deleted: no partition uses it any more")
     found = list(record.referrers)
     found += [one for one in dict.fromkeys(referrers) if one not in found]
     if len(found) > most:
         raise TooManyForks(
             f"ledger {ledger_id} is part of {len(record.referrers)} partitions; at most {most} may "
-            "share one (ledger_shares_max)"
+            "share a ledger (ledger_shares_max)"
         )
     return ShareRecord(tuple(found), record.extra)
 
 
 def left(record: ShareRecord, referrer: Referrer) -> ShareRecord:
-    """Without this referrer. None of them is left: the ledger has to go, for nobody may join."""
+    """Remove this referrer. If none is left, the ledger must be deleted: no partition may join."""
     return ShareRecord(tuple(one for one in record.referrers if one != referrer), record.extra)
 
 
@@ -58,15 +59,15 @@ def is_gone(
 ) -> bool:
     """Whether the referrer's record does not name the ledger, nor ever will.
 
-    `topic` and `record` are the referrer's, None where there is none, both read after the record of
-    the ledger's referrers.
+    `topic` and `record` are the referrer's, None if missing, both read after the record of the
+    ledger's referrers.
     """
     if record is not None and ledger_id in {one.ledger_id for one in record.ledgers}:
         mine = record.incarnation == referrer.incarnation
-        if mine or record.deleted:  # its deletion will see to it
+        if mine or record.deleted:  # the topic's deletion will remove the referrer
             return False
     if topic is None or topic.identity != referrer.incarnation:
         return True
     if not topic.stands or record is None or record.deleted:
-        return False  # it is being made, or its deletion will see to it
+        return False  # it is being made, or its deletion will remove the referrer
     return record.incarnation == referrer.incarnation

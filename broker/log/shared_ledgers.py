@@ -1,8 +1,8 @@
-"""Ledgers that several partitions name: the driver of their referrers; the rule is referrers.py.
+"""Ledgers that several partitions name: the driver of their referrers; the rules: referrers.py.
 
-Every ledger of a partition's record is let go of here and nowhere else: whoever deleted one itself
-might delete what a fork reads. A crash leaves referrers that do not refer any more, or a record
-without referrers whose ledger is not deleted yet; the sweep finds both.
+Every ledger that leaves a partition's record must be released here: deleting it directly might
+delete a ledger that a fork reads. A crash leaves outdated referrers, or a record without referrers
+whose ledger is not deleted yet; the sweep finds both.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from octavo.protocol.codes import OctavoError
 _log = structlog.get_logger()
 _AT_ONCE = 16
 _LOOKED_AT_MAX = 2_000
-"""Shared ledgers that one sweep looks at."""
+"""The most shared ledgers that a sweep looks at."""
 _CHANGED = (RecordExists, RecordNotFound, VersionConflict)
-"""Somebody else was quicker: look again."""
+"""Another process changed the record first: read it again."""
 
 
 def referrer_of(name: PartitionName, incarnation: str) -> Referrer:
@@ -38,7 +38,7 @@ def referrer_of(name: PartitionName, incarnation: str) -> Referrer:
 
 
 class SharedLedgers:
-    """Refers to ledgers and lets go of them. `released` counts those that the sweep took out."""
+    """Adds and removes referrers. `released` counts the referrers that the sweep removed."""
 
     def __init__(
         self, shares: ShareStore, topics: TopicStore, ledgers: LedgerClient, shares_max: int
@@ -51,9 +51,9 @@ class SharedLedgers:
         self.released = 0
 
     async def refer(self, ledger_id: int, referrers: Iterable[Referrer]) -> None:
-        """Return when these are known to refer to the ledger.
+        """Return when these are stored as referrers of the ledger.
 
-        Raises `LedgerGoing`, `TooManyForks`, `MetadataUnavailable` (then they may be known).
+        Raises `LedgerGoing`, `TooManyForks`, `MetadataUnavailable` (then they may be stored).
         """
         wanted = tuple(referrers)
         while True:
@@ -66,18 +66,18 @@ class SharedLedgers:
                 return
 
     async def referrers(self, ledger_id: int) -> tuple[Referrer, ...]:
-        """Who refers to the ledger, or did; nobody where it was never shared."""
+        """The partitions that refer to the ledger, or did; empty if it was never shared."""
         record, _ = await self._shares.read(ledger_id)
         return () if record is None else record.referrers
 
     async def is_shared(self, ledger_id: int) -> bool:
-        """Whether others than the partition that it was made for may name it."""
+        """Whether other partitions than the first may name it."""
         return (await self._shares.read(ledger_id))[1] != ABSENT
 
     async def release(self, ledger_id: int, referrer: Referrer) -> bool:
-        """The partition's record names the ledger no more: delete it, unless others do.
+        """Remove a partition whose record no longer names the ledger; delete it after the last.
 
-        True when it is deleted. May be called again. Raises what the metadata store does.
+        True when it is deleted. May be repeated. Raises errors of the metadata store.
         """
         while True:
             record, version = await self._shares.read(ledger_id)
@@ -94,14 +94,14 @@ class SharedLedgers:
                 return True
 
     async def release_quietly(self, ledger_id: int, referrer: Referrer) -> None:
-        """The same. A failure costs space, not safety."""
+        """Release, and only log a failure: it costs space, not safety."""
         try:
             await self.release(ledger_id, referrer)
         except OctavoError as error:
             _log.warning("ledger_not_deleted", ledger_id=ledger_id, reason=str(error))
 
     async def _end(self, ledger_id: int, version: int) -> None:
-        """Nobody refers to it, nor may again."""
+        """Delete a ledger without referrers, then its record of referrers."""
         await self._delete(ledger_id)
         with contextlib.suppress(RecordNotFound):
             await self._shares.delete(ledger_id, version)
@@ -111,9 +111,9 @@ class SharedLedgers:
             await self._ledgers.delete(ledger_id)
 
     async def sweep(self, mine: Callable[[TopicName], bool]) -> None:
-        """Take out referrers that do not refer any more, of the topics that are `mine`.
+        """Remove outdated referrers whose topics are `mine`.
 
-        Raises what the metadata store does.
+        Raises errors of the metadata store.
         """
         if not self._to_look_at:
             self._to_look_at = await self._shares.list()
@@ -132,7 +132,7 @@ class SharedLedgers:
             with contextlib.suppress(VersionConflict):
                 await self._end(ledger_id, version)
             return
-        # What is read from here on is at least as new as the referrers are.
+        # After this, reads are at least as new as the referrers.
         await self._topics.sync()
         for referrer in record.referrers:
             if mine(TopicName(referrer.namespace, referrer.topic)) and await self._is_gone(

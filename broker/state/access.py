@@ -1,14 +1,13 @@
-"""Who alone may publish into a partition: its exclusive producer, and the epoch that fences. Pure.
+"""The exclusive producer of a partition, and the epoch that fences earlier producers. Pure.
 
     open → held(producer, epoch) → open
 
-Every change has an epoch of its own, one higher than the last, and is durable in the state ledger
-before anybody is told of it. A publish says with which epoch it comes. It is checked where batches
-get their offsets (partition/publisher.py), so what was let in under an epoch lies before all that
-comes under a later one, and nothing of the earlier one is stored behind that. A holder that is
-silent for its session timeout may be followed by another one; until then it keeps what it has, also
-when it comes back late. The silence is counted by each owner for itself and begins anew with it.
-Times are milliseconds of any steady clock, handed in by the caller.
+Every change raises the epoch by one and is durable in the state ledger before a client learns of
+it. A publish names its epoch, which is checked where batches get their offsets
+(partition/publisher.py). So batches of an epoch lie before all batches of later epochs; no batch of
+an earlier epoch is stored after that. A holder that is silent for its session timeout may be
+replaced; until then it keeps the access, even if it comes back late. Each owner counts the silence
+for itself, from its start. Times are milliseconds of any steady clock, passed by the caller.
 """
 
 from __future__ import annotations
@@ -18,24 +17,24 @@ from typing import NamedTuple
 from octavo.broker.errors import ExclusiveProducer, ProducerBusy, StaleProducerAccess
 
 BROKERS = -1
-"""In place of an epoch: brokers write topics of their own, and copies of messages, also while a
+"""In place of an epoch: brokers may write their own topics and copies of messages, even while a
 client has the access."""
 
 
 class AccessState(NamedTuple):
-    """What is durable of it. `producer` is empty when nobody has it."""
+    """The durable part. `producer` is empty when no producer has the access."""
 
     epoch: int = 0
     producer: str = ""
     session_ms: int = 0
-    """So long its holder may be silent."""
+    """How long its holder may be silent."""
 
 
 NOBODY = AccessState()
 
 
 class Access:
-    """Of one partition, while it is owned."""
+    """The access to a partition while it is owned."""
 
     __slots__ = ("_heard_ms", "state")
 
@@ -44,9 +43,10 @@ class Access:
         self._heard_ms: int | None = None
 
     def acquire(self, producer: str, now_ms: int, *, session_ms: int, fencing: bool) -> AccessState:
-        """`producer` has it from now on, also when it had it before: under a new epoch.
+        """Give `producer` the access under a new epoch, even if it had the access before.
 
-        With `fencing` whoever has it loses it. Raises `ProducerBusy` while another one has it.
+        With `fencing` the current holder loses it. Raises `ProducerBusy` while another producer
+        has it.
         """
         epoch, holder, _ = self.state
         if holder not in ("", producer) and not fencing:
@@ -62,7 +62,7 @@ class Access:
         return self.state
 
     def release(self, epoch: int) -> AccessState | None:
-        """Anybody may publish; None when that was so already, by the same call made before.
+        """Let any producer publish; None if an earlier copy of this call did that already.
 
         Raises `StaleProducerAccess` for an epoch that is not the holder's.
         """
@@ -74,8 +74,10 @@ class Access:
         return self.state
 
     def check(self, epoch: int | None, now_ms: int) -> None:
-        """A batch comes with this epoch, None: with none, `BROKERS`: of a broker for itself. Raises
-        `ExclusiveProducer`, `StaleProducerAccess`."""
+        """Check a batch's epoch: None if it names none, `BROKERS` if a broker publishes for itself.
+
+        Raises `ExclusiveProducer`, `StaleProducerAccess`.
+        """
         if epoch == BROKERS:
             return
         if epoch is None:
@@ -90,14 +92,14 @@ class Access:
             self._heard_ms = now_ms
 
     def left_ms(self, now_ms: int) -> int:
-        """How long the holder's session lasts if it is not heard of any more."""
-        if self._heard_ms is None:  # of the owner before: it has its time from now on
+        """How long the holder's session lasts if it stays silent."""
+        if self._heard_ms is None:  # it comes from the last owner: its time starts now
             self._heard_ms = now_ms
         return self._heard_ms + self.state.session_ms - now_ms
 
     def _stale(self, epoch: int) -> StaleProducerAccess:
         holder = self.state.producer
-        now = f"producer {holder!r} has it, with a later one" if holder else "nobody has it"
+        now = f"producer {holder!r} has it, with a later epoch" if holder else "nobody has it"
         return StaleProducerAccess(
-            f"access epoch {epoch} has ended: {now}; acquire the access anew, if that is wanted"
+            f"access epoch {epoch} has ended: {now}; acquire the access again if you need it"
         )

@@ -1,9 +1,9 @@
-"""A subscription's cursor: the first unacked offset, and what is acked beyond it. Pure.
+"""A subscription's cursor: the first unacked offset, and the acks beyond it. Pure.
 
-Acks are per message and come in any order; how many holes they leave is not limited. What lies
-beyond the committed offset is a sparse bitmap of 4,096-bit chunks, so a million holes are some
-hundred kilobytes, and one more ack costs the same as the first (Pulsar silently keeps only 10,000
-ranges durable: #25540). Promise: an offset, once acked, stays acked until `reset`.
+Acks are per message and come in any order; the number of holes is not limited. Acks beyond the
+committed offset are a sparse bitmap of 4,096-bit chunks, so a million holes take some hundred
+kilobytes, and a further ack costs the same as the first (Pulsar silently keeps only 10,000 ranges
+durable: #25540). Promise: an offset, once acked, stays acked until `reset`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _CHUNK = 1 << _CHUNK_SHIFT
 _LOW = _CHUNK - 1
 
 Range = tuple[int, int]
-"""Offsets from the first, up to but without the second."""
+"""Offsets from the first (included) to the second (excluded)."""
 
 
 class Cursor:
@@ -40,7 +40,7 @@ class Cursor:
         return self._beyond
 
     def reset(self, committed_offset: int) -> None:
-        """Seek: all before `committed_offset` is acked, nothing from it on."""
+        """Seek: all offsets before `committed_offset` are acked, all others unacked."""
         assert committed_offset >= 0
         self._floor = committed_offset
         self._chunks.clear()
@@ -53,7 +53,7 @@ class Cursor:
         return bool(self._chunks.get(offset >> _CHUNK_SHIFT, 0) >> (offset & _LOW) & 1)
 
     def ack(self, start: int, end: int) -> int:
-        """Ack all offsets from `start` up to but without `end`; return how many are new."""
+        """Ack the offsets from `start` up to `end` (excluded); return how many are new."""
         start = max(start, self._floor)
         if start >= end:
             return 0
@@ -76,7 +76,7 @@ class Cursor:
         return max(0, end - self._floor - self._beyond)
 
     def next_unacked(self, offset: int) -> int:
-        """The first unacked offset that is not before `offset`."""
+        """The first unacked offset at or after `offset`."""
         offset = max(offset, self._floor)
         while (bits := self._chunks.get(offset >> _CHUNK_SHIFT, 0) >> (offset & _LOW)) & 1:
             run = _trailing_ones(bits)
@@ -86,7 +86,7 @@ class Cursor:
         return offset
 
     def first_unacked(self, count: int, end: int) -> list[int]:
-        """The first so many unacked offsets before `end`."""
+        """The first `count` unacked offsets before `end`."""
         found: list[int] = []
         at = self._floor
         while len(found) < count:
@@ -98,9 +98,9 @@ class Cursor:
         return found
 
     def after_unacked(self, count: int, end: int) -> int:
-        """The offset behind the `count`-th unacked one; `end` when there are fewer before it.
+        """The offset behind the `count`-th unacked offset; `end` if there are fewer before it.
 
-        A million holes cost a look at each of some hundred chunks.
+        With a million holes this looks at some hundred chunks.
         """
         at = self._floor
         for index in sorted(self._chunks):
@@ -113,7 +113,7 @@ class Cursor:
             size = _CHUNK - (at - base)
             free = size - bits.bit_count()
             if count <= free:
-                while True:  # the place in this chunk
+                while True:  # find the place in this chunk
                     count -= not bits & 1
                     at += 1
                     if not count:
@@ -124,7 +124,7 @@ class Cursor:
         return min(at + count, end)
 
     def next_acked(self, offset: int, limit: int) -> int:
-        """The first acked offset that is not before `offset`; `limit` if none comes before it."""
+        """The first acked offset at or after `offset`; `limit` if there is none before it."""
         if offset < self._floor:
             return min(offset, limit)
         while offset < limit:
@@ -134,7 +134,7 @@ class Cursor:
         return limit
 
     def ranges(self) -> Iterator[Range]:
-        """The acked ranges behind the committed offset, ascending, none touching the next."""
+        """The acked ranges behind the committed offset, ascending, with gaps between them."""
         start = end = -1
         for index in sorted(self._chunks):
             base = index << _CHUNK_SHIFT
@@ -154,7 +154,7 @@ class Cursor:
             yield start, end
 
     def hole_count(self) -> int:
-        """How many unacked ranges stand before the highest acked offset."""
+        """How many unacked ranges lie before the highest acked offset."""
         count = 0
         carried = (-1, 0)
         for index in sorted(self._chunks):
@@ -172,7 +172,7 @@ class Cursor:
         ]
 
     def load(self, chunks: Iterable[tuple[int, bytes]]) -> None:
-        """Add what `dump` gave; may be called with parts of a dump. Acks only add up."""
+        """Add the acks of a `dump`; may be called with parts of it."""
         for index, raw in chunks:
             bits = int.from_bytes(raw, "little")
             base = index << _CHUNK_SHIFT
@@ -228,7 +228,7 @@ def _trailing_zeros(bits: int) -> int:
 
 
 def ranges_of(offsets: Iterable[int]) -> list[Range]:
-    """Ascending offsets as ranges that do not touch."""
+    """Join ascending offsets into ranges that do not touch."""
     found: list[Range] = []
     start = end = -1
     for offset in offsets:
@@ -245,7 +245,7 @@ def ranges_of(offsets: Iterable[int]) -> list[Range]:
 
 
 def pack_ranges(ranges: Iterable[Range]) -> list[int]:
-    """Ascending ranges as small numbers: gap, length, gap, length … The first gap counts from 0."""
+    """Encode ascending ranges as gap, length, gap, length …; the first gap counts from 0."""
     packed: list[int] = []
     before = 0
     for start, end in ranges:
@@ -256,7 +256,7 @@ def pack_ranges(ranges: Iterable[Range]) -> list[int]:
 
 
 def unpack_ranges(packed: list[int]) -> list[Range]:
-    """What `pack_ranges` made. Raises ValueError when the numbers cannot be ranges."""
+    """Decode `pack_ranges`. Raises ValueError when the numbers cannot be ranges."""
     if len(packed) % 2 or any(gap < 0 for gap in packed) or any(n < 1 for n in packed[1::2]):
         raise ValueError("acked ranges are not pairs of a gap and a length")
     found: list[Range] = []

@@ -1,14 +1,14 @@
-"""Idempotent producers of a partition: which batches are new, repeated, early, a zombie's. Pure.
+"""Idempotent producers: which batches are new, repeated, early, or of an old epoch. Pure.
 
-As in Kafka a producer numbers its messages densely per partition, `int32`, wrapping from 2³¹−1 to
-0, and a new epoch starts at 0 and shuts out the older one. Of each producer the last five batches
-are remembered with their offsets, so that a repeat is answered with the *old* offsets. Other than
-in Kafka a repeat may have other batch boundaries, a repeat of something older is known to be
-stored, only not where, and a producer that is not known must begin at 0 (there: anywhere).
+As in Kafka a producer numbers its messages without gaps per partition, `int32`, wrapping from
+2³¹−1 to 0; a new epoch starts at 0 and shuts out the older epoch. The last five batches of each
+producer are remembered with their offsets, so that a repeat is answered with the *old* offsets.
+Unlike in Kafka, a repeat may have other batch boundaries; a repeat of an older batch is known to be
+stored, only not where; and an unknown producer must begin at 0 (in Kafka: anywhere).
 
-At most `producers_max` are remembered. The one silent for longest is forgotten first; when it
-comes back it is a new producer, and is told so by the gap error. Nothing is stored twice by
-forgetting unless a producer repeats sequence 0 after that.
+At most `producers_max` are remembered. The producer that was silent for longest is forgotten first;
+if it returns it counts as new, and the gap error tells it so. This stores nothing twice unless the
+forgotten producer repeats sequence 0.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Remembered(NamedTuple):
 
 
 class ProducerState(NamedTuple):
-    """All that is kept of one producer; what a snapshot holds."""
+    """All that is kept of a producer, also in a snapshot."""
 
     producer_id: int
     epoch: int
@@ -46,9 +46,9 @@ class ProducerState(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """Already accepted. Offsets are -1 when they are no longer remembered.
+    """The place of a batch that was accepted before; offsets are -1 if no longer remembered.
 
-    `stored_from` is an offset whose confirmation proves that the duplicate is durable.
+    `stored_from` is an offset whose confirmation proves that the batch is durable.
     """
 
     first_offset: int
@@ -62,7 +62,7 @@ def next_sequence(sequence: int, count: int) -> int:
 
 
 class ProducerTable:
-    """The producers of one partition, least recently active first."""
+    """The producers of a partition, least recently active first."""
 
     __slots__ = ("_changed", "_producers", "_producers_max")
 
@@ -76,7 +76,7 @@ class ProducerTable:
         return len(self._producers)
 
     def check(self, producer_id: int, epoch: int, first: int, count: int) -> Duplicate | None:
-        """None when the batch is the next one of its producer; else the duplicate's place.
+        """Return None if the batch is its producer's next; else the place of the duplicate.
 
         Raises `StaleProducerEpoch`, `SequenceGap`. Changes nothing.
         """
@@ -108,18 +108,18 @@ class ProducerTable:
     def accept(
         self, producer_id: int, epoch: int, first: int, count: int, first_offset: int
     ) -> None:
-        """Remember a batch that `check` found to be new, or that was found in a ledger."""
+        """Remember a new batch, which `check` has passed or a scan of a ledger has found."""
         batch = Remembered(first, next_sequence(first, count - 1), first_offset)
         known = self._producers.get(producer_id)
         kept: tuple[Remembered, ...] = ()
         if known is not None and known.epoch == epoch:
             if known.batches[-1].first_offset >= first_offset:
-                return  # a snapshot already holds what the scan finds again
+                return  # the scan meets a batch that the snapshot already holds
             kept = known.batches[1 - BATCHES_REMEMBERED :]
         self._put(ProducerState(producer_id, epoch, (*kept, batch)))
 
     def restore(self, state: ProducerState) -> None:
-        """Take a producer from a snapshot, as the most recently active one so far."""
+        """Add a producer from a snapshot, as the most recently active so far."""
         assert state.batches
         self._put(state)
 
@@ -145,9 +145,9 @@ class ProducerTable:
 
 
 def _place(batches: tuple[Remembered, ...], behind: int, count: int) -> Duplicate:
-    """Where the messages from `behind` before the next sequence on were stored."""
+    """Where the messages were stored that begin `behind` messages before the next sequence."""
     first_offset = last_offset = -1
-    position = 0  # how far before the next sequence the batch in hand ends
+    position = 0  # how far before the next sequence this batch ends
     for batch in reversed(batches):
         start = position + batch.length
         for_first, for_last = behind, behind - count + 1

@@ -1,4 +1,4 @@
-"""What a partition's state ledger says: cursors and producers, as small operations. Pure.
+"""The content of a partition's state ledger: cursors and producers as small operations. Pure.
 
 Each entry is a msgpack array of operations, each an array that begins with its kind
 (docs/formats/state_ledger.md):
@@ -9,17 +9,17 @@ Each entry is a msgpack array of operations, each an array that begins with its 
     ["a", name, [gap, length, gap, length, …]]           acked ranges
     ["d", name]                                          a cursor is deleted
     ["p", offset, [[id, epoch, [first, last, offset]…]…]]  producers as of every batch before offset
-    [50, offset, time_ms]                                every message before offset is that old
-    [70, epoch, producer, session_ms]                    who alone may publish; "": anybody
-    [80, name, time_ms]                                  somebody used it then; 0: nobody knows
+    [50, offset, time_ms]                                messages before offset were stored by then
+    [70, epoch, producer, session_ms]                    the exclusive producer; "": none
+    [80, name, time_ms]                                  last use of a subscription; 0: unknown
     [20, name, [gap, deliveries, gap, deliveries, …]]    how often messages were delivered
     [21, name, created_ms, committed_offset, seeks]      a cursor is set by a seek, which is counted
     [52, revision, offset, …]                            a durable stream as of offset (stream.py)
-    [22, name, created_ms, epoch, …]                     its leases, as the owner of that epoch left
-    [23, name, kind, time_ms, …]                         them at a planned end (leases.py)
+    [22, name, created_ms, epoch, …]                     leases left at a planned end by the owner
+    [23, name, kind, time_ms, …]                         of that epoch (leases.py)
 
-A ledger begins with a snapshot of all; replaying its entries in order gives the state. Operations
-only add acks between two "c", so one that is replayed twice does no harm.
+A ledger begins with a complete snapshot; replaying its entries in order gives the state. Between
+two "c" operations acks are only added, so replaying an operation twice does no harm.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from octavo.protocol.codes import OctavoError, Scope
 
 FORMAT_VERSION = 1
 SNAPSHOT_ENTRY_BYTES = 256 * 1024
-"""A snapshot is cut into entries of about this size, so that a million holes fit."""
+"""A snapshot is split into entries of about this size, so that a million holes fit."""
 
 COUNTS_OF_ONE_OP = 10_000
-"""Delivery counts in one operation of a snapshot."""
+"""The most delivery counts in one operation of a snapshot."""
 
 Op = list[Any]
 
 
 class BadStateLedger(OctavoError):
-    """A state ledger holds what this version cannot read: the partition is not opened."""
+    """The state ledger has content that this version cannot read: the partition is not opened."""
 
     name = "bad-state-ledger"
     scope = Scope.LEDGER
@@ -58,24 +58,24 @@ class BadStateLedger(OctavoError):
 
 @dataclass(slots=True)
 class CursorState:
-    """A cursor and the subscription it belongs to: `created_ms` tells namesakes apart.
+    """A cursor and its subscription, whose `created_ms` tells it from namesakes.
 
-    `deliveries`: of unacked messages that were delivered more than once, how often, as consumers
-    were told. A replay has those of acked ones, too, until `forget_acked`.
+    `deliveries`: for unacked messages that were delivered more than once, the count that consumers
+    were told. After a replay it also has acked messages, until `forget_acked`.
     """
 
     created_ms: int
     cursor: Cursor
     deliveries: dict[int, int] = field(default_factory=dict)
     seeks: int = 0
-    """Counted where there are dead letters: what is given up after a seek is another letter."""
+    """Counted if there are dead letters: a message spent again after a seek is another letter."""
     used_ms: int = 0
-    """When it was used, as of its last mark; 0: nobody knows (subscriptions/uses.py)."""
+    """The last use, as of its last mark; 0: unknown (subscriptions/uses.py)."""
     left: LeftLeases | None = None
     """The leases of the last owner, until the subscription is first used here."""
 
     def forget_acked(self) -> None:
-        """Drop the counts of what is acked by now."""
+        """Drop the counts of acked messages."""
         acked = [offset for offset in self.deliveries if self.cursor.is_acked(offset)]
         for offset in acked:
             del self.deliveries[offset]
@@ -83,7 +83,7 @@ class CursorState:
 
 @dataclass(slots=True)
 class State:
-    """All that a state ledger says. `producers_upto`: batches from this offset on are not in it."""
+    """The content of a state ledger. `producers_upto`: batches from this offset on are missing."""
 
     cursors: dict[str, CursorState] = field(default_factory=dict)
     producers: dict[int, ProducerState] = field(default_factory=dict)
@@ -93,21 +93,21 @@ class State:
     stream: StreamState | None = None
 
     def keep_leases_of(self, epoch: int) -> None:
-        """Drop the leases that were not left by the owner at this epoch: it did not end so."""
+        """Drop leases of other epochs: they are outdated, the owner at this epoch left none."""
         for held in self.cursors.values():
             if held.left is not None and held.left.epoch != epoch:
                 held.left = None
 
     @classmethod
     def told_by(cls, entries: Iterable[bytes]) -> State:
-        """What these entries say. Raises `BadStateLedger`."""
+        """Replay these entries. Raises `BadStateLedger`."""
         state = cls()
         for entry in entries:
             state.apply(entry)
         return state
 
     def apply(self, entry: bytes) -> None:
-        """Replay one entry. Raises `BadStateLedger`."""
+        """Replay an entry. Raises `BadStateLedger`."""
         try:
             for op in msgpack.unpackb(entry, strict_map_key=False):
                 self._apply(op)
@@ -129,16 +129,16 @@ class State:
                 self.cursors[name].cursor.load((index, bits) for index, bits in chunks)
             case ["a", str(name), list(packed)]:
                 ranges = unpack_ranges(packed)
-                # A snapshot may be ahead of the operations after it: one that was written while
-                # an ack and then the deletion were queued does not know the cursor any more.
+                # A snapshot may be newer than operations after it: if it was written while an ack
+                # and then the deletion were queued, it does not have the cursor any more.
                 if (held := self.cursors.get(name)) is not None:
                     for start, end in ranges:
                         held.cursor.ack(start, end)
             case ["d", str(name)]:
                 self.cursors.pop(name, None)
             case ["p", int(upto), list(producers)]:
-                # Nor may what was queued before a snapshot take a producer back behind it: whatever
-                # comes later says only who has changed since the snapshot.
+                # An operation queued before a snapshot must not take a producer back: operations
+                # name only the producers that have changed.
                 self.producers_upto = max(self.producers_upto, upto)
                 for producer_id, epoch, *batches in producers:
                     told = tuple(Remembered(*batch) for batch in batches)
@@ -149,7 +149,7 @@ class State:
             case [50, int(offset), int(time_ms)]:
                 self.ages.note(offset, time_ms)
             case [70, int(epoch), str(producer), int(session_ms)]:
-                if epoch > self.access.epoch:  # what was queued before a snapshot is older
+                if epoch > self.access.epoch:  # else it was queued before the snapshot
                     self.access = AccessState(epoch, producer, session_ms)
             case [20, str(name), list(packed)]:
                 if (held := self.cursors.get(name)) is not None:
@@ -175,34 +175,34 @@ class State:
                 raise ValueError(f"unknown operation {op!r:.60}")
 
     def _used_ms(self, name: str, created_ms: int) -> int:
-        """Of a cursor that is set anew: a seek does not make it a stranger."""
+        """The last use of a subscription whose cursor is set again: a seek keeps it."""
         held = self.cursors.get(name)
         return held.used_ms if held is not None and held.created_ms == created_ms else 0
 
 
 def encode(ops: Iterable[Op]) -> bytes:
-    """The payload of one entry."""
+    """Encode the payload of an entry."""
     packed: bytes = msgpack.packb(list(ops))
     return packed
 
 
 def cursor_op(name: str, created_ms: int, committed_offset: int) -> Op:
-    """A cursor is made, or set anew: forget what was acked beyond."""
+    """Make or reset a cursor: acks beyond it are forgotten."""
     return ["c", name, created_ms, committed_offset]
 
 
 def ack_op(name: str, ranges: Iterable[Range]) -> Op:
-    """Ascending ranges became acked."""
+    """Ack ascending ranges."""
     return ["a", name, pack_ranges(ranges)]
 
 
 def delete_op(name: str) -> Op:
-    """A subscription is no more."""
+    """Delete a subscription's cursor."""
     return ["d", name]
 
 
 def deliveries_op(name: str, counts: Mapping[int, int]) -> Op:
-    """These messages, ascending, were delivered so often."""
+    """Set the delivery counts of these messages, ascending."""
     packed: list[int] = []
     before = 0
     for offset, count in counts.items():
@@ -212,7 +212,7 @@ def deliveries_op(name: str, counts: Mapping[int, int]) -> Op:
 
 
 def sought_op(name: str, created_ms: int, committed_offset: int, seeks: int) -> Op:
-    """A cursor is set anew, by a seek for the `seeks`-th time."""
+    """Set a cursor by a seek, the `seeks`-th."""
     return [21, name, created_ms, committed_offset, seeks]
 
 
@@ -226,22 +226,22 @@ def _unpack_counts(packed: list[int]) -> Iterator[tuple[int, int]]:
 
 
 def producers_op(upto: int, states: Iterable[ProducerState]) -> Op:
-    """Producers that changed; with the earlier ones they cover every batch before `upto`."""
+    """Set changed producers; with earlier operations they cover every batch before `upto`."""
     return ["p", upto, [[s.producer_id, s.epoch, *map(list, s.batches)] for s in states]]
 
 
 def access_op(state: AccessState) -> Op:
-    """Who alone may publish from now on."""
+    """Set the exclusive producer."""
     return [70, *state]
 
 
 def used_op(name: str, time_ms: int) -> Op:
-    """Somebody used the subscription then; 0: from now on nobody knows."""
+    """Set the last use of a subscription; 0: unknown from now on."""
     return [80, name, time_ms]
 
 
 def ages_op(mark: Mark) -> Op:
-    """Every message before its offset was stored by its time."""
+    """Note that every message before the mark's offset was stored by its time."""
     return [50, mark.offset, mark.time_ms]
 
 
@@ -257,10 +257,10 @@ def snapshot(
     used_ms: Mapping[str, int] | None = None,
     leases: Iterable[Op] = (),
 ) -> Iterator[bytes]:
-    """Entries that say all of it, none much longer than `SNAPSHOT_ENTRY_BYTES`.
+    """Encode the whole state as entries, none much longer than `SNAPSHOT_ENTRY_BYTES`.
 
-    `leases`: only what an owner leaves at a planned end.
-    The stream's producers are of what lies before `producers_upto`, as the others are.
+    `leases`: only what an owner leaves at a planned end. The stream's producers, like the other
+    producers, cover the batches before `producers_upto`.
     """
     ops: list[Op] = [["v", FORMAT_VERSION]]
     if access.epoch:

@@ -1,12 +1,12 @@
-"""The leases of one subscription, as an owner leaves them to its successor. Pure.
+"""A subscription's leases, as an owner leaves them to its successor. Pure.
 
-Written into the state ledger as the last operations of a planned end, and told to an heir beside
-the cursors (docs/formats/state_ledger.md, operations 22 and 23). They count for the next opening
-alone: each names the epoch of the partition's record at which it was written, and every opening
-makes that higher. After a crash there are none.
+They are the last operations in the state ledger at a planned end, and are passed to an heir with
+the cursors (docs/formats/state_ledger.md, operations 22 and 23). They are valid for the next
+opening only: each names the epoch of the partition's record at which it was written, and every
+opening raises that epoch. After a crash there are none.
 
-Of messages that are out: under which lease, at which consumer, for how long still. Of messages
-that came back: for how long they still wait. Of both: how often they were delivered before.
+For messages that are out: their lease, their consumer and the time left. For messages that came
+back: how long they still wait. For both: how often they were delivered before.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ import msgpack
 from octavo.broker.state.cursor import pack_ranges, ranges_of, unpack_ranges
 
 LEASES_BYTES_MAX = 512 * 1024
-"""Of one partition, written. A subscription whose leases would make it more leaves none."""
+"""The most bytes of a partition. A subscription whose leases exceed it leaves none."""
 _OF_ONE_OP = 10_000
-"""Messages in one operation."""
+"""The most messages in an operation."""
 _MESSAGES_MAX = 1_000_000
-"""A reader takes no more of one subscription: a few bytes may name any number of offsets."""
+"""The most messages read for a subscription: a few bytes could name any number of offsets."""
 
 OUT, ASLEEP, BACK, SPENT = range(4)
-"""Leased until `time_ms` is over · waits for it · may go at once · to be copied elsewhere, and due
-at `time_ms` by the clock, or at once where that is -1."""
+"""OUT: leased for `time_ms`. ASLEEP: waits for `time_ms`. BACK: may be delivered at once.
+SPENT: will be copied elsewhere, due at the wall-clock time `time_ms`, or at once if that is -1."""
 
 
 class LeftMessages(NamedTuple):
-    """Messages of one subscription that are in the same state."""
+    """Messages of a subscription that are in the same state."""
 
     kind: int
     time_ms: int
     number: int
-    """Of the lease; 0 if they are not out."""
+    """The lease number; 0 if they are not out."""
     consumer: str
     offsets: list[int]
-    """Ascending."""
+    """In ascending order."""
     attempts: list[int]
     """How often each was delivered without an ack."""
     keys: list[int | None]
-    """The hash of each one's key, of a key-shared subscription; else empty."""
+    """The hash of each message's key in a key-shared subscription; else empty."""
 
     def parts(self) -> Iterator[LeftMessages]:
-        """The same in parts, each short enough for one operation."""
+        """Split into parts that fit into one operation each."""
         for at in range(0, len(self.offsets), _OF_ONE_OP):
             end = at + _OF_ONE_OP
             yield self._replace(
@@ -58,7 +58,7 @@ class LeftMessages(NamedTuple):
 
 
 class LeftConsumer(NamedTuple):
-    """A consumer that holds messages, or is the active one. Times: so long ago."""
+    """A consumer that holds messages, or is the active one. Times are ages in milliseconds."""
 
     name: str
     priority: int
@@ -67,7 +67,7 @@ class LeftConsumer(NamedTuple):
 
 
 class LeftAnswer(NamedTuple):
-    """What the last numbered call of a consumer was given: messages of one lease."""
+    """The answer to a consumer's last numbered call: messages of a lease."""
 
     consumer: str
     request: str
@@ -76,33 +76,33 @@ class LeftAnswer(NamedTuple):
 
 
 class LeftHold(NamedTuple):
-    """Whose a partition is for another `left_ms`."""
+    """The holder of a partition for another `left_ms`."""
 
     name: str
     left_ms: int
     generation: int = 0
-    """Of a consumer group."""
+    """The generation, for a consumer group."""
 
 
 @dataclass(slots=True)
 class LeftLeases:
-    """All that one subscription leaves in one partition."""
+    """All that a subscription leaves in a partition."""
 
     epoch: int
-    """Of the partition's record when this was written."""
+    """The epoch of the partition's record when this was written."""
     era: int
-    """The epoch that stands in the ack ids of these leases: the successor goes on with it."""
+    """The epoch in the ack ids of these leases: the successor continues to use it."""
     numbers: int
-    """The highest lease number that was given."""
+    """The highest lease number so far."""
     active: str = ""
-    """Of a failover subscription."""
+    """The active consumer of a failover subscription."""
     holder: LeftHold | None = None
-    """Of an exclusive one."""
+    """The holder of an exclusive subscription."""
     group: LeftHold | None = None
     consumers: list[LeftConsumer] = field(default_factory=list)
     answers: list[LeftAnswer] = field(default_factory=list)
     newest: tuple[str, int, bool] | None = None
-    """The highest numbered call of who gets all, and whether it got nothing."""
+    """The highest numbered call of the only receiving consumer, and whether it got nothing."""
     messages: list[LeftMessages] = field(default_factory=list)
 
     @property
@@ -111,7 +111,7 @@ class LeftLeases:
         return bool(self.messages or self.holder or self.group or self.active)
 
     def later(self, passed_ms: int) -> LeftLeases:
-        """The same when so much time has passed, and nobody has used the subscription."""
+        """The same leases `passed_ms` later, if the subscription was not used meanwhile."""
         if passed_ms <= 0:
             return self
         return replace(
@@ -135,7 +135,7 @@ class LeftLeases:
 
 
 def left_ops(name: str, created_ms: int, left: LeftLeases) -> list[list[Any]]:
-    """The operations that say it."""
+    """Encode the leases as operations."""
     head = [
         22,
         name,
@@ -168,7 +168,7 @@ def left_ops(name: str, created_ms: int, left: LeftLeases) -> list[list[Any]]:
 
 
 def left_told(op: Sequence[Any]) -> LeftLeases:
-    """What operation 22 says, messages not yet. Raises ValueError and TypeError."""
+    """Decode operation 22, without messages. Raises ValueError and TypeError."""
     epoch, era, numbers, active, holder, group, consumers, answers, newest = op[3:]
     return LeftLeases(
         _whole(epoch),
@@ -192,7 +192,7 @@ def left_told(op: Sequence[Any]) -> LeftLeases:
 
 
 def messages_told(left: LeftLeases, op: Sequence[Any]) -> None:
-    """What operation 23 adds. Raises ValueError and TypeError."""
+    """Add the messages of operation 23. Raises ValueError and TypeError."""
     kind, time_ms, number, consumer, ranges, attempts, keys = op[2:]
     if kind not in (OUT, ASLEEP, BACK, SPENT):
         raise ValueError(f"messages were left in an unknown state {kind!r:.20}")
@@ -215,9 +215,10 @@ def messages_told(left: LeftLeases, op: Sequence[Any]) -> None:
 
 
 def bounded(found: Iterable[list[list[Any]]]) -> list[list[Any]]:
-    """The operations of as many subscriptions, each whole, as there is room for; short ones first.
+    """Choose the operations of as many whole subscriptions as fit, shortest first.
 
-    A part of one would be worse than none: what is left out would overtake what is not.
+    Half of a subscription's leases would do harm: messages without a lease would overtake
+    messages with a lease.
     """
     sized = [(sum(len(msgpack.packb(op)) for op in ops), ops) for ops in found]
     room, kept = LEASES_BYTES_MAX, list[list[Any]]()
@@ -245,7 +246,7 @@ def _hold_told(told: Sequence[Any] | None) -> LeftHold | None:
 
 
 def _runs(counts: Sequence[int]) -> list[int]:
-    """Each count and how many messages in a row have it; all 0: nothing."""
+    """Each count and how many messages in a row have it; empty if all are 0."""
     if not any(counts):
         return []
     packed: list[int] = []
@@ -277,11 +278,11 @@ def _keys_told(keys: Sequence[Any], count: int) -> list[int | None]:
 
 def _whole(value: object) -> int:
     if not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r:.30} is no whole number of 0 or more")
+        raise ValueError(f"{value!r:.30} is not a whole number of 0 or more")
     return value
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r:.30} is no text")
+        raise TypeError(f"{value!r:.30} is not a text")
     return value

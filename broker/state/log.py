@@ -1,11 +1,11 @@
 """The driver of a partition's state ledger: group commit of cursor and producer changes.
 
-Promises: `append` returns when the operation is durable on an ack quorum, so no ack that was
-answered is lost on a restart. Whoever appends has applied the operation to the state in memory
-first: a snapshot taken at any later moment therefore contains it, and a ledger that fails or has
-grown long is simply replaced by a snapshot in a new one. The ledger is made at the first need.
-On a crash the next owner recovers the ledger and replays it (format.py). Whoever takes the
-partition or deletes it fences this ledger too: what was added here came before that (`prove`).
+Promises: `append` returns when the operation is durable on an ack quorum, so a restart loses no ack
+that was answered. Callers apply an operation to the state in memory before they append it: so a
+later snapshot contains it, and a ledger that fails or has become long is simply replaced by a
+snapshot in a new ledger. The ledger is created when first needed. After a crash the next owner
+recovers the ledger and replays it (format.py). A process that takes over or deletes the partition
+fences this ledger too, so a successful append proves that the partition was still ours (`prove`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
 _WAITING_MAX = 100_000
-"""Operations not yet written; more are refused."""
+"""The most operations that wait to be written; more are refused."""
 
 
 async def create_ledger(
@@ -42,11 +42,11 @@ async def create_ledger(
     kind: str,
     record: PartitionRecord,
 ) -> LedgerWriter:
-    """A ledger as the topic's settings want it, labelled with what it belongs to (log/leftover.py).
+    """Create a ledger by the topic's settings, labelled with its owner (log/leftover.py).
 
-    Only a change of a partition's record at the epoch of `record` may name it. Of an encrypted
-    topic the data are; a state ledger holds offsets, and names of subscriptions and producers. Nor
-    is that ever synced later than it is acked.
+    Only a change of a partition's record at the epoch of `record` may name it. In an encrypted
+    topic data ledgers are encrypted; state ledgers are not, because they hold only offsets and
+    names of subscriptions and producers. State ledgers never defer their syncs.
     """
     return await ledgers.create(
         ensemble_size=settings.ensemble_size,
@@ -67,22 +67,22 @@ async def delete_quietly(ledgers: LedgerClient, ledger_id: int) -> None:
 
 
 def let_go(writer: LedgerWriter) -> None:
-    """Nothing more is written to this ledger here; if it is open, its recovery closes it.
+    """Stop writing this ledger here; if it is open, its recovery closes it.
 
-    Every writer ends so, closed, or discarded (`LedgerClient.discard`) when no record can name its
-    ledger. Otherwise it would listen to its bookies for ever.
+    Every writer ends with this call, even a closed one, or with `LedgerClient.discard` if no record
+    can name its ledger. Otherwise it would listen to its bookies for ever.
     """
     writer.abandon(LedgerClosed(f"ledger {writer.ledger_id} is no longer written here"))
 
 
 async def write_snapshot(writer: LedgerWriter, entries: Iterable[bytes]) -> None:
     """Begin a new state ledger with these entries."""
-    # All of them now, before anything is awaited: a snapshot is of one moment.
+    # Add all entries before the first await: a snapshot shows a single moment.
     await asyncio.gather(*[writer.append(payload) for payload in entries])
 
 
 async def replay(ledgers: LedgerClient, ledger_id: int) -> State:
-    """Close a state ledger, if its owner did not, and return all that it says."""
+    """Close a state ledger, if its owner did not, and return its state."""
     state = State()
     reader = await ledgers.open(ledger_id, recover=True)
     try:
@@ -95,21 +95,21 @@ async def replay(ledgers: LedgerClient, ledger_id: int) -> State:
 
 
 _Waiting = tuple[list[Op], asyncio.Future[None]]
-"""What is to be written, and who waits for it."""
+"""The operations to write, and the future of their caller."""
 
 
 def _seen(done: asyncio.Future[None]) -> None:
-    """Nobody waits for it: that it failed is told by whoever wrote it."""
+    """Mark an error as retrieved: no caller waits, and the writing task has logged it."""
     if not done.cancelled():
         done.exception()
 
 
 class _OpenedAnew(Exception):
-    """The record's epoch is no longer the one that a ledger was made at."""
+    """The partition was opened again: its record no longer has the new ledger's epoch."""
 
 
 class StateLog:
-    """The state ledger of one owned partition."""
+    """The state ledger of an owned partition."""
 
     def __init__(
         self,
@@ -134,20 +134,20 @@ class StateLog:
         self._writing: asyncio.Task[None] | None = None
         self._closed = False
         self._behind = False
-        """The state in memory has a change that was refused here: only a snapshot tells it."""
+        """Whether a change in memory was refused here: then only a snapshot contains it."""
 
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
         return {"waiting": len(self._waiting)}
 
     def waits_in_vain(self) -> str:
-        """Say what waits though nothing keeps it waiting; empty when nothing does."""
+        """Say what is stuck although it could proceed; empty if nothing is."""
         waits = self._waiting and self._writing is None
-        return "changes of state wait for no writer" if waits else ""
+        return "changes of state wait, and no task writes them" if waits else ""
 
     @property
     def exists(self) -> bool:
-        """Whether there has been need of a state ledger."""
+        """Whether the partition has a state ledger."""
         return self._record.value.state_ledger is not None
 
     @property
@@ -163,19 +163,19 @@ class StateLog:
         await self._written([op])
 
     def note(self, *ops: Op) -> None:
-        """Have `ops` written, behind all that was before them, without waiting for it.
+        """Queue `ops` to be written in order, without waiting.
 
-        Whoever has it in memory has it in the next snapshot, too, if this write fails.
+        If this write fails, the next snapshot contains the change, because it is in memory.
         """
         with contextlib.suppress(OctavoError):
             self._queue(list(ops)).add_done_callback(_seen)
 
     async def prove(self) -> None:
-        """Return when it is certain that the partition was ours when this was called.
+        """Return when it is certain that this broker owned the partition at the time of the call.
 
-        For an answer that adds nothing to a ledger: an owner whose session is over without its
-        knowing, and who was fenced, finds out by an entry that says nothing, and nothing else
-        tells it. Raises `PartitionUnavailable`, `Overloaded`, `NotOwner`.
+        For answers that write nothing to a ledger: an owner whose session has expired without its
+        knowledge, and whose ledgers are fenced, can only learn it by an append. So this appends an
+        empty entry. Raises `PartitionUnavailable`, `Overloaded`, `NotOwner`.
         """
         try:
             async with asyncio.timeout(self._config.publish_timeout_ms / 1000):
@@ -202,29 +202,29 @@ class StateLog:
         return done
 
     def look(self) -> None:
-        """Begin a new state ledger if a bookie of this one waits for its end; called now and then.
+        """Begin a new state ledger if a bookie waits for this ledger to close. Call this regularly.
 
-        A bookie whose disk was replaced is whole again once this ledger is closed. Without this a
-        partition that nobody uses would keep it waiting, and then lose its state ledger to it.
+        A bookie whose disk was replaced is complete only once this ledger is closed. An unused
+        partition would otherwise keep it waiting, until recovery takes the state ledger away.
         """
         idle = not self._closed and self._writing is None
         if idle and self._writer is not None and self._is_waited_for(self._writer):
             self.note()
 
     async def drain(self) -> None:
-        """Take no more, and return when what waits is written, or has failed."""
+        """Refuse new operations, and return when all waiting operations are written or failed."""
         self._closed = True
         if self._writing is not None:
             await asyncio.wait((self._writing,))
 
     async def close(self, *, drain: bool) -> None:
-        """Stop. `drain` writes what waits first; otherwise it fails with `NotOwner`."""
+        """Stop. `drain` first writes waiting operations; otherwise they fail with `NotOwner`."""
         self._closed = True
         if (task := self._writing) is not None:
             if not drain:
                 task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            self._writing = None  # one that was cancelled before it began has not said so
+            self._writing = None  # a task cancelled before it began has not done this itself
         self._fail(self._waiting, NotOwner(f"{self._name} is not served here any more"))
         self._waiting = []
         if self._writer is not None:
@@ -234,8 +234,8 @@ class StateLog:
             let_go(self._writer)
 
     async def _write_groups(self) -> None:
-        # While one group is under way the next one gathers: acks that come together share one
-        # entry and one sync on each bookie.
+        # While a group is being written, the next one gathers: acks that come together share an
+        # entry and a sync on each bookie.
         group: list[_Waiting] = []
         try:
             while self._waiting:
@@ -293,7 +293,7 @@ class StateLog:
         return self._ledgers.has_unsure_bookie(writer.metadata)
 
     async def _roll(self) -> None:
-        """A snapshot, which contains what was to be written, in a new ledger takes over."""
+        """Replace the ledger by a snapshot in a new one; it contains the operations to write."""
         old, old_id = self._writer, self._record.value.state_ledger
         self._writer = None
         try:
@@ -309,7 +309,7 @@ class StateLog:
             await delete_quietly(self._ledgers, old_id)
 
     async def _renew(self) -> bool:
-        """Make a state ledger; False when the partition was opened anew (log/leftover.py)."""
+        """Create a state ledger; False if the partition was opened again (log/leftover.py)."""
         before = self._record.value
         new = await create_ledger(self._ledgers, self._settings(), self._name, "state", before)
 
@@ -327,7 +327,7 @@ class StateLog:
         except BaseException as error:
             if may_be_named and not isinstance(error, _OpenedAnew) and not was_refused(error):
                 let_go(new)
-            else:  # by a task of the client's: this one may be being broken off
+            else:  # in a task of the client, because this task may be cancelled
                 self._ledgers.spawn(self._ledgers.discard(new))
             if isinstance(error, _OpenedAnew):
                 return False

@@ -1,18 +1,17 @@
-"""What makes a partition's log a durable stream: its kind, its end, how far writers are. Pure.
+"""The state that makes a partition's log a durable stream: kind, end, progress of writers. Pure.
 
-    not there → open → closed           `is_gone`: deleted, but kept while there are forks of it
+    not there → open → closed           `is_gone`: deleted, but kept while forks of it exist
 
-A `StreamState` is what is known of a stream once all before some offset is stored. What an append
-changes beside the log, its producer's sequence, the writers' `Stream-Seq`, the end of the stream,
-lies in the very batch that it stores, as a header of its first record (`marker_of`): so either both
-are there or neither, and a take-over that looks through the batches since the state was written
-last knows all of it. What changes without a batch, a stream that is made, closed or deleted, is
-written by itself, under a `revision` one higher.
+A `StreamState` is the state after all batches before some offset. An append changes, besides the
+log, its producer's sequence, the writers' `Stream-Seq` and the end of the stream. This is stored in
+the same batch, as a header of its first record (`marker_of`): so both are stored or neither, and a
+take-over that scans the batches since the last written state knows all of it. Changes without a
+batch (a stream is made, closed or deleted) are written separately, and raise `revision` by one.
 
-An append is checked and taken in where batches get their offsets (partition/publisher.py): what is
-found new is stored behind all that was let in before it. Of each producer the newest sequence is
-remembered, counted per append and not per message; at most `producers_max` producers, of which the
-one silent for longest is forgotten first. The protocol: docs/durable_streams.md.
+An append is checked and accepted where batches get their offsets (partition/publisher.py): a new
+append is stored behind all that were accepted before it. The newest sequence of each producer is
+remembered, counted per append, not per message. At most `producers_max` producers are remembered;
+the producer that was silent for longest is forgotten first. The protocol: docs/durable_streams.md.
 """
 
 from __future__ import annotations
@@ -33,65 +32,65 @@ from octavo.broker.errors import (
 )
 
 MARKER = "octavo-stream"
-"""The header of a batch's first record that says what its append changes."""
+"""The header of a batch's first record that holds the append's state changes."""
 PRODUCERS_OF_ONE_OP = 1_000
-"""In one operation of a snapshot."""
+"""The most producers in one operation of a snapshot."""
 
 Tuple3 = tuple[str, int, int]
-"""A producer, its epoch and a sequence of it."""
+"""A producer, its epoch and its sequence."""
 
 
 class StreamConfig(NamedTuple):
-    """What a stream is made with; it never changes."""
+    """The properties that a stream is created with; they never change."""
 
     content_type: str = "application/octet-stream"
     ttl_s: int | None = None
-    """It goes when nobody has read or written for so long …"""
+    """It expires when it was not read or written for this long …"""
     expires_at: str | None = None
-    """… or at this time, as it was given, RFC 3339."""
+    """… or at this time, as the client gave it, RFC 3339."""
     expires_at_ms: int | None = None
     forked_from: str | None = None
-    """The topic that it is a fork of, `namespace/topic`."""
+    """The topic that it was forked from, `namespace/topic`."""
     fork_offset: int | None = None
     fork_sub_offset: int = 0
-    """Beyond that offset: messages, or bytes of one."""
+    """How far beyond that offset it begins: in messages, or bytes of a message."""
 
     @property
     def media_type(self) -> str:
-        """The content type without its parameters, in small letters."""
+        """The content type without its parameters, in lower case."""
         return media_type(self.content_type)
 
     @property
     def is_json(self) -> bool:
-        """Whether its messages are JSON values, given out as arrays."""
+        """Whether its messages are JSON values, returned as arrays."""
         return self.media_type == "application/json"
 
 
 def media_type(content_type: str) -> str:
-    """Without parameters, in small letters."""
+    """Drop the parameters, and use lower case."""
     return content_type.partition(";")[0].strip().lower()
 
 
 class Append(NamedTuple):
-    """What an append says beside its data."""
+    """The parts of an append besides its data."""
 
     producer: str | None = None
     epoch: int = 0
     sequence: int = 0
     stream_seq: str | None = None
-    """Higher than the last one, letter by letter."""
+    """Must be higher than the last, compared as text."""
     closes: bool = False
     is_first: bool = False
-    """What the stream is made with: it is stored also when it is closed already."""
+    """Whether it is the stream's initial data, which is stored even if the stream is closed."""
 
     @property
     def at(self) -> Tuple3 | None:
-        """Whose it is and which one; None when nobody counts it."""
+        """Its producer, epoch and sequence; None without a producer."""
         return None if self.producer is None else (self.producer, self.epoch, self.sequence)
 
 
 class Written(NamedTuple):
-    """How far a producer has come, and where its newest append ends."""
+    """A producer's newest append, and the offset where it ends."""
 
     epoch: int
     sequence: int
@@ -100,15 +99,15 @@ class Written(NamedTuple):
 
 @dataclass(slots=True)
 class StreamState:
-    """A stream as of what lies before `upto`."""
+    """A stream's state after all batches before `upto`."""
 
     config: StreamConfig
     revision: int = 1
     upto: int = 0
     base: int = 0
-    """Where it began: what lies before was there, or is of the stream that it is a fork of."""
+    """The stream's first offset: earlier batches are older, or belong to the forked stream."""
     whole_at: int = 0
-    """With less than this the making of it was broken off: it is not there yet."""
+    """Below this offset its creation was interrupted: it does not exist yet."""
     closed: bool = False
     closed_by: Tuple3 | None = None
     stream_seq: str | None = None
@@ -116,18 +115,18 @@ class StreamState:
     producers: OrderedDict[str, Written] = field(default_factory=OrderedDict)
     producers_max: int = 10_000
     changed: dict[str, None] = field(default_factory=dict)
-    """Producers, since the last operation was made."""
+    """Producers that changed since the last operation was made."""
 
     def copy(self) -> StreamState:
-        """One that goes its own way."""
+        """Return an independent copy."""
         found = StreamState(*(getattr(self, name) for name in self.__slots__))
         found.producers, found.changed = self.producers.copy(), {}
         return found
 
     def check(self, append: Append, end: int) -> int | None:
-        """None when it is new; of a repeat, before which offset it was stored.
+        """Return None if the append is new; for a repeat the offset before which it was stored.
 
-        `end`: of the stream, for whoever is refused. Raises `StaleStreamEpoch`, `EpochBegun`,
+        `end`: the stream's end, for error answers. Raises `StaleStreamEpoch`, `EpochBegun`,
         `StreamClosed`, `StreamSequenceGap`, `StreamSequence`. Changes nothing.
         """
         known = None if append.producer is None else self.producers.get(append.producer)
@@ -141,7 +140,7 @@ class StreamState:
             if append.epoch == known.epoch and append.sequence <= known.sequence:
                 return known.end
         if self.closed and not append.is_first:
-            raise StreamClosed("the stream is closed: nothing is appended to it any more", end)
+            raise StreamClosed("the stream is closed: nothing can be appended to it any more", end)
         if known is not None and append.epoch > known.epoch and append.sequence != 0:
             raise EpochBegun(
                 f"producer {append.producer!r} is new in epoch {append.epoch}: its sequence must "
@@ -160,12 +159,12 @@ class StreamState:
         last = self.stream_seq
         if append.stream_seq is not None and last is not None and append.stream_seq <= last:
             raise StreamSequence(
-                f"Stream-Seq {append.stream_seq!r:.80} is not behind the last one, {last!r:.80}"
+                f"Stream-Seq {append.stream_seq!r:.80} must be greater than the last, {last!r:.80}"
             )
         return None
 
     def accept(self, append: Append, end: int) -> None:
-        """It is stored before `end`."""
+        """Note an append that is stored before `end`."""
         if append.producer is not None:
             self._put(append.producer, Written(append.epoch, append.sequence, end))
         if append.stream_seq is not None:
@@ -181,20 +180,20 @@ class StreamState:
             self.producers.popitem(last=False)
 
     def replay(self, append: Append, end: int) -> None:
-        """A batch that ends there was found to be stored with this."""
+        """Note the append of a stored batch that ends at `end`."""
         if end > self.upto:
             self.accept(append, end)
             self.upto = end
 
     def told(self, upto: int) -> Iterator[list[Any]]:
-        """Operations that say all of it, once all before `upto` is stored."""
+        """Encode the whole state as operations, valid once all batches before `upto` are stored."""
         self.changed = {}
         producers = [[name, *written] for name, written in self.producers.items()]
         for at in range(0, max(1, len(producers)), PRODUCERS_OF_ONE_OP):
             yield self._op(upto, producers[at : at + PRODUCERS_OF_ONE_OP])
 
     def change(self, upto: int) -> list[Any]:
-        """One operation: what has changed since the last one, once all before `upto` is stored."""
+        """Encode the changes since the last operation, valid once all before `upto` is stored."""
         changed, self.changed = self.changed, {}
         return self._op(
             upto, [[name, *self.producers[name]] for name in changed if name in self.producers]
@@ -209,9 +208,9 @@ class StreamState:
 
 
 def stream_told(before: StreamState | None, op: list[Any]) -> StreamState:
-    """After an operation was read. One that was queued before a snapshot takes nothing back.
+    """Apply an operation. If it was queued before a snapshot, it takes nothing back.
 
-    Raises ValueError, TypeError when it is none.
+    Raises ValueError or TypeError if it cannot be read.
     """
     _, revision, upto, config, base, whole_at, closed, closing, seq, is_gone, producers = op
     found = before
@@ -231,7 +230,7 @@ def stream_told(before: StreamState | None, op: list[Any]) -> StreamState:
 
 
 def marker_of(append: Append) -> bytes | None:
-    """The value of the header `MARKER`; None when the append changes nothing but the log."""
+    """The value of the header `MARKER`; None when the append changes only the log."""
     if append.producer is None and append.stream_seq is None and not append.closes:
         return None
     packed: bytes = msgpack.packb(list(append[:5]))
@@ -239,7 +238,7 @@ def marker_of(append: Append) -> bytes | None:
 
 
 def append_of(headers: Sequence[tuple[str, bytes | None]]) -> Append | None:
-    """What the first record of a batch says of its append. Raises ValueError when it is damaged."""
+    """Read an append from the headers of a batch's first record. Raises ValueError if damaged."""
     for name, value in headers:
         if name == MARKER:
             try:

@@ -1,9 +1,9 @@
-"""Which member of a consumer group gets which partition. Pure: what each wants, and no more.
+"""Which member of a consumer group gets which partition. Pure: computed from the members' wishes.
 
-Whoever knows the same members comes to the same answer. Of partitions that all want, every member
-gets as many as any other, or one fewer; within that bound the highest random weight decides
+Every broker that knows the same members computes the same result. If all members want the same
+partitions, their counts differ by at most one. Within that bound the highest random weight decides
 (rendezvous hashing), so that few partitions move when a member comes or goes. A partition that few
-want goes to one of these, whatever else they have.
+members want goes to one of these, whatever else they have.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Collection, Mapping
 from octavo.broker.types import PartitionName
 
 _ODD = 0x9E3779B97F4A7C15
-"""2^64 divided by the golden ratio: spreads what differs in few bits (Knuth, TAOCP 3, 6.4)."""
+"""2^64 divided by the golden ratio: spreads numbers that differ in few bits (TAOCP 3, 6.4)."""
 _64_BITS = 2**64 - 1
 
 
 def assigned(wants: Mapping[str, Collection[PartitionName]]) -> dict[PartitionName, str]:
-    """The member that gets each partition. `wants`: by member what it would take."""
+    """Assign each partition to a member. `wants`: the partitions that each member would take."""
     candidates: dict[PartitionName, list[str]] = defaultdict(list)
     for member in sorted(wants):
         for partition in wants[member]:
@@ -44,7 +44,7 @@ def assigned(wants: Mapping[str, Collection[PartitionName]]) -> dict[PartitionNa
         found[partition] = best
         if fuller and load[best] == full + 1:
             fuller -= 1
-            if not fuller:  # the rest have to do with one fewer
+            if not fuller:  # the remaining members get the lower count
                 most = max(1, full)
     return found
 

@@ -1,10 +1,10 @@
-"""Brings spent messages into the dead-letter or the retry topic, then acks them: the driver of
+"""Copy spent messages into the dead-letter or the retry topic, then ack them: the driver of
 `dead_letters`.
 
-Promises: a message is acked only after its copy is durable. While copies cannot be stored, because
-the topic is missing, moving, or over its quota, spent messages stay as they are and
-are tried again, with growing pauses, and figures say why. On a crash between copy and ack the next
-owner sends the copy again, as the same producer's.
+Promises: a message is acked only after its copy is durable. While copies cannot be stored (the
+topic is missing, moving, or over its quota), spent messages wait and are retried with growing
+pauses, and the statistics say why. After a crash between copy and ack the next owner sends the copy
+again with the same producer id, so that the topic drops the duplicate.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from octavo.protocol.large import large_body_of
 from octavo.protocol.records import Record
 
 _AT_ONCE = 32
-"""Copies under way of one subscription and partition."""
+"""How many copies of a subscription and partition are sent at once."""
 _log = structlog.get_logger()
 
 
@@ -40,17 +40,17 @@ class LargeSource(Protocol):
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """The length of the body in bytes."""
 
     def pieces(self) -> AsyncGenerator[bytes, None]:
-        """All of it, in order. Raises what reading does."""
+        """Yield the whole body, in order. May raise read errors."""
 
 
 class LetterOffice(Protocol):
-    """Brings messages into topics, wherever those are served."""
+    """Publishes copies of messages to topics, on whatever broker serves them."""
 
     def turn(self, topic: TopicName) -> AbstractAsyncContextManager[None]:
-        """Messages for a topic are in memory for as long as the block lasts: a wait for that."""
+        """Wait for permission to hold messages for a topic in memory during the block."""
 
     async def send(
         self,
@@ -62,17 +62,17 @@ class LetterOffice(Protocol):
         info: SubscriptionInfo,
         body: LargeSource | None = None,
     ) -> str | None:
-        """Return when a copy of a message of `origin` is durable in a topic. Raises why it is not,
-        or may not be.
+        """Return when a copy of a message of `origin` is durable in a topic. Raises the reason when
+        it is not, or may not be.
 
-        `number`: of the partition for a message without a key, of as many as the topic has. `info`:
-        the subscription that sends it. `body`: of a large message. Returns None, or which other
-        topic has the copy, and why.
+        `number` picks the partition for a message without a key (modulo the topic's partitions).
+        `info`: the subscription that sends it. `body`: the body of a large message. Returns None,
+        or a text that says which other topic has the copy, and why.
         """
 
 
 class Burying:
-    """Of one subscription in one partition. `look` after something may have become spent."""
+    """Copies a subscription's spent messages in one partition. Call `look` when some may be."""
 
     def __init__(
         self,
@@ -86,9 +86,10 @@ class Burying:
         ack: Callable[[Sequence[int]], Awaitable[None]],
         body: Callable[[int], Awaitable[LargeSource | None]],
     ) -> None:
-        """`word`: tells the topic from its namesakes, and letters before a seek from those after.
-        `read`: the first of these, with their counts. `ack`: durably. `body`: of the large
-        message at an offset, None for a copy that never had one."""
+        """`word` tells the topic from later topics of its name, and copies before a seek from
+        copies after it. `read` returns the first of these messages, with their delivery counts.
+        `ack` acks durably. `body` returns the body of the large message at an offset, None for any
+        other."""
         self._name = name
         self._word = word
         self._info = info
@@ -107,17 +108,17 @@ class Burying:
         """Why the newest copy was stored in another topic than the subscription names."""
 
     def look(self) -> None:
-        """Begin to send what is spent, if anything is."""
+        """Start sending spent messages, if there are any."""
         if len(self._spent) and self._task is None:
             self._task = asyncio.create_task(self._run(), name=f"bury {self._name}")
 
     def close(self) -> None:
-        """Nothing more is sent from here."""
+        """Stop sending."""
         if self._task is not None:
             self._task.cancel()
 
     def stats(self) -> DeadLetters:
-        """Live figures."""
+        """Return current counts, and the current problem."""
         return DeadLetters(len(self._spent), self._sent, self._problem or self._elsewhere)
 
     async def _run(self) -> None:
@@ -128,9 +129,9 @@ class Burying:
                 try:
                     async with self._office.turn(self._target):
                         await self._bury(offsets)
-                except Exception as error:  # whatever it is: nothing of it may get lost
+                except Exception as error:  # on any error the messages must stay spent, not lost
                     self._tell(error)
-                    if self._sent > sent:  # it is these messages, and not the topic
+                    if self._sent > sent:  # some were stored: not the topic is at fault
                         pause_ms = self._config.dead_letter_retry_ms
                     await asyncio.sleep(pause_ms / 1000)
                     pause_ms = min(2 * pause_ms, self._config.dead_letter_retry_ms_max)
@@ -142,10 +143,10 @@ class Burying:
             self._task = None
 
     async def _bury(self, offsets: list[int]) -> None:
-        """Send these, and ack those that were stored. Raises the first failure."""
+        """Send these messages and ack the stored messages. Raises the first failure."""
         try:
             letters = await self._read(offsets)
-        except OffsetTrimmed as error:  # it was evicted: there is nothing left to keep
+        except OffsetTrimmed as error:  # retention removed it: there is nothing left to copy
             self._spent.acked([offset for offset in offsets if offset < error.earliest])
             return
         fates = await asyncio.gather(*map(self._send, letters), return_exceptions=True)

@@ -1,21 +1,20 @@
-"""Messages that were delivered as often as may be: which they are, and what becomes of them. Pure.
+"""Messages that reached their maximum number of deliveries: which they are, and their copies. Pure.
 
     spent → being sent → sent, acked
               ↓ not stored: spent again, after a pause
 
-A spent message is nobody's: no consumer gets it, so it stands in no other's way, and it stays
-unacked until its copy in the dead-letter topic is durable. At most `waiting_max` wait at once; a
-message that finds no room goes on being delivered, which loses nothing.
+No consumer gets a spent message, so it blocks no other message, and it stays unacked until its copy
+in the dead-letter topic is durable. At most `waiting_max` wait at once; further messages continue
+to be delivered, which loses nothing.
 
-With a retry topic (`retry_deliveries`) a message is spent sooner, and its copy goes there: that is
-where the subscription's other deliveries are, and from where it goes to the dead-letter topic. Such
-a copy is due when the original would have been delivered again.
+With a retry topic (`retry_deliveries`) a message is spent earlier, and its copy goes there. The
+subscription's remaining deliveries happen in the retry topic, which passes the message on to the
+dead-letter topic. A copy in a retry topic is due when the original's redelivery would be.
 
-A copy has the original's key, value and headers, and says in headers of its own where it comes
-from. It begins a life of its own, so it carries no header that brokers act on, and none that an
-earlier life left behind (`_carried`). It is a batch by itself, of a producer by itself
-(`producer_of`), with sequence 0: whoever sends it again, the next owner too, sends the same, and
-the dead-letter topic knows it.
+A copy has the original's key, value and headers, and additional headers that say where it comes
+from. It drops headers that brokers act on, and origin headers of an earlier copy (`_carried`). It
+is a single batch with a separate producer id (`producer_of`) and sequence 0: if it is sent again,
+even by the next owner, it is the same batch, and the dead-letter topic recognises the duplicate.
 """
 
 from __future__ import annotations
@@ -41,25 +40,25 @@ from octavo.protocol.records import Record
 from octavo.protocol.topic_patterns import DEAD_LETTER_SUFFIX, RETRY_SUFFIX
 
 ORIGIN = "Octavo-Origin-"
-"""So begin the headers that say where a dead letter comes from …"""
+"""Prefix of the headers that say where a dead letter comes from …"""
 RETRY = "Octavo-Retry-"
-"""… and a copy in a retry topic; so a dead letter that comes from there has both."""
+"""… and of a copy in a retry topic; a dead letter from a retry topic has both kinds."""
 RETRY_FOR = RETRY + "Subscription"
 
 
 class SpentMessages:
-    """Of one subscription in one partition, in the order in which they were given up."""
+    """A subscription's spent messages in one partition, in the order in which they were spent."""
 
     def __init__(self, deliveries_max: int | None, waiting_max: int) -> None:
-        """`deliveries_max`: None, there is no such thing."""
+        """`deliveries_max`: None means that messages are never spent."""
         self._deliveries_max = deliveries_max
         self._waiting_max = waiting_max
         self._waiting: dict[int, None] = {}
         self._under_way: dict[int, None] = {}
         self._sent: dict[int, None] = {}
-        """The newest of those whose copies are durable, `waiting_max` of them."""
+        """The newest `waiting_max` messages whose copies are durable."""
         self._due_ms: dict[int, int] = {}
-        """Of those that are not to be delivered at once, elsewhere."""
+        """When a spent message would be redelivered, for those with a delay."""
 
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
@@ -78,9 +77,9 @@ class SpentMessages:
         return len(self._waiting) + len(self._under_way)
 
     def take(self, offset: int, deliveries: int, due_ms: int | None = None) -> bool:
-        """Whether the message is spent; then nobody else has it any more.
+        """Whether the message is spent; if so, keep it here, and no consumer gets it any more.
 
-        `due_ms`: when it was to be delivered again, in milliseconds since the epoch; None: at once.
+        `due_ms`: when it would be redelivered, in milliseconds since the epoch; None: at once.
         """
         if self._deliveries_max is None or deliveries < self._deliveries_max:
             return False
@@ -94,11 +93,11 @@ class SpentMessages:
         return True
 
     def due_ms(self, offset: int) -> int | None:
-        """When a spent message was to be delivered again; None: at once."""
+        """When a spent message would be redelivered; None: at once."""
         return self._due_ms.get(offset)
 
     def send(self, most: int) -> list[int]:
-        """The next ones to be sent, ascending."""
+        """Return the next messages to send, ascending."""
         offsets = sorted(list(self._waiting)[:most])
         for offset in offsets:
             del self._waiting[offset]
@@ -106,9 +105,9 @@ class SpentMessages:
         return offsets
 
     def sent(self, offsets: Iterable[int]) -> list[int]:
-        """Those of `offsets` that are to be acked now: their copies are durable.
+        """Note durable copies; return those of `offsets` that must be acked now.
 
-        Not those that were acked, or sought away from, meanwhile.
+        Messages that were acked, or sought away from, meanwhile are left out.
         """
         done = [offset for offset in offsets if self._under_way.pop(offset, 0) is None]
         for offset in done:
@@ -119,32 +118,32 @@ class SpentMessages:
         return done
 
     def was_sent(self, offset: int) -> bool:
-        """Whether it is known that a copy of it is durable."""
+        """Whether a copy of it is known to be durable."""
         return offset in self._sent
 
     def not_sent(self, offsets: Iterable[int]) -> None:
-        """They have to be sent again, after the others: some may never be stored."""
+        """Send these again later, after the others: some may never be stored."""
         for offset in offsets:
             if self._under_way.pop(offset, 0) is None:
                 self._waiting[offset] = None
 
     def acked(self, offsets: Iterable[int]) -> None:
-        """These are acked otherwise."""
+        """Forget messages that were acked by other means."""
         for offset in offsets:
             self._waiting.pop(offset, None)
             self._under_way.pop(offset, None)
             self._due_ms.pop(offset, None)
 
     def acked_up_to(self, offset: int, but: Collection[int] = ()) -> None:
-        """All up to and including `offset` are, but these."""
+        """Forget all messages up to and including `offset`, except `but`."""
         self.acked([one for one in self.offsets() if one <= offset and one not in but])
 
     def offsets(self) -> list[int]:
-        """All that are spent, ascending."""
+        """All spent messages, ascending."""
         return sorted((*self._waiting, *self._under_way))
 
     def clear(self) -> None:
-        """After a seek."""
+        """Forget everything, after a seek."""
         self._waiting.clear()
         self._under_way.clear()
         self._due_ms.clear()
@@ -154,7 +153,7 @@ class SpentMessages:
 def with_dead_letters(
     topic: TopicName, name: str, settings: SubscriptionSettings
 ) -> SubscriptionSettings:
-    """The settings with the names that the maker of the subscription left away; retries' as well.
+    """Fill in the names that the subscription's creator left out, for retries as well.
 
     Raises `InvalidSettings`, `InvalidName`.
     """
@@ -169,13 +168,13 @@ def with_dead_letters(
     target = TopicName.parse(text) if "/" in text else TopicName.of(topic.namespace, text)
     if target == topic:
         raise InvalidSettings(
-            f"dead_letter_topic is {target}, the subscription's own topic: what nobody can process "
-            "would go round for ever; name another one"
+            f"dead_letter_topic is {target}, the subscription's own topic: messages that no "
+            "consumer can process would circulate for ever; name another topic"
         )
     if str(target) == settings.retry_topic:
         raise InvalidSettings(
-            f"dead_letter_topic is {target}, and so is retry_topic: what nobody can process would "
-            "go round for ever; name another one"
+            f"dead_letter_topic is {target}, and so is retry_topic: messages that no consumer can "
+            "process would circulate for ever; name another topic"
         )
     return replace(
         settings,
@@ -199,7 +198,7 @@ def _with_retries(
     if target == topic:
         raise InvalidSettings(
             f"retry_topic is {target}, the subscription's own topic: its messages would be copied "
-            "into it for ever; name another one"
+            "into it for ever; name another topic"
         )
     return replace(
         settings,
@@ -210,9 +209,9 @@ def _with_retries(
 
 
 def retrying(name: str, settings: SubscriptionSettings) -> SubscriptionSettings:
-    """Of the subscription of the retry topic: it goes on where subscription `name` stops.
+    """The settings of the retry topic's subscription, which continues where `name` stops.
 
-    Several subscriptions may share a retry topic: each has its own messages there.
+    Several subscriptions may share a retry topic: each gets only its own messages there.
     """
     before = settings.retry_deliveries
     assert before is not None
@@ -228,7 +227,7 @@ def retrying(name: str, settings: SubscriptionSettings) -> SubscriptionSettings:
 
 
 def beside(topic: str, *, retries: bool) -> str:
-    """The name of the topic that gets the copies which `topic` itself does not take."""
+    """The name of the topic for copies that `topic` itself does not take."""
     suffix = f"-{RETRY_SUFFIX if retries else DEAD_LETTER_SUFFIX}"
     if len(topic) + len(suffix) > NAME_CHARS_MAX:
         short = hashlib.sha256(topic.encode()).hexdigest()[:16]
@@ -237,14 +236,14 @@ def beside(topic: str, *, retries: bool) -> str:
 
 
 def is_retrying(settings: SubscriptionSettings) -> bool:
-    """Whether the subscription was made by `retrying`: its messages are copies for one other."""
+    """Whether `retrying` made the subscription: its messages are copies for one subscription."""
     return any(name == RETRY_FOR for name, _ in settings.filter_headers)
 
 
 def retry_of(
     name: PartitionName, subscription: str, delivery: Delivery, due_ms: int | None
 ) -> Record:
-    """The copy for the retry topic, to be delivered when it is due; its time is the sender's."""
+    """The copy for the retry topic, with its due time; its timestamp is the sender's."""
     said = _said_of(RETRY, name, subscription, delivery)
     due = () if due_ms is None else (due_header(min(max(0, due_ms), DUE_MS_MAX)),)
     origin = delivery.record
@@ -254,10 +253,10 @@ def retry_of(
 def dead_letter_of(
     name: PartitionName, subscription: str, delivery: Delivery, *, retried: bool = False
 ) -> Record:
-    """The copy for the dead-letter topic; its time is the sender's.
+    """The copy for the dead-letter topic; its timestamp is the sender's.
 
-    `retried`: the subscription is a retry topic's (`is_retrying`), so the copy keeps what that
-    topic's copy says of the first topic.
+    `retried`: the subscription reads a retry topic (`is_retrying`), so the copy keeps the headers
+    that name the first topic.
     """
     origin = delivery.record
     said = _said_of(ORIGIN, name, subscription, delivery)
@@ -268,10 +267,11 @@ def dead_letter_of(
 def _carried(origin: Record, *fronts: str) -> list[tuple[str, bytes | None]]:
     """The headers of the original that its copy keeps.
 
-    A due time was the original's: the copy is due by its own, or at once. Headers that begin with
-    one of `fronts` are of an earlier life, such as a dead letter that a user published again. Only
-    the headers that the copy gets now say where it comes from, and for which subscription it is. A
-    value that stands in the message itself is no large body, whatever a header says.
+    A due time is dropped: it was the original's, and the copy has another or none. Headers that
+    begin with one of `fronts` are dropped too: they may come from an earlier copy, for example a
+    dead letter that a user published again. Only the headers that are added now may say where the
+    copy comes from, and for which subscription. A message with an inline value has no large body,
+    whatever its header says.
     """
     dropped = (DELIVER_AT, LARGE_HEADER) if origin.value else (DELIVER_AT,)
     return [
@@ -284,7 +284,7 @@ def _carried(origin: Record, *fronts: str) -> list[tuple[str, bytes | None]]:
 def _said_of(
     front: str, name: PartitionName, subscription: str, delivery: Delivery
 ) -> list[tuple[str, bytes | None]]:
-    """Where a copy comes from."""
+    """The headers that say where a copy comes from."""
     told = {
         "topic": name.topic_name,
         "partition": name.partition,
@@ -298,11 +298,11 @@ def _said_of(
 
 
 def producer_of(word: object, name: PartitionName, info: SubscriptionInfo, offset: int) -> int:
-    """The id of the producer of one dead letter: of this message of this subscription.
+    """The producer id of a copy: unique for this message of this subscription.
 
-    `word` tells its topic from namesakes, and what was given up before a seek from what is after.
-    The id is below `NO_PRODUCER`. Only brokers may publish with such an id, so no client can make
-    a letter look like a duplicate by publishing first.
+    `word` tells its topic from later topics of its name, and copies before a seek from copies
+    after it. The id is below `NO_PRODUCER`. Only brokers may publish with such an id, so no client
+    can make a copy look like a duplicate by publishing first.
     """
     text = f"{word} {name} {info.name} {info.created_ms} {offset}"
     return (

@@ -1,16 +1,16 @@
-"""Messages of a subscription that are not due: which are, in the order of their due times. Pure.
+"""A subscription's messages that are not due yet, in the order of their due times. Pure.
 
-A message says itself when it is due (protocol/due.py), and is in the log like any other. Only its
-place is kept here, and it is found again by going over the unacked messages. So a take-over loses
+A message itself says when it is due (protocol/due.py), and is in the log like any other. Only its
+offset is kept here, and a scan of the unacked messages finds it again, so a take-over loses
 nothing. Times are milliseconds since the epoch.
 
-    those added last    a heap of at most 4,096 numbers: some 50 bytes a message
+    newest messages     a heap of at most 4,096 numbers: some 50 bytes a message
     all others          sorted runs of at most 4,096 messages, each a compact array: 8 bytes a
                         message, however far apart their due times are
 
-A run that has few messages left is broken up, and they are added anew. Every call does a bounded
-amount of work; the rest is left for the next calls (`is_behind`).
-Bounded in messages: with `pending_max` of them none is looked for behind them until some are due.
+A run with few messages left is dissolved, and its messages are added again. Every call does a
+bounded amount of work; the rest is left for the next calls (`is_behind`). Memory is bounded too:
+with `pending_max` messages here, the subscription looks at no further messages until some are due.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ _OFFSET_BITS = 47
 _OFFSET_LOW = (1 << _OFFSET_BITS) - 1
 _WORD_BITS = 64
 _RUN_MESSAGES = 4_096
-"""Of one run at most, and of those added last."""
+"""The most messages of a run, and of the heap."""
 _FEW = 4
-"""A run is broken up when it has less than such a part of that left."""
+"""A run is dissolved when fewer than a quarter of its messages are left."""
 _CUT_MESSAGES = 512
-"""So many taken messages stay at the front of a run at most."""
+"""The most taken messages that stay at the front of a run."""
 _LEFT_SHARE = 16
-"""Those that are acked are looked for when the cursor has passed such a part of what is kept."""
+"""Look for acked messages when the cursor has passed this part (a sixteenth) of those kept."""
 _STEP_MESSAGES = 16_384
-"""Looked at in one call, when they are dropped."""
+"""How many messages a call looks at, at most, to drop acked messages."""
 
 
 class _Run:
-    """Messages in the order of due time and offset; each is one word of an array."""
+    """Messages in the order of due time and offset; each is a word of an array."""
 
     __slots__ = ("at", "base_due", "base_offset", "highest", "shift", "size", "words")
 
     def __init__(self, packed: list[int], shift: int, base_offset: int, highest: int) -> None:
-        """`packed`: ascending. `shift`: bits of an offset within the run."""
+        """`packed`: ascending. `shift`: the bits of an offset within the run."""
         self.base_due = base_due = packed[0] >> _OFFSET_BITS
         self.base_offset = base_offset
         self.highest = highest
@@ -53,31 +53,31 @@ class _Run:
             ],
         )
         self.size = len(packed)
-        """When it was made."""
+        """How many messages it had when it was made."""
         self.at = 0
-        """Those before it are taken."""
+        """The messages before this index are taken."""
 
     def __len__(self) -> int:
         return len(self.words) - self.at
 
     @property
     def head(self) -> int:
-        """The first that is left, as `due << bits | offset`."""
+        """The first message left, as `due << bits | offset`."""
         return self._unpacked(self.words[self.at])
 
     def pop(self) -> None:
-        """The first is taken."""
+        """Remove the first message."""
         self.at += 1
         if self.at >= _CUT_MESSAGES:
             del self.words[: self.at]
             self.at = 0
 
     def left(self) -> list[int]:
-        """All that are left, ascending."""
+        """All messages left, ascending."""
         return [self._unpacked(self.words[at]) for at in range(self.at, len(self.words))]
 
     def drop_before(self, floor: int) -> int:
-        """Drop offsets before `floor`; return how many those were."""
+        """Drop offsets before `floor`; return how many."""
         low, first = (1 << self.shift) - 1, floor - self.base_offset
         words = self.words if not self.at else self.words[self.at :]
         kept = array("Q", [word for word in words if word & low >= first])
@@ -91,7 +91,7 @@ class _Run:
 
 
 def _runs_of(packed: list[int]) -> Iterator[_Run]:
-    """These, ascending, as one run, or as several where a word would be too short."""
+    """Make a run of these ascending messages, or several if a word would be too short."""
     offsets = [one & _OFFSET_LOW for one in packed]
     base, highest = min(offsets), max(offsets)
     shift = (highest - base).bit_length()
@@ -105,52 +105,52 @@ def _runs_of(packed: list[int]) -> Iterator[_Run]:
 
 
 class Delays:
-    """Offsets by when they are due."""
+    """Offsets of messages that are not due, by due time."""
 
     def __init__(self, pending_max: int) -> None:
         self._pending_max = pending_max
         self._newest: list[int] = []
-        """`due << bits | offset` of those added last, as a heap."""
+        """`due << bits | offset` of the newest messages, as a heap."""
         self._runs: dict[int, _Run] = {}
-        """By number."""
+        """The runs by number."""
         self._made = 0
         self._heads: list[tuple[int, int]] = []
-        """First message and number of each run, as a heap; some are of former states."""
+        """First message and number of each run, as a heap; some entries are outdated."""
         self._unswept: list[int] = []
-        """Runs whose acked messages are still to be dropped."""
+        """Runs whose acked messages are not dropped yet."""
         self._count = 0
         self._highest = -1
-        """No offset is higher."""
+        """The highest offset that may be here."""
         self._passed = 0
-        """Those before it were let go, or are about to be."""
+        """Messages before this offset are dropped, or about to be."""
         self._has_unwanted = False
         self.ahead_ms = 0
-        """How far the time that due times are of is ahead of the dispatcher's steady clock."""
+        """How far the clock of due times is ahead of the dispatcher's steady clock."""
 
     def __len__(self) -> int:
         return self._count
 
     @property
     def is_full(self) -> bool:
-        """No more are to be looked for."""
+        """Whether no more messages may be added."""
         return self._count >= self._pending_max
 
     @property
     def is_behind(self) -> bool:
-        """Whether the last call has left work: call `take` again soon, it may find more."""
+        """Whether the last call left work: call `take` again soon, it may find more."""
         return self._has_unwanted or bool(self._unswept)
 
     def add(self, due_ms: int, offset: int) -> None:
-        """A message that is not to be handed out before then."""
+        """Add a message that must not be handed out before `due_ms`."""
         assert 0 <= offset <= _OFFSET_LOW
         self._count += 1
         self._highest = max(self._highest, offset)
         self._push(due_ms << _OFFSET_BITS | offset)
 
     def take(self, now_ms: int, count: int, wanted: Callable[[int], bool]) -> list[int]:
-        """Up to `count` offsets that are due, the one that is due first foremost.
+        """Take up to `count` offsets that are due, earliest due time first.
 
-        Those that are not `wanted` any more are dropped, a bounded number of them.
+        Messages that are not `wanted` any more are dropped, a bounded number of them.
         """
         self._sweep()
         taken: list[int] = []
@@ -173,12 +173,12 @@ class Delays:
         return taken
 
     def next_ms(self) -> int | None:
-        """When the next one is due, also if that is over. None: there are none."""
+        """The earliest due time, even if it is over. None: there is no message."""
         first = self._first()
         return None if first is None else first >> _OFFSET_BITS
 
     def passed(self, floor: int) -> None:
-        """All before offset `floor` is acked. A few of those may be counted for a while still."""
+        """Drop messages before `floor`, which are acked. Some may be counted a while longer."""
         if floor > self._highest:
             self.clear()
         elif not self._unswept and (floor - self._passed) * _LEFT_SHARE >= self._count > 0:
@@ -191,7 +191,7 @@ class Delays:
         self._sweep()
 
     def clear(self) -> None:
-        """They are to be found anew."""
+        """Drop everything; the messages will be found again."""
         self._newest.clear()
         self._runs.clear()
         self._heads.clear()
@@ -201,7 +201,7 @@ class Delays:
         self._has_unwanted = False
 
     def _sweep(self) -> None:
-        """Drop what was passed, of as many runs as one call may look at."""
+        """Drop passed messages, of as many runs as one call may look at."""
         room = _STEP_MESSAGES
         while self._unswept and room > 0:
             number = self._unswept.pop()
@@ -227,7 +227,7 @@ class Delays:
             self._newest = []
 
     def _first(self) -> int | None:
-        """The one that is due first."""
+        """The message with the earliest due time."""
         heads = self._heads
         while heads:
             head, number = heads[0]
@@ -240,7 +240,7 @@ class Delays:
         return min(heads[0][0], self._newest[0]) if self._newest else heads[0][0]
 
     def _pop(self, first: int) -> None:
-        """Take what `_first` gave."""
+        """Remove the message that `_first` returned."""
         if self._newest and self._newest[0] == first:
             heapq.heappop(self._newest)
             return
@@ -250,7 +250,7 @@ class Delays:
         self._changed(number, run)
 
     def _changed(self, number: int, run: _Run) -> None:
-        """A run has lost messages: its first one is another, or it is broken up."""
+        """A run has lost messages: note its new first message, or dissolve it."""
         if len(run) and len(run) * _FEW >= run.size:
             heapq.heappush(self._heads, (run.head, number))
             if len(self._heads) > 2 * len(self._runs) + _RUN_MESSAGES:

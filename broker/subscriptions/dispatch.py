@@ -1,23 +1,23 @@
-"""Who gets which message: leases, redelivery, delays, for all types of subscription. Pure.
+"""Which consumer gets which message: leases, redelivery, delays, for all subscription types. Pure.
 
     fresh → leased → acked
               ↓ lease ended, or nacked
             waiting (until its delay is over) → leased again, delivery count + 1
 
-A dispatched batch is what one receive gives: messages leased to one consumer under one lease
-number. An ack id names offset and lease, so it is good at any broker while the lease lasts and
-worthless afterwards.
-Nothing here is durable: after a crash leases are void and what is unacked is fresh again, with the
-delivery counts that the caller has kept (`attempts`). At a planned end `leave` says all that a
-successor needs to go on with the same leases (`resume`).
-Redelivery comes before what is new, lowest offset first. Where a partition has one order (exclusive
-and failover) one that waits for its delay holds up what is behind it. `leased_max` bounds what is
-out or ready to go out again; what waits for its delay is no consumer's, and is bounded apart by
-`delayed_max`.
-Whose turn it is among several consumers `turns` says. Of a key-shared subscription `keys` says
-which messages: there one that comes back takes the later ones of its key with it, whose leases end
-as if they had never been delivered.
-Times are milliseconds of any steady clock, handed in by the caller.
+A dispatched batch is the result of a receive: messages leased to one consumer under one lease
+number. An ack id names offset and lease, so any broker accepts it while the lease lasts, and none
+afterwards.
+Nothing here is durable: after a crash leases are void and unacked messages are fresh again, with
+the delivery counts that the caller has kept (`attempts`). At a planned end `leave` returns all that
+a successor needs to continue the same leases (`resume`).
+Redeliveries come before new messages, lowest offset first. Where a partition is delivered in order
+(exclusive and failover), a message that waits for its delay holds up all messages behind it.
+`leased_max` bounds messages that are out or ready to go out again; messages that wait for a delay
+are bounded separately by `delayed_max`.
+Among several consumers `turns` decides whose turn it is. In a key-shared subscription `keys`
+decides which messages a consumer may get: a message that comes back takes later messages of its key
+with it, and their leases end as if they had never been delivered.
+Times are milliseconds of any steady clock, passed by the caller.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from octavo.broker.subscriptions.waits import Leased, Waits
 from octavo.broker.types import RetryBackoff
 
 _PUT_OFF_MS = 1_000
-"""A message that is due, and whose key has no room for it, is due again after this time."""
+"""A due message whose key has no room for it is due again after this time."""
 CONSUMERS_MAX = 10_000
-"""Consumers kept for statistics and turn-taking; idle ones go first."""
+"""Consumers kept for statistics and turn-taking; idle consumers are dropped first."""
 
 
 class _Lease:
-    """Messages handed out together. A part that is extended gets a lease object of its own."""
+    """Messages handed out together. Messages whose lease is extended get a new lease object."""
 
     __slots__ = ("being_read", "consumer", "deadline_ms", "given", "left", "number", "offsets")
 
@@ -64,18 +64,18 @@ class _Lease:
         self.deadline_ms = deadline_ms
         self.offsets = offsets
         self.left = len(offsets)
-        """How many are still leased; at 0 the list of offsets is let go."""
+        """How many are still leased; at 0 the list of offsets is dropped."""
         self.being_read = False
-        """Its messages are still on their way from the bookies: it does not end by time."""
+        """Its messages are still being read from the bookies: it does not end by time."""
         self.given = False
-        """Its consumer has the messages, or may have them."""
+        """Whether its consumer has the messages, or may have them."""
 
 
 class DispatchedBatch(NamedTuple):
-    """What one receive gets: ascending offsets under lease `number`, with delivery counts.
+    """The result of a receive: ascending offsets under lease `number`, with delivery counts.
 
-    `counts` holds only the offsets that were delivered before. `is_repeat`: its consumer may have
-    it from an earlier answer, so it is given whole.
+    `counts` holds only offsets that were delivered before. `is_repeat`: its consumer may have the
+    batch from an earlier answer, so it is given whole.
     """
 
     number: int
@@ -83,11 +83,11 @@ class DispatchedBatch(NamedTuple):
     counts: dict[int, int]
     is_repeat: bool = False
     was_pending: bool = False
-    """They were not due before: to be given in the order of their due times."""
+    """Whether they became due only now: they are given in the order of their due times."""
 
 
 class Dispatcher:
-    """Who gets which messages of one subscription in one partition, over its `Cursor`."""
+    """Which consumer gets which messages of a subscription in one partition, over its `Cursor`."""
 
     def __init__(
         self,
@@ -106,10 +106,11 @@ class Dispatcher:
         exclusive: bool = False,
         in_order: bool = False,
     ) -> None:
-        """Shared, unless `exclusive`; `in_order`: nothing overtakes what waits for its delay. With
-        `turns` not everybody may have something at any time, with `keys` not everything.
-        `of_one_max`: messages out at one consumer. `attempts`: how often messages were delivered
-        before, as far as that is known. `spent` takes those that are not to be delivered any more.
+        """Shared, unless `exclusive`; `in_order`: no message overtakes a message that waits
+        for its delay. `turns` limits when a consumer may get messages, `keys` which messages.
+        `of_one_max`: the most messages out at one consumer. `attempts`: how often messages were
+        delivered before, as far as known. `spent` takes messages that reached their maximum of
+        deliveries.
         """
         self.cursor = cursor
         self.consumers: dict[str, Consumer] = {}
@@ -123,7 +124,7 @@ class Dispatcher:
         self._delayed_max = delayed_max
         self._fresh = cursor.committed_offset
         self._resumed: dict[int, None] = {}
-        """Behind `_fresh`, and not fresh: an owner before has left them out, or asleep."""
+        """Offsets from `_fresh` on that are not fresh: an earlier owner left them out or asleep."""
         self._resumed_end = 0
         self._lease_of: dict[int, _Lease] = {}
         self._deadlines: list[tuple[int, int, _Lease]] = []
@@ -135,13 +136,13 @@ class Dispatcher:
         self._retry_backoff = retry_backoff
         self._spent = SpentMessages(None, 0) if spent is None else spent
         self.delays = Delays(pending_max)
-        """Messages that said they are not due (delays.py)."""
+        """Messages whose own due time is not over (delays.py)."""
         self._seen_ms = 0
-        """The newest time that this was told."""
+        """The newest time that a caller passed."""
         self._holder: str | None = None
         self._held_until_ms = 0
         self._reads = 0
-        """Hand-outs that are being read."""
+        """How many dispatched batches are being read from the log."""
 
     def describe(self) -> dict[str, int]:
         """Count what is in use now; at rest all of it is 0."""
@@ -153,28 +154,27 @@ class Dispatcher:
 
     @property
     def limits(self) -> tuple[int, int | None]:
-        """How many messages may be out: at all consumers, and at one (None: as many)."""
+        """How many messages may be out: at all consumers, and at one (None: no own limit)."""
         return self._leased_max, self._of_one_max
 
     @property
     def leased(self) -> int:
-        """Messages that are out at consumers."""
+        """How many messages are out at consumers."""
         return len(self._lease_of)
 
     @property
     def ready(self) -> int:
-        """Messages that may be delivered again at once."""
+        """How many messages may be delivered again at once."""
         return len(self._ready) if self.keys is None else self.keys.ready
 
     @property
     def delayed(self) -> int:
-        """Messages that wait for their delay."""
+        """How many messages wait for their delay."""
         return len(self._delayed)
 
     def held_back(self, end: int, consumer: str = "") -> str | None:
-        """Why messages before offset `end` are not handed out, though nobody has them; or None.
-
-        With a consumer's name: to this one.
+        """Why messages before offset `end` are not handed out, though no consumer has them; None
+        if nothing holds them back. With a consumer's name: why not to this consumer.
         """
         mine = self.consumers.get(consumer)
         if self._is_left(end):
@@ -218,7 +218,7 @@ class Dispatcher:
         )
 
     def all_waits(self) -> Waits:
-        """What is out and what waits for a time, as of the last `expire`."""
+        """Which messages are out, and which wait for a time, as of the last `expire`."""
         held: dict[str, list[int]] = {}
         ends_ms: dict[str, int] = {}
         for offset, lease in self._lease_of.items():
@@ -246,19 +246,19 @@ class Dispatcher:
         )
 
     def is_open_to(self, consumer: str) -> bool:
-        """Whether it would get something if there was something for it, as of its last call."""
+        """Whether it would get a suitable message if there was one, as of its last call."""
         mine = self.consumers[consumer]
         if mine.full or self.leased >= self._leased_max:
             return False
         return self.turns is None or self.turns.waits_for(mine, self.consumers.values()) is None
 
     def has_worse(self, consumer: str) -> bool:
-        """Whether others that wait are to have what this one does not take."""
+        """Whether waiting consumers of lower priority may take what this consumer leaves."""
         mine = self.consumers[consumer]
         return any(one.waiting and one.priority > mine.priority for one in self.consumers.values())
 
     def _is_left(self, end: int) -> bool:
-        """Whether there are messages that nobody has, and that do not wait for their delay."""
+        """Whether there are messages that may go to a consumer now."""
         if self.keys is not None:
             return self.keys.is_left(end)
         return bool(self._ready) or self._first_fresh() < end
@@ -273,7 +273,8 @@ class Dispatcher:
         return start
 
     def enter(self, consumer: str, now_ms: int, priority: int = 0) -> None:
-        """A consumer shows itself. Raises `SubscriptionBusy` if another holds the subscription.
+        """Note a consumer's call. Raises `SubscriptionBusy` if another consumer holds the
+        subscription.
 
         The holder of an exclusive subscription keeps it for an ack timeout after its last call.
         """
@@ -291,11 +292,11 @@ class Dispatcher:
         known.priority = priority
 
     def waits(self, consumer: str) -> None:
-        """A call of a consumer that has shown itself waits for messages, until `waits_no_more`."""
+        """Note that a call of a known consumer waits for messages, until `waits_no_more`."""
         self.consumers[consumer].waiting += 1
 
     def waits_no_more(self, consumer: str, now_ms: int) -> None:
-        """The call has an answer, or its caller has left."""
+        """Note that the call has an answer, or its caller has left."""
         one = self.consumers[consumer]
         one.waiting -= 1
         one.seen_ms = now_ms
@@ -304,7 +305,7 @@ class Dispatcher:
         self.look(now_ms)
 
     def alone(self, consumer: str) -> None:
-        """The others have no part in this partition any more, whenever they called last."""
+        """Take all other consumers out of this partition's turns, whenever they called last."""
         for one in self.consumers.values():
             if one.name != consumer:
                 one.able_ms = None
@@ -314,14 +315,14 @@ class Dispatcher:
         return self._attempts.get(offset, 0)
 
     def held_by(self, consumer: str, now_ms: int) -> int:
-        """How many messages are out at a consumer that has shown itself."""
+        """How many messages are out at a known consumer."""
         self.expire(now_ms)
         return self.consumers[consumer].leased
 
     def dispatch(
         self, consumer: str, now_ms: int, end: int, messages_max: int
     ) -> DispatchedBatch | None:
-        """Lease up to `messages_max` messages before offset `end`; None when there are none."""
+        """Lease up to `messages_max` messages before offset `end`; None if there are none."""
         self.expire(now_ms)
         mine = self.consumers[consumer]
         if self._of_one_max is not None:
@@ -358,9 +359,9 @@ class Dispatcher:
         return DispatchedBatch(self._numbers, offsets, counts, was_pending=was_pending)
 
     def withhold(self, found: DispatchedBatch, due_ms: dict[int, int]) -> DispatchedBatch:
-        """Some of a batch that is being read are not due: it is as if they never were in it.
+        """Take messages that are not due out of a batch being read, as if never handed out.
 
-        `due_ms` may name messages that follow the batch and were not handed out: nor will they be.
+        `due_ms` may also name messages behind the batch that were never handed out; they wait too.
         """
         for offset, when_ms in due_ms.items():
             if self.holds(offset, found.number):
@@ -369,15 +370,15 @@ class Dispatcher:
             elif self.keys is None and offset == self._fresh and offset not in self._resumed:
                 self._fresh = offset + 1
             else:
-                continue  # somebody has it, or has acked it
+                continue  # a consumer has it, or has acked it
             if not self.cursor.is_acked(offset):
                 self.delays.add(when_ms, offset)
         return found._replace(offsets=[one for one in found.offsets if one not in due_ms])
 
     def reading(self, found: DispatchedBatch) -> None:
-        """The messages of a batch are being fetched: nobody can ack them, so no lease ends.
+        """The messages of a batch are being read: no consumer can ack them, so no lease ends.
 
-        `begin` or `give_back` says how it went.
+        End this with `begin` or `give_back`.
         """
         self._reads += 1
         for offset in found.offsets:
@@ -385,15 +386,15 @@ class Dispatcher:
                 self._lease_of[offset].being_read = True
 
     def begin(self, found: DispatchedBatch, now_ms: int) -> None:
-        """They go to their consumer now: its time to ack begins."""
+        """Start the ack timeout: the messages go to their consumer now."""
         self._reads -= 1
         held = [o for o in found.offsets if self.holds(o, found.number)]
         self.extend(held, now_ms, given=True)
 
     def again(self, found: DispatchedBatch, now_ms: int) -> DispatchedBatch | None:
-        """What is still out of an earlier batch, its lease begun anew; None when nothing is.
+        """Renew the leases of an earlier batch that are still out; None if there are none.
 
-        For a consumer whose answer was lost: not a new delivery, so nothing is counted.
+        For a consumer whose answer was lost: not a new delivery, so it is not counted.
         """
         self.expire(now_ms)
         left = [offset for offset in found.offsets if self.holds(offset, found.number)]
@@ -408,7 +409,7 @@ class Dispatcher:
         return lease is not None and lease.number == number
 
     def acked(self, offsets: Iterable[int]) -> None:
-        """These are acked (the caller changes the cursor): their leases and counts end."""
+        """End leases and counts of acked messages (the caller changes the cursor)."""
         lease_of, attempts = self._lease_of, self._attempts
         if len(self._spent):
             offsets = list(offsets)
@@ -426,15 +427,15 @@ class Dispatcher:
                 self.keys.acked(offset)
 
     def is_buried(self, offset: int) -> bool:
-        """Whether it was acked because a copy of it is durable elsewhere, as far as is known."""
+        """Whether it is known that it was acked because a durable copy is elsewhere."""
         return self._spent.was_sent(offset)
 
     def spent_up_to(self, offset: int) -> list[int]:
-        """Those that are on their way to another topic, ascending."""
+        """The spent messages that are on their way to another topic, ascending."""
         return [one for one in self._spent.offsets() if one <= offset]
 
     def acked_up_to(self, offset: int, but: Collection[int] = ()) -> None:
-        """All up to and including `offset` are acked; not spent ones, if they are named."""
+        """End leases up to and including `offset`, all acked, except the spent messages `but`."""
         self.acked([leased for leased in self._lease_of if leased <= offset])
         if self._delayed:
             self._delayed = [one for one in self._delayed if one[1] > offset]
@@ -450,9 +451,9 @@ class Dispatcher:
     def nack(self, offset: int, now_ms: int, delay_ms: int | None) -> bool:
         """Give a leased message back, to be delivered again after the delay.
 
-        None: after the subscription's own, as far as there is room for it. Nothing happens to one
-        that is not leased: a call may name a message twice. False: too many wait for their delay,
-        and it stays leased.
+        `delay_ms` None: the subscription's own delay, as far as there is room for it. Does nothing
+        for a message that is not leased: a call may name a message twice. False: too many wait for
+        their delay, and the message stays leased.
         """
         if offset not in self._lease_of:
             return True
@@ -462,36 +463,36 @@ class Dispatcher:
         return True
 
     def give_up(self, offset: int) -> None:
-        """A leased message that its consumer has not seen: others get it, as if it had not."""
+        """Give back a leased message that its consumer has not seen, without counting it."""
         lease = self._lease_of.get(offset)
         if lease is not None:
             self._take_back(DispatchedBatch(lease.number, [offset], {}), 0)
 
     def revoke(self, consumer: str) -> bool:
-        """What others than this consumer hold is released; whether there was any.
+        """End the leases of all other consumers; return whether there were any.
 
-        They have not failed at it: counts stay as they are, and so do delays. It comes again
-        before what is new, in order.
+        The consumers have not failed: delivery counts and delays stay as they are. The messages
+        come again before new messages, in order.
         """
         held = [o for o, lease in self._lease_of.items() if lease.consumer.name != consumer]
-        # Of keys the last first: each comes back by itself, and not because of an earlier one.
+        # Last message first: each comes back by itself, not because an earlier one of its key did.
         for offset in sorted(held, reverse=True):
             self._release_uncounted(offset)
             self._comes_back(offset, asleep=False)
         return bool(held)
 
     def give_back(self, found: DispatchedBatch) -> None:
-        """It could not be read, or nobody waits for it: it does not count as a delivery."""
+        """Undo a delivery: the read failed, or no caller waits for it. It is not counted."""
         self._reads -= 1
         self._take_back(found, 0)
 
     def shorten(self, found: DispatchedBatch, count: int) -> DispatchedBatch:
-        """Only the first `count` go to their consumer: it is as if the others never had."""
+        """Undo the delivery of all but the first `count` messages of a batch."""
         self._take_back(found, count)
         return found._replace(offsets=found.offsets[:count])
 
     def extend(self, offsets: Iterable[int], now_ms: int, *, given: bool = False) -> None:
-        """Begin the ack timeout of these leased messages anew; their ack ids stay good.
+        """Restart the ack timeout of these leased messages; their ack ids stay valid.
 
         `given`: from now on their consumer has them.
         """
@@ -509,7 +510,7 @@ class Dispatcher:
                 self._held_until_ms = max(self._held_until_ms, deadline)
 
     def heard_of(self, offset: int, now_ms: int) -> None:
-        """The consumer that holds `offset` is alive: it is about to ack it or to give it back."""
+        """Note a sign of life of the consumer that holds `offset`: it acks or gives back."""
         lease = self._lease_of.get(offset)
         if lease is None:
             return
@@ -518,7 +519,7 @@ class Dispatcher:
             self._held_until_ms = max(self._held_until_ms, now_ms + self._ack_timeout_ms)
 
     def expire(self, now_ms: int) -> None:
-        """End the leases whose time is over; wake the messages whose delay is over."""
+        """End leases and delays whose time is over."""
         self._seen_ms = now_ms
         ended: list[int] = []
         while self._deadlines and self._deadlines[0][0] <= now_ms:
@@ -528,7 +529,7 @@ class Dispatcher:
             for offset in lease.offsets:
                 if self._lease_of.get(offset) is lease:
                     ended.append(offset)  # noqa: PERF401 (a line that a planted bug edits)
-        # Of keys the last first: each ended by itself, and comes not back because of another one.
+        # Last message first: each ends by itself, not because an earlier one of its key did.
         for offset in ended if self.keys is None else sorted(ended, reverse=True):
             self._end_delivery(offset, now_ms, None)
         while self._delayed and self._delayed[0][0] <= now_ms:
@@ -539,7 +540,7 @@ class Dispatcher:
                 self.keys.wake(offset)
 
     def look(self, now_ms: int) -> None:
-        """See who is there now, and whose turn it is."""
+        """Find the current consumers, and whose turn it is."""
         if self.turns is None:
             return
         self.turns.look(self.consumers, now_ms)
@@ -547,18 +548,18 @@ class Dispatcher:
             self.keys.belong_to(self.turns.members)
 
     def next_event_ms(self) -> int | None:
-        """When `expire` has something to do next; None when nothing is out or delayed."""
+        """When `expire` has something to do next; None if nothing is out or delayed."""
         while self._deadlines and not self._deadlines[0][2].left:
             heapq.heappop(self._deadlines)
         times = [queue[0][0] for queue in (self._deadlines, self._delayed) if queue]
         due_ms = self.delays.next_ms()
-        # What is due already waits for room, or for a consumer: time makes no difference to it.
+        # Messages that are due already wait for room or a consumer, not for time.
         if due_ms is not None and due_ms - self.delays.ahead_ms > self._seen_ms:
             times.append(due_ms - self.delays.ahead_ms)
         return min(times, default=None)
 
     def reset(self) -> None:
-        """After a seek: every lease is void, all that is unacked is fresh."""
+        """Void every lease after a seek; all unacked messages are fresh."""
         self._fresh = self.cursor.committed_offset
         self._resumed.clear()
         for consumer in self.consumers.values():
@@ -667,7 +668,7 @@ class Dispatcher:
         return sorted(one for one, lease in self._lease_of.items() if lease.number == number)
 
     def _consumer(self, name: str, seen_ms: int) -> Consumer:
-        """The one of this name, made at its first mention."""
+        """Return the consumer of this name, made at its first call."""
         known = self.consumers.get(name)
         if known is None:
             if len(self.consumers) >= CONSUMERS_MAX:
@@ -676,7 +677,7 @@ class Dispatcher:
         return known
 
     def _comes_back(self, offset: int, *, asleep: bool) -> None:
-        """It is to be delivered again, at once or when its delay is over."""
+        """Make it available again, at once or when its delay is over."""
         if self.keys is None:
             if not asleep:
                 heapq.heappush(self._ready, offset)
@@ -685,14 +686,14 @@ class Dispatcher:
             self._release_uncounted(later)
 
     def _stands_in_no_way(self, offset: int) -> None:
-        """It is nobody's now, or was not due: others of its key do not wait for it."""
+        """Let later messages of its key pass, because no consumer gets this message now."""
         if self.keys is not None:
             self.keys.acked(offset)
 
     def _take(
         self, consumer: str, messages_max: int, end: int, now_ms: int
     ) -> tuple[list[int], bool]:
-        """Messages that may be delivered now, and whether they had said when they are due."""
+        """Messages that may be delivered now, and whether they had a due time."""
         if self.keys is not None:
             self._tell_due(self.keys, now_ms)
             room = min(messages_max, self._leased_max - self.leased)
@@ -721,7 +722,7 @@ class Dispatcher:
         return min(end, self._first_fresh())
 
     def _tell_due(self, keys: KeyOrder, now_ms: int) -> None:
-        """Where keys have an order what is due has its place in it, like any other message."""
+        """Give due messages to `keys`: there they have their place in the order of their key."""
         for offset in keys.take_put_off():
             self.delays.add(now_ms + self.delays.ahead_ms + _PUT_OFF_MS, offset)
         if self.delays and (room := keys.room_for_due) > 0:
@@ -735,7 +736,7 @@ class Dispatcher:
         return sorted(self.delays.take(now_ms + self.delays.ahead_ms, room, wanted))
 
     def _first_asleep(self) -> int | None:
-        """The first that waits for its delay, where that holds up what is behind it."""
+        """The first message that waits for its delay, where it holds up those behind it."""
         if not self._in_order:
             return None
         return min((offset for _, offset in self._delayed), default=None)
@@ -779,7 +780,7 @@ class Dispatcher:
         self._attempts[offset] = self._attempts.get(offset, 0) + 1
 
     def _end_delivery(self, offset: int, now_ms: int, delay_ms: int | None) -> None:
-        """It was delivered and is not acked: it goes again, after the delay."""
+        """Count a delivery without an ack; the message goes again after the delay, or is spent."""
         self._release(offset)
         if self._spent.take(offset, self._attempts[offset], self._due_ms(offset, now_ms, delay_ms)):
             self._stands_in_no_way(offset)
@@ -793,7 +794,7 @@ class Dispatcher:
         self._comes_back(offset, asleep=delay_ms > 0)
 
     def _due_ms(self, offset: int, now_ms: int, delay_ms: int | None) -> int | None:
-        """When it would go again, by the time of due times; None: at once."""
+        """When it would be redelivered, by the clock of due times; None: at once."""
         if delay_ms is None:
             backoff = self._retry_backoff
             delay_ms = 0 if backoff is None else backoff.delay_ms(self._attempts[offset])

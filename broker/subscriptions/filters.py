@@ -1,9 +1,10 @@
-"""Which messages of a topic a subscription is of: by header and by key. Pure.
+"""Which messages of a topic belong to a subscription: by header and by key. Pure.
 
-Each header that is named must be there with one of its values, and the key must begin as asked.
-Of the header by which brokers address a retry to one subscription only the last counts: a message
-is one subscription's, whatever its publisher or an earlier life has put before it.
-That is all: what a filter takes to decide is bounded by what it says, and nothing is evaluated.
+Each header that the filter names must be present with one of its values, and the key must have the
+prefix. The header by which brokers address a retry to a subscription counts only by its last
+occurrence: others may come from the publisher or from an earlier copy, and must not make the
+message belong to several subscriptions. A filter is only compared, never evaluated as code, so its
+cost is bounded by its length.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from octavo.broker.subscriptions.dead_letters import RETRY_FOR
 from octavo.broker.types import SubscriptionSettings
 
 ANY_VALUE = "*"
-"""In place of values: the header is there, with whatever value."""
+"""In place of values: the header is present, with any value."""
 Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Filter:
-    """Of one subscription."""
+    """The filter of a subscription."""
 
     def __init__(self, settings: SubscriptionSettings) -> None:
         self._headers = [
@@ -31,11 +32,11 @@ class Filter:
 
     @property
     def passes_all(self) -> bool:
-        """There is no filter."""
+        """Whether there is no filter."""
         return not self._headers and self._prefix is None
 
     def passes(self, key: bytes | None, headers: Headers) -> bool:
-        """Whether the message is the subscription's."""
+        """Whether the message belongs to the subscription."""
         if self._prefix is not None and (key is None or not key.startswith(self._prefix)):
             return False
         return all(_has(headers, name, values) for name, values in self._headers)

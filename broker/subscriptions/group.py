@@ -1,18 +1,18 @@
-"""A consumer group: who its members are, and which partitions each has. Pure.
+"""A consumer group: its members, and the partitions of each. Pure.
 
-One broker keeps it in memory (http/groups.py says which), and loses nothing that matters when it
-goes: members show themselves again and again (`beat`), say what they hold, and assignment.py comes
-to the same answer from the same members. So nothing of it is durable, and nothing has to be.
+One broker keeps it in memory (see http/groups.py). Losing it is harmless: members call again and
+again (`beat`) and say what they hold, and assignment.py computes the same result from the same
+members. So nothing here is durable.
 
-    a partition is wanted → assigned → held by its member → let go by it → held by the next
+    a partition is wanted → assigned → held by its member → released by it → held by the next
 
-A partition is given to its new member only once the one before has let it go, or is gone for a
-session timeout. `generation` grows with every change of the members or of what they want; it is
-what fences: the partition's owner refuses a member whose generation is older than the one that last
-received there (hold.py). That also holds when two brokers keep the same group for a while: each of
-them hears of the other's generation from the members, and goes beyond it.
+A partition is given to its new member only once the member before has released it, or has been
+silent for a session timeout. `generation` grows with every change of the members or their wishes.
+It fences: the partition's owner refuses a member whose generation is older than the last generation
+that received there (hold.py). This also works when two brokers keep the same group for a while:
+each learns the other's generation from the members, and uses a higher one.
 
-Times are milliseconds of any steady clock, handed in by the caller.
+Times are milliseconds of any steady clock, passed by the caller.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from octavo.broker.types import PartitionName
 
 
 class Member:
-    """A consumer of the group."""
+    """A consumer in the group."""
 
     __slots__ = ("holds", "principal", "until_ms", "wants")
 
     def __init__(self, principal: str) -> None:
         self.principal = principal
-        """Who it is: nobody else speaks for it."""
+        """Its user: no other user may call for it."""
         self.wants: frozenset[PartitionName] = frozenset()
         self.holds: frozenset[PartitionName] = frozenset()
-        """What it has, by its own word, and what it was given since."""
+        """The partitions it said it holds, and those it was given since."""
         self.until_ms = 0
-        """Gone, if it has not shown itself by then."""
+        """When it expires, unless it calls again."""
 
 
 class Group:
@@ -48,7 +48,7 @@ class Group:
         self._members_max = members_max
         self._targets: dict[PartitionName, str] = {}
         self._settled_ms = 0
-        """Until then others may be there that have not shown themselves to us yet."""
+        """Until this time members may exist that have not called this broker yet."""
 
     def beat(
         self,
@@ -61,7 +61,7 @@ class Group:
         session_ms: int,
         now_ms: int,
     ) -> None:
-        """A member shows itself, and says what it wants, what it holds, what it was told last.
+        """Take a member's call: what it wants, what it holds, and the generation it knows.
 
         `generation`: the highest that it has heard of, 0 if none. Raises `GroupFull`,
         `ForeignMember`.
@@ -72,33 +72,33 @@ class Group:
         if member is None:
             if len(self.members) >= self._members_max:
                 raise GroupFull(
-                    f"the group has {len(self.members)} members already, the most there may be"
+                    f"the group has {len(self.members)} members already, which is the limit"
                 )
             if not self.members and generation > self.generation:
-                # The group lived at another broker: those who hold the rest are about to come.
+                # The group lived at another broker: members that hold partitions will call soon.
                 self._settled_ms = now_ms + session_ms
             member = Member(principal)
-            # One that was away, or another keeper's: what is another one's by now it has lost.
+            # It was away, or called another broker: it has lost partitions that others hold by now.
             member.holds = frozenset(holds) - self._held_by_others(name)
             self.members[name] = member
             changed = True
         elif member.principal != principal:
             raise ForeignMember(
-                f"member {name!r} of the group is somebody else's; choose another name"
+                f"member {name!r} of the group belongs to another user; choose another name"
             )
         wanted = frozenset(wants)
         changed = changed or wanted != member.wants or generation > self.generation
         member.wants = wanted
-        member.holds &= frozenset(holds)  # nobody has what they were not given
+        member.holds &= frozenset(holds)  # ignore partitions that it was not given
         member.until_ms = now_ms + session_ms
         if changed:
             self.generation = max(self.generation, generation)
             self._assign()
 
     def given(self, name: str, now_ms: int) -> list[PartitionName]:
-        """What the member has from now on; the rest of what it holds it has to let go.
+        """Return the partitions that the member has from now on; it must release the others.
 
-        Sorted. Empty for one that is no member (any more).
+        Sorted. Empty for a consumer that is no member (any more).
         """
         self.expire(now_ms)
         member = self.members.get(name)
@@ -116,18 +116,19 @@ class Group:
         return sorted(found)
 
     def leave(self, name: str, principal: str) -> bool:
-        """A member goes, and lets go what it had; whether it was one. Raises `ForeignMember`."""
+        """Remove a member and release its partitions; return whether it was a member. Raises
+        `ForeignMember`."""
         member = self.members.get(name)
         if member is None:
             return False
         if member.principal != principal:
-            raise ForeignMember(f"member {name!r} of the group is somebody else's")
+            raise ForeignMember(f"member {name!r} of the group belongs to another user")
         del self.members[name]
         self._assign()
         return True
 
     def expire(self, now_ms: int) -> bool:
-        """Those that have not shown themselves in time are gone. Whether there were any."""
+        """Remove members that have not called in time; return whether there were any."""
         gone = [name for name, one in self.members.items() if one.until_ms <= now_ms]
         for name in gone:
             del self.members[name]

@@ -1,11 +1,11 @@
-"""Which member of a consumer group receives from a partition: the fence of a group. Pure.
+"""The fence of a consumer group: which member receives from a partition. Pure.
 
-The partition's owner keeps one of these for each subscription, in memory. What fences is the
-group's generation (group.py): whoever comes with a higher one has the partition from then on, and
-what others have of it is void, so that they cannot ack it; whoever comes with a lower one was away,
-and is told so. Consumers of no group wait while a member has the partition. After a change of the
-owner the first member to come has it, until one with a higher generation comes: after a crash
-leases of the owner before are void anyway, and in a planned hand-over this is handed on with them.
+The partition's owner keeps one for each subscription, in memory. The group's generation
+(group.py) fences. A member with a higher generation takes the partition, and all leases of others
+there become void, so that they cannot ack. A member with a lower generation was away, and gets an
+error. Consumers outside a group wait while a member has the partition. After a take-over the first
+member to call has it, until a member with a higher generation calls: after a crash the old leases
+are void anyway, and a planned hand-over passes this fence on with the leases.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from octavo.broker.state.leases import LeftHold
 
 
 class Hold:
-    """Of one subscription in one partition. Times in milliseconds of any steady clock."""
+    """The fence of a subscription in one partition. Times: milliseconds of any steady clock."""
 
     __slots__ = ("generation", "member", "until_ms")
 
     def __init__(self) -> None:
         self.generation = 0
-        """The highest that has received here."""
+        """The highest generation that has received here."""
         self.member: str | None = None
         self.until_ms = 0
-        """So long consumers of no group are kept out."""
+        """Until this time consumers outside a group are refused."""
 
     def leave(self, now_ms: int) -> LeftHold | None:
         """Return the fence for a successor; None if no member of a group has received here."""
@@ -38,10 +38,10 @@ class Hold:
         self.until_ms = now_ms + left.left_ms
 
     def enter(self, consumer: str, generation: int | None, now_ms: int, hold_ms: int) -> bool:
-        """A consumer asks for messages; `generation` is None when it is no member of a group.
+        """Admit a consumer that asks for messages; `generation` is None outside a group.
 
-        True: the partition is another one's than before, and what the others hold of it is void.
-        Raises `StaleGeneration`, and `SubscriptionBusy` when another one has it.
+        True: the partition has a new holder, and all leases of others here must be revoked.
+        Raises `StaleGeneration`, and `SubscriptionBusy` when another consumer has it.
         """
         if generation is None:
             if now_ms < self.until_ms:

@@ -1,22 +1,22 @@
-"""The order of each key in a key-shared subscription: what may go to whom next. Pure.
+"""The order of each key in a key-shared subscription: which consumer may get which message. Pure.
 
     known → waiting → out → acked
                ↑ given back, or its lease ended
 
-Of each key the messages that are out are always the first ones that are not acked, and were handed
-out together, in one answer. Until they are all acked or back nobody gets more of the key, not even
-their consumer: an answer may get lost on its way, and what it had would come after what followed
-it. One that comes back takes the later ones of its key back with it, so that they come again behind
-it. Then the key is whose its slot is by now (`slots`). Nothing of this concerns any other key, and
-messages without a key are anybody's.
+The messages of a key that are out are always its first unacked messages, handed out together in one
+answer. Until all of them are acked or back, no consumer gets more of the key, not even the same
+consumer: an answer may be lost on its way, and its messages would then come after later messages. A
+message that comes back takes the later messages of its key back with it, so that they come again
+behind it. Then the key belongs to the consumer that has its slot by now (`slots`). Other keys are
+not affected, and messages without a key may go to any consumer.
 
-Which key a message has is looked up ahead, on demand (`wanted`, `learn`). Of a key that nobody
-takes only the first messages are remembered; of the others that there are some, from which offset
-on: they are looked up again when it is their turn. A message that was not due when it was
-looked at is forgotten, and looked up again when it is due (`due`): then it has its place among the
-messages of its key, and is out like any other. So a key that stands still keeps nothing else
-from being found, and what is remembered is bounded: about twice `messages_max` messages, and half
-as many keys. Nothing here is durable, and nothing has to be: it begins again at the cursor.
+Keys of messages are looked up ahead, on demand (`wanted`, `learn`). For a key that is not consumed,
+only the first messages are remembered, and the offset where further messages begin; these are
+looked up again when it is their turn. A message that was not due when it was looked at is
+forgotten, and looked up again when it is due (`due`): then it has its place among the messages of
+its key. So a key that stands still does not stop others from being found, and memory is bounded:
+about twice `messages_max` messages, and half as many keys. Nothing here is durable: it starts again
+at the cursor.
 """
 
 from __future__ import annotations
@@ -29,44 +29,44 @@ from octavo.broker.state.cursor import Cursor
 from octavo.broker.subscriptions.slots import Slots, slot_of
 
 LOOK_MESSAGES = 1_000
-"""Looked at in one go."""
+"""How many messages are looked at in one go."""
 _OF_ONE_KEY = 16
-"""One key has at most this part of what is remembered."""
+"""A key may have this part (a sixteenth) of all remembered messages."""
 Known = tuple[int, int | None]
-"""An offset, and the hash of its message's key; None: it has no key."""
+"""An offset, and the hash of its message's key; None without a key."""
 
 
 class Look(NamedTuple):
-    """Offsets whose keys are asked for: from `start`, before `stop`."""
+    """A request for the keys of offsets from `start` on, before `stop`."""
 
     start: int
     stop: int
     since: int
-    """Which reset it was after."""
+    """The number of resets before it."""
     consumer: str = ""
-    """For whom."""
+    """The consumer that it is for."""
     due: bool = False
-    """For messages that were not due when they were looked at before."""
+    """Whether it is for messages that were not due when they were looked at before."""
 
 
 class _Key:
-    """Messages of one key that are known and not acked."""
+    """The known unacked messages of a key."""
 
     __slots__ = ("hash", "more_from", "offered", "out", "waiting")
 
     def __init__(self, key_hash: int) -> None:
         self.hash = key_hash
         self.waiting: list[int] = []
-        """A heap; what is not known any more is in it until it comes to the top."""
+        """A heap; a forgotten message stays in it until it comes to the top."""
         self.out: dict[int, None] = {}
         self.more_from: int | None = None
-        """From this offset on there are some that are not remembered; None: there are none."""
+        """Further messages, not remembered, begin at this offset; None: there are none."""
         self.offered: tuple[str, int] | None = None
-        """To whom, and its first message then."""
+        """The consumer that may take it, and its first message at that time."""
 
 
 class KeyOrder:
-    """Of one subscription in one partition."""
+    """The key order of a subscription in one partition."""
 
     def __init__(self, cursor: Cursor, messages_max: int) -> None:
         self._cursor = cursor
@@ -81,48 +81,48 @@ class KeyOrder:
 
     def _begin(self) -> None:
         self.front = self._cursor.committed_offset
-        """All before it were looked at."""
+        """All messages before this offset were looked at."""
         self._keys: dict[int, _Key] = {}
         self._spilled: dict[int, _Key] = {}
-        """Those of which there are more than is remembered."""
+        """Keys with more messages than are remembered."""
         self._known: dict[int, _Key | None] = {}
         self._free: list[int] = []
         self._offers: dict[str, list[tuple[int, int]]] = {}
         self._asleep: dict[int, None] = {}
         self._asleep_free: dict[int, None] = {}
-        """Those without a key: until they wake they are not in `_free`."""
+        """Messages without a key that wait for a delay: not in `_free` until it is over."""
         self._returned: dict[int, None] = {}
         self._due: list[int] = []
-        """Messages that are due now, a heap: their keys have to be looked up again."""
+        """Messages that are due now, a heap: their keys must be looked up again."""
         self._put_off: list[int] = []
-        """Those that found no room among the messages of their key."""
+        """Due messages for which their key had no room."""
         self._waiting = 0
         self._resumed_end = 0
-        """One past the last message that an owner before has left out, or asleep."""
+        """One past the last message that an earlier owner has left out, or asleep."""
 
     @property
     def ready(self) -> int:
-        """Messages that came back and may go out again, as far as their keys are free."""
+        """How many returned messages may go out again, as far as their keys are free."""
         return len(self._returned) - len(self._asleep) - len(self._asleep_free)
 
     @property
     def slots(self) -> Slots:
-        """Whose they are."""
+        """The current owners of the slots."""
         return self._slots
 
     @property
     def is_full(self) -> bool:
-        """Nothing new is looked at: so many keys have messages that nobody has taken or acked."""
+        """Whether too many keys have unacked messages to look at new messages."""
         return len(self._keys) >= self._messages_max
 
     def is_left(self, end: int) -> bool:
-        """Whether there are messages that nobody has and that are not asleep."""
+        """Whether there are messages that may go to a consumer now."""
         if self._cursor.next_unacked(self.front) < end or self._spilled:
             return True
         return bool(self._free or self._due) or self._waiting > len(self._asleep)
 
     def held_back(self, consumer: str, end: int) -> str | None:
-        """Why there is nothing for this consumer though messages wait; None: none do."""
+        """Why there is nothing for this consumer though messages wait; None if none wait."""
         if self.is_full and self._cursor.next_unacked(self.front) < end:
             return (
                 f"{len(self._keys)} keys have messages that are out or wait for their consumers, "
@@ -140,12 +140,12 @@ class KeyOrder:
 
     @property
     def first_out(self) -> int | None:
-        """The first message that is out and has later ones of its key wait; None: there is none."""
+        """The first message that is out while later messages of its key wait; None without any."""
         waits = (key for key in self._keys.values() if key.out and self._head(key) is not None)
         return min((min(key.out) for key in waits), default=None)
 
     def reset(self) -> None:
-        """After a seek: nothing is known, all begins at the cursor."""
+        """Forget everything, after a seek, and start again at the cursor."""
         self._resets += 1
         self._begin()
 
@@ -153,20 +153,20 @@ class KeyOrder:
 
     @property
     def has_due(self) -> bool:
-        """Whether some are due whose keys have to be looked up."""
+        """Whether there are due messages whose keys must be looked up."""
         return bool(self._due)
 
     @property
     def room_for_due(self) -> int:
-        """How many more it may be told of."""
+        """How many more due messages may be added."""
         return LOOK_MESSAGES - len(self._due)
 
     def due(self, offset: int) -> None:
-        """A message that was not due is due now: it gets its place in the order of its key."""
+        """Add a message that has become due: it gets its place in the order of its key."""
         heapq.heappush(self._due, offset)
 
     def take_put_off(self) -> list[int]:
-        """Those for which there was no room: to be told as due again, a moment later."""
+        """Take the due messages without room: the caller makes them due again a moment later."""
         put_off, self._put_off = self._put_off, []
         return put_off
 
@@ -188,7 +188,7 @@ class KeyOrder:
             if key is None:
                 key = self._keys[key_hash] = _Key(key_hash)
             if key.more_from is not None and key.more_from <= offset:
-                continue  # it is found with those of its key that are looked up again
+                continue  # it will be found when the key's further messages are looked up again
             if len(key.waiting) >= self._most_of(key, look.consumer):
                 self._put_off.append(offset)
                 continue
@@ -200,7 +200,7 @@ class KeyOrder:
     # ---- looking ahead
 
     def wanted(self, consumer: str, end: int) -> Look | None:
-        """Where to look for what this consumer may have; None: there is nothing."""
+        """Where to look for messages that this consumer may have; None: nowhere."""
         while self._due and (self._cursor.is_acked(self._due[0]) or self._due[0] in self._known):
             heapq.heappop(self._due)
         if self._due:
@@ -230,9 +230,9 @@ class KeyOrder:
         return Look(self.front, min(end, self.front + LOOK_MESSAGES), self._resets, consumer)
 
     def learn(self, look: Look, found: Iterable[Known], stop: int) -> bool:
-        """The keys of the messages from `look.start` on before `stop`, ascending.
+        """Take the keys of the messages from `look.start` on before `stop`, ascending.
 
-        Those that are missing are no messages of the subscription. False: there was a reset since.
+        Missing offsets do not belong to the subscription. False: a reset came since the request.
         """
         if look.since != self._resets:
             return False
@@ -271,14 +271,14 @@ class KeyOrder:
         return True
 
     def _is_next(self, key: _Key | None, offset: int, start: int) -> bool:
-        """Whether the key's messages before this one are known, and this one is not."""
+        """Whether `offset` is the key's next unknown message: all before it are known."""
         if key is None or key.more_from is None:
             return offset >= self.front
         return start <= key.more_from <= offset < self.front
 
     def _most_of(self, key: _Key, asks: str) -> int:
-        """How many of a key are remembered. Of those that are for who asks, and are about to be
-        taken, as many as were looked at: else it would all be read again for each few.
+        """How many messages of a key to remember. If they are for the asking consumer, which is
+        about to take them, as many as one look reads: otherwise each few would need another read.
         """
         if self._waiting < 2 * self._messages_max and self._may_have(key) == asks:
             return LOOK_MESSAGES
@@ -286,7 +286,7 @@ class KeyOrder:
         return 1 if full else max(1, self._messages_max // _OF_ONE_KEY)
 
     def _looked_at(self, start: int, stop: int, refused: dict[int, None]) -> None:
-        """Of the keys that had more from here on all that were seen are remembered now."""
+        """Note for keys with further messages that those before `stop` are remembered now."""
         for key in list(self._spilled.values()):
             assert key.more_from is not None
             if start <= key.more_from < stop and key.hash not in refused:
@@ -306,14 +306,14 @@ class KeyOrder:
     # ---- handing out, and what becomes of it
 
     def belong_to(self, names: Iterable[str]) -> None:
-        """From now on these consumers share the slots."""
+        """Share the slots among these consumers from now on."""
         names = frozenset(names)
         if names == self._slots.names:
             return
         self._slots = Slots(names, self._slots)
         self._offers = {name: self._offers[name] for name in self._offers if name in names}
         if sum(map(len, self._offers.values())) > 2 * len(self._keys):
-            # Most of them are none any more.
+            # Most of the offers are outdated.
             self._offers = {}
             for key in self._keys.values():
                 key.offered = None
@@ -322,7 +322,7 @@ class KeyOrder:
                 self._offer(key)
 
     def take(self, consumer: str, room: int) -> list[int]:
-        """Up to `room` messages for a consumer, ascending: they are out now."""
+        """Take up to `room` messages for a consumer, ascending; they are out now."""
         taken: list[int] = []
         out: dict[int, _Key] = {}
         while len(taken) < room:
@@ -370,9 +370,10 @@ class KeyOrder:
                 heapq.heappush(key.waiting, offset)
 
     def back(self, offset: int, *, asleep: bool) -> list[int]:
-        """It is out no more, and waits; `asleep` until `wake`.
+        """Note that a message is back and waits, `asleep` until `wake`.
 
-        Gives the later ones of its key that were out: they wait behind it, and their leases end.
+        Returns the later messages of its key that were out: they wait behind it, and the caller
+        ends their leases.
         """
         key = self._known[offset]
         if asleep:
@@ -387,7 +388,7 @@ class KeyOrder:
         return later
 
     def wake(self, offset: int) -> None:
-        """Its delay is over."""
+        """Note that a message's delay is over."""
         if self._asleep_free.pop(offset, self) is None:
             heapq.heappush(self._free, offset)
         elif self._asleep.pop(offset, self) is None:
@@ -396,7 +397,7 @@ class KeyOrder:
             self._offer(key)
 
     def acked(self, offset: int) -> None:
-        """It is done, wherever it was."""
+        """Forget an acked message, wherever it was."""
         if offset not in self._known:
             return
         key = self._known[offset]
@@ -409,7 +410,7 @@ class KeyOrder:
             self._offer(key)
 
     def passed(self) -> None:
-        """The cursor has moved over whatever was there."""
+        """Note that the cursor has moved over messages of any state."""
         for offset in [one for one in self._asleep_free if self._cursor.is_acked(one)]:
             self._forget(offset)
         for key in list(self._keys.values()):
@@ -425,7 +426,7 @@ class KeyOrder:
             heapq.heappush(self._free, offset)
 
     def _forget(self, offset: int) -> None:
-        """One that waits is acked."""
+        """Forget a waiting message that was acked."""
         if offset in self._known and self._known.pop(offset) is not None:
             self._waiting -= 1
         self._returned.pop(offset, None)
@@ -433,7 +434,7 @@ class KeyOrder:
         self._asleep_free.pop(offset, None)
 
     def _head(self, key: _Key) -> int | None:
-        """The first that waits."""
+        """The key's first waiting message."""
         while key.waiting:
             offset = key.waiting[0]
             if self._known.get(offset) is key and not self._cursor.is_acked(offset):
@@ -467,11 +468,11 @@ class KeyOrder:
         return None
 
     def _may_have(self, key: _Key) -> str | None:
-        """Who gets the next ones of a key; None: nobody, some are out."""
+        """The consumer that gets the key's next messages; None while some are out."""
         return None if key.out else self._slots.owner(slot_of(key.hash))
 
     def _offer_more(self, key: _Key, consumer: str) -> None:
-        """Whose first message was just taken: the next one may be a part of the same answer."""
+        """After its first message was taken: the next may join the same answer."""
         head = self._head(key)
         key.offered = None
         if head is not None and head not in self._asleep and head < self.front:
@@ -479,11 +480,11 @@ class KeyOrder:
             heapq.heappush(self._offers[consumer], (head, key.hash))
 
     def _offer(self, key: _Key) -> None:
-        """Something about the key has changed: its first message is for whom it is for now."""
+        """Offer a changed key's first message to the consumer that may have it now."""
         head = self._head(key)
         if head is None and not key.out and key.more_from is None:
             self._keys.pop(key.hash, None)
-        # Only what an owner before has left lies behind the front (`resume`).
+        # Beyond the front there are only messages that an earlier owner has left (`resume`).
         cannot_go = head is None or head in self._asleep or head >= self.front
         consumer = None if cannot_go else self._may_have(key)
         if head is None or consumer is None:

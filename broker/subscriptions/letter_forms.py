@@ -1,10 +1,10 @@
-"""The form in which a copy of a message fits an entry, though headers were added to it. Pure.
+"""Make a copy of a message fit into an entry, although headers were added to it. Pure.
 
-A message may be as long as an entry, and its dead letter is longer: by the headers that say where
-it comes from, and, if it came packed, by what unpacking adds. A copy that does not fit goes without
-the headers that say least. A copy that is still too long goes as a large message does, its value in
-pieces. So no length keeps a message from being copied, unless its key and its own headers fill an
-entry by themselves.
+A message may fill a whole entry, and its dead letter is longer: by the headers that say where it
+comes from and, if it was compressed, by what decompression adds. A copy that does not fit loses the
+least important of these headers. If it is still too long, it is stored as a large message, with its
+value in pieces. So a message of any length can be copied, unless its key and its original headers
+fill an entry by themselves.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from octavo.protocol.limits import ENTRY_PAYLOAD_BYTES_MAX
 from octavo.protocol.records import Record, build_batch
 
 _SAY_LEAST = ("Timestamp", "Id", "Deliveries", "Partition", "Subscription", "Topic", "Offset")
-"""How the headers end that a copy can do without, in the order in which they go. A retry is
-addressed by the subscription that its header names, so that one stays."""
+"""Suffixes of the headers that may be dropped, in the order in which they are. The header that
+names a retry's subscription stays: the retry is addressed by it."""
 _DROPPED = tuple(
     front + word
     for word in _SAY_LEAST
@@ -26,11 +26,11 @@ _DROPPED = tuple(
 
 
 _LENGTHS_BYTES = 2
-"""The least that the lengths of a header's name and value take."""
+"""The least bytes that encode the lengths of a header's name and value."""
 
 
 def fitting_batch(record: Record, producer_id: int) -> bytes | None:
-    """Return the copy as a batch that fits an entry; None where none does."""
+    """Return the copy as a batch that fits an entry; None if it cannot."""
     batch = _built(record, producer_id)
     too_many = len(batch) - ENTRY_PAYLOAD_BYTES_MAX
     if too_many <= 0:
@@ -49,7 +49,7 @@ def fitting_batch(record: Record, producer_id: int) -> bytes | None:
 def as_large(record: Record, upload: str) -> tuple[Record, bytes] | None:
     """Return the copy as a large message, and its body; None for a copy without a value.
 
-    `upload`: what the body is called.
+    `upload`: the id of the body.
     """
     if not record.value:
         return None

@@ -1,10 +1,10 @@
-"""Looking at messages before they are handed out: which keys they have, and which a filter takes.
+"""Look ahead: read messages before they are handed out, to learn their keys and apply the filter.
 
-    wanted → read from the log → learnt: keys to `keys`, what the filter refuses to the cursor
+    wanted → read from the log → learnt: keys to `keys`, refused messages to the cursor
 
-One stretch at a time, when somebody asks for messages and nothing that is known is for him; so a
-subscription that nobody receives from costs nothing. What a filter refuses is acked, durably. After
-a crash it is looked at again, as far as that was not written.
+One stretch at a time, and only when a consumer asks and no known message is for it; so a
+subscription without consumers costs nothing. Messages that the filter refuses are acked durably.
+After a crash, stretches whose acks were not written are read again.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _READ_BYTES = 1024 * 1024
 
 
 class LookedLog(Protocol):
-    """What is needed of a partition to look at its messages."""
+    """The part of a partition that look-ahead needs."""
 
     async def read(self, offset: int, *, bytes_max: int, count_max: int) -> list[StoredBatch]:
-        """Batches from the one that contains `offset`."""
+        """Return batches from the batch that contains `offset` on."""
 
     def readable(self, batch: StoredBatch) -> AbstractAsyncContextManager[ReadableBatch]:
-        """The batch, opened, for as long as the block lasts."""
+        """Open the batch for the duration of the block."""
 
 
 class Seen(NamedTuple):
-    """Of the messages before `stop`: the keys of those that pass, and the others."""
+    """The result for messages before `stop`: keys of passing messages, and refused ranges."""
 
     known: list[Known]
     refused: list[Range]
@@ -41,7 +41,7 @@ class Seen(NamedTuple):
 
 
 class Lookout:
-    """How far the messages of one subscription were looked at, and where to look next."""
+    """How far a subscription's messages were looked at, and where to look next."""
 
     def __init__(self, cursor: Cursor, filter_: Filter, keys: KeyOrder | None) -> None:
         self._cursor = cursor
@@ -50,16 +50,16 @@ class Lookout:
         self._front = cursor.committed_offset
         self._resets = 0
         self.refused = 0
-        """Messages that the filter did not pass."""
+        """How many messages the filter refused."""
 
     def end(self, end: int) -> int:
-        """What may be handed out: what was looked at, of what is there before offset `end`."""
+        """The end of the messages that may be handed out: looked at, and before offset `end`."""
         if self._keys is not None or self._filter.passes_all:
             return end
         return min(end, max(self._front, self._cursor.committed_offset))
 
     def wanted(self, consumer: str, end: int) -> Look | None:
-        """The stretch to look at next for a consumer; None: there is none."""
+        """The stretch to look at next for a consumer; None if there is none."""
         if self._keys is not None:
             return self._keys.wanted(consumer, end)
         if self._filter.passes_all:
@@ -70,7 +70,7 @@ class Lookout:
         return Look(self._front, min(end, self._front + LOOK_MESSAGES), self._resets)
 
     async def see(self, log: LookedLog, look: Look) -> Seen:
-        """Read a stretch, or the beginning of it: no more than some megabytes."""
+        """Read a stretch, or its beginning: at most some megabytes."""
         start, stop = look.start, look.stop
         known: list[Known] = []
         refused: list[int] = []
@@ -96,7 +96,7 @@ class Lookout:
         return Seen(known, ranges_of(refused), at)
 
     def learn(self, look: Look, seen: Seen) -> bool:
-        """From now on this is known. False: there was a seek meanwhile, and it is of no use."""
+        """Use the result. False: a seek came meanwhile, and the result is void."""
         if self._keys is not None:
             is_learnt = self._keys.learn(look, seen.known, seen.stop)
         elif is_learnt := look.since == self._resets:
@@ -106,6 +106,6 @@ class Lookout:
         return is_learnt
 
     def reset(self) -> None:
-        """After a seek."""
+        """Start again at the cursor, after a seek."""
         self._front = self._cursor.committed_offset
         self._resets += 1

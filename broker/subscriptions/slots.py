@@ -1,9 +1,9 @@
 """Which consumer of a key-shared subscription a key belongs to. Pure.
 
-A key's hash has 64 bits; its first 16 are its slot, of 65,536. Each consumer stands at `POINTS`
-slots that its name alone decides, and a slot belongs to whoever stands at it or next behind it. So
-one consumer that comes or leaves moves about its own share of the slots and no other, and every
-broker says the same of the same consumers.
+A key's hash has 64 bits; the first 16 are its slot, one of 65,536. Each consumer stands at `POINTS`
+slots that follow from its name alone. A slot belongs to the consumer at the slot, or else at the
+next point after it (consistent hashing). So a consumer that comes or leaves moves about its share
+of the slots, and every broker computes the same result from the same consumers.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from hashlib import blake2b
 
 SLOTS = 65_536
 POINTS = 64
-"""Of one consumer. Shares differ by about an eighth: one over the root of this."""
+"""Points per consumer. Shares differ by about an eighth: 1 / √64."""
 _POINT_BYTES = 2
 _NAMES_REMEMBERED = 4_096
 
 
 def hash_of(key: bytes) -> int:
-    """Of 64 bits. Keys that share it are taken for one: they are kept in order together."""
+    """A key's hash of 64 bits. Keys with the same hash are treated as the same key."""
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "big")
 
 
@@ -32,7 +32,7 @@ def slot_of(key_hash: int) -> int:
 
 @lru_cache(_NAMES_REMEMBERED)
 def _points(name: str) -> tuple[tuple[int, str], ...]:
-    """Where a consumer stands."""
+    """The slots at which a consumer stands."""
     digests = b"".join(
         blake2b(name.encode(errors="surrogatepass"), salt=bytes([number])).digest()
         for number in range(POINTS * _POINT_BYTES // 64)
@@ -45,30 +45,30 @@ def _points(name: str) -> tuple[tuple[int, str], ...]:
 
 
 class Slots:
-    """Of the consumers there are now."""
+    """The slots of the current consumers."""
 
     def __init__(self, names: Iterable[str] = (), before: Slots | None = None) -> None:
-        """`before`: of those there were, from whom a change of a few is made faster."""
+        """`before`: the slots of the consumers before, to make a small change fast."""
         self.names = frozenset(names)
         old = frozenset[str]() if before is None else before.names
         self._points: list[tuple[int, str]] = [] if before is None else before._points
         if gone := old - self.names:
             self._points = [point for point in self._points if point[1] not in gone]
         new = [point for name in self.names - old for point in _points(name)]
-        # Where two stand at one slot the first by name has it.
+        # If two consumers stand at the same slot, the first by name has it.
         self._points = sorted(self._points + new) if new else self._points
         self._ends = [slot for slot, _ in self._points]
         self._owners = [name for _, name in self._points]
 
     def owner(self, slot: int) -> str | None:
-        """Whose it is; None: nobody is there."""
+        """The consumer of a slot; None if there are no consumers."""
         if not self._ends:
             return None
         place = bisect_left(self._ends, slot)
         return self._owners[place if place < len(self._ends) else 0]
 
     def ranges(self) -> dict[str, list[tuple[int, int]]]:
-        """By consumer its slots: from, up to and including, ascending."""
+        """The slots of each consumer, as ascending (first, last) ranges, both included."""
         found: dict[str, list[tuple[int, int]]] = {name: [] for name in self.names}
         if not self._ends:
             return found

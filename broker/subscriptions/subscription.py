@@ -1,10 +1,10 @@
-"""The driver of one subscription in one partition: receive, acknowledge, seek.
+"""The driver of a subscription in one partition: receive, acknowledge, seek.
 
 Promises: an ack that returned is durable, in whatever order acks come and however many holes they
 leave; a message whose lease ended is delivered again, so delivery is at least once. Leases are in
-memory. At a planned end they are written down for the successor, which goes on with them; after a
+memory. At a planned end they are written down for the successor, which continues them; after a
 crash they are void, and unacked messages are delivered again. Delivery counts above 1 are durable
-before a consumer hears of them.
+before a consumer gets them.
 """
 
 from __future__ import annotations
@@ -66,43 +66,43 @@ from octavo.protocol.numbers import whole
 from octavo.protocol.records import record_bytes
 
 _MESSAGES_MAX = 10_000
-"""One receive gives no more, whatever it asks for."""
+"""The most messages that a receive gives, whatever it asks for."""
 _READ_BYTES = 1024 * 1024
 _GIVEN_BYTES_MAX = 4 * 1024 * 1024
-"""Keys, values and headers in one answer, unless one message alone has more: as JSON they may take
-six times as much."""
+"""The most bytes of keys, values and headers in an answer, except that a single message may have
+more: as JSON they may take six times as much."""
 _READING_S_MAX = 0.5
-"""A receive that has a message reads no longer: who asked waits, and does not wait for ever."""
+"""A receive that has a message stops reading after this time, so that its caller gets an answer."""
 _STORED_FOR_ONE_MAX = 4
-"""Batches go as they are stored while they hold no more than so many messages for each given."""
+"""Whole stored batches are sent only if they hold at most this many messages per given message …"""
 _RUNS_MAX = 64
-"""… and are told in so many runs of offsets, and of entries: headers have a length."""
+"""… and at most this many runs of offsets and of entries: they go into a bounded header."""
 _LOOKING_S_MAX = 0.5
-"""So long one receive looks for a message that is its consumer's, though it need not wait."""
+"""How long a receive looks for a message for its consumer, even if the caller does not wait."""
 _RANGES_SHOWN_FOR = 64
-"""Of more consumers it is only said how many slots each has."""
+"""With more consumers, statistics give only the number of slots of each."""
 _ANSWERS_REMEMBERED = 256
-"""Of so many consumers the last dispatched batch is known, should its answer get lost."""
+"""For how many consumers the last dispatched batch is remembered, in case its answer is lost."""
 Given = TypeVar("Given")
 
 
 class SubscribedLog(Protocol):
-    """What a subscription needs of its partition."""
+    """The part of a partition that a subscription needs."""
 
     name: PartitionName
 
     @property
     def lease_epoch(self) -> int:
-        """Counts the take-overs, elsewhere in each incarnation of the topic."""
+        """Counts the take-overs; differs between incarnations of the topic."""
 
     async def read(self, offset: int, *, bytes_max: int, count_max: int) -> list[StoredBatch]:
-        """Batches from the one that contains `offset`."""
+        """Return batches from the batch that contains `offset` on."""
 
     def readable(self, batch: StoredBatch) -> AbstractAsyncContextManager[ReadableBatch]:
-        """The batch, opened, for as long as the block lasts."""
+        """Open the batch for the duration of the block."""
 
     async def large_body(self, offset: int) -> LargeSource | None:
-        """Of the large message at this offset; None for any other."""
+        """The body of the large message at this offset; None for any other message."""
 
     @property
     def earliest_offset(self) -> int:
@@ -120,15 +120,15 @@ class SubscribedLog(Protocol):
         """Return when the operation is durable."""
 
     def wall_ms(self) -> int:
-        """What time it is, for messages that say when they are due."""
+        """The wall-clock time by which messages become due."""
 
     @property
     def hidden(self) -> Sequence[Range]:
-        """The offsets, ascending, of what is no message but a piece of one."""
+        """Offset ranges, ascending, that hold pieces of large messages, not messages."""
 
 
 class _Asked(NamedTuple):
-    """What one receive is asked for, by whom."""
+    """The arguments of a receive."""
 
     consumer: str
     messages_max: int
@@ -139,7 +139,7 @@ class _Asked(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """What a numbered call was given."""
+    """The answer to a consumer's numbered call."""
 
     request: str
     found: DispatchedBatch | None
@@ -150,7 +150,7 @@ _NO_ANSWER = _Answer("", None)
 
 
 class LeasedBatches(NamedTuple):
-    """Batches as they are stored, and which of their messages go to a consumer: `given` of them."""
+    """Stored batches, and which of their messages go to a consumer: `given` of them."""
 
     leased: Leased
     batches: list[StoredBatch]
@@ -158,7 +158,7 @@ class LeasedBatches(NamedTuple):
 
 
 class Subscription:
-    """One subscription in one owned partition."""
+    """A subscription in one owned partition."""
 
     def __init__(
         self,
@@ -170,9 +170,9 @@ class Subscription:
         office: LetterOffice | None = None,
         uses: Uses | None = None,
     ) -> None:
-        """`held`: what is known beside the cursor, and kept up to date from now on. `office` brings
-        messages that were delivered too often into the dead-letter or the retry topic, `uses`
-        hears of each use."""
+        """`held`: the state besides the cursor, kept up to date from now on. `office` copies
+        messages that reached their maximum of deliveries into the dead-letter or the retry topic;
+        `uses` notes each use."""
         self.info = info
         self._log = log
         self._loop = asyncio.get_running_loop()
@@ -185,7 +185,7 @@ class Subscription:
             settings.retry_deliveries or settings.max_deliveries, config.dead_letters_waiting_max
         )
         self._one_at_a_time = settings.type in ("exclusive", "failover")
-        """So that what is acked up to an offset was one consumer's."""
+        """Whether one consumer at a time gets messages: only then is a cumulative ack allowed."""
         keys = KeyOrder(cursor, config.look_ahead_messages_max)
         self._keys = keys if settings.type == "key_shared" else None
         self._turns = Turns(settings.type, settings.consumer_timeout_ms, log.name.partition)
@@ -218,20 +218,20 @@ class Subscription:
         self._hold = Hold()
         self._waiters: dict[asyncio.Future[None], None] = {}
         self._answered: OrderedDict[str, _Answer] = OrderedDict()
-        """By consumer the last numbered request, and what it was given."""
+        """The last numbered request of each consumer, and its answer."""
         self._newest: tuple[str, int] | None = None
-        """Of an exclusive subscription: the highest numbered call of its consumer."""
+        """In an exclusive subscription: the highest numbered call of its consumer."""
         self._newest_got_none = False
         self._receiving = 0
-        """Calls that have not got a message yet."""
+        """How many calls have not got a message yet."""
         self._in_order = asyncio.Lock()
-        """One dispatched batch is read after another: the next begins with what this gives back."""
+        """Batches are read one after another: the next begins with messages given back by this."""
         self._look: asyncio.TimerHandle | None = None
         self._look_ms = 0
-        """When it is looked at again who is there."""
+        """When the turns are checked again."""
         self._closed: NotOwner | None = None
         self._era = log.lease_epoch & 0xFFFF_FFFF
-        """The epoch of the partition in which these leases began: it stands in their ack ids."""
+        """The partition's epoch in which these leases began: a part of their ack ids."""
         left, self._held.left = self._held.left, None
         if left is not None:
             self._resume(left)
@@ -287,7 +287,7 @@ class Subscription:
         generation: int | None = None,
         priority: int = 0,
     ) -> list[Delivery]:
-        """Messages one by one; see `receive_as`."""
+        """Return messages one by one; see `receive_as`."""
         asked = _Asked(consumer, messages_max, request, out_max, generation, priority)
         found = await self.receive_as(self._deliver, asked, wait_s)
         return [] if found is None else found
@@ -303,10 +303,10 @@ class Subscription:
         generation: int | None = None,
         priority: int = 0,
     ) -> LeasedBatches | list[Delivery]:
-        """The batches that have them, as they are stored; see `receive_as`.
+        """Return the stored batches that hold the messages; see `receive_as`.
 
-        One by one all the same where that says more in less: few messages of large batches, or
-        many that do not follow each other.
+        Messages come one by one if that is shorter: a few messages of large batches, or many that
+        do not follow one another.
         """
         asked = _Asked(consumer, messages_max, request, out_max, generation, priority)
         found: LeasedBatches | list[Delivery] | None
@@ -319,19 +319,19 @@ class Subscription:
         asked: _Asked,
         wait_s: float,
     ) -> Given | None:
-        """Up to `messages_max` messages, leased to `consumer` for the subscription's ack timeout.
+        """Lease up to `messages_max` messages to `consumer` for the subscription's ack timeout.
 
-        With `out_max` no more than so many are out at this consumer, unacked, of this partition.
-        Waits up to `wait_s` for the first one; None when none came, or when the consumers hold too
-        many unacked ones already (`held_back` tells). Redeliveries come first. A call that repeats
-        the `request` of the consumer's last one gets the same messages again, as far as they are
-        unacked: its answer was lost, and what came after them would leave a gap that a cumulative
-        ack acks unseen.
-        For the same reason a late copy of an earlier call to an exclusive subscription gets None.
-        A member of a consumer group says which `generation` of it has given it this partition: a
-        later one takes the partition, and all that is out of it, from the member before.
-        Raises `SubscriptionBusy` when the subscription is exclusive and another consumer holds it,
-        or a member of a group; `StaleGeneration`, `GroupNotAllowed`, `NotOwner`.
+        `out_max` bounds the unacked messages of this partition at this consumer. Waits up to
+        `wait_s` for the first message; None when none came, or when the consumers hold too many
+        unacked messages (`held_back` tells). Redeliveries come first. A call that repeats the
+        `request` of the consumer's last call gets the same messages again, as far as they are
+        unacked: its answer was lost. Later messages instead would leave a gap, which a cumulative
+        ack would ack unseen. For the same reason a late copy of an earlier call to an exclusive
+        subscription gets None.
+        A member of a consumer group passes the `generation` that gave it this partition: a higher
+        generation takes the partition, and all leases in it, from the member before.
+        Raises `SubscriptionBusy` when another consumer holds the exclusive subscription, or a group
+        member the partition; `StaleGeneration`, `GroupNotAllowed`, `NotOwner`.
         """
         self.use()
         began_s = self._loop.time()
@@ -357,7 +357,7 @@ class Subscription:
                         given = await deliver(found)
                         if given is not None:
                             return given
-                        # None of them was due; others may be, further on.
+                        # None of them was due; messages further on may be.
                         waiting = 1
                         self._receiving += waiting
                         if self._loop.time() < walk_until_s:
@@ -392,16 +392,16 @@ class Subscription:
         extend: Sequence[str] = (),
         release: Sequence[str] = (),
     ) -> int:
-        """Acknowledge, give back, or keep longer; return how many messages became acked.
+        """Acknowledge, give back, or extend leases; return how many messages became acked.
 
-        `up_to`: every offset up to and including this one (exclusive and failover subscriptions
-        only), but what is on its way to the dead-letter or the retry topic.
-        `nacks`: deliver again, each after its delay. `extend`: begin the ack timeout anew.
-        `release`: nobody has looked at them; deliver again, and do not count it.
-        Acking what is acked already is no error. Returns when the acks are durable. Raises
-        `InvalidAckId` (nothing took effect), `StaleLease` and `TooManyDelayed` (the others took
-        effect, and are durable), `CumulativeAckNotAllowed`, `OffsetBeyondEnd`,
-        `AckOutcomeUnknown`, `NotOwner`.
+        `up_to`: ack every offset up to and including this one (exclusive and failover subscriptions
+        only), except messages on their way to the dead-letter or the retry topic.
+        `nacks`: deliver again, each after its delay. `extend`: restart the ack timeout.
+        `release`: the consumer has not looked at them; deliver again, without counting it.
+        Acking an acked message is no error. Returns when the acks are durable. Raises
+        `InvalidAckId` (nothing took effect), `StaleLease` and `TooManyDelayed` (everything else
+        took effect, durably), `CumulativeAckNotAllowed`, `OffsetBeyondEnd`, `AckOutcomeUnknown`,
+        `NotOwner`.
         """
         if self._closed is not None:
             raise self._closed
@@ -418,7 +418,7 @@ class Subscription:
             for offset in self._claimed([nack.ack_id], stale)
         ]
         if self._keys is not None:
-            # The last first: each is given back by itself, and not because of an earlier one.
+            # Last first: each is given back by itself, not because an earlier one of its key was.
             given_back.sort(reverse=True)
         extended = self._claimed(extend, stale)
         for offset in self._claimed(release, stale):
@@ -429,7 +429,7 @@ class Subscription:
         refused = sum(
             not self._dispatcher.nack(offset, now_ms, delay_ms) for offset, delay_ms in given_back
         )
-        # Who acks up to there has not seen what is on its way to the dead-letter topic.
+        # The caller of a cumulative ack has not seen messages on their way to a dead-letter topic.
         spent = () if up_to is None else self._dispatcher.spent_up_to(up_to)
         ranges, new = self._ack(acked, up_to, spent)
         self.wake()
@@ -447,9 +447,9 @@ class Subscription:
         return new
 
     async def take_back(self, ack_ids: Sequence[str]) -> None:
-        """An answer that nobody reads: others may have its messages at once.
+        """Release an answer that its caller does not read: others may have its messages at once.
 
-        Unless the same call was made again and was given them: then they are its caller's.
+        Except when the same call was repeated and got them: then the repeating caller has them.
         """
         kept = {
             str(answer.found.number)
@@ -461,14 +461,14 @@ class Subscription:
         )
 
     def held_back(self, consumer: str = "") -> str | None:
-        """Why `receive` hands nothing out though there are messages; None when that is not so.
+        """Why `receive` gives nothing although there are messages; None if nothing holds it back.
 
-        With a consumer's name: to this one.
+        With a consumer's name: why this consumer gets nothing.
         """
         return self._dispatcher.held_back(self._log.next_offset, consumer)
 
     def waiting(self) -> list[str]:
-        """Say which messages wait for what and until when, and how many a filter keeps out."""
+        """Say which messages wait for what and until when, and how many a filter refuses."""
         now_ms = self._now_ms()
         self._dispatcher.expire(now_ms)
         ahead_ms = self._log.wall_ms() - now_ms
@@ -479,7 +479,7 @@ class Subscription:
         return told
 
     def unacked_limits(self) -> tuple[int, int | None]:
-        """How many messages may be out: at all consumers, and at one (None: as many)."""
+        """How many messages may be out: at all consumers, and at one (None: no own limit)."""
         return self._dispatcher.limits
 
     @property
@@ -488,9 +488,9 @@ class Subscription:
         return self._cursor.committed_offset
 
     async def peek(self, messages_max: int) -> list[Delivery]:
-        """The first unacked messages, as many as fit into one answer; nothing is leased.
+        """Return the first unacked messages, as many as fit into one answer, without a lease.
 
-        Each with how often it was delivered so far (from 0 on), and without an ack id.
+        Each has its delivery count so far (from 0 on), and no ack id.
         """
         if self._closed is not None:
             raise self._closed
@@ -510,9 +510,9 @@ class Subscription:
         return await self.ack_before(self._cursor.after_unacked(count, end))
 
     async def ack_before(self, offset: int) -> int:
-        """Ack all before `offset`, leased or not, as far as there is something; return how many.
+        """Ack all messages before `offset`, leased or not; return how many there were.
 
-        Returns when that is durable. Raises as `acknowledge` does.
+        Returns when that is durable. Raises the errors of `acknowledge`.
         """
         if self._closed is not None:
             raise self._closed
@@ -527,10 +527,10 @@ class Subscription:
         return new
 
     async def seek(self, offset: int, *, exactly: bool = False) -> int:
-        """Set the cursor to `offset` (clamped to what is there) and return it; ends all leases.
+        """Set the cursor to `offset` (clamped to existing messages) and return it; ends all leases.
 
-        Everything before it counts as acked, nothing from it on. See `Partition.resolve`.
-        `exactly`: raises `OffsetTrimmed` and `OffsetBeyondEnd` where it would be clamped.
+        Messages before it count as acked, messages from it on as unacked. See `Partition.resolve`.
+        `exactly`: raise `OffsetTrimmed` or `OffsetBeyondEnd` instead of clamping.
         """
         if self._closed is not None:
             raise self._closed
@@ -552,7 +552,7 @@ class Subscription:
         return offset
 
     def stats(self) -> SubscriptionStats:
-        """Live figures."""
+        """Return current statistics."""
         cursor, dispatcher, now_ms = self._cursor, self._dispatcher, self._now_ms()
         end = self._log.next_offset
         dispatcher.expire(now_ms)
@@ -580,7 +580,7 @@ class Subscription:
         )
 
     def use(self) -> None:
-        """Somebody is there who uses it. Raises `PartitionMoving`: ask again."""
+        """Note a use. Raises `PartitionMoving` if it is about to be deleted: call again."""
         if self._uses is not None:
             self._uses.use(self.info.name, self._held if self.info.settings.durable else None)
 
@@ -591,12 +591,12 @@ class Subscription:
         return bool(self._receiving or self._dispatcher.leased)
 
     def passed_over(self, end: int) -> None:
-        """All before `end` counts as acked: leases of it end, and nobody gets it any more."""
+        """End the leases of all messages before `end`, which count as acked now."""
         self._dispatcher.acked_up_to(end - 1)
         self.wake()
 
     def look(self) -> None:
-        """Now and then: of a message whose last consumer vanished the dead letter is sent, too."""
+        """Send the dead letters of messages whose consumers vanished. Call this now and then."""
         if self._burying is not None:
             self._dispatcher.expire(self._now_ms())
             self._burying.look()
@@ -619,7 +619,7 @@ class Subscription:
         )
 
     def wake(self) -> None:
-        """There may be something to hand out: whoever waits looks again."""
+        """Wake all waiting calls: there may be messages for them."""
         self._pass_pieces()
         if self._burying is not None:
             self._burying.look()
@@ -629,7 +629,7 @@ class Subscription:
                 waiter.set_result(None)
 
     def close(self, error: NotOwner) -> None:
-        """The partition or the subscription is gone from here: calls under way end with `error`."""
+        """Fail calls under way with `error`: the partition moved, or the subscription is gone."""
         self._closed = error
         if self._look is not None:
             self._look.cancel()
@@ -639,7 +639,7 @@ class Subscription:
             self._burying.close()
 
     def _letter_word(self) -> tuple[int, int]:
-        """With which topic of the name, and after which seek, a message was given up."""
+        """The incarnation of the topic and the number of seeks, to tell copies apart."""
         return self._log.lease_epoch >> 32, self._held.seeks
 
     async def _read_spent(self, offsets: Sequence[int]) -> list[Delivery]:
@@ -684,26 +684,26 @@ class Subscription:
         return found
 
     def _enter_group(self, asked: _Asked, now_ms: int) -> None:
-        """Whose the partition is among the members of a group, if it is used by one."""
+        """Check and update the group's fence, if members of a group use the subscription."""
         settings = self.info.settings
         if asked.generation is not None and self._one_at_a_time:
             raise GroupNotAllowed(
                 f"subscription {self.info.name!r} is {settings.type}: the members of a consumer "
-                "group share one, so make it shared"
+                "group share a subscription, so make it shared"
             )
         changed = self._hold.enter(
             asked.consumer, asked.generation, now_ms, settings.ack_timeout_ms
         )
         if changed:
-            # The others are gone, or were told to let it go: what they have comes again, in order.
+            # The others are gone, or were told to release it: their messages come again, in order.
             if self._dispatcher.revoke(asked.consumer):
                 self._answered.clear()
             self._dispatcher.alone(asked.consumer)
-            self.wake()  # a call of the member before waits no longer
+            self.wake()  # a waiting call of the member before must end
 
     def _plan_a_look(self) -> None:
-        """When somebody is not counted any more, those that wait may have what was to be his; and
-        whoever asks is told so, though nobody waits.
+        """Plan to check the turns when a consumer stops counting: waiting consumers may then get
+        its share, and its own calls get the reason, even if no consumer waits.
         """
         at_ms = self._turns.changes_ms
         if at_ms is None or (self._look is not None and self._look_ms <= at_ms):
@@ -720,7 +720,7 @@ class Subscription:
         self.wake()
 
     async def _look_ahead(self, consumer: str) -> bool:
-        """Look at some more messages for a consumer for whom nothing was found; False: no more."""
+        """Look at more messages for a consumer without any; False if there are none."""
         has_due = self._keys is not None and self._keys.has_due
         if self._dispatcher.delays.is_behind and not has_due:
             await asyncio.sleep(0)
@@ -739,27 +739,27 @@ class Subscription:
         if seen.refused:
             await self._persist(ack_op(self.info.name, seen.refused))
         if look.due:
-            self.wake()  # the keys of what is due may be other consumers'
+            self.wake()  # the keys of due messages may belong to other consumers
         return True
 
     async def _persist(self, op: Op) -> None:
-        """Return when it is durable; at once where nothing of the subscription is."""
+        """Return when it is durable; at once if the subscription is not durable."""
         if self.info.settings.durable:
             await self._log.persist(op)
 
     def _has_for_itself(self, consumer: str) -> bool:
-        """Whether all that is handed out now goes to this consumer, one call after the other."""
+        """Whether all messages now go to this consumer, one call after the other."""
         active = self._turns.active
         is_active = active is not None and active.name == consumer
         return self.info.settings.type == "exclusive" or (self._one_at_a_time and is_active)
 
     def _is_late(self, call: tuple[str, int] | None) -> bool:
-        """Whether its consumer has gone on: it got the answer to this call from another copy."""
+        """Whether a later call of its consumer has come: so it got the answer from another copy."""
         newest = self._newest
         return call is not None and newest is not None and call[0] == newest[0] and call < newest
 
     def _is_spent(self, consumer: str, request: str) -> bool:
-        """Whether the newest call was answered, and what it was given is acked: a copy is late."""
+        """Whether the newest call was answered and its messages are acked: this is a late copy."""
         last = self._answered.get(consumer, _NO_ANSWER)
         if request == last.request and last.found is not None:
             return all(map(self._cursor.is_acked, last.found.offsets))
@@ -773,7 +773,7 @@ class Subscription:
                 self._answered.popitem(last=False)
 
     def _share(self, messages_max: int, end: int) -> int:
-        """When several consumers wait for the same messages, each gets a part of them."""
+        """When several consumers wait for the same messages, give each only a part of them."""
         if self._receiving == 1 or self._one_at_a_time or messages_max <= 0:
             return messages_max
         available = self._cursor.backlog(end) - self._dispatcher.leased
@@ -788,15 +788,15 @@ class Subscription:
         self._pass_pieces()
 
     def _pass_pieces(self) -> None:
-        """Pieces of large messages are acked by themselves: nobody is given one.
+        """Ack pieces of large messages: no consumer gets them.
 
-        That is written nowhere: it follows from the partition's record, after a take-over, too.
+        This is not written: it follows from the partition's record, after a take-over, too.
         """
         hidden, end = self._log.hidden, self._log.next_offset
         first = bisect_right(hidden, self._pieces_passed, key=_stop_of)
         for start, stop in hidden[first:]:
             if stop > end:
-                break  # the record has it, and readers have not, for a moment
+                break  # the record names them before readers can see them, for a moment
             self._cursor.ack(start, stop)
             self._pieces_passed = stop
 
@@ -815,14 +815,15 @@ class Subscription:
 
     @property
     def _lease_epoch(self) -> int:
-        """That of the first owner of a chain of planned ends, elsewhere in each subscription: an
-        ack id is good for one alone, and for no later one of its name.
+        """The epoch in this subscription's ack ids: that of the first owner in a chain of planned
+        hand-overs, made unique per subscription. So an ack id is never valid for another
+        subscription, or for a later subscription of the same name.
         """
         word = f"{self.info.name} {self.info.created_ms}"
         return (zlib.crc32(word.encode(), self._log.lease_epoch >> 32) << 32) + self._era
 
     def _lease_of(self, found: DispatchedBatch) -> str:
-        """How its ack ids end."""
+        """The suffix of its ack ids."""
         return f"{self._lease_epoch}-{found.number}"
 
     async def _deliver(self, found: DispatchedBatch) -> list[Delivery] | None:
@@ -839,7 +840,7 @@ class Subscription:
         async def whole(
             found: DispatchedBatch, look: _Look
         ) -> tuple[LeasedBatches | list[Delivery], int]:
-            # What was pending goes in the order of due times, and batches know only one order.
+            # These go in the order of due times; batches can only keep the order of offsets.
             pending = found.was_pending
             lease = self._lease_of(found)
             batches = None if pending else await _batches(self._log, found, self._loop, look)
@@ -863,12 +864,12 @@ class Subscription:
         found: DispatchedBatch,
         read: Callable[[DispatchedBatch, _Look], Awaitable[tuple[Given, int]]],
     ) -> Given | None:
-        """What `read` gives, and of how many messages: the others are there for whoever asks.
+        """Return the result of `read`; messages that it left out may go to other consumers.
 
-        None: none of them is due.
+        None: none of the messages is due.
         """
         self._dispatcher.reading(found)
-        # One consumer in one order: exclusive and failover subscriptions give it in its place.
+        # Exclusive and failover subscriptions deliver in order and ignore due times.
         heeds = self.info.settings.type in ("shared", "key_shared")
         look = _Look(heeds=heeds and not found.is_repeat and not found.was_pending)
         try:
@@ -890,17 +891,17 @@ class Subscription:
             self._dispatcher.begin(found, self._now_ms())
             return given
         except BaseException:
-            # Also when the consumer went away meanwhile.
+            # This includes cancellation, when the consumer disconnected meanwhile.
             if found.is_repeat:
-                self._dispatcher.begin(found, self._now_ms())  # it may have them all the same
+                self._dispatcher.begin(found, self._now_ms())  # the consumer may have them anyway
             else:
                 self._dispatcher.give_back(found)
                 self.wake()
             raise
 
     async def _keep_counts(self, found: DispatchedBatch) -> None:
-        """Before a consumer is told a count it is durable: after a take-over none is lower."""
-        holds = self._dispatcher.holds  # not after a seek meanwhile
+        """Make counts durable before a consumer gets them: no later owner may tell lower counts."""
+        holds = self._dispatcher.holds  # false after a seek meanwhile
         counts = {
             o: found.counts[o]
             for o in found.offsets
@@ -914,16 +915,16 @@ class Subscription:
         except AckOutcomeUnknown as error:
             raise PartitionUnavailable(
                 f"{self._log.name}: messages that were delivered before are not delivered again "
-                f"while it cannot be written down how often: {error}"
+                f"while their delivery counts cannot be written: {error}"
             ) from error
 
     def _forget_counts(self) -> None:
-        """Of what is acked."""
+        """Drop the counts of acked messages."""
         for offset in [offset for offset in self._told if self._cursor.is_acked(offset)]:
             del self._told[offset]
 
     def _shorten(self, found: DispatchedBatch, count: int) -> DispatchedBatch:
-        """What did not fit is there for whoever asks next, and no part of this answer."""
+        """Make messages that did not fit available again; they are not part of this answer."""
         shorter = self._dispatcher.shorten(found, count)
         self._answer_is(shorter)
         self.wake()
@@ -937,7 +938,7 @@ class Subscription:
     async def _without_early(
         self, found: DispatchedBatch, look: _Look, batch: StoredBatch
     ) -> DispatchedBatch:
-        """Without what is not due of this batch; what follows in it and is not due is passed over.
+        """Take messages of this batch that are not due out of `found`, and skip those behind it.
 
         So a batch of messages that are not due is opened once, however few of it were asked for.
         """
@@ -988,7 +989,7 @@ class Subscription:
     def _claimed(
         self, ack_ids: Iterable[str], stale: list[str], *, or_acked: bool = False
     ) -> list[int]:
-        """The offsets of ack ids whose lease is alive; those without one go to `stale`."""
+        """The offsets of ack ids with a live lease; ack ids without go to `stale`."""
         lease_epoch = self._lease_epoch
         here = (str(self._log.name.partition), str(lease_epoch))
         ours = lease_epoch >> 32
@@ -996,7 +997,7 @@ class Subscription:
         is_buried = self._dispatcher.is_buried
         offsets = []
         for text in ack_ids:
-            # Taken apart in place: a thousand of these come with every call.
+            # Parsed in place, for speed: a call may carry a thousand of these.
             try:
                 partition, offsets_text, epoch, lease_text = parts_of(text)
                 start, end = span_of(offsets_text)
@@ -1008,10 +1009,10 @@ class Subscription:
             is_ours, may_be_acked = (partition, epoch) == here, or_acked and of == ours
             gone = []
             for offset in range(start, end):
-                # An ack that is repeated because its answer was lost is not stale, it is done; one
-                # of another subscription, or an earlier topic of the name, is of another message,
-                # whatever its offset. What brokers have acked because its copy is elsewhere, no
-                # consumer has: its lease ended before that.
+                # Repeating an ack whose answer was lost is not stale: the message is acked. But an
+                # ack id of another subscription, or of an earlier topic of the name, is for another
+                # message with the same offset. And no consumer holds a message that a broker acked
+                # because of its copy elsewhere: the lease ended before that.
                 is_done = may_be_acked and is_acked(offset) and not is_buried(offset)
                 if (is_ours and holds(offset, lease)) or is_done:
                     offsets.append(offset)
@@ -1025,9 +1026,10 @@ class Subscription:
     def _ack(
         self, acked: list[int], up_to: int | None, but: Sequence[int] = ()
     ) -> tuple[list[Range], int]:
-        """Ack in memory; the ranges to make durable (also those acked before), and the new ones.
+        """Ack in memory; return the ranges to make durable (acked before or not), and the count of
+        new acks.
 
-        `but`: of those up to `up_to`, ascending.
+        `but`: offsets up to `up_to`, ascending, that stay unacked.
         """
         ranges = ranges_of(sorted(set(acked)))
         new = 0
@@ -1053,7 +1055,7 @@ class Subscription:
 
 
 def _number_of(request: str) -> tuple[str, int] | None:
-    """The two parts of a request's text when it ends in a number, `…-12`."""
+    """Split a request id that ends in a number, `…-12`, into its two parts."""
     front, _, last = request.rpartition("-")
     number = whole(last)
     return None if number is None or not front else (front, number)
@@ -1069,7 +1071,7 @@ def _wake(waiter: asyncio.Future[None]) -> None:
 
 
 class _MayBeEarly(Exception):
-    """A read came upon a batch in which some message says when it is due."""
+    """Raised when a read meets a batch with due times."""
 
     def __init__(self, batch: StoredBatch) -> None:
         super().__init__()
@@ -1077,15 +1079,15 @@ class _MayBeEarly(Exception):
 
 
 class _Look:
-    """Stops a read at each batch in which something may not be due, once."""
+    """Stops a read at each batch with due times, once."""
 
     def __init__(self, *, heeds: bool) -> None:
         self._heeds = heeds
         self.seen: set[tuple[int, ...]] = set()
-        """Ledger and entry of those that were looked into."""
+        """Ledger and entry of the batches that were looked into."""
 
     def at(self, batch: StoredBatch) -> None:
-        """A batch is to be handed out. Raises `_MayBeEarly`."""
+        """Check a batch before it is handed out. Raises `_MayBeEarly`."""
         delayed = self._heeds and batch.header.attributes & ATTRIBUTE_DELAYED
         if delayed and batch[1:3] not in self.seen:
             raise _MayBeEarly(batch)
@@ -1104,11 +1106,11 @@ async def _delivered(
     loop: asyncio.AbstractEventLoop,
     look: _Look,
 ) -> list[Delivery]:
-    """The dispatched messages in order: at least one, and as many as there is room and time for.
+    """Read the dispatched messages in order: at least one, and as many as room and time allow.
 
-    Only what is wanted of a batch is taken apart, and no more than some megabytes go into one
-    answer: a few bytes in a packed batch may unpack to as many messages of any length as a receive
-    may ask for.
+    Batches are unpacked only as far as needed, and an answer is bounded to some megabytes: a
+    compressed batch of a few bytes may hold as many messages of any length as a receive may ask
+    for.
     """
     offsets = found.offsets
     deliveries: list[Delivery] = []
@@ -1121,7 +1123,7 @@ async def _delivered(
         batches = await log.read(offsets[at], bytes_max=_READ_BYTES, count_max=wanted)
         for batch in batches:
             if offsets[len(deliveries)] >= batch.next_offset:
-                continue  # redeliveries lie far apart: only what is wanted is opened
+                continue  # redeliveries lie far apart: open only batches that hold some
             look.at(batch)
             room = await _open_and_take(log, found, lease, batch, deliveries, room)
             if len(deliveries) == len(offsets) or room < 0:
@@ -1132,9 +1134,9 @@ async def _delivered(
 async def _batches(
     log: SubscribedLog, found: DispatchedBatch, loop: asyncio.AbstractEventLoop, look: _Look
 ) -> list[StoredBatch] | None:
-    """The batches that hold the dispatched messages, as far as there is room and time.
+    """Read the batches that hold the dispatched messages, as far as room and time allow.
 
-    None when one by one they are less to say or to send.
+    None if single messages are shorter to describe or to send.
     """
     runs = runs_of(found.offsets, found.counts)
     if len(runs) > _RUNS_MAX:
@@ -1151,7 +1153,7 @@ async def _batches(
                     break
                 batches.append(batch)
             if room < 0 or loop.time() > until_s:
-                break  # what has been read is given: else it would have to be read again
+                break  # give what has been read: otherwise it would have to be read again
     stored = sum(batch.header.record_count for batch in batches)
     given = bisect_left(found.offsets, batches[-1].next_offset)
     entries = joined((one.ledger_id, one.entry_id) for one in batches)
@@ -1161,8 +1163,9 @@ async def _batches(
 
 
 def _read_until_s(found: DispatchedBatch, loop: asyncio.AbstractEventLoop) -> float:
-    """What was given before fitted into an answer once, and its consumer may be at work on it: to
-    take a part of it back because disks are slow now would give that to another one as well.
+    """When to stop reading; never for a repeat. It fitted into an answer before, and its consumer
+    may be working on it: taking a part back because disks are slow now would deliver that part to
+    another consumer as well.
     """
     return math.inf if found.is_repeat else loop.time() + _READING_S_MAX
 
@@ -1170,7 +1173,7 @@ def _read_until_s(found: DispatchedBatch, loop: asyncio.AbstractEventLoop) -> fl
 async def _stored(
     log: SubscribedLog, runs: Sequence[Run]
 ) -> AsyncGenerator[list[StoredBatch], None]:
-    """Each batch that holds some of these offsets, once; those of one read together."""
+    """Yield each batch that holds some of these offsets, once; the batches of a read together."""
     offset = 0
     for start, end, _ in runs:
         offset = max(offset, start)
@@ -1192,7 +1195,7 @@ async def _open_and_take(
     deliveries: list[Delivery],
     room: int,
 ) -> int:
-    """Add the messages that are of this batch; the room that is left."""
+    """Append this batch's messages to `deliveries`; return the room that is left."""
     front, back = f"{log.name.partition}-", f"-{lease}"
     base, ledger_id, entry_id = batch.base_offset, batch.ledger_id, batch.entry_id
     offsets, counts, end = found.offsets, found.counts, batch.next_offset

@@ -1,9 +1,9 @@
-"""All subscriptions of one owned partition: their cursors, and the state ledger they live in.
+"""All subscriptions of an owned partition, with their cursors, which the state ledger keeps.
 
 The topic's record of a subscription says that it exists and how it works; the cursor in each
 partition is made at its first use there, or by `subscribe`. A cursor belongs to one incarnation of
-the subscription (its `created_ms`): a namesake made later starts afresh. Cursors in memory are
-never behind the state ledger; an ack is answered when it is in both.
+the subscription (its `created_ms`): a later subscription with the same name starts afresh. Cursors
+in memory are never behind the state ledger; an ack is answered when it is in both.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from octavo.broker.types import SubscriptionInfo, SubscriptionStats
 
 
 class SubscriptionSet:
-    """The subscriptions of one partition while it is owned."""
+    """The subscriptions of a partition while this broker owns it."""
 
     def __init__(
         self,
@@ -44,22 +44,22 @@ class SubscriptionSet:
         self._uses = uses
         self._cursors: dict[str, CursorState] = {}
         self._volatile: dict[str, CursorState] = {}
-        """Those of subscriptions that are not durable: nothing of them is written."""
+        """The cursors of subscriptions that are not durable: nothing of them is written."""
         self._unsaved: dict[str, None] = {}
-        """Cursors that were made here, and whose making is not known to be durable."""
+        """Cursors that were made here, and may not be durable yet."""
         self._for_letters: frozenset[str] = frozenset()
-        """Those that were made for dead letters or retries, as of `know_letters`."""
+        """Subscriptions for dead letters or retries, as of `know_letters`."""
         self._open: dict[str, Subscription] = {}
         self._making = asyncio.Lock()
         self._restored_s = 0.0
-        """When this owner began: leases that were left to it run from then on."""
+        """When this owner began: the leases of the last owner run from then on."""
         self.is_followed = False
-        """Whether it was asked since the partition is owned which subscriptions there are."""
+        """Whether `follow` was called since the partition is owned."""
 
     def restore(self, cursors: dict[str, CursorState]) -> None:
-        """The cursors that the last owner left.
+        """Take over the cursors that the last owner left.
 
-        One that was truncated under, just before its owner ended, begins with what is left.
+        A cursor before the earliest offset (the last owner trimmed just before it ended) moves up.
         """
         self._cursors = cursors
         self._restored_s = asyncio.get_running_loop().time()
@@ -77,15 +77,15 @@ class SubscriptionSet:
         return [(name, held.deliveries) for name, held in self._cursors.items()]
 
     def seeks(self) -> dict[str, int]:
-        """For a snapshot: by name how often it was sought, as far as that is counted."""
+        """For a snapshot: how often each subscription was sought, as far as counted."""
         return {name: held.seeks for name, held in self._cursors.items() if held.seeks}
 
     def used_ms(self) -> dict[str, int]:
-        """For a snapshot: by name when it was used, as far as that is known."""
+        """For a snapshot: when each subscription was last used, as far as known."""
         return {name: held.used_ms for name, held in self._cursors.items() if held.used_ms}
 
     def is_unused(self, name: str, for_ms: int, retire_s: float = 0.0) -> bool:
-        """Whether nobody has used the subscription for so long; see `Uses.is_unused`."""
+        """Whether the subscription was not used for that long; see `Uses.is_unused`."""
         if self._uses is None:
             return False
         subscription = self._open.get(name)
@@ -94,23 +94,24 @@ class SubscriptionSet:
         return self._uses.is_unused(name, self._cursors.get(name), for_ms, retire_s)
 
     def unused(self, for_ms: int, *, durable: bool = True) -> list[str]:
-        """Those of which that is so, among the durable ones or among those that are not."""
+        """The unused subscriptions, either durable or not durable."""
         names = self._cursors if durable else self._volatile
         return [name for name in names if self.is_unused(name, for_ms)]
 
     async def drop_gone(self, for_ms: int) -> None:
-        """Now and then: those that are not durable, idle here for so long, and no more."""
+        """Forget subscriptions that are not durable, idle here for `for_ms`, and deleted. Call this
+        from time to time."""
         for name in self.unused(for_ms, durable=False):
             with contextlib.suppress(SubscriptionNotFound):
                 await self.get(name)
 
     def keep_uses(self) -> None:
-        """Now and then: what is durable of when they were used."""
+        """Keep the durable marks of last uses up to date. Call this from time to time."""
         if self._uses is not None:
             self._uses.keep(self._cursors.items())
 
     async def get(self, name: str) -> Subscription:
-        """The subscription. Raises `SubscriptionNotFound`."""
+        """Return the subscription. Raises `SubscriptionNotFound`."""
         try:
             info = await self._lookup(name)
         except SubscriptionNotFound:
@@ -122,7 +123,8 @@ class SubscriptionSet:
         return await self.make(info)
 
     async def make(self, info: SubscriptionInfo) -> Subscription:
-        """The subscription, its cursor durable. Raises `SubscriptionNotFound`: deleted by now."""
+        """Return the subscription with a durable cursor. Raises `SubscriptionNotFound` if it was
+        deleted meanwhile."""
         async with self._making:
             found = self._open.get(info.name)
             if found is not None:
@@ -133,7 +135,7 @@ class SubscriptionSet:
             held = cursors.get(info.name)
             if held is None or held.created_ms != info.created_ms:
                 if not info.settings.durable:
-                    await self._forget(info.name)  # an earlier one's
+                    await self._forget(info.name)  # the state of an earlier subscription
                 held = CursorState(info.created_ms, Cursor(self._start_of(info)))
                 cursors[info.name] = held
                 if info.settings.durable:
@@ -153,9 +155,9 @@ class SubscriptionSet:
             return found
 
     async def follow(self, names: Collection[str]) -> None:
-        """These are all the subscriptions there are: make the cursors that are missing here.
+        """Make missing cursors here: `names` are all subscriptions that exist.
 
-        Those of subscriptions that are no more are forgotten.
+        Cursors of other subscriptions are forgotten.
         """
         self.is_followed = True
         for name in [name for name in (*self._cursors, *self._volatile) if name not in names]:
@@ -166,17 +168,17 @@ class SubscriptionSet:
                     await self.get(name)
 
     def oldest_unacked(self) -> int | None:
-        """The first offset that some durable subscription has not acked; None without one."""
+        """The first offset that some durable subscription has not acked; None without any."""
         return min((held.cursor.committed_offset for held in self._cursors.values()), default=None)
 
     def committed(self) -> dict[str, int]:
-        """The first unacked offset of each subscription that has a cursor here."""
+        """The first unacked offset of each subscription with a cursor here."""
         return {name: held.cursor.committed_offset for name, held in self._cursors.items()}
 
     async def know_letters(self) -> None:
-        """Ask which cursors here are of subscriptions that were made for dead letters or retries.
+        """Find out which cursors here belong to subscriptions for dead letters or retries.
 
-        Raises what the metadata store does.
+        Raises errors of the metadata store.
         """
         found = set()
         for name in tuple(self._cursors):
@@ -186,9 +188,10 @@ class SubscriptionSet:
         self._for_letters = frozenset(found)
 
     def bounded(self) -> dict[str, int]:
-        """`committed` of those to which a topic's time to live and its quota apply.
+        """`committed` of the subscriptions to which a topic's time to live and quota apply.
 
-        A letter that is not acked here was acked where it came from: this is its only copy.
+        Others hold dead letters or retries. Their originals are acked, so an unacked one is the
+        only copy.
         """
         return {
             name: offset
@@ -197,9 +200,9 @@ class SubscriptionSet:
         }
 
     async def pass_over(self, name: str, end: int) -> int:
-        """Count all before offset `end` as acked, though nobody acked it; how many that are.
+        """Ack everything before offset `end`, unprocessed; return how many messages that are.
 
-        Returns when it is durable. Nothing happens without such a subscription.
+        Returns when it is durable. Does nothing if there is no such subscription.
         """
         held = self._cursors.get(name)
         if held is None or name in self._unsaved:
@@ -214,22 +217,22 @@ class SubscriptionSet:
         return new
 
     async def pass_all_over(self, end: int) -> None:
-        """The same for all: what lies before `end` is about to go, or gone."""
+        """Do that for all subscriptions: messages before `end` are trimmed, or about to be."""
         for name in tuple(self._cursors):
             await self.pass_over(name, end)
 
     def wake(self) -> None:
-        """New messages are there."""
+        """Tell all subscriptions that there are new messages."""
         for subscription in tuple(self._open.values()):
             subscription.wake()
 
     def look(self) -> None:
-        """Now and then: end leases that nobody asks for."""
+        """End overdue leases, even if no consumer asks. Call this from time to time."""
         for subscription in tuple(self._open.values()):
             subscription.look()
 
     def close(self, error: NotOwner) -> None:
-        """The partition is served elsewhere from now on."""
+        """Close all subscriptions: another broker serves the partition from now on."""
         for subscription in tuple(self._open.values()):
             subscription.close(error)
 
@@ -251,11 +254,11 @@ class SubscriptionSet:
         return held.left.later(int(passed_s * 1000))
 
     def stats(self) -> dict[str, SubscriptionStats]:
-        """Of those in use since the partition was opened."""
+        """The statistics of the subscriptions used since the partition was opened."""
         return {name: subscription.stats() for name, subscription in self._open.items()}
 
     def _start_of(self, info: SubscriptionInfo) -> int:
-        # A partition that is younger than the subscription has nothing that is older than it.
+        # A partition younger than the subscription has only messages that the subscription wants.
         later = 0 < info.partitions <= self._log.name.partition
         if info.settings.start == "earliest" or later:
             return self._log.kept_from

@@ -1,15 +1,15 @@
-"""Whose turn it is among the consumers of a subscription that has several. Pure.
+"""Decide whose turn it is among the consumers of a subscription. Pure.
 
-- `shared`: whoever asks, unless one of a better priority waits for messages too.
-- `key_shared`: those of the best priority that are able to take something; they share the slots.
-- `failover`: one at a time. Of those of the best priority that are there, by name, each partition
-  takes another one. Whoever was it before keeps what it has until that is acked, back, or over its
-  lease; until then nobody gets more.
+- `shared`: any consumer that asks, unless a consumer of better priority waits for messages too.
+- `key_shared`: the consumers of the best priority that can take messages; they share the slots.
+- `failover`: one consumer at a time. The consumers of the best priority are sorted by name, and the
+  partition's number picks one. The active consumer before it keeps its messages until they are
+  acked or back, or its leases end; until then no consumer gets more.
 
-Consumers have no session. One is *there* while a call of its waits, while it holds messages, and
-for `timeout_ms` after its last call. It is *able* while a call of its waits that has room for
-messages, and as long after it: one that takes nothing any more is not waited for, though it may be
-at work on what it has. Priorities are as in Pulsar and NATS: 0 is the best.
+Consumers have no session. A consumer is *there* while a call of it waits, while it holds messages,
+and for `timeout_ms` after its last call. It is *able* while a call of it waits with room for
+messages, and for as long after: a consumer that takes nothing any more is not waited for, though it
+may still work on its messages. Priorities are as in Pulsar and NATS: 0 is the best.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Consumer:
-    """What is known of a consumer: how many messages it holds, and when it was last heard of."""
+    """A consumer: how many messages it holds, and when it last called."""
 
     __slots__ = ("able_ms", "full", "leased", "name", "priority", "seen_ms", "waiting")
 
@@ -32,31 +32,31 @@ class Consumer:
         self.leased = 0
         self.priority = 0
         self.waiting = 0
-        """Calls to receive that wait for messages."""
+        """How many calls to receive wait for messages."""
         self.full = False
-        """It holds as many as it may."""
+        """Whether it holds as many messages as it may."""
         self.able_ms: int | None = None
-        """When it could last take something."""
+        """When it could last take messages."""
 
 
 class Turns:
-    """Of one subscription in one partition; `number`: of the partition."""
+    """The turns of a subscription in partition `number`."""
 
     def __init__(self, type_: SubscriptionType, timeout_ms: int, number: int) -> None:
         self._type = type_
         self._timeout_ms = timeout_ms
         self._number = number
         self.active: Consumer | None = None
-        """Of a failover subscription."""
+        """The active consumer of a failover subscription."""
         self.next: Consumer | None = None
-        """Who is to take over once the active one holds nothing; None: nobody waits for that."""
+        """The consumer that takes over once the active one holds nothing; None if none waits."""
         self.members: tuple[str, ...] = ()
-        """Of a key-shared one: who shares the slots."""
+        """The consumers of a key-shared subscription that share the slots."""
         self.changes_ms: int | None = None
-        """When somebody is not counted any more, unless heard of before."""
+        """When a consumer stops counting, unless it calls before."""
 
     def look(self, consumers: Mapping[str, Consumer], now_ms: int) -> None:
-        """Who is there now."""
+        """Find the consumers that count now."""
         self.changes_ms = None
         if self._type == "key_shared":
             able = self._best([one for one in consumers.values() if self._is_able(one, now_ms)])
@@ -66,7 +66,7 @@ class Turns:
             self._elect(sorted(there, key=lambda one: one.name))
 
     def waits_for(self, mine: Consumer, consumers: Iterable[Consumer]) -> str | None:
-        """Why it is not this one's turn, as `look` found it; None: it is."""
+        """Why it is not this consumer's turn, as of the last `look`; None if it is."""
         if self._type == "shared" and (better := _better(mine, consumers)) is not None:
             return (
                 f"consumer {better.name!r} of priority {better.priority} waits for messages, and "
@@ -82,7 +82,7 @@ class Turns:
                 return f"consumer {mine.name!r} holds as many messages as it may"
             return f"consumer {mine.name!r} asks for no messages any more, so it has no keys"
         if self._type == "failover" and self.active is not mine:
-            assert self.active is not None  # whoever asks is there
+            assert self.active is not None  # a consumer that asks is there
             return f"consumer {self.active.name!r} is the active one; {mine.name!r} stands by" + (
                 ""
                 if self.next is not mine
@@ -130,7 +130,7 @@ class Turns:
 def _better(
     mine: Consumer, consumers: Iterable[Consumer], names: tuple[str, ...] | None = None
 ) -> Consumer | None:
-    """One of a better priority, that waits for messages or is named."""
+    """A consumer of better priority that waits for messages or is named in `names`."""
     if not mine.priority:
         return None
     return min(

@@ -1,16 +1,15 @@
-"""When the subscriptions of a partition were used last, for those that go when nobody uses them.
+"""When the subscriptions of a partition were last used, so that unused subscriptions can expire.
 
-    used ──▶ noted here, by a steady clock ──▶ now and then a mark in the state ledger
-    nobody uses it for the topic's `subscription_expiry` ──▶ retired for a moment ──▶ deleted
+    use ──▶ noted here, by a steady clock ──▶ from time to time a mark in the state ledger
+    unused for the topic's `subscription_expiry` ──▶ retired for a moment ──▶ deleted
 
-One that is not durable goes after a time of its own, and has no marks: an owner counts from when it
-began.
-An owner knows what it has seen itself. What was before it, marks tell, dated by the time that
-deletions go by (clock/deletion_clock.py); a mark is at most an hour older than the last use. Whose
-marks are missing is taken for used when the owner began: it waits a full period. A mark is on its
-way to the state ledger before the ack of the same call is, so what was answered is not forgotten.
-Without the policy there are no marks: those that are left are taken back, for they would be old
-when it is set again.
+A subscription that is not durable expires after a separate time and has no marks: an owner counts
+from its own start. For durable subscriptions an owner knows the uses that it has seen. Marks tell
+of earlier uses, dated by the clock for deletions (clock/deletion_clock.py); a mark is at most an
+hour older than the last use. Without a mark a subscription counts as used when the owner began, and
+waits a full period. A mark is written to the state ledger before the ack of the same call, so
+answered uses are not forgotten. Without the policy there are no marks: existing marks are removed,
+because they would be outdated when the policy is set again.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from octavo.broker.errors import PartitionMoving
 from octavo.broker.state.format import CursorState, Op, used_op
 
 _MARKS_A_SPAN = 16
-"""So many marks at most while a period goes by …"""
+"""The most marks in one expiry period …"""
 _MARK_EVERY_MS = 3_600_000
-"""… or one in such a time, if that is sooner: the last use is no longer after its mark."""
+"""… and at least one in this time: so the last use is no later than this after its mark."""
 
 
 class Uses:
-    """Of one partition, while it is owned."""
+    """The last uses in a partition while it is owned."""
 
     def __init__(
         self,
@@ -37,8 +36,8 @@ class Uses:
         span_ms: Callable[[], int | None],
         note: Callable[[Op], None],
     ) -> None:
-        """`now_s`: a steady clock. `span_ms`: the policy; None: nothing expires. `note` has an
-        operation written, behind all that was before it, and does not wait."""
+        """`now_s`: a steady clock. `span_ms`: the policy; None: nothing expires. `note` queues an
+        operation for the state ledger, in order, without waiting."""
         self._now_s = now_s
         self._time = time
         self._span_ms = span_ms
@@ -47,19 +46,19 @@ class Uses:
         self._used_s: dict[str, float] = {}
         self._retired_until_s: dict[str, float] = {}
         self._unmarked: set[str] = set()
-        """Used when nobody knew what time it is."""
+        """Used while the date was not known."""
 
     def use(self, name: str, held: CursorState | None) -> None:
-        """Somebody uses it now. `held`: what is known of it, None if it is not durable.
+        """Note a use now. `held`: the subscription's state, None if it is not durable.
 
-        Raises `PartitionMoving`: it may be about to go, ask again.
+        Raises `PartitionMoving` if it is about to be deleted: call again.
         """
         now_s = self._used_s[name] = self._now_s()
         if held is not None:
             self._mark(name, held)
         if self._retired_until_s and now_s < self._retired_until_s.get(name, 0.0):
             raise PartitionMoving(
-                f"nobody has used subscription {name!r} for long, and it is about to be deleted: "
+                f"subscription {name!r} was not used for long, and is about to be deleted: "
                 + (
                     "it is not durable; ask again"
                     if held is None
@@ -68,16 +67,16 @@ class Uses:
             )
 
     def left(self, name: str) -> None:
-        """Somebody who waited for messages does so no longer: it was in use until now."""
+        """Note that a caller stopped waiting for messages: it was in use until now."""
         self._used_s[name] = self._now_s()
 
     def is_unused(
         self, name: str, held: CursorState | None, span_ms: int, retire_s: float = 0.0
     ) -> bool:
-        """Whether nobody has used it for so long.
+        """Whether it was not used for `span_ms`.
 
-        If so, nobody can for `retire_s` from now on: it may be deleted in that time. Who tries is
-        told to come back, and it is in use again.
+        If so, refuse uses for `retire_s` from now on: it may be deleted in that time. A caller that
+        tries gets a retryable error, and the subscription counts as used again.
         """
         now_s = self._now_s()
         idle_ms = (now_s - self._used_s.get(name, self._began_s)) * 1000
@@ -87,7 +86,7 @@ class Uses:
         return unused
 
     def keep(self, cursors: Iterable[tuple[str, CursorState]]) -> None:
-        """Now and then: marks that could not be made, and those that nobody needs any more."""
+        """Make marks that could not be made before, and remove marks that are not needed."""
         gone = self._span_ms() is None
         for name, held in cursors:
             if gone and held.used_ms:
@@ -97,7 +96,7 @@ class Uses:
                 self._mark(name, held)
 
     def forget(self, name: str) -> None:
-        """The subscription is no more."""
+        """Forget a deleted subscription."""
         self._used_s.pop(name, None)
         self._retired_until_s.pop(name, None)
         self._unmarked.discard(name)
@@ -116,7 +115,7 @@ class Uses:
             self._note(used_op(name, held.used_ms))
 
     def _is_marked_unused(self, name: str, held: CursorState | None, span_ms: int) -> bool:
-        """By what an owner before this one has left."""
+        """Decide by the mark that an earlier owner has left."""
         time = self._time()
         if name in self._used_s or held is None or not held.used_ms or time is None or time.doubt:
             return False

@@ -1,4 +1,4 @@
-"""Which unacked messages of a subscription wait for what, and until when, in words. Pure.
+"""Say in words which unacked messages of a subscription wait for what, and until when. Pure.
 
 Steady times are milliseconds of the dispatcher's clock; `ahead_ms` turns them into wall clock.
 """
@@ -11,11 +11,11 @@ from typing import NamedTuple
 from octavo.protocol.calendar import iso_of
 
 CONSUMERS_TOLD_MAX = 20
-"""The consumers with the most messages are named, the others counted."""
+"""How many consumers are named, those with the most messages first; others are only counted."""
 
 
 class Leased(NamedTuple):
-    """What a consumer holds."""
+    """The messages that a consumer holds."""
 
     consumer: str
     messages: int
@@ -29,23 +29,23 @@ class Leased(NamedTuple):
 
 
 class Waits(NamedTuple):
-    """Unacked messages that nobody else can have now."""
+    """Unacked messages that cannot be handed out now."""
 
     leased: tuple[Leased, ...] = ()
     given_back: int = 0
-    """Messages whose redelivery has a delay."""
+    """How many messages wait for the delay of their redelivery."""
     given_back_first: tuple[int, int] | None = None
     """Steady time and offset of the first of these."""
     not_due: int = 0
-    """Messages that said themselves when they are due."""
+    """How many messages have a due time that is not over."""
     not_due_first_ms: int | None = None
     """Wall-clock time of the first of these."""
     moving: int = 0
-    """Messages on their way to the dead-letter or the retry topic."""
+    """How many messages are on their way to the dead-letter or the retry topic."""
 
 
 def told_of(waits: Waits, refused: int, now_ms: int, ahead_ms: int) -> list[str]:
-    """A sentence for each reason; `refused`: messages that the filter does not pass."""
+    """Return a sentence per reason; `refused`: messages that the filter does not pass."""
     told = list(_leases(waits.leased, now_ms, ahead_ms))
     if waits.given_back and waits.given_back_first is not None:
         at_ms, offset = waits.given_back_first

@@ -118,7 +118,7 @@ def test_what_is_wrong_is_said_and_what_would_be_right(running: Standalone) -> N
     assert "it must be -1, now, or an offset" in told(running, "read", "few", "--from", "3")
     assert "ends before" in told(running, "read", "few", "--from", END(9))
     said(running, "append", "few", "3", "--seq", "b")
-    assert "is not behind the last one, 'b'" in told(running, "append", "few", "4", "--seq", "a")
+    assert "must be greater than the last, 'b'" in told(running, "append", "few", "4", "--seq", "a")
     said(running, "close", "few")
     assert "the stream is closed" in told(running, "append", "few", "5")
 

@@ -293,7 +293,7 @@ BUGS = (
         (
             Edit(
                 "octavo.broker.log.reader:OpenReaders.get_or_open",
-                "        if reader is not opened:  # somebody else was quicker\n"
+                "        if reader is not opened:  # another call opened one first\n"
                 "            await opened.close()\n",
                 "",
             ),

@@ -159,7 +159,7 @@ def test_a_generation_heard_of_elsewhere_is_gone_beyond() -> None:
 def test_a_name_is_of_who_came_with_it() -> None:
     world = World(members_max=2)
     world.beat("a")
-    with pytest.raises(ForeignMember, match="somebody else's"):
+    with pytest.raises(ForeignMember, match="belongs to another user"):
         world.beat("a", who="mallory")
     with pytest.raises(ForeignMember):
         world.group.leave("a", "mallory")

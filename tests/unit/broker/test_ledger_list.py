@@ -183,8 +183,8 @@ def test_a_fork_that_cannot_be_is_refused() -> None:
     ledger_list = build([3, 4])[0].appending(99).truncating(2)
     for point, why in (
         (ForkPoint(1), "offset 1 was trimmed; the earliest is 2"),
-        (ForkPoint(5), "nobody has said where ledger 1 is to be cut"),
-        (ForkPoint(5, Cut(0, 1, 1, -1)), "nobody has said where ledger 1"),
+        (ForkPoint(5), "no cut is given for ledger 1"),
+        (ForkPoint(5, Cut(0, 1, 1, -1)), "no cut is given for ledger 1"),
     ):
         with pytest.raises(ValueError, match=why):
             ledger_list.forked(point, 0)
