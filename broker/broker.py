@@ -1,11 +1,12 @@
-"""One broker: which topics there are, which partitions are served here, who serves the others.
+"""One broker: the topics of the cluster, the partitions served here, the owners of the others.
 
-A broker keeps nothing: whatever must last is in ledgers and in the metadata store. It promises
-that a partition it serves has been recovered first, and that it stops serving when its session
-or the partition's ledger is taken from it. Correctness rests on fencing, not on ownership.
+A broker keeps nothing durable itself: that is in ledgers and in the metadata store. It promises
+that a partition was recovered before it is served here, and that serving stops when its session or
+the partition's ledger is taken away. Correctness rests on fencing, not on ownership.
 
-Made of what is asked directly: `topics`, `ownership` (who serves what), `registry` (who lives),
-`bulk_loads`. Here is what concerns several of them: start and end, rounds, talk among brokers.
+Callers use its parts directly: `topics`, `ownership` (which broker serves what), `registry` (the
+live brokers), `bulk_loads`. This module has what concerns several parts: start and end, background
+rounds, calls among brokers.
 """
 
 from __future__ import annotations
@@ -65,19 +66,19 @@ from octavo.protocol.codes import OctavoError
 
 _log = structlog.get_logger()
 _RUN_REST_S = 2.0
-"""From one run of a partition's compaction to the next: each leaves a ledger or more that stays
-for `compaction_grace_ms`, and a line in the partition's record."""
+"""The pause between runs of a partition's compaction: each run leaves at least one ledger that
+stays for `compaction_grace_ms`, and a line in the partition's record."""
 _KEPT_UP_AT_ONCE = 64
-"""Partitions that are looked after in one turn of the loop."""
+"""Partitions that are maintained in one turn of the loop."""
 _QUIET_ROUNDS = 6
-"""In one of so many a partition is looked after that nobody uses."""
+"""An unused partition is maintained in one of this many rounds."""
 TellPeer = Callable[[BrokerInfo, TopicName, str], Awaitable[list[int]]]
 
 
 class Broker:
-    """The broker core of one process. The caller starts and closes `store` and `ledgers`.
+    """The broker core of a process. The caller starts and closes `store` and `ledgers`.
 
-    `schema_engine`: what works with the libraries of schemas; on the loop when None.
+    `schema_engine` works with the schema libraries; None: on the event loop.
     """
 
     def __init__(
@@ -110,14 +111,14 @@ class Broker:
         )  # fmt: skip
         """Namespaces, topics and subscriptions of the cluster."""
         self.forks = Forks(records, self.topics, self._deletions, self._shared, clock, self._spawn)
-        """Topics that begin with another one's ledgers."""
+        """Topics that begin with another topic's ledgers."""
         self._leftovers = Leftovers(records, ledgers, config, self._shared)
         self.tell_peer: TellPeer | None = None
-        """Calls `let_go` of another broker; set by whoever connects brokers with one another."""
+        """Calls `let_go` of another broker; set by the code that connects brokers."""
         self.foretell_peer: ForetellHeir | None = None
-        """Has another broker make ready for a partition; set by the same."""
+        """Makes another broker prepare for a partition; set by the same code."""
         self.ask_peer: AskHeir | None = None
-        """Has another broker serve a partition; set by the same."""
+        """Makes another broker serve a partition; set by the same code."""
         self.registry = BrokerRegistry(
             store, ownership, config.balance_after_ms,
             lambda: self.ownership.reconcile(), self._fail, self._spawn,
@@ -130,31 +131,31 @@ class Broker:
             config.clock_beat_ms,
         )
         self.open_batches = OpenBatches(config.opened_bytes_max)
-        """For whoever wants single messages."""
+        """Batches unpacked for readers of single messages."""
         self.letters = Letters(self.topics, lambda: self.ownership, clock)
-        """What this broker publishes for itself."""
+        """Publishes for this broker itself."""
         self.schemas = self._new_schemas(store, clock, schema_engine)
         """Subjects of schemas."""
         self._context = self._new_context(store, records, ledgers, clock)
         loads = self._context.bulk_loads
         self.bulk_loads = BulkLoads(loads, records, ledgers, clock, self.deletion_time)
-        """Commit and abort of bulk loads; not of one partition, so any broker may."""
+        """Commit and abort of bulk loads; any broker may do that."""
         self.ownership = OwnershipManager(
             self._context, config, self.topics, records, ownership, self.registry, self._spawn
         )
-        """Who serves which partition, and those that are open here."""
+        """The owners of partitions, and the partitions that are open here."""
         self.balance = Balance(
             config, self.registry, self.ownership, self._foretell_heir, self._ask_heir
         )
-        """Who is to be handed what."""
+        """Which partitions to hand to which broker."""
         self.inactive = Inactive(
             self.topics, records, self.ownership, self.deletion_time, config.non_durable_expiry_ms
         )
-        """Topics and subscriptions that nobody uses any more."""
+        """Expiry of unused topics and subscriptions."""
         self.streams = Streams(self.topics, self._shared, self._spawn)
-        """Durable streams that have to go."""
+        """Expiry of durable streams."""
         self.chores = Chores(config.trim_interval_ms, self._spawn)
-        """What is done again and again."""
+        """Background tasks that run again and again."""
 
     def _new_schemas(
         self, store: MetadataStore, clock: Callable[[], int], engine: Engine | None
@@ -169,7 +170,7 @@ class Broker:
         ledgers: LedgerClient,
         clock: Callable[[], int],
     ) -> PartitionContext:
-        """What the partitions share."""
+        """Make the state that all partitions share."""
         config = self.config
         return PartitionContext(
             config=config,
@@ -198,11 +199,11 @@ class Broker:
 
     @property
     def url(self) -> str:
-        """Where this broker is reached, as it told the others."""
+        """The URL that this broker has registered."""
         return self.registry.own.url
 
     async def start(self, url: str) -> None:
-        """Register as reachable at `url` (bind first, then call this) and take part."""
+        """Register with `url` (bind it before) and take part in the cluster."""
         config = self.config
         broker_id = config.broker_id or url.split("://", 1)[-1].rstrip("/")
         own = BrokerInfo(broker_id, url)
@@ -222,9 +223,10 @@ class Broker:
         ]
 
     async def give_away(self) -> None:
-        """Hand on what other brokers take, by and by, and serve until then; before `close`.
+        """Hand partitions to other brokers one by one, and serve them until then; call it before
+        `close`.
 
-        Never longer than `stop_handover_ms`, and never fails: what is left `close` releases.
+        Takes at most `stop_handover_ms`, and never fails: `close` releases the rest.
         """
         if self._leaving:
             return
@@ -242,18 +244,18 @@ class Broker:
                 await self._stand(draining=True)
                 await self.balance.give_all()
         except NoOtherBroker:
-            return  # nobody is there who could be told anything, or all of them stop
+            return  # there is no other broker, or all others are stopping too
         except TimeoutError:
             reason = f"stop_handover_ms ({self.config.stop_handover_ms}) is over"
-        except Exception as error:  # a bug must not keep this broker from releasing what it has
+        except Exception as error:  # a bug must not stop this broker from releasing its partitions
             reason = str(error) or repr(error)
             if not isinstance(error, OctavoError):
                 _log.error("broker_task_failed", task="give_away", reason=reason, exc_info=error)
         if left := self.ownership.held():
-            _log.info("not_all_handed_on", partitions=left, reason=reason or "nobody took them")
+            _log.info("not_all_handed_on", partitions=left, reason=reason or "no broker took them")
 
     async def close(self) -> None:
-        """Hand every partition over and leave."""
+        """Hand over every partition and leave the cluster."""
         await self.give_away()
         await self.chores.close()
         try:
@@ -271,10 +273,10 @@ class Broker:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def drain(self) -> None:
-        """Give everything that is served here to other brokers, and be preferred for nothing.
+        """Give all partitions served here to other brokers, and take no new ones.
 
-        Until `undrain`, or until this broker is started anew. It goes on by itself when the call
-        has returned; `standing` tells how far it is. Raises `NoOtherBroker`, `MetadataUnavailable`.
+        Lasts until `undrain`, or until this broker restarts. The call returns at once, and draining
+        continues; `standing` shows the progress. Raises `NoOtherBroker`, `MetadataUnavailable`.
         """
         self.balance.check_others()
         await self._stand(draining=True)
@@ -282,12 +284,12 @@ class Broker:
         self._rebalance()
 
     async def undrain(self) -> None:
-        """Be like any other broker again. Raises `MetadataUnavailable`."""
+        """Take partitions again. Raises `MetadataUnavailable`."""
         await self._stand(draining=False)
         _log.info("broker_not_drained", broker=self.broker_id)
 
     def standing(self) -> Standing:
-        """How this broker stands at this moment."""
+        """Return whether this broker is draining, its number of partitions and its load."""
         own = self.registry.standings.own
         load = round(self.balance.load())
         return own._replace(partitions=self.ownership.held(), load=load)
@@ -300,9 +302,9 @@ class Broker:
         await self._stand(draining=self.registry.is_draining)
 
     async def let_go(self, name: TopicName, incarnation: str) -> list[int]:
-        """Serve this incarnation of the topic no more: it is being deleted, says another broker.
+        """Stop serving this incarnation of a topic, which another broker is deleting.
 
-        The partitions that were served here until now. Raises `TopicChanged` when it stands.
+        Returns the partitions that were served here. Raises `TopicChanged` if the topic exists.
         """
         with contextlib.suppress(TopicNotFound, MetadataUnavailable, SessionExpired):
             if (await self.topics.newest(name)).incarnation == incarnation:
@@ -311,7 +313,7 @@ class Broker:
         return await self.ownership.let_go(name, incarnation)
 
     def duties(self) -> Duties:
-        """Figures of what is done in the background."""
+        """Return figures of the background tasks."""
         balance = self.balance
         return Duties(
             len(self.ownership.open_partitions()),
@@ -327,11 +329,11 @@ class Broker:
     # Time
 
     def deletion_time(self) -> DeletionTime | None:
-        """What time it safely is for deletions by age; None before the metadata store was heard."""
+        """The safe time for deletions by age; None before the metadata store has answered."""
         return self._timekeeper.now()
 
     async def confirm_clock(self) -> DeletionTime | None:
-        """This broker's clock is right, says who operates it: all brokers go by it.
+        """Make all brokers use this broker's clock, which an operator says is right.
 
         Raises `MetadataUnavailable`.
         """
@@ -343,8 +345,8 @@ class Broker:
     async def _tell_all(
         self, name: TopicName, incarnation: str, claims: frozenset[bytes]
     ) -> frozenset[int]:
-        """Every live broker lets the topic go, as far as it can be reached; see `let_go`."""
-        # The list of brokers may be as old as anything that a watch keeps.
+        """Make every live broker that can be reached stop serving the topic; see `let_go`."""
+        # The list of brokers may be outdated, so brokers with claims are asked too.
         found = {one.broker_id: one for one in self.registry.brokers()}
         found |= {one.broker_id: one for one in map(decode_broker, sorted(claims)) if one}
         others = [one for _, one in sorted(found.items()) if one.broker_id != self.broker_id]
@@ -386,7 +388,7 @@ class Broker:
             await asyncio.sleep(interval_ms / 1000)
             try:
                 begin()
-            except Exception as error:  # a bug must not end all maintenance
+            except Exception as error:  # a bug must not end all background rounds
                 _log.error(
                     "broker_task_failed", task=begin.__name__, reason=repr(error), exc_info=error
                 )
@@ -396,10 +398,10 @@ class Broker:
         self.chores.begin("sweep", "bulk_loads", self._sweep_bulk_loads)
 
     async def _keep_up(self) -> None:
-        """Look after all that is served here, some at a time: there may be thousands.
+        """Maintain all partitions served here, some at a time: there may be thousands.
 
-        A round is spread over an interval, and what nobody has used since it was looked after last
-        is passed over in most of them.
+        A round is spread over an interval. Partitions that were not used since their last
+        maintenance are skipped in most rounds.
         """
         served, interval_s = self.ownership.open_partitions(), self.config.trim_interval_ms / 1000
         for chore in ("upkeep", "compaction"):
@@ -430,7 +432,7 @@ class Broker:
     async def _sweep_bulk_loads(self) -> None:
         due = await self.bulk_loads.due()
         self.chores.keep_only("bulk_load", self.bulk_loads.known)
-        for one in due:  # each by itself: it may wait for a partition that is slow
+        for one in due:  # a separate task each: it may wait for a slow partition
             work = partial(self.bulk_loads.sweep, one, self._served_here)
             self.chores.begin("bulk_load", one, work)
 
@@ -460,12 +462,12 @@ class Broker:
         self.chores.begin("balance", "", self.balance.look)
 
     async def _served_here(self, name: PartitionName) -> Partition | None:
-        """The partition, claimed if nobody serves it and we should; None when another does."""
+        """The partition, claimed if it has no owner and we should be; None if another broker is."""
         owner = await self.ownership.owner_of(name)
         return await self.ownership.partition(name) if owner.local else None
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task that ends with this broker at the latest; an error in it is never silent."""
+        """Start a task that `close` cancels if it still runs; its error is logged."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
@@ -478,7 +480,7 @@ class Broker:
 
 
 async def _compact(partition: Partition) -> None:
-    """Run after run while one is due: where much is written, upkeep comes too seldom."""
+    """Run compactions while they are due: with many writes, upkeep comes too rarely."""
     while partition.compaction_is_due:
         await partition.compact()
         await asyncio.sleep(_RUN_REST_S)

@@ -1,6 +1,6 @@
-"""What a broker counts, in Prometheus' terms. One registry per server, so tests do not mix.
+"""The metrics of a broker, for Prometheus. One registry per server, so tests do not mix.
 
-Children are looked up once and kept: a labelled counter costs more than what it counts here.
+Labelled children are looked up once and kept: the lookup costs more than counting.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from octavo.broker.clock.deletion_clock import DeletionTime
 from octavo.broker.types import PartitionStats
 
 _ROWS_A_TURN = 400
-"""Of text, in one turn of the loop: some milliseconds."""
+"""Rows of text made in one turn of the loop: some milliseconds."""
 _PARTITIONS_A_TURN = 16
 SECONDS_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60)
 
 
 class Duties(NamedTuple):
-    """What a broker has to do besides answering."""
+    """Figures of a broker's background work."""
 
     served: int = 0
     """Partitions open here."""
     to_move: int = 0
-    """Of those, the ones that other brokers should have."""
+    """Open partitions that other brokers should have."""
     handed_on: int = 0
-    """Since the start."""
+    """Partitions handed to other brokers since the start."""
     chore_failures: Mapping[str, int] = {}
-    """By chore, since the start."""
+    """Failures by chore, since the start."""
     leftovers_removed: int = 0
-    """Ledgers, since the start."""
+    """Leftover ledgers removed since the start."""
     ledger_ids_taken: int = 0
-    """New ledgers' ids that turned out to be others', since the start."""
+    """New ledgers whose ids another process had taken, since the start."""
     messages_expired: int = 0
-    """That count as acked by their topic's time to live, since the start."""
+    """Messages acked by their topic's time to live, since the start."""
     messages_evicted: int = 0
-    """That count as acked by a backlog quota, since the start."""
+    """Messages acked by a backlog quota, since the start."""
 
 
 class Metrics:
-    """The counters of one broker's HTTP side, and live figures of its partitions."""
+    """The counters of a broker's HTTP side, and live figures of its partitions."""
 
     def __init__(
         self,
@@ -133,8 +133,8 @@ class Metrics:
         )
 
     async def text(self) -> bytes:
-        """Everything in the text form of Prometheus, made in turns: there may be 2,000 partitions,
-        and 4,000 subscriptions of each."""
+        """All metrics as Prometheus text, made in turns: there may be 2,000 partitions with 4,000
+        subscriptions each."""
         parts: list[bytes] = []
         for family in self.registry.collect():
             parts.append(_text_of(family))
@@ -149,18 +149,18 @@ class Metrics:
         return b"".join((*parts, figures.text()))
 
     def quota_exceeded(self, quota: str) -> None:
-        """A call was refused: it was over its quota of this name."""
+        """Count a call that was refused because it exceeded this quota."""
         counter = self._exceeded.get(quota)
         if counter is None:
             counter = self._exceeded[quota] = self._quota_exceeded.labels(quota)
         counter.inc()
 
     def denied(self, reason: str) -> None:
-        """Count one that was not let in."""
+        """Count a call that was not let in."""
         self._denied.labels(reason).inc()
 
     def answered(self, call: str, status: int, seconds: float) -> None:
-        """Count one answer."""
+        """Count an answer."""
         counter = self._counted.get((call, status))
         if counter is None:
             counter = self._counted[call, status] = self._requests.labels(call, str(status))
@@ -176,7 +176,7 @@ class _PartitionFigures:
 
     def __init__(self) -> None:
         self._texts: dict[str, list[bytes]] = {}
-        """By family. Only the first part of each says what the family is."""
+        """Text parts by family. Only the first part of each has the family's header."""
         self._begin()
 
     def _begin(self) -> None:
@@ -215,7 +215,7 @@ class _PartitionFigures:
         self._rows = 0
 
     def add(self, stats: PartitionStats) -> Iterator[None]:
-        """A partition's figures; at each turn of the iterator the loop may have its own."""
+        """Add a partition's figures; between the iterator's steps other tasks may run."""
         where = (str(stats.name.topic_name), str(stats.name.partition))
         self._following.add_metric(where, stats.next_offset)
         self._earliest.add_metric(where, stats.earliest_offset)
@@ -238,7 +238,7 @@ class _PartitionFigures:
             yield
 
     def write(self) -> None:
-        """Make text of what was added."""
+        """Make text of the figures added so far."""
         for family in (self._following, self._earliest, self._stored, self._pending,
                        self._backlog, self._waiting, self._sent, self._problems):  # fmt: skip
             parts = self._texts.setdefault(family.name, [])
@@ -251,18 +251,18 @@ class _PartitionFigures:
         self._begin()
 
     def text(self) -> bytes:
-        """All of it, family by family."""
+        """The whole text, family by family."""
         return b"".join(itertools.chain.from_iterable(self._texts.values()))
 
 
 class _Families(Collector):
-    """Some metrics, for what makes text of a registry."""
+    """A collector of given metrics, to make their text."""
 
     def __init__(self, *families: Metric) -> None:
         self._families = families
 
     def collect(self) -> Iterable[Metric]:
-        """These."""
+        """Return the given metrics."""
         return self._families
 
 
@@ -271,13 +271,13 @@ def _text_of(family: Metric) -> bytes:
 
 
 class _DutiesCollector(Collector):
-    """What is to be done besides answering, taken when it is asked for."""
+    """Collects the figures of background work when they are read."""
 
     def __init__(self, duties: Callable[[], Duties]) -> None:
         self._duties = duties
 
     def collect(self) -> Iterable[Metric]:
-        """One family per figure."""
+        """Return one family per figure."""
         duties = self._duties()
         failures = CounterMetricFamily(
             "octavo_chore_failures", "Maintenance that failed and is tried again", labels=("chore",)

@@ -1,8 +1,8 @@
-"""Each decision of the gate, told or counted: as a log event at once, and into the audit topic.
+"""Report each decision of the gate, or count it: as a log event, and in the audit topic.
 
-An event has `time` (RFC 3339), `principal`, `source` (what proved who they are), `operation`,
-`resource`, `peer` (the address), `allowed`, `reason`, `call`, `broker`, `count` (how often, since
-it was last told) and, where some found no room, `lost`.
+An event has `time` (RFC 3339), `principal`, `source` (what authenticated the principal),
+`operation`, `resource`, `peer` (the address), `allowed`, `reason`, `call`, `broker`, `count` (how
+often since the last report) and, if events were dropped for lack of room, `lost`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from octavo.security.audit import REASON_CHARS, AuditBook, Decided, Deed, deed_o
 from octavo.security.principal import ANONYMOUS
 
 CLOSE_S = 3.0
-"""So long a broker that stops tries to store what waits."""
+"""How long a stopping broker tries to store waiting events."""
 _LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error")}
 
 log = structlog.get_logger()
 
 
 class AuditLog:
-    """Of one broker. `start` begins to write; `close` stores what waits, as far as that goes."""
+    """The audit log of a broker. `start` begins to write; `close` stores waiting events."""
 
     def __init__(
         self,
@@ -59,11 +59,11 @@ class AuditLog:
         return self._writer.waiting
 
     def start(self) -> None:
-        """From now on what was told is written, once a second."""
+        """Write waiting events once a second from now on."""
         self._task = asyncio.create_task(self._run(), name="audit")
 
     async def close(self) -> None:
-        """Tell what was counted and store what waits, within `CLOSE_S`. May be called twice."""
+        """Report counted decisions and store waiting events, within `CLOSE_S`. May be repeated."""
         if self._task is None:
             return
         self._task.cancel()
@@ -77,7 +77,7 @@ class AuditLog:
             log.error("audit_lost", topic=str(AUDIT_TOPIC), count=self.waiting)
 
     def on_decision(self, found: Decided) -> None:
-        """Somebody did something, or was refused it. Never waits."""
+        """Note an allowed or refused operation. Never waits."""
         if not self._book.wants(found.identity, found.operation, found.allowed):
             return
         if found.resource.name.startswith(_OWN) and found.identity.is_node:
@@ -85,7 +85,7 @@ class AuditLog:
         self._note(deed_of(found))
 
     def on_unauthenticated(self, peer: str, call: str, reason: str) -> None:
-        """Somebody showed what proves nothing."""
+        """Note a caller without valid credentials."""
         who, why = ANONYMOUS, reason[:REASON_CHARS]
         self._note(Deed(who.name, who.source, "authenticate", "cluster", peer, False, why, call))
 

@@ -1,8 +1,8 @@
-"""Audit events on their way into their topic: a bounded line, and one batch at a time.
+"""Writes audit events to their topic: a bounded queue, and one batch at a time.
 
-An idempotent producer, new in each run of a broker: a batch whose fate is not known is sent again
-as it was, and its owner, or the next one, knows it. What does not fit into the line is counted, and
-told with the next event that does.
+It is an idempotent producer with a new id in each run of a broker: a batch with an unknown outcome
+is sent again unchanged, and its owner, or the next owner, recognises it. Events that do not fit
+into the queue are counted, and the next event reports the count.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from octavo.protocol.backoff import Backoff
 from octavo.protocol.records import Record, build_batch
 
 BATCH_EVENTS_MAX = 500
-"""Each has less than 3 KiB: names and reasons are bounded."""
+"""Each event has less than 3 KiB: names and reasons are bounded."""
 EVERY_S = 1.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 ATTEMPT_S = 40.0
-"""Longer than a publish takes before its outcome is called unknown."""
+"""Longer than a publish takes before its outcome counts as unknown."""
 
 PassOn = Callable[[Owner, bytes], Awaitable[None]]
-"""Has another broker, the owner, store a batch. Raises what it answers."""
+"""Sends a batch to its owner, another broker. Raises the owner's error."""
 
 log = structlog.get_logger()
 
 
 class AuditWriter:
-    """Of one broker."""
+    """The audit writer of a broker."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class AuditWriter:
         self._waiting: deque[Record] = deque()
         self._lost = 0
         self._begun = 0
-        """Events of the batch that may be stored already: it is sent again as it was."""
+        """The size of a batch that may be stored already: it is sent again unchanged."""
         self._producer = self._new_producer()
         self._sequence = 0
         self._told: str | None = None
@@ -74,7 +74,7 @@ class AuditWriter:
         return len(self._waiting)
 
     def add(self, event: Mapping[str, Any], time_ms: int) -> None:
-        """One more event, as JSON; it is counted as lost where there is no room."""
+        """Queue an event, as JSON; count it as lost if there is no room."""
         if len(self._waiting) >= self._most:
             self._lost += 1
             self._count_lost()
@@ -85,9 +85,9 @@ class AuditWriter:
         self._waiting.append(Record(key, msgspec.json.encode(said), timestamp_ms=time_ms))
 
     async def write_all(self) -> None:
-        """Store what waits, batch by batch, however long that takes.
+        """Store all waiting events, batch by batch, however long that takes.
 
-        One call at a time; a call that was cancelled is taken up by the next one.
+        One call at a time; after a cancelled call the next call continues.
         """
         while self._waiting:
             self._begun = count = self._begun or min(len(self._waiting), BATCH_EVENTS_MAX)
@@ -98,15 +98,15 @@ class AuditWriter:
             self._count_written(count)
 
     async def _write(self, count: int) -> None:
-        """Store the first `count` events, tried until it is done."""
+        """Store the first `count` events; retry until it succeeds."""
         pauses = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, self._rng)
         batch = self._batch(count)
         while True:
             try:
                 async with asyncio.timeout(ATTEMPT_S):
                     await self._store(batch)
-            except Exception as error:  # whatever it is: what is audited must not get lost by it
-                if _name_of(error) == SequenceGap.name:  # its owner knows this producer no more
+            except Exception as error:  # no error may lose audit events
+                if _name_of(error) == SequenceGap.name:  # the owner has forgotten this producer
                     self._producer, self._sequence = self._new_producer(), 0
                     batch = self._batch(count)
                     continue
@@ -161,5 +161,5 @@ class AuditWriter:
 
 
 def _name_of(error: Exception) -> str:
-    """What an error is called, also one that another broker has answered."""
+    """The name of an error, also of another broker's answer."""
     return str(getattr(error, "code", getattr(error, "name", type(error).__name__)))

@@ -1,7 +1,7 @@
-"""What has to be true of a batch's parts before it is committed, read from metadata and bookies.
+"""Check a batch's parts before its commit, by reading metadata and bookies.
 
-The topics and partitions are there, the ledgers are the batch's own by their metadata, closed, for
-that partition, and hold what is said of them.
+The topics and partitions must exist, and the ledgers must be this batch's by their metadata,
+closed, meant for that partition, and have the promised content.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from octavo.protocol.records import read_records
 
 
 class Offer(NamedTuple):
-    """What somebody wants to add to one partition."""
+    """The ledgers that a caller wants to add to a partition."""
 
     name: PartitionName
     ledgers: tuple[PrivateLedger, ...]
 
 
 class Checks:
-    """Reads what they need."""
+    """Reads metadata and ledgers, and checks them."""
 
     def __init__(self, records: TopicStore, ledgers: LedgerClient) -> None:
         self._records = records
         self._ledgers = ledgers
 
     async def topic(self, namespace: str, topic: str) -> TopicRecord | None:
-        """As it stands in the store: what a watch keeps in memory may be a deleted namesake."""
+        """Read the topic from the store: a watched copy may be of a deleted topic of that name."""
         try:
             record, _ = await self._records.read_topic(namespace, topic)
         except RecordNotFound:
@@ -53,7 +53,7 @@ class Checks:
         return record if record.stands else None
 
     async def partition_record(self, name: PartitionName) -> PartitionRecord:
-        """As it stands; an empty one when there is none."""
+        """Read the partition's record from the store; an empty record if there is none."""
         try:
             return (await self._records.read_partition(*name))[0]
         except RecordNotFound:
@@ -62,11 +62,11 @@ class Checks:
     async def parts(
         self, bulk_load: str, batch: int, offers: Sequence[Offer], at_once: int
     ) -> tuple[BulkLoadPart, ...]:
-        """The parts as the record will hold them."""
+        """Check the offers and return the parts for the record."""
         ids = [ledger.ledger_id for offer in offers for ledger in offer.ledgers]
         names = [offer.name for offer in offers]
         if len(set(ids)) < len(ids) or len(set(names)) < len(names):
-            raise InvalidBulkLoad("a ledger, or a partition, stands twice in the bulk load")
+            raise InvalidBulkLoad("a ledger, or a partition, is named twice in the bulk load")
         if len(ids) > rules.LEDGERS_MAX:
             raise TooManyLedgers(
                 f"{len(ids)} ledgers in one bulk load; at most {rules.LEDGERS_MAX}: write with "
@@ -82,7 +82,7 @@ class Checks:
                 async with turn:
                     await self._check_ledger(bulk_load, batch, offer.name, ledger, topic)
                 if ledger.ledger_id in there:
-                    # Of a batch that is remembered this is a repeat and never gets here.
+                    # A repeat of a remembered batch never gets here.
                     raise InvalidBulkLoad(
                         f"{offer.name} has ledger {ledger.ledger_id} already: the batch was "
                         "committed, and its bulk load forgotten since"
@@ -94,7 +94,7 @@ class Checks:
         return tuple(await asyncio.gather(*(one(offer) for offer in offers if offer.ledgers)))
 
     async def _check_partition(self, offer: Offer) -> tuple[TopicRecord, set[int]]:
-        """The topic, and the partition's ledgers.
+        """Return the topic, and the partition's ledgers.
 
         The store was synced when the bulk load was read.
         """
@@ -109,7 +109,7 @@ class Checks:
         return topic, there
 
     async def exist(self, names: Iterable[PartitionName]) -> None:
-        """Raises `TopicNotFound`, `PartitionNotFound`."""
+        """Raise `TopicNotFound` or `PartitionNotFound` if one does not exist."""
         by_topic: dict[TopicName, list[PartitionName]] = {}
         for name in names:
             by_topic.setdefault(name.topic_name, []).append(name)
@@ -188,7 +188,7 @@ class Checks:
 
 
 def check_owner(found: LedgerMetadata, bulk_load: str, batch: int) -> None:
-    """Nobody commits or deletes what another wrote."""
+    """Refuse ledgers of other batches: only their own writer may commit or delete them."""
     custom = found.custom
     is_ours = (
         custom.get(rules.KIND_KEY) == rules.KIND

@@ -1,12 +1,12 @@
-"""The driver of bulk loads: commit, abort, and finishing what others have left half done.
+"""The driver of bulk loads: commit, abort, and completing batches that were left unfinished.
 
-Any broker may drive any bulk load; the rules are in rules.py. Nothing here is kept: after a
-crash the records say all. A commit that returned is visible in every partition; one that raised
-something retryable may be made again, as it stands, until it returns.
+Any broker may drive any bulk load; the rules are in rules.py. Nothing here is durable: after a
+crash the records say what to do. A commit that returned is visible in every partition; a commit
+that raised a retryable error may be repeated unchanged until it returns.
 
-Every broker finishes for its own partitions what others have left, so each has to know of every
-batch that is not complete. It has a watch on each record, and reads again what has changed: there
-may be very many, and nearly all of them are complete and rest.
+Every broker completes unfinished batches for its own partitions, so it must know every batch that
+is not complete. It watches each record, and reads again only records that changed: there may be
+very many, and nearly all of them are complete.
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ _log = structlog.get_logger()
 _CHANGES_TRIED_MAX = 16
 _AT_ONCE = 64
 _SWEEP_AFTER_MS = 10_000
-"""What has been seen unfinished for a shorter time is left to whoever commits it. By this broker's
-own measure: by the record's time and a clock that is set back it could be hours."""
+"""A batch that this broker has seen unfinished for a shorter time is left to its committer.
+Measured by a steady clock: a clock that is set back could make it hours."""
 KEPT_MS = 7 * 24 * 3600 * 1000
-"""How long a completed batch is remembered after its id was last used: a repeat that comes later
-is taken for new."""
+"""How long a completed batch is remembered after the last use of its id: a later repeat counts as
+new."""
 
 LoadPart = Callable[[PartitionName, str, int], Awaitable[int | None]]
-"""Ask a partition's owner for `Partition.load_part`. Raises `TopicNotFound` when it is deleted."""
+"""Asks a partition's owner for `Partition.load_part`. Raises `TopicNotFound` when it is deleted."""
 CheckTaken = Callable[[PartitionName], Awaitable[None]]
-"""Ask a partition's owner whether it takes bulk loads. Raises `TopicIsStream`."""
+"""Asks a partition's owner whether it takes bulk loads. Raises `TopicIsStream`."""
 ANYBODY = Caller()
 _LOST_RACE = (VersionConflict, RecordExists, RecordNotFound)
 
 
 async def takes_all(_: PartitionName) -> None:
-    """For those who know that no partition is a stream."""
+    """Accept every partition: for callers that know that none is a stream."""
 
 
 class TakesPart(Protocol):
-    """A partition that is served here, as far as a bulk load is concerned."""
+    """The part of a partition served here that bulk loads need."""
 
     async def load_part(self, bulk_load: str, batch: int) -> int | None:
-        """Take in this partition's part, if that was not done before; see `Partition.load_part`."""
+        """Insert this partition's part, unless that was done before; see `Partition.load_part`."""
 
 
 class Committed(NamedTuple):
@@ -81,7 +81,7 @@ class Committed(NamedTuple):
 
 
 class _Seen:
-    """What was read last of a bulk load's record; its watch says when that is out of date."""
+    """The last read state of a bulk load's record; its watch marks it as stale."""
 
     __slots__ = ("changed_ms", "complete", "since_s", "stale", "version", "watch")
 
@@ -89,10 +89,10 @@ class _Seen:
         self.stale = self.complete = True
         self.changed_ms = 0
         self.version = ABSENT
-        """The one that was not complete, if any was."""
+        """The version of a record that was not complete, if any."""
         self.since_s = 0.0
-        """Since when that one is known here."""
-        self.watch = watch(self._changed)  # before the first reading, so that none is missed
+        """Since when this broker knows that version."""
+        self.watch = watch(self._changed)  # before the first read, so that no change is missed
 
     def _changed(self) -> None:
         self.stale = True
@@ -118,10 +118,10 @@ class BulkLoads:
         self._list_watch: Watch | None = None
         self._list_stale = True
         self._reads = asyncio.Semaphore(_AT_ONCE)
-        """Of sweeps: after a reconnect all records may have changed."""
+        """Bounds concurrent reads of sweeps: after a reconnect all records may have changed."""
 
     async def newest(self, bulk_load: str) -> BulkLoadRecord:
-        """What its record says; batch -1 when there is none."""
+        """Read its record; batch -1 if there is none."""
         return (await self._store.read(bulk_load))[0]
 
     async def commit(
@@ -135,12 +135,13 @@ class BulkLoads:
         caller: Caller = ANYBODY,
         check_taken: CheckTaken = takes_all,
     ) -> Committed:
-        """Make a batch part of its partitions, all or nothing; returns when all is visible.
+        """Make a batch part of its partitions, all or nothing; return when all is visible.
 
-        `published`: the writer began this batch and has published it by itself, without ledgers.
+        `published`: the writer began this batch and has published it itself, without ledgers.
         Raises `InvalidBulkLoad`, `TopicNotFound`, `PartitionNotFound`, `TooManyLedgers`,
-        `BulkLoadAborted`, `BatchBegun`, `BatchOutOfOrder`, `ForeignBulkLoad`, and what
-        `check_taken` does: nothing is committed; and `BulkLoadUnfinished`: it is, ask again.
+        `BulkLoadAborted`, `BatchBegun`, `BatchOutOfOrder`, `ForeignBulkLoad`, and errors of
+        `check_taken`: then nothing is committed; and `BulkLoadUnfinished`: then it is committed,
+        and the caller should call again.
         """
         parts: tuple[BulkLoadPart, ...] | None = None
         for _ in range(_CHANGES_TRIED_MAX):
@@ -170,10 +171,10 @@ class BulkLoads:
         caller: Caller = ANYBODY,
         check_taken: CheckTaken = takes_all,
     ) -> bool:
-        """Note that the caller publishes this batch, and what; False when it is committed already.
+        """Note that the caller publishes this batch, and its content; False if it is committed.
 
         Raises `BatchBegun`, `BatchOutOfOrder`, `ForeignBulkLoad`, `TopicNotFound`,
-        `PartitionNotFound`, `BulkLoadUnfinished`, and what `check_taken` does.
+        `PartitionNotFound`, `BulkLoadUnfinished`, and errors of `check_taken`.
         """
         words = {str(name): said for name, said in content.items()}
         for _ in range(_CHANGES_TRIED_MAX):
@@ -183,7 +184,7 @@ class BulkLoads:
             wanted = rules.beginning(record, batch, words, self._clock(), caller.digest)
             try:
                 if wanted is not None:
-                    # What cannot be published is never finished, and blocks the id.
+                    # A batch that cannot be published would never finish, and would block the id.
                     await self._checks.exist(content)
                     await _check_streams(content, check_taken)
                     await self._store.write(bulk_load, wanted, version)
@@ -195,8 +196,8 @@ class BulkLoads:
     async def _at_turn(
         self, bulk_load: str, batch: int, load_part: LoadPart, caller: Caller
     ) -> tuple[BulkLoadRecord, int, dict[PartitionName, int | None] | None]:
-        """The record and its version when what is before `batch` is complete; its offsets, as far
-        as known, when it was committed before, and is complete too. Raises `BulkLoadUnfinished`,
+        """Return the record and its version when all batches before `batch` are complete; also its
+        offsets, as far as known, if it was committed before. Raises `BulkLoadUnfinished`,
         `BatchOutOfOrder`, `ForeignBulkLoad`."""
         for _ in range(_CHANGES_TRIED_MAX):
             record, version = await self._store.read(bulk_load)
@@ -213,9 +214,9 @@ class BulkLoads:
     async def abort(
         self, bulk_load: str, batch: int, ledgers: Iterable[int], caller: Caller = ANYBODY
     ) -> list[int]:
-        """Give up private ledgers of this batch; those that no partition has are deleted.
+        """Give up private ledgers of this batch; delete ledgers that no partition has.
 
-        Binds no id: orphans are given up by others. Raises `ForeignBulkLoad`,
+        This binds no id to a token: other processes may give up orphans. Raises `ForeignBulkLoad`,
         `InvalidBulkLoad`, `BulkLoadAborted`.
         """
         rules.check_caller(await self.newest(bulk_load), caller)
@@ -239,7 +240,7 @@ class BulkLoads:
         return deleted
 
     def close(self) -> None:
-        """Nothing is swept here any more."""
+        """Stop watching; call no `sweep` after this."""
         for bulk_load in tuple(self._seen):
             self._forget(bulk_load)
         if self._list_watch is not None:
@@ -247,13 +248,13 @@ class BulkLoads:
 
     @property
     def known(self) -> Collection[str]:
-        """The ids that are remembered, as last seen."""
+        """The remembered ids, as last seen."""
         return self._seen.keys()
 
     async def due(self) -> list[str]:
-        """The ids that `sweep` has something to do for: changed, not complete, or old.
+        """The ids that `sweep` may have work for: changed, not complete, or old.
 
-        Raises what the metadata store does.
+        Raises errors of the metadata store.
         """
         if self._list_watch is None:
             self._list_watch = self._store.watch_list(self._list_changed)
@@ -289,7 +290,7 @@ class BulkLoads:
             seen.watch.cancel()
 
     def _is_old(self, changed_ms: int) -> bool:
-        # Not by one clock: what is forgotten too early is stored twice when it is repeated.
+        # Not by a single clock: a batch that is forgotten too early is stored twice if repeated.
         time = self._deletion_time()
         return time is not None and time.now_ms - changed_ms > KEPT_MS
 
@@ -307,19 +308,19 @@ class BulkLoads:
     async def sweep(
         self, bulk_load: str, local: Callable[[PartitionName], Awaitable[TakesPart | None]]
     ) -> None:
-        """Finish for the partitions served here what whoever committed it has left; forget the old.
+        """Complete an unfinished batch for the partitions served here; forget an old record.
 
-        Raises what the metadata store and the partitions do: begin again later.
+        Raises errors of the metadata store and the partitions: then call again later.
         """
         seen = self._watched(bulk_load)
         record, version = await self._read_watched(bulk_load, seen)
         if version == ABSENT:
             self._forget(bulk_load)
-            self._list_stale = True  # it may have been made again since it was looked for
+            self._list_stale = True  # it may have been created again meanwhile
             return
         if record.complete:
             if self._is_old(record.changed_ms):
-                with contextlib.suppress(*_LOST_RACE):  # another broker's sweep, or used again
+                with contextlib.suppress(*_LOST_RACE):  # another broker deleted it, or a new use
                     await self._store.delete(bulk_load, version)
             return
         now_s = asyncio.get_running_loop().time()
@@ -348,7 +349,7 @@ class BulkLoads:
     async def _finish(
         self, bulk_load: str, record: BulkLoadRecord, load_part: LoadPart
     ) -> dict[PartitionName, int | None]:
-        """Have every part taken in that may not be yet. Raises `BulkLoadUnfinished`."""
+        """Have every missing part inserted. Raises `BulkLoadUnfinished`."""
         if record.complete:
             return {}
         turn = asyncio.Semaphore(_AT_ONCE)
@@ -381,7 +382,7 @@ class BulkLoads:
     async def _change(
         self, bulk_load: str, make: Callable[[BulkLoadRecord], BulkLoadRecord | None]
     ) -> BulkLoadRecord:
-        """Set the record to what `make` makes of it, unless that is None; what it was before."""
+        """Set the record to `make(record)`, unless that is None; return the record before."""
         for _ in range(_CHANGES_TRIED_MAX):
             record, version = await self._store.read(bulk_load)
             wanted = make(record)
@@ -394,10 +395,10 @@ class BulkLoads:
         raise _crowded(bulk_load)
 
     async def _drop(self, part: BulkLoadPart, error: OctavoError) -> None:
-        """Its topic was deleted after the commit: the part goes the same way.
+        """Delete the part's ledgers, because its topic was deleted after the commit.
 
-        Raises `error` when the topic is there: who did not find it was only behind, and ledgers
-        that are committed must not go for that.
+        Raises `error` if the topic exists: the owner's view was outdated, and committed ledgers
+        must not be deleted for that.
         """
         await self._store.sync()
         topic = await self._checks.topic(part.namespace, part.topic)
@@ -412,10 +413,10 @@ class BulkLoads:
         return rules.is_loaded(marks, rules.mark_of(bulk_load, record), record.batch)
 
     async def _is_needed(self, record: BulkLoadRecord, ledger: LedgerMetadata) -> bool:
-        """Whether a partition has this ledger, or will have it by what is committed.
+        """Whether a partition has this ledger, or will get it by a commit.
 
-        `record` was read after the ledger was refused, if its batch was open at all: if it does not
-        owe the ledger to a partition, none will get it that has not got it by now.
+        `record` was read after the ledger was refused, unless the batch was committed already. So
+        if the record does not owe the ledger to a partition, no partition will get it later.
         """
         if not record.complete and ledger.ledger_id in rules.ledger_ids(record.parts):
             return True
@@ -435,7 +436,7 @@ def _crowded(bulk_load: str) -> BulkLoadUnfinished:
 
 
 async def _check_streams(names: Iterable[PartitionName], check: CheckTaken) -> None:
-    """A durable stream is a topic of one partition: only the first of each need be asked."""
+    """Ask once per topic: a durable stream is a topic with one partition."""
     for name in names:
         if name.partition == 0:
             await check(name)

@@ -1,62 +1,63 @@
 """Bulk loads: ledgers written beforehand join many partitions at once. Pure.
 
-A writer (a Spark task) fills *private ledgers*, one or several per partition, straight at the
-bookies, and closes them. A **bulk load** commits batches of them under (id, batch): the id is a
-query's, the batch ascends. To commit it one record is written; the partitions follow from that.
+A writer (a Spark task) fills *private ledgers*, one or several per partition, directly on the
+bookies, and closes them. A **bulk load** commits batches of them under (id, batch): the id belongs
+to a query, the batch number ascends. A commit writes one record; the partitions follow from it.
 
-    1. check      the ledgers are closed, are this batch's by their own metadata, hold what is said
+    1. check      the ledgers are closed, belong to this batch by their metadata, hold what is said
     2. commit     compare-and-set of the bulk load's record to batch and parts: the decision
-    3. load       each partition's owner, whose publishers go on meanwhile (partition/rollover.py):
-                  the open ledger is closed, then in ONE compare-and-set of the partition's record
+    3. load       at each partition's owner, while publishers continue (partition/rollover.py):
+                  the open ledger is closed, then ONE compare-and-set of the partition's record does
                       [… open] → [… closed] [private …] [new open],  bulk_loads[mark] = batch
     4. complete   the bulk load's record says so once every owner has answered
 
-**All or nothing** means this. Before step 2 no part is visible anywhere, nor ever will be unless
-the commit is made. From step 2 on every part will be, whoever crashes: the record alone is enough
-to go on, and that is done by the repeated commit, by the commit of the next batch (which may not
-begin before), and by every broker now and then (`BulkLoads.sweep`). In one partition a part
-appears in one instant, whole, at consecutive offsets; a take-over has all of it or none, as there
-is one compare-and-set. Between *two partitions* there is an interval, as long as the owners take,
-in which one shows its part and the other not yet; no partition ever shows a part of what is not
-committed. There is no read barrier and that promise needs none: consumers follow partitions singly,
-and offsets of two partitions have no order. Whoever wants a cut over partitions waits for
-`complete`: a commit is answered only then, and `GET /v1/bulk-loads/<id>` tells it. A topic
-deleted after step 2 takes its part with it; a namesake made later does not get it.
+**All or nothing.** Parts become visible only by the commit of step 2. From step 2 on every part
+will become visible, whatever crashes: the record alone is enough to continue. The repeated commit
+does that, the commit of the next batch (which must wait for it), and every broker from time to time
+(`BulkLoads.sweep`). In one partition a part appears at once, whole, at consecutive offsets; a
+take-over has all of it or none, because there is one compare-and-set. Between *two partitions*
+there is an interval, as long as the owners take, in which one shows its part and the other does
+not; no partition ever shows an uncommitted part. There is no read barrier, and none is needed:
+consumers follow partitions singly, and offsets of two partitions have no order. A reader that wants
+a consistent cut waits for `complete`: a commit is answered only then, and `GET /v1/bulk-loads/<id>`
+shows it. A topic deleted after step 2 loses its part; a later topic with the same name does not get
+it.
 
-**Once** means: a batch that is not newer than the record's is a repeat and does nothing but finish
-what is unfinished. An owner takes in only what the record says and only while it is not complete;
-it keeps `bulk_loads[mark]`, so an owner after it knows. Such a mark may go once the record is
-complete, for from then on nobody asks; more than `MARKS_MAX` are pruned so. A mark is the id and
-when it was first used: an id that was forgotten and is used again is another one, or some
-partitions would take its batches for old ones and others not. The truth is read under the
-partition's turn for roll-overs: another insertion of the same batch is either all before or all
-after, and another owner's makes our compare-and-set fail.
+**Once.** A batch that is not newer than the record's is a repeat, and only completes unfinished
+work. An owner inserts only parts that the record names, and only while it is not complete; it keeps
+`bulk_loads[mark]` in the partition's record, so that later owners know. Such a mark may go once the
+bulk load's record is complete, because then it is not asked for any more; beyond `MARKS_MAX` they
+are pruned. A mark consists of the id and the time of its first use: otherwise, when a forgotten id
+is used again, some partitions would take its batches for old batches. Marks are read under the
+partition's turn for roll-overs: another insertion of the same batch comes entirely before or after,
+and an insertion by another owner makes our compare-and-set fail.
 
-**Giving up.** A driver that aborts after a commit whose answer was lost must not delete ledgers
-that are part of a partition now, nor may a commit still under way name ledgers already deleted. So
-an abort first notes the ledgers in the record as refused, by compare-and-set; then they go. A
-commit that names one of them is refused. What a partition names is never deleted, nor what it will
-name by a commit that is not complete. Orphans of dead tasks are given up the same way by whoever
-finds them, after a time of grace that is a matter of courtesy, not of safety.
+**Giving up.** A driver may abort after a commit whose answer was lost: it must not delete ledgers
+that are part of a partition now, and a commit still under way must not name deleted ledgers. So an
+abort first notes the ledgers in the record as refused, by compare-and-set, and deletes them after
+that. A commit that names a refused ledger fails. Ledgers that a partition names, or will get by an
+incomplete commit, are never deleted. Any process may give up orphans of dead tasks this way, after
+a grace period, which is only a courtesy and not needed for safety.
 
 **Published by the writer.** A small batch need not have ledgers: its writer may publish it as an
-idempotent producer, one record batch to each partition, and have only the decision kept here. It
-*begins*: the record notes the batch and its content by partition, as the writer words it; it
-publishes; it commits without parts. Such a batch is not all or nothing between partitions: each has
-its share when it was published. It is once, for a repeat begins with the same content or is refused
-(`BatchBegun`), so the same producer numbers stand for the same messages, and after the commit it is
-not published at all. No other batch may begin or be committed while one is begun and not committed,
-nor may that one be committed by ledgers: some of it may be visible already.
+idempotent producer, one record batch per partition, and keep only the decision here. It *begins*:
+the record notes the batch and the writer's description of its content by partition. It publishes.
+It commits without parts. Such a batch is not all or nothing between partitions: each shows its part
+once published. But it is stored once: a repeat must begin with the same content (`BatchBegun`
+otherwise), so the same producer numbers stand for the same messages, and after the commit it is not
+published at all. While a batch is begun and not committed, no other batch may begin or commit, and
+this batch may not be committed by ledgers: some of it may be visible already.
 
-**Whose, and in order.** A repeat is answered as done, whatever it holds; so whoever commits under
-another's id, or a number far ahead by mistake, would have all batches of the id up to there dropped
-in silence. The first batch that comes with a token binds the id to it, and from then on callers
-without it are refused. A batch follows the newest committed one by one; a writer whose numbers have
-gaps, or go on from an id that was forgotten, says which batch was the last before (`after`). Ids of
-older versions are bound to nothing until their writer gives a token.
+**Owner and order.** A repeat is answered as done, whatever it holds. So a caller that commits under
+a foreign id, or a number far ahead by mistake, would make all batches of the id up to there be
+dropped in silence. Therefore the first batch that comes with a token binds the id to it, and later
+callers without the token are refused. Batches follow one another by number; a writer whose numbers
+have gaps, or whose id was forgotten, says which batch was its last (`after`). Ids of older versions
+are bound to no token until their writer sends one.
 
-**Consequences.** Cursors count offsets, which stay dense: they need nothing. The producers' table
-is untouched: private ledgers have no sequences, so a take-over does not scan them (`bulk_loaded`).
+**Consequences.** Cursors count offsets, which stay dense: they need no change. The producers' table
+does not change: private ledgers have no sequences, so a take-over does not scan them
+(`bulk_loaded`).
 """
 
 from __future__ import annotations
@@ -79,63 +80,63 @@ from octavo.broker.types import PartitionName, TopicSettings
 from octavo.metadata.bulk_loads import BulkLoadPart, BulkLoadRecord
 
 KIND = b"transaction"
-"""`octavo.kind` of a private ledger; the other keys of its custom metadata are these. Stored words
-keep the name that a bulk load had in 0.1: ledgers that were written before must still be known."""
+"""`octavo.kind` of a private ledger; the other keys of its custom metadata follow. Stored words
+keep the name that a bulk load had in 0.1, because older ledgers must still be recognised."""
 KIND_KEY, PARTITION_KEY = "octavo.kind", "octavo.partition"
 BULK_LOAD_KEY, BATCH_KEY = "octavo.transaction", "octavo.batch"
 
 MARKS_MAX = 64
-"""More marks than this in a partition's record are pruned of those whose batch is complete."""
+"""With more marks in a partition's record, marks of complete batches are pruned."""
 LEDGERS_MAX = 4_000
-"""Private ledgers of one bulk load, and ledgers of a partition that is to get some: records are
+"""The most private ledgers of a bulk load, and ledgers of a partition that gets some: records are
 bounded by ZooKeeper's 1 MB."""
 REFUSED_MAX = 10_000
-"""Ledgers noted as given up and not yet forgotten; a commit forgets those of its batch."""
+"""The most ledgers noted as refused; a commit forgets its own batch."""
 
 
 class Standing(enum.Enum):
-    """What is to be done for a batch that somebody wants committed."""
+    """How a batch to commit relates to the record."""
 
     REPEATED = "repeated"
-    """It was committed before, or a newer one was."""
+    """It, or a newer batch, was committed before."""
     WAITS = "waits"
-    """An older batch has to be completed first."""
+    """An older batch must be completed first."""
     NEW = "new"
 
 
 class Caller(NamedTuple):
-    """Who asks. `digest` is of its token; `after` is the batch before this one, if it says."""
+    """The caller. `digest` is of its token; `after` is the batch before it, if given."""
 
     digest: str = ""
     after: int | None = None
 
 
 def digest_of(token: bytes) -> str:
-    """What is kept of a token; "" when there is none."""
+    """The digest of a token that is stored; "" without a token."""
     return hashlib.sha256(token).hexdigest() if token else ""
 
 
 def check_caller(record: BulkLoadRecord, caller: Caller) -> None:
-    """Raises `ForeignBulkLoad`."""
+    """Raise `ForeignBulkLoad` if the id is bound to another token."""
     if record.token_digest not in ("", caller.digest):
         raise ForeignBulkLoad(
             "this id is bound to the token that its first batch came with, and the call has "
-            f"{'another one' if caller.digest else 'none'}: take an id of your own"
+            f"{'another token' if caller.digest else 'none'}: choose another id"
         )
 
 
 def check_order(record: BulkLoadRecord, batch: int, after: int | None) -> None:
-    """Whether `batch` is next, or was before. Raises `BatchOutOfOrder`."""
+    """Check that `batch` is the next or an earlier one. Raises `BatchOutOfOrder`."""
     expected = record.batch + 1
     if batch <= expected or batch == record.begun:
         return
     if after is None:
         raise BatchOutOfOrder(
-            f"batch {batch} is not the next one, which is {expected}; a writer that means it says "
-            f"after: {record.batch}, the newest that is committed",
+            f"batch {batch} is not the next batch, which is {expected}; to skip numbers on "
+            f"purpose, send after: {record.batch}, the newest that is committed",
             expected,
         )
-    # An id that was forgotten looks like a new one, and its writer knows better.
+    # A forgotten id looks like a new id; its writer knows its last batch.
     if record.batch not in (after, -1):
         raise BatchOutOfOrder(
             f"batch {batch} is to follow batch {after}, but the newest that is committed is "
@@ -145,7 +146,7 @@ def check_order(record: BulkLoadRecord, batch: int, after: int | None) -> None:
 
 
 def standing(record: BulkLoadRecord, batch: int) -> Standing:
-    """Where `batch` stands against the newest one that is committed."""
+    """How `batch` relates to the newest committed batch."""
     if batch <= record.batch:
         return Standing.REPEATED
     return Standing.NEW if record.complete else Standing.WAITS
@@ -163,7 +164,7 @@ def beginning(
     now_ms: int,
     digest: str = "",
 ) -> BulkLoadRecord | None:
-    """The record that notes a new batch of a writer that publishes it; None when it has it.
+    """The record that notes a new batch which its writer publishes; None if it is noted already.
 
     Raises `BatchBegun`.
     """
@@ -200,7 +201,7 @@ def committing(
     published: bool = False,
     digest: str = "",
 ) -> BulkLoadRecord:
-    """The record that commits a new batch; `published`: its writer has done that, and began it.
+    """The record that commits a new batch; `published`: its writer began and published it.
 
     Raises `BulkLoadAborted`, `BatchBegun`.
     """
@@ -240,7 +241,7 @@ def _check_begun(record: BulkLoadRecord, batch: int) -> None:
 
 
 def completed(record: BulkLoadRecord, batch: int) -> BulkLoadRecord | None:
-    """The record once all parts of `batch` are taken in; None when it says so, or is past it."""
+    """The record once all parts of `batch` are inserted; None if it is complete or newer."""
     if record.batch != batch or record.complete:
         return None
     return replace(record, complete=True)
@@ -249,7 +250,7 @@ def completed(record: BulkLoadRecord, batch: int) -> BulkLoadRecord | None:
 def aborting(
     record: BulkLoadRecord, batch: int, ledgers: Collection[int], now_ms: int
 ) -> BulkLoadRecord | None:
-    """The record that refuses these ledgers of an uncommitted batch; None when none is needed."""
+    """The record that refuses these ledgers of an uncommitted batch; None if nothing changes."""
     if batch <= record.batch or set(ledgers) <= record.refused.keys():
         return None
     refused = {**record.refused, **dict.fromkeys(ledgers, batch)}
@@ -264,7 +265,7 @@ def aborting(
 def part_of(
     record: BulkLoadRecord, batch: int, namespace: str, topic: str, partition: int
 ) -> BulkLoadPart | None:
-    """What `batch` still may owe to this partition; None when it is complete or owes nothing."""
+    """The part of `batch` that this partition may still miss; None if there is none."""
     if record.batch != batch or record.complete:
         return None
     name = (namespace, topic, partition)
@@ -272,7 +273,7 @@ def part_of(
 
 
 def check_large_taken(name: PartitionName, settings: TopicSettings, ledgers: int) -> None:
-    """Whether a partition with so many ledgers takes a large message.
+    """Check that a partition with `ledgers` ledgers takes a large message.
 
     Raises `LargeNotTaken`, `TooManyLedgers`.
     """
@@ -286,7 +287,7 @@ def check_large_taken(name: PartitionName, settings: TopicSettings, ledgers: int
 
 
 def check_copy_taken(name: PartitionName, settings: TopicSettings, ledgers: int) -> None:
-    """Whether it takes a dead letter or a retry that is large: no schema is looked at.
+    """Check that it takes a large dead letter or retry, which no schema is applied to.
 
     Raises `LargeNotTaken`, `TooManyLedgers`.
     """
@@ -304,7 +305,7 @@ def check_copy_taken(name: PartitionName, settings: TopicSettings, ledgers: int)
 
 
 def mark_of(bulk_load: str, record: BulkLoadRecord) -> str:
-    """What a partition keeps a bulk load's newest batch under. Ids have no `@`."""
+    """The key of a bulk load's newest batch in a partition's record. Ids have no `@`."""
     return f"{bulk_load}@{record.since_ms}"
 
 
@@ -314,19 +315,19 @@ def bulk_load_of(mark: str) -> str:
 
 
 def is_loaded(marks: Mapping[str, int], mark: str, batch: int) -> bool:
-    """Whether a partition has this batch, or a newer one, by its own record."""
+    """Whether a partition has this batch, or a newer batch, by its own record."""
     return marks.get(mark, -1) >= batch
 
 
 def is_finished(mark: str, batch: int, record: BulkLoadRecord) -> bool:
-    """Whether nobody will ask for this mark any more; `record` is what its id has now."""
+    """Whether this mark is not needed any more; `record` is the current record of its id."""
     return mark != mark_of(bulk_load_of(mark), record) or completed(record, batch) is None
 
 
 def marking(
     marks: Mapping[str, int], mark: str, batch: int, finished: Collection[str]
 ) -> dict[str, int]:
-    """The marks with one more and without those that are `finished`."""
+    """The marks with a new mark, minus the `finished` marks."""
     assert not is_loaded(marks, mark, batch)
     kept = {name: of for name, of in marks.items() if name not in finished}
     return {**kept, mark: batch}

@@ -1,24 +1,24 @@
-"""What time it safely is for deleting by age: several clocks, none of them believed alone. Pure.
+"""The safe time for deletions by age: from several clocks, none of them trusted alone. Pure.
 
-A clock that is ahead for two seconds would have retention delete everything. So time is counted
-here: from what was known last, by a steady clock that nobody sets, and no faster.
+A clock that is ahead for two seconds could make retention delete everything. So time is counted
+here: from the last known time on, by a steady clock that cannot be set, and no faster.
 
-    wall clock  ─┐ the lower  ── the claim ──┐ within what a clock may wander: taken
-    store clock ─┘ of both                   │ further off: counted on, until it has been claimed
-    known last + steady clock ── counted ────┘ for a quarantine, forwards by two clocks that agree
+    wall clock  ─┐ the lower  ── the claim ──┐ within what a clock may drift: taken
+    store clock ─┘ of both                   │ further off: counted on, until it was claimed for a
+    known last + steady clock ── counted ────┘ quarantine (forwards: by two clocks that agree)
 
-Deletion goes by the lower of claim and count: of two clocks that differ the slower one, which keeps
-more. While the claim is ahead of the count, deletion is late by as much, never early. That ends by
-itself where the metadata store has a clock that agrees. Where it has none (one machine, with the
-embedded store), nothing tells a machine that was switched off for a week from a clock that is a
-week ahead: a person confirms the time.
+Deletion uses the lower of claim and count: the slower of two different clocks, which keeps more.
+While the claim is ahead of the count, deletion is late by the difference, never early. This ends by
+itself if the metadata store has a clock that agrees. Without one (a single machine with the
+embedded store) nothing tells a machine that was off for a week from a clock that is a week ahead:
+an operator must confirm the time.
 
-A ledger is dated when it is found closed, for messages that do not say how old they are. A date
-must not be behind: what was dated by a clock that was is old at once when it is right again. So it
-is the highest time that was ever counted, and counted on; a clock that stays behind lowers the time
-to delete by, and not this one. A person may lower both.
+A ledger gets a date when it is found closed, for messages that do not say how old they are. A date
+must not be too early: its messages would count as old at once when the clock is right again. So the
+date is the highest time ever counted, and counted on; a clock that stays behind lowers the time for
+deletions, but not the date. An operator's confirmation may lower both.
 
-Safe as long as one of wall clock and store clock is not ahead, or time once counted right.
+Safe if at least one of wall clock and store clock is not ahead, or time was once counted right.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from typing import NamedTuple
 
 
 class ClockLimits(NamedTuple):
-    """How far clocks may differ, and how long they must agree to be believed."""
+    """How far clocks may differ, and how long a claim must last to be believed."""
 
     tolerance_ms: int
     quarantine_ms: int
 
 
 class Reading(NamedTuple):
-    """Clocks, read at one moment. `store_ms` is None where the metadata store tells no time."""
+    """The clocks at one moment. `store_ms` is None if the metadata store has no clock."""
 
     steady_ms: int
     wall_ms: int
@@ -42,25 +42,25 @@ class Reading(NamedTuple):
 
 
 class DeletionTime(NamedTuple):
-    """The time to go by. `doubt` says what is the matter; without any it may be written down."""
+    """The time for deletions. `doubt` says what is wrong; an empty doubt allows writing it down."""
 
     now_ms: int
     doubt: str
     late_ms: int
-    """How far behind the clocks' claim it is."""
+    """How far it is behind the clocks' claim."""
     date_ms: int
-    """What a ledger that is found closed now is dated by: never before the truth, if time was once
-    counted right."""
+    """The date for a ledger that is found closed now: never too early, if time was once counted
+    right."""
 
 
 _WANDERING = 100
-"""A hundredth: a clock that gains more than that on a steady one is wrong."""
+"""One per cent: a clock that gains more than that on a steady clock is wrong."""
 
 
 class DeletionClock:
-    """Counts. `known_ms`: the time that was safe when it was last written down, if ever.
+    """Counts the time. `known_ms`: the last safe time that was written down, if any.
 
-    `highest_ms`: what ledgers were dated by then.
+    `highest_ms`: the highest date given to ledgers until then.
     """
 
     def __init__(
@@ -71,27 +71,27 @@ class DeletionClock:
         self._counted_ms = known_ms
         self._steady_ms: int | None = None
         self._allowance_ms = float(limits.tolerance_ms)
-        """What the claim may still gain on the count at once; it grows back slowly."""
+        """How much the claim may still gain on the count at once; it grows back slowly."""
         self._claimed_since_ms: int | None = None
         self._claimed_gap_ms = 0
         self._passed_ms = 0
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is a time that it counts on from; the first claim is believed as it is."""
+        """Whether it has a time to count from; the first claim is believed as it is."""
         return self._counted_ms is not None
 
     def confirm(self, now_ms: int) -> None:
-        """Somebody who knows says what time it is."""
+        """Set the time, which an operator has confirmed."""
         self._believe(now_ms)
         self._highest_ms = now_ms
 
     def date_from(self, highest_ms: int) -> None:
-        """Another broker has counted so far."""
+        """Take over the highest date of another broker."""
         self._highest_ms = max(self._highest_ms, highest_ms)
 
     def observe(self, reading: Reading) -> DeletionTime:
-        """Look at the clocks; now and then, at the latest when the time is wanted."""
+        """Read the clocks; call this from time to time, and whenever the time is needed."""
         tolerance_ms = self._limits.tolerance_ms
         store_ms = reading.wall_ms if reading.store_ms is None else reading.store_ms
         claimed_ms = min(reading.wall_ms, store_ms)
@@ -122,7 +122,7 @@ class DeletionClock:
         if ahead_ms < 0:
             self._highest_ms = now_ms
         elif not doubt and ahead_ms <= self._limits.tolerance_ms:
-            # What a steady clock gains must not add up; a clock that is set back, bit by bit, must.
+            # A steady clock's gain must not add up; the gain of a clock set back bit by bit must.
             self._highest_ms -= min(ahead_ms, self._passed_ms // _WANDERING)
         return DeletionTime(now_ms, doubt, late_ms, self._highest_ms)
 
@@ -135,7 +135,7 @@ class DeletionClock:
         self._claimed_since_ms = None
 
     def _outlasts(self, gap_ms: int, steady_ms: int, *, may: bool) -> bool:
-        """Whether the same was claimed throughout a quarantine, by who may claim it."""
+        """Whether an allowed claim stayed the same for a whole quarantine."""
         same = abs(gap_ms - self._claimed_gap_ms) <= self._limits.tolerance_ms
         if not may:
             self._claimed_since_ms = None

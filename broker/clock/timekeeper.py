@@ -1,10 +1,10 @@
-"""Drives the clock that deletion by age goes by: reads clocks, keeps what is known in the metadata.
+"""Drives the deletion clock: reads the clocks, and keeps the known time in the metadata.
 
-Once a minute the broker writes down the time that it counts, while its clocks agree; when the store
-did that, by the store's own clock, is the second witness (metadata/clock.py). A broker that starts
-counts on from what was written last. A person who confirms a time raises the record's count of
-confirmations, and each broker that finds a higher one takes the time over. While the store is away
-nothing is written; the broker counts on.
+Once a minute, while its clocks agree, the broker writes down the time that it counts; the store's
+own timestamp of that write is the second clock (metadata/clock.py). A broker that starts counts on
+from the last written time. An operator who confirms a time raises the record's number of
+confirmations, and each broker that sees a higher number takes over its time. While the store is
+away nothing is written; the broker counts on.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from octavo.metadata.clock import ClockRecord, ClockStore
 
 _log = structlog.get_logger()
 _STALE_BEATS = 3
-"""What the store said of its time so many beats ago is no witness any more."""
+"""After this many beats the store's last time is too old to count as a second clock."""
 
 
 class Timekeeper:
-    """One broker's."""
+    """The timekeeper of a broker."""
 
     def __init__(
         self, store: ClockStore, wall: Callable[[], int], limits: ClockLimits, beat_ms: int
@@ -37,23 +37,24 @@ class Timekeeper:
         self._clock: DeletionClock | None = None
         self._confirmed = 0
         self._heard: tuple[int, int] | None = None
-        """The store's time, and the steady clock's when it came."""
+        """The store's time, and the steady clock's time when it came."""
         self._doubted = False
 
     async def beat(self) -> None:
-        """Write the time down, ask the store for its own; once a beat. Raises what a store does."""
+        """Write the time down and read the store's clock. Call once per beat. Raises errors of the
+        store."""
         if self._clock is None or not self._clock.has_begun:
-            await self._write()  # asks the store for the time, before ours is written down
+            await self._write()  # learn the store's time before ours is written down
         await self._write()
 
     def now(self) -> DeletionTime | None:
-        """The time to delete by; None before the metadata store was heard: then nothing goes."""
+        """The time for deletions; None before the store has answered: then delete nothing."""
         if self._clock is None:
             return None
         reading = self._reading()
         silent = reading.store_ms is None and self._heard is not None
         if silent and not self._clock.has_begun:
-            return None  # the store has a clock, which is to be asked again: ours may be wrong
+            return None  # the store has a clock, which must be read again: ours may be wrong
         found = self._clock.observe(reading)
         if self._doubted and not found.doubt:
             _log.info("clock_believed")
@@ -63,7 +64,7 @@ class Timekeeper:
         return found
 
     async def confirm(self) -> None:
-        """This broker's wall clock is right: all brokers are told. Raises what the store does."""
+        """Tell all brokers that this broker's wall clock is right. Raises errors of the store."""
         written = await self._store.write(
             lambda known: replace(
                 known,
@@ -89,7 +90,7 @@ class Timekeeper:
     async def _write(self) -> None:
         def counted(known: ClockRecord) -> ClockRecord:
             if self._clock is None:
-                return known  # the first beat asks the store for the time
+                return known  # the first write only learns the store's time
             self._learn(known)
             found = self.now()
             if found is None or found.doubt:

@@ -1,11 +1,12 @@
-"""Schemas of messages: what fits one, and which may follow which.
+"""Schemas of messages: which values fit a schema, and which schema may follow which.
 
-`kinds` knows JSON Schema and Avro through their libraries: reads a schema, checks messages, tells
-whether one schema reads what another one wrote. `avro_rules` is that question for Avro, pure.
-`compatibility` says which versions a new one is held against, pure.
+`kinds` handles JSON Schema and Avro with their libraries: it reads a schema, checks messages, and
+compares schemas. `avro_rules` compares Avro schemas, pure; `avro_shape` and `json_cost` bound the
+cost of a check, pure. `compatibility` says which versions a new schema is compared with, pure.
+`engine` defines the questions that a broker sends to a process with these libraries.
 
-Promises: what `kinds` cannot prove to be compatible is not. Nothing is fetched from anywhere, and
-no schema makes a check take long: patterns are matched in linear time.
-After a crash nothing is left of it: compiled schemas are made anew. Relies on two optional
-packages. Others use `parsed`, `Schema` and `problems_of`.
+Promises: schemas that cannot be proved compatible count as incompatible. No document is fetched,
+and no schema makes a check slow: patterns are matched in linear time. A crash loses only compiled
+schemas, which are compiled again. Relies on two optional packages. Others use `parsed`, `Schema`
+and `problems_of`.
 """

@@ -1,7 +1,7 @@
-"""Whether an Avro schema reads what another one wrote: Avro 1.11, "Schema Resolution". Pure.
+"""Whether an Avro schema reads values of another one: Avro 1.11, "Schema Resolution". Pure.
 
-Schemas are JSON values that the library has parsed, so they are schemas; names in them are full
-ones. What is found wrong is said with the path at which it was found.
+Schemas are JSON values that the library has parsed, so they are valid, and their names are full
+names. Each problem is reported with its path.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ PROMOTIONS: Mapping[str, tuple[str, ...]] = {
     "string": ("bytes",),
     "bytes": ("string",),
 }
-"""By what was written: as what else it is read."""
+"""By the written type: the types that read it as well."""
 _NAMED = ("record", "error", "enum", "fixed")
 PAIRS_MAX = 50_000
-"""Of types of two schemas: half a second, about. Two unions of 200 types have 40,000."""
+"""The most pairs of types to compare: about half a second. Two unions of 200 types have 40,000."""
 _TOLD_MAX = 50
 _SHOWN_MAX = 10
 
 
 def mistake(given: Avro) -> str | None:
-    """What is no Avro in a schema as it was given, of what the library takes all the same: a record
-    without fields, two fields of a name, two types of a kind in a union. None: nothing of it.
+    """Find an error that the library accepts in a schema as it was given: a record without fields,
+    two fields with the same name, or a type twice in a union. None if there is no such error.
     """
     if isinstance(given, list):
         kinds = [one.get("type") if isinstance(one, Mapping) else one for one in given]
@@ -73,34 +73,34 @@ class TooManyPairs(ValueError):
 
 
 def unreadable(reader: Avro, writer: Avro) -> list[str]:
-    """Why `reader` does not read what `writer` wrote; empty when it does. Raises `TooManyPairs`."""
+    """Why `reader` does not read values of `writer`; empty if it does. Raises `TooManyPairs`."""
     return _Pairs(names_of(reader), names_of(writer)).problems(reader, writer)
 
 
 class _Pair:
-    """A type of the reader beside one of the writer, and which other pairs decide about it."""
+    """A type of the reader with a type of the writer, and the pairs that it depends on."""
 
     __slots__ = ("all_of", "any_of", "fits", "left", "needed_by", "problems", "reader", "writer")
 
     def __init__(self, reader: Avro, writer: Avro) -> None:
         self.reader, self.writer = reader, writer
         self.problems: list[tuple[str, str]] = []
-        """Of this pair itself: the rest of the path, and what is wrong."""
+        """Problems of this pair itself: the rest of the path, and what is wrong."""
         self.all_of: list[tuple[str, _Pair]] = []
-        """Each must fit: the rest of the path, and the pair."""
+        """All of these must fit: the rest of the path, and the pair."""
         self.any_of: list[_Pair] | None = None
-        """One of them must fit."""
+        """At least one of these must fit."""
         self.left = 0
-        """Of `any_of`, how many may still fit."""
+        """How many of `any_of` may still fit."""
         self.needed_by: list[_Pair] = []
         self.fits = True
 
 
 class _Pairs:
-    """All pairs of types that one comparison meets, each looked at once.
+    """All pairs of types in a comparison, each looked at once.
 
-    A type may contain itself, so a pair may depend on itself: every pair fits until something
-    shows that it does not, and what does not fit is told to the pairs that need it.
+    A type may contain itself, so a pair may depend on itself: every pair counts as fitting until
+    the opposite is shown, and a misfit is passed on to the pairs that need it.
     """
 
     def __init__(self, readers: Mapping[str, Avro], writers: Mapping[str, Avro]) -> None:
@@ -111,7 +111,7 @@ class _Pairs:
         self._edges = 0
 
     def problems(self, reader: Avro, writer: Avro) -> list[str]:
-        """Why the one does not read the other."""
+        """Why `reader` does not read `writer`."""
         top = self._pair(reader, writer)
         while self._new:
             self._look(self._new.pop())
@@ -188,7 +188,7 @@ class _Pairs:
                     pair.problems.append((at, "was not written, and has no default"))
 
     def _told(self, top: _Pair) -> list[str]:
-        """What is wrong, with its path; each pair is told of once, and the first `_TOLD_MAX`."""
+        """The problems with their paths: each pair once, at most `_TOLD_MAX`."""
         found: list[str] = []
         seen: set[int] = set()
         left: list[tuple[str, _Pair]] = [("", top)]
@@ -206,7 +206,7 @@ class _Pairs:
 
 
 def _resolved(schema: Avro, names: Mapping[str, Avro]) -> Avro:
-    """The type that a name stands for, without wraps as `{"type": {…}}` around it."""
+    """The type that a name stands for, without wrappers like `{"type": {…}}`."""
     while True:
         if isinstance(schema, str) and schema in names:
             schema = names[schema]

@@ -1,9 +1,9 @@
-"""Avro values that are more to read than they have bytes: they nest, or repeat nothing. Pure.
+"""Avro values that are far larger than their bytes: deeply nested, or with empty elements. Pure.
 
-The library that reads values goes down into them by calls of its own, in C: some thousand levels
-are the end of the process. A list of nulls has as many elements as it says, in three bytes. So
-schemas whose values may take steps without bytes are refused, and values of a schema that contains
-itself are gone over here first, without recursion.
+The library reads nested values by recursion in C: some thousand levels crash the process. A list of
+nulls has as many elements as it says, in three bytes. So schemas whose values may have any number
+of parts without bytes are refused, and values of a recursive schema are first scanned here, without
+recursion.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from typing import NamedTuple
 from octavo.broker.schemas.avro_rules import Avro, names_of
 
 DEPTH_MAX = 200
-"""Records, lists and maps inside of one another."""
+"""The most records, lists and maps nested in one another."""
 _EMPTY_MAX = 32
-"""Parts of a value that take no byte between two that do."""
+"""The most parts of a type whose values take no byte."""
 _LONG_BYTES_MAX = 10
 _BYTES_OF = {"boolean": 1, "float": 4, "double": 8}
 PARTS_A_BYTE_MAX = 64
-"""Of a value: 16 KB of records of a boolean and 2,000 nulls took 15 s and 879 MB to read."""
+"""Per byte of a value: 16 KB of records with a boolean and 2,000 nulls took 15 s and 879 MB."""
 BASE_PARTS_MAX = 100_000
-"""Records in records: 30 that hold the one before twice have 2 to the 30th parts."""
+"""Nested records: 30 of them, each with the record before it twice, have 2 to the 30th parts."""
 _PARTS_MAX = 1 << 30
 
 
 class _Blocks(NamedTuple):
-    """The elements of a list or a map that follow, in blocks with a count each."""
+    """The following elements of a list or a map, in blocks with a count each."""
 
     item: Avro
 
 
 class Shape:
-    """What values of a schema look like, as far as that bounds who reads them."""
+    """Bounds on the values of a schema, as far as they matter for reading them safely."""
 
     def __init__(self, schema: Avro) -> None:
         """`schema` as the library has parsed it."""
@@ -46,7 +46,7 @@ class Shape:
         self._sizes: dict[str, tuple[int, int]] = {}
 
     def mistake(self) -> str | None:
-        """Why values of this schema may be endless, though they are short; None: they are not."""
+        """Why short values of this schema may have endless parts; None if they cannot."""
         try:
             for name in self._names:
                 parts = self._empty_parts(name, ())
@@ -72,7 +72,7 @@ class Shape:
         return None
 
     def misfit(self, value: bytes) -> str | None:
-        """Why a value nests too deeply, or is none; None where the library may read it."""
+        """Why a value nests too deeply, or is invalid; None if the library may read it."""
         if not self.nests:
             return None
         try:
@@ -83,9 +83,9 @@ class Shape:
             return str(error)
 
     def _circles(self) -> frozenset[str]:
-        """The named types at which a way through the schema comes back to itself.
+        """The named types at which a path through the schema returns to itself.
 
-        Each way that goes round meets one of them. Without recursion: types may nest deeply.
+        Every cycle contains one of them. Computed without recursion: types may nest deeply.
         """
         found: set[str] = set()
         open_, done = set[str](), set[str]()
@@ -109,7 +109,7 @@ class Shape:
         return frozenset(found)
 
     def _named_inside(self, name: str) -> list[str]:
-        """The named types that stand in a type, without those that stand in these."""
+        """The named types directly inside a type."""
         found: list[str] = []
         left = _inside(self._names[name])
         while left:
@@ -122,10 +122,10 @@ class Shape:
         return found
 
     def cost(self) -> tuple[int, int]:
-        """How many parts a value has at most: so many, and so many more for each of its bytes.
+        """Bound the parts of a value: (a base, and more for each of its bytes).
 
-        What a list, a map or a type that contains itself holds is paid for by its own bytes. Call
-        it where `mistake` has found nothing.
+        The content of lists, maps and recursive types is paid for by its own bytes. Call this only
+        if `mistake` has found nothing.
         """
         base, _ = self._size(self._schema)
         per_byte = 0
@@ -143,7 +143,7 @@ class Shape:
         return base, per_byte
 
     def _size(self, schema: Avro) -> tuple[int, int]:
-        """The most parts of a value, without those that are paid for, and its fewest bytes."""
+        """The most parts of a value, without parts that bytes pay for, and its fewest bytes."""
         schema = self._resolved(schema)
         if isinstance(schema, list):
             sizes = [self._size(one) for one in schema]
@@ -153,7 +153,7 @@ class Shape:
         if kind in ("record", "error"):
             name = schema["name"]
             if name in self._in_circles:
-                return 1, 1  # it stands in a union, a list or a map, whose byte pays for it
+                return 1, 1  # it is inside a union, a list or a map, whose byte pays for it
             return self._size_of_named(name) if name else self._size_of_fields(schema)
         if kind == "fixed":
             return 1, int(schema["size"])
@@ -170,7 +170,7 @@ class Shape:
         return min(parts, _PARTS_MAX), min(sum(least for _, least in sizes), _PARTS_MAX)
 
     def _empty_parts(self, schema: Avro, inside: tuple[str, ...]) -> int | None:
-        """Of how many parts a value is that never has a byte; None: it has some.
+        """How many parts a value has if it never has a byte; None if it has bytes.
 
         Raises `_Endless`.
         """
@@ -194,7 +194,7 @@ class Shape:
         return self._empty[name]
 
     def _resolved(self, schema: Avro) -> Avro:
-        """Without the names and the wraps around it."""
+        """The type without names and wrappers."""
         while True:
             if isinstance(schema, str) and schema in self._names:
                 schema = self._names[schema]
@@ -210,7 +210,7 @@ class Shape:
     def _walk(self, value: bytes) -> str | None:
         at = 0
         todo: list[tuple[Avro, int, int]] = [(self._schema, 0, 1)]
-        """What is to be read next, how deep it is, and how many there are of it."""
+        """The types to read next, with their depth and count."""
         while todo:
             schema, depth, count = todo.pop()
             if count > 1:
@@ -252,7 +252,7 @@ def _element(schema: Avro, kind: str) -> Avro:
 
 
 def _behind(value: bytes, at: int, kind: str, schema: Avro) -> int:
-    """Where a value that contains no other one ends. Raises `IndexError`, `ValueError`."""
+    """Where a simple value ends. Raises `IndexError`, `ValueError`."""
     if kind in ("int", "long", "enum"):
         return _long(value, at)[1]
     if kind in ("bytes", "string"):
@@ -267,7 +267,7 @@ def _behind(value: bytes, at: int, kind: str, schema: Avro) -> int:
 
 
 def _long(value: bytes, at: int) -> tuple[int, int]:
-    """A number, and where it ends. Raises `IndexError`, `ValueError`."""
+    """Read a number; return it and where it ends. Raises `IndexError`, `ValueError`."""
     found = shift = 0
     for place in range(at, at + _LONG_BYTES_MAX):
         byte = value[place]
@@ -279,7 +279,7 @@ def _long(value: bytes, at: int) -> tuple[int, int]:
 
 
 def _inside(schema: Avro) -> list[Avro]:
-    """The schemas that stand in one."""
+    """The schemas directly inside a schema."""
     if isinstance(schema, list):
         return [*schema]
     if not isinstance(schema, Mapping):

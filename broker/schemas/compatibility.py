@@ -1,8 +1,8 @@
-"""Which versions of a subject a new schema is held against, and which reads which. Pure.
+"""Which versions of a subject a new schema is compared with, and in which direction. Pure.
 
-BACKWARD: the new schema reads what the newest version wrote, so consumers go first. FORWARD: the
-newest version reads what the new schema writes, so producers go first. FULL: both. …_TRANSITIVE: of
-all versions, not only of the newest. NONE: nothing is asked. The words are the field's.
+BACKWARD: the new schema reads values of the newest version, so upgrade consumers first. FORWARD:
+the newest version reads values of the new schema, so upgrade producers first. FULL: both.
+…_TRANSITIVE: compare with all versions, not only the newest. NONE: compare with nothing.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def problems_of(
     versions: Sequence[tuple[int, Schema]],
     unreadable: Callable[[Schema, Schema], Sequence[str]],
 ) -> list[str]:
-    """Why `new` may not follow these versions, oldest first; empty when it may.
+    """Why `new` may not follow these versions, oldest first; empty if it may.
 
-    `unreadable(reader, writer)`: why the one does not read what the other one wrote.
+    `unreadable(reader, writer)`: why `reader` does not read values of `writer`.
     """
     assert mode in MODES, mode
     direction, _, transitive = mode.partition("_")

@@ -1,8 +1,8 @@
-"""What a broker asks of schemas, as questions and answers that can be sent to another process.
+"""A broker's questions about schemas, in a form that can be sent to another process.
 
-`answer` does the work with the libraries, so it may take any time and memory. A broker is handed an
-`Engine`: a driver with processes of its own (octavo/process/schema_workers.py), or `InProcess` for
-tests and the simulator, whose schemas are their own.
+`Answering` does the work with the libraries, which may take any time and memory. A broker gets an
+`Engine`: a driver of worker processes (octavo/process/schema_workers.py), or `InProcess` for tests
+and the simulator, whose schemas are trusted.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from octavo.broker.schemas.compatibility import problems_of
 from octavo.broker.schemas.kinds import Schema, parsed
 
 COMPILED_KEPT = 64
-"""Schemas kept from one question to the next."""
+"""Compiled schemas kept between questions."""
 PROBLEMS_TOLD = 100
-"""Told of a comparison."""
+"""The most problems reported for a comparison."""
 
 
 class Read(msgspec.Struct, tag="read", frozen=True):
-    """Is this a schema, and what is its text in one form?"""
+    """Is this a schema, and what is its normalised text?"""
 
     kind: str
     given: bytes
-    """As JSON: the schema, or text that is a schema."""
+    """JSON: the schema, or a string with its text."""
 
 
 class Compare(msgspec.Struct, tag="compare", frozen=True):
@@ -50,32 +50,32 @@ class Check(msgspec.Struct, tag="check", frozen=True):
 
 
 class Text(msgspec.Struct, tag="text", frozen=True):
-    """To `Read`."""
+    """The answer to `Read`."""
 
     text: str
 
 
 class Problems(msgspec.Struct, tag="problems", frozen=True):
-    """To `Compare`: why not; empty when it may."""
+    """The answer to `Compare`: the problems; empty if the schema may follow."""
 
     problems: list[str]
 
 
 class Misfit(msgspec.Struct, tag="misfit", frozen=True):
-    """To `Check`: the first value that does not fit, and why; `why` is empty when all do."""
+    """The answer to `Check`: the first value that does not fit; `why` is empty if all fit."""
 
     index: int = 0
     why: str = ""
 
 
 class Refused(msgspec.Struct, tag="refused", frozen=True):
-    """To any: the schema is none, and why."""
+    """The schema is invalid, and why. May answer any question."""
 
     why: str
 
 
 class TooCostly(msgspec.Struct, tag="too-costly", frozen=True):
-    """To any: it takes more time or memory than there is for it."""
+    """The work would exceed the time or memory limit. May answer any question."""
 
     why: str
 
@@ -85,10 +85,10 @@ Answer = Text | Problems | Misfit | Refused | TooCostly
 
 
 class Engine(Protocol):
-    """Answers questions, in bounded time, without holding up the loop that asks."""
+    """Answers questions in bounded time, without blocking the event loop."""
 
     async def ask(self, key: Hashable, question: Question) -> Answer:
-        """`key`: who asks, or for which subject; keys take turns.
+        """Answer a question. `key` names the caller or the subject; keys take turns.
 
         Raises `SchemaCheckUnavailable` when there is no answer now.
         """
@@ -98,26 +98,26 @@ class Engine(Protocol):
 
 
 class Answering:
-    """Answers one question after the other with the libraries, and keeps the schemas compiled."""
+    """Answers questions one after another with the libraries, and keeps compiled schemas."""
 
     def __init__(self) -> None:
         self._compiled: OrderedDict[tuple[str, str], Schema] = OrderedDict()
 
     def answer(self, question: Question) -> Answer:
-        """The answer, whatever the libraries raise."""
+        """Answer the question, whatever the libraries raise."""
         try:
             return self._answer(question)
         except InvalidSchema as error:
             return Refused(str(error))
         except MemoryError:
-            return TooCostly("it takes more memory than there is for it")
+            return TooCostly("it takes more memory than allowed")
         except RecursionError:
             return Refused("it is nested too deeply")
 
     def _answer(self, question: Question) -> Answer:
         if isinstance(question, Read):
             schema = parsed(question.kind, msgspec.json.decode(question.given))
-            # What cannot even be held against these is found here, not at the first message.
+            # Schemas that fail on any check should fail here, not at the first message.
             for value in (b"1", b'""', b"[]", b"{}"):
                 schema.misfit(value)
             return Text(schema.text)
@@ -146,15 +146,15 @@ class Answering:
 
 
 class InProcess:
-    """Answers on the loop: for tests, and brokers whose schemas nobody else makes."""
+    """Answers on the event loop: for tests, and brokers with trusted schemas only."""
 
     def __init__(self) -> None:
         self._answering = Answering()
 
     async def ask(self, key: Hashable, question: Question) -> Answer:
-        """At once, however long it takes."""
+        """Answer at once, however long it takes."""
         del key
         return self._answering.answer(question)
 
     async def aclose(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there is nothing to close."""

@@ -1,10 +1,10 @@
-"""What checking a value by a JSON Schema costs at most, told from the schema alone. Pure.
+"""Bound the cost of checking a value by a JSON Schema, computed from the schema alone. Pure.
 
-A value is held against each part of a schema at most once for each of its own parts, and a
-reference stands for what it refers to: so parts of the schema, references filled in, times parts of
-the value bound the steps. That holds for the keywords listed here, and where no reference comes
-back to itself. Of anything else the cost is not known, and the value is checked where time and
-memory are bounded.
+A value's part is compared with each part of a schema at most once, where references count as their
+targets. So (parts of the schema, with references filled in) × (parts of the value) bounds the
+steps. This holds for the keywords listed here, and if no reference leads back to itself. For any
+other schema the cost is unknown, and values are checked in a process with limits on time and
+memory.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 PARTS_MAX = 1_000_000
-"""Of a schema with its references filled in: 60 levels of two references each have 2 to the 60th.
+"""The most parts with references filled in: 60 levels of two references each have 2 to the 60th.
 """
 _DEPTH_MAX = 80
-"""Of keywords and references inside of one another; Python calls itself six times for each."""
+"""The most nested keywords and references; Python makes six nested calls for each."""
 _SCHEMA = frozenset(
     ("additionalItems", "additionalProperties", "contains", "else", "if", "items", "not",
      "propertyNames", "then")
 )  # fmt: skip
-"""The value is a schema; or a list of them, in earlier drafts."""
+"""Keywords whose value is a schema, or in earlier drafts a list of schemas."""
 _SCHEMAS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
 _BY_NAME = frozenset(("dependentSchemas", "properties"))
 _ASIDE = frozenset(("$defs", "definitions"))
-"""Nothing is held against it but where a reference names it."""
+"""Definitions: used only where a reference names them."""
 _WORDS = frozenset(
     ("$comment", "default", "deprecated", "description", "examples", "readOnly", "title",
      "writeOnly")
@@ -37,20 +37,20 @@ _VALUES = frozenset(
 )  # fmt: skip
 _AT_THE_TOP = frozenset(("$id", "$schema"))
 _FORMATS = frozenset(("date", "date-time", "ipv4", "ipv6", "time", "uuid"))
-"""Read from left to right once. A format may also be a pattern, which is not."""
+"""Formats that are read once from left to right. Others may be patterns, which cost more."""
 
 
 class JsonCost(NamedTuple):
-    """How much of a schema a value may be held against."""
+    """How many parts of a schema a value may be compared with."""
 
     parts: int
-    """With all references filled in; no more than `PARTS_MAX` + 1 is counted."""
+    """With all references filled in; counted up to `PARTS_MAX` + 1."""
     known: bool
-    """Whether parts of the schema times parts of the value bound the steps."""
+    """Whether parts of the schema times parts of the value bounds the steps."""
 
 
 def cost_of(schema: Any) -> JsonCost:
-    """Of a schema as JSON values."""
+    """Compute the cost of a schema given as JSON values."""
     walk = _Walk(schema)
     parts = walk.weigh(schema, 0)
     return JsonCost(parts, walk.known)
@@ -64,7 +64,7 @@ class _Walk:
         self._open: set[int] = set()
 
     def weigh(self, schema: Any, depth: int) -> int:
-        """The parts of one schema of the document."""
+        """The parts of a schema in the document."""
         if not isinstance(schema, Mapping):
             return self._other(schema, depth)
         key = id(schema)
@@ -118,7 +118,7 @@ class _Walk:
         return self.weigh(found, depth + 1)
 
     def _other(self, given: Any, depth: int) -> int:
-        """Of what is no schema that is known here: a schema may stand anywhere in it."""
+        """The parts of an unknown value: a schema may be anywhere in it."""
         if isinstance(given, Mapping):
             return self._list(list(given.values()), depth)
         if isinstance(given, list):
@@ -127,7 +127,7 @@ class _Walk:
 
 
 def _parts_of(value: Any) -> int:
-    """Of a JSON value that is compared with."""
+    """The parts of a JSON value that is compared with."""
     parts = 0
     left = [value]
     while left:

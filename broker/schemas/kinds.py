@@ -1,10 +1,10 @@
-"""JSON Schema and Avro, by their libraries: a schema read, messages checked, schemas compared.
+"""JSON Schema and Avro by their libraries: read a schema, check messages, compare schemas.
 
-The libraries are optional (`octavo[schemas]`) and loaded at the first use. A reference to another
-document is refused, nothing is fetched; patterns are those of a matcher that takes linear time.
+The libraries are optional (`octavo[schemas]`) and loaded at first use. A reference to another
+document is refused, never fetched; patterns use a matcher that takes linear time.
 
-A call of a library has no bound in time or memory, and it keeps the interpreter. So this runs in a
-process of its own (engine.py), but for `quick`: messages whose check is known to be short.
+Calls of the libraries are unbounded in time and memory, and hold the interpreter lock. So this runs
+in separate processes (engine.py), except `quick`: messages whose check is known to be short.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ SCHEMA_BYTES_MAX = 64 * 1024
 SHOWN_CHARS = 300
 QUICK_CHARS = 16 * 1024
 QUICK_PARTS = 2_000
-"""A schema of more is compiled elsewhere, too: this many take two milliseconds."""
+"""A schema with more parts is compiled in a worker process: this many take two milliseconds."""
 STEP_NS = 26
-"""What holding one part of a value against one part of a schema takes, about."""
+"""About how long comparing a part of a value with a part of a schema takes."""
 _AVRO_STEPS = 40
-"""A part of an Avro value is an object that the library makes: about a microsecond."""
+"""Steps per part of an Avro value, for which the library makes an object: about 1 µs."""
 
 
 class Schema(Protocol):
@@ -41,32 +41,32 @@ class Schema(Protocol):
 
     @property
     def text(self) -> str:
-        """In one form, however it was given."""
+        """The normalised text."""
 
     def misfit(self, value: bytes) -> str | None:
-        """Why a message's value does not fit, with the path in it; None when it does."""
+        """Why a message's value does not fit, with the path in it; None if it fits."""
 
     def unreadable(self, writer: Any) -> Sequence[str]:
-        """Why it does not read what another one of its type wrote; empty when it does."""
+        """Why it does not read values of another schema of its type; empty if it does."""
 
 
 def parsed(kind: str, given: Any) -> Schema:
-    """The schema, of its JSON or its text. Raises `InvalidSchema`."""
+    """Read a schema from JSON values or text. Raises `InvalidSchema`."""
     if kind not in TYPES:
         raise InvalidSchema(f"type is {kind[:40]!r}; it must be {' or '.join(TYPES)}")
     if isinstance(given, str):
         try:
-            given = msgspec.json.decode(given)  # which takes no NaN, and no half of a character
+            given = msgspec.json.decode(given)  # rejects NaN and unpaired surrogates
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
             raise InvalidSchema(f"the schema is not JSON: {error}") from None
     text = json.dumps(given, separators=(",", ":"), ensure_ascii=False, sort_keys=kind == "json")
     if len(text.encode()) > SCHEMA_BYTES_MAX:
-        raise InvalidSchema(f"a schema may have {SCHEMA_BYTES_MAX} bytes")
+        raise InvalidSchema(f"a schema may have at most {SCHEMA_BYTES_MAX} bytes")
     try:
         return _JsonSchema(text, given) if kind == "json" else _AvroSchema(text, given)
     except ModuleNotFoundError as error:
         raise InvalidSchema(
-            f"this broker cannot check {kind} schemas, for {error.name} is not installed there: "
+            f"this broker cannot check {kind} schemas, because {error.name} is not installed: "
             "pip install 'octavo[schemas]'"
         ) from None
     except RecursionError:
@@ -74,29 +74,29 @@ def parsed(kind: str, given: Any) -> Schema:
 
 
 def id_of(kind: str, text: str) -> str:
-    """The same for the same schema, wherever it is registered."""
+    """An id that depends only on the schema, wherever it is registered."""
     return hashlib.sha256(f"{kind} {text}".encode()).hexdigest()[:16]
 
 
 class Quick(Protocol):
-    """Checks messages where nothing bounds how long that takes but their own size."""
+    """Checks messages whose cost is bounded by their size."""
 
     def steps(self, size: int) -> int:
-        """The most that a value of `size` bytes takes; see `STEP_NS`."""
+        """The most steps for a value of `size` bytes; see `STEP_NS`."""
 
     def fits(self, value: bytes) -> bool:
         """Whether a message's value fits."""
 
 
 def quick(kind: str, text: str) -> Quick | None:
-    """Checks messages of a schema that has been read; None where no bound of its steps is known."""
+    """Return a checker on the event loop for a schema; None if its steps have no known bound."""
     if len(text) > QUICK_CHARS:
         return None
     try:
         given = msgspec.json.decode(text)
         return _quick_json(given) if kind == "json" else _quick_avro(given)
     except (InvalidSchema, ModuleNotFoundError, RecursionError, msgspec.DecodeError):
-        return None  # whoever checks elsewhere says what is the matter
+        return None  # the check in a worker process reports the error
 
 
 def _quick_json(given: Any) -> Quick | None:
@@ -144,7 +144,7 @@ def _validator(given: Any) -> Any:
         return jsonschema_rs.validator_for(
             given, pattern_options=jsonschema_rs.RegexOptions(), retriever=_fetch_nothing
         )
-    except (ValueError, TypeError) as error:  # its own errors are kinds of ValueError
+    except (ValueError, TypeError) as error:  # the library's errors inherit from ValueError
         raise InvalidSchema(f"no JSON Schema: {_short(error)}") from None
 
 
@@ -181,7 +181,7 @@ class _JsonSchema:
         unproved = "it cannot be proved that it allows all values that the other does"
         try:
             answer = self.canonical.covers(writer.canonical)
-        except ValueError as error:  # of schemas that it cannot compare: some `not`, for example
+        except ValueError as error:  # raised for schemas that it cannot compare: some with `not`
             return (f"{unproved}: {_short(error)}",)
         if answer == containment.YES:
             return ()
@@ -191,7 +191,7 @@ class _JsonSchema:
 
     @property
     def canonical(self) -> Any:
-        """In the form in which schemas are compared. Raises `ValueError`."""
+        """The form in which schemas are compared. Raises `ValueError`."""
         if self._canonical is None:
             import jsonschema_rs
 
@@ -219,9 +219,9 @@ class _AvroSchema:
         self._read = fastavro.schemaless_reader
         try:
             self._schema = fastavro.parse_schema(given)
-            # A decimal is made into a number digit by digit, and any bytes are one.
+            # Decimals are read as plain bytes: making a number of them would cost much.
             self._as_read = fastavro.parse_schema(_without_decimals(given))
-        except Exception as error:  # whatever it says of what is no schema
+        except Exception as error:  # the library raises many kinds for invalid schemas
             what = f"{error} is missing" if isinstance(error, KeyError) else _short(error)
             raise InvalidSchema(f"no Avro schema: {what}") from None
         self.shape = Shape(self._schema)
@@ -236,11 +236,11 @@ class _AvroSchema:
             self._read(stream, self._as_read, None)
         except MemoryError:
             raise
-        except Exception as error:  # of bytes that are no such value, whatever it is
+        except Exception as error:  # the library raises many kinds for invalid values
             what = "it ends before that is whole" if isinstance(error, EOFError) else _short(error)
             return f"the value is not of that Avro schema: {what}"
         left = len(value) - stream.tell()
-        return f"{left} bytes stand behind the value" if left else None
+        return f"{left} bytes follow after the value" if left else None
 
     def unreadable(self, writer: Any) -> Sequence[str]:
         assert isinstance(writer, _AvroSchema)
@@ -262,7 +262,7 @@ def _without_decimals(given: Any) -> Any:
 
 
 def _fetch_nothing(uri: str) -> Any:
-    raise ValueError(f"{uri[:80]} is another document, and none is fetched: put it under $defs")
+    raise ValueError(f"{uri[:80]} is another document, which is not fetched: put it under $defs")
 
 
 def _short(error: BaseException) -> str:

@@ -166,7 +166,7 @@ async def test_avro_values(client: AsyncClient) -> None:
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, fastavro.parse_schema(AVRO), {"n": 1})
     await client.publish("t", stream.getvalue())
-    with pytest.raises(ApiError, match="stand behind"):
+    with pytest.raises(ApiError, match="follow after the value"):
         await client.publish("t", stream.getvalue() + b"x")
 
 

@@ -121,7 +121,7 @@ def test_an_avro_value_fits_whole_or_not() -> None:
     fastavro.schemaless_writer(stream, fastavro.parse_schema(given), {"a": 1, "b": "x"})
     schema, value = parsed("avro", given), stream.getvalue()
     assert schema.misfit(value) is None
-    assert "1 bytes stand behind" in (schema.misfit(value + b"!") or "")
+    assert "1 bytes follow after" in (schema.misfit(value + b"!") or "")
     for cut in range(len(value)):
         assert schema.misfit(value[:cut]), cut
     assert schema.misfit(b"\xff" * 40)
