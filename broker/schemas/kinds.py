@@ -262,7 +262,7 @@ def _without_decimals(given: Any) -> Any:
 
 
 def _fetch_nothing(uri: str) -> Any:
-    raise ValueError(f"{uri[:80]} is another document, which is not fetched: put it under $defs")
+    raise ValueError(f"{uri[:80]} is another document, and none is fetched: put it under $defs")
 
 
 def _short(error: BaseException) -> str:

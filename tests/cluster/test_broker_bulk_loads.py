@@ -199,7 +199,7 @@ async def test_what_does_not_fit_is_refused_before_anything_is_committed(
         (PrivateLedger(data_ledger, 1, 1, 0, 0), "was not written for batch 0 of q"),
         (PrivateLedger(10**9, 1, 1, 0, 0), "no ledger"),
         (elsewhere, "is for public/flights/1"),
-        (good, "stands twice"),
+        (good, "is named twice"),
     ):
         with pytest.raises(InvalidBulkLoad, match=why):
             await commit(running, "q", 0, [Offer(name, (bad, good))])

@@ -354,7 +354,7 @@ async def test_nobody_can_take_it_and_then_somebody_comes(cluster: Cluster) -> N
     await cluster.stop_bookie("b1")
     keeper = await keeper_of(cluster, "b2")
     await keeper.walk()
-    assert "no other can take" in keeper.status.unfinished[ledger_id]
+    assert "no bookie can take" in keeper.status.unfinished[ledger_id]
     await cluster.start_bookie("b4")
     newcomer = await keeper_of(cluster, "b4")
     running = asyncio.create_task(newcomer.run())

@@ -85,7 +85,7 @@ async def test_a_task_reads_the_ledgers_of_its_records_and_no_others(cluster: Cl
 
     assert [await read(records, one) for one in ledgers] == [5, 5]
     token = {name: value for name, value in only_first.items() if name.endswith("token")}
-    with pytest.raises(OctavoError, match="does not allow us that"):
+    with pytest.raises(OctavoError, match="does not allow this"):
         await read({**records, **token}, ledgers[1])
     without = {name: value for name, value in records.items() if name not in token}
     with pytest.raises(OctavoError, match="prove"):

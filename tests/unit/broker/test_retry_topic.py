@@ -60,7 +60,7 @@ def test_the_retry_topic_has_the_other_deliveries_and_the_same_dead_letters() ->
     [
         ({"retry_subscription": "r"}, "without a retry topic"),
         ({"retry_topic": "orders"}, "own topic"),
-        ({"retry_topic": "a", "max_deliveries": 2, "dead_letter_topic": "a"}, "round for ever"),
+        ({"retry_topic": "a", "max_deliveries": 2, "dead_letter_topic": "a"}, "circulate for ever"),
         ({"retry_deliveries": 2, "max_deliveries": 2}, "must be higher"),
         ({"retry_topic": "a", "max_deliveries": 1}, "must be higher"),
         ({"retry_deliveries": 0}, "between 1 and 1000"),
