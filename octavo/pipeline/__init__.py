@@ -1,6 +1,6 @@
 """Jobs over whole topics and ledgers, run by Spark: `octavo pipeline JOB`, docs/pipeline/.
 
-One module per job. A job reads straight from the bookies and the metadata store; it needs a broker
-only to learn where these are. A job that dies is started again: `offload` goes on where it was, the
-others change nothing in the cluster.
+One module per job. A job reads directly from the bookies and the metadata store; it asks a broker
+only where these are. To recover from a crash, run the job again: `offload` continues where it
+stopped, and the other jobs change no existing data.
 """

@@ -1,8 +1,8 @@
-"""Jobs without the `octavo` command: `python -m octavo.pipeline JOB …`, and for `spark-submit`.
+"""Runs a job without the `octavo` command: `python -m octavo.pipeline JOB …`, or `spark-submit`.
 
     spark-submit --master spark://host:7077 octavo/pipeline/__main__.py verify flights
 
-The package must be there for the driver's and the executors' Python (docs/spark.md).
+The Python of the driver and of every executor needs the package octavo (docs/spark.md).
 """
 
 from __future__ import annotations

@@ -1,13 +1,16 @@
-"""`audit`: what the metadata says against what every bookie really holds.
+"""The job `audit`: compare the metadata with what every bookie holds.
 
-For each ledger, every bookie of each fragment is asked which of its entries it has; nothing is
-read, but of Apache's bookies, which do not tell what they hold: all that they should. An entry that
-a bookie should have and denies is a copy that is missing; one that every bookie of its write set
-denies is lost. A bookie that does not answer, or may not deny (it lost its disk), leaves the
-question open: that is said, and never taken for a missing copy. Open ledgers are looked at up to
-their last ensemble change. The other way round, partitions are held against the ledgers that there
-are. Nothing is changed; with `repair` every bookie of ours is asked to look at once for the copies
-that it lacks, which it does by itself some time later anyway.
+For each ledger, every bookie of each fragment is asked which of its entries it has. Entries are not
+read, except on Apache's bookies, which cannot list what they hold. The findings:
+
+- A bookie should have an entry and denies it: a copy is missing.
+- Every bookie of an entry's write set denies it: the entry is lost.
+- A bookie does not answer, or cannot deny because it lost its disk: its copies are unknown. They
+  are never counted as missing.
+
+An open ledger is checked up to its last ensemble change. The job also checks that partitions and
+ledger records agree. It changes nothing. With `repair` it asks every Octavo bookie to fetch its
+missing copies now; without it, the bookies do so by themselves some time later.
 """
 
 from __future__ import annotations
@@ -39,26 +42,27 @@ from octavo.spark.cluster import Cluster, connected
 from octavo.spark.options import Selection
 
 _PART_ENTRIES = 2**62
-"""A ledger is one part: the answer about it is one."""
+"""Larger than any ledger, so that a whole ledger is one part."""
 _PAUSE_S = 2.0
 _YOUNG_MS = 10 * 60_000
-"""A ledger is made before the partition's record names it."""
+"""A ledger is created before its partition's record names it: an unnamed young one is normal."""
 
 
 @dataclass
 class Held:
-    """What the bookies say of a ledger. `runs` None: unknown, with `why`."""
+    """The entries of a ledger that each bookie holds. None: unknown, for the reason in `why`."""
 
     runs: dict[str, list[Entries] | None]
     why: dict[str, str]
 
 
 def audit(run: Run, *, repair: bool = False) -> Outcome:
-    """All ledgers of the cluster."""
+    """Check all ledgers of the cluster."""
     outcome = Outcome("audit")
     seen = asyncio.run(_look(run.service, int(time.time() * 1000)))
     if seen.findings:
-        # Trimming changes two records one after the other: what is amiss stays so for both looks.
+        # Trimming changes two records, one after the other. A look in between finds a mismatch,
+        # so report only what a second look finds too.
         time.sleep(_PAUSE_S)
         again = asyncio.run(_look(run.service, int(time.time() * 1000)))
         outcome.found([one for one in seen.findings if one in again.findings])
@@ -79,7 +83,7 @@ def audit(run: Run, *, repair: bool = False) -> Outcome:
 
 
 async def _repair(run: Run) -> int:
-    """Ask every bookie that is there to fetch what it lacks; how many took it."""
+    """Ask every bookie to fetch its missing copies. Returns how many accepted."""
     told = 0
     async with connected(run.service) as cluster:
         for bookie in sorted(cluster.ledgers.bookies.available):
@@ -87,7 +91,7 @@ async def _repair(run: Run) -> int:
                 await cluster.ledgers.request(bookie, Op.FETCH_COPIES, {})
                 told += 1
             except OctavoError as error:
-                run.say(f"bookie {bookie} repairs nothing: {error}")
+                run.say(f"bookie {bookie} did not accept the repair: {error}")
     return told
 
 
@@ -123,9 +127,9 @@ async def _look(service: str, now_ms: int) -> _Seen:
                 named.update(dict.fromkeys(compacted_ledgers(record), f"{topic}/{number}"))
                 if record.compaction is not None and record.compaction.run is not None:
                     runs.add(record.compaction.run.encode())
-        # Read after the partitions: what they name was there before.
+        # Read the missing records after the partitions: a ledger exists before it is named.
         ledgers.update(await _records(cluster, [name for name in named if name not in ledgers]))
-        # A run's ledgers are named when it publishes: until then they are no orphans.
+        # A running compaction's ledgers are named only when it publishes: they are not orphans.
         waiting = {i for i, one in ledgers.items() if one.custom.get(RUN_KEY) in runs}
         findings = metadata_findings(ledgers, named, bookies, now_ms, waiting)
         return _Seen([ledgers[one] for one in sorted(ledgers)], bookies, partitions, findings)
@@ -148,10 +152,10 @@ def metadata_findings(
     now_ms: int,
     waiting: Collection[int] = (),
 ) -> list[Finding]:
-    """What records say of each other. `named`: by ledger, the partition that has it; `waiting`:
-    those that a job under way has made and has not published yet."""
+    """Check the records against each other. `named`: the partition that names each ledger.
+    `waiting`: ledgers of a running compaction, not published yet."""
     found = [
-        Finding("ledger-missing", where, f"ledger {ledger_id} is named, but has no record")
+        Finding("ledger-missing", where, f"the record names ledger {ledger_id}, which is missing")
         for ledger_id, where in sorted(named.items())
         if ledger_id not in ledgers
     ]
@@ -163,18 +167,18 @@ def metadata_findings(
             of = partition.decode(errors="replace")
             removed = label_of(metadata.custom) is not None
             who = (
-                "brokers remove it, after the next opening at the latest"
+                "brokers remove it, at the latest after the partition is next opened"
                 if removed
-                else ("no broker removes it: it does not say when it was made")
+                else ("no broker removes it: its metadata does not say when it was made")
             )
-            what = f"made for partition {of}, which does not name it; {who}"
+            what = f"made for partition {of}, whose record does not name it; {who}"
             found.append(Finding("ledger-orphaned", f"ledger {ledger_id}", what))
         gone = names(metadata) - bookies
         found += [
             Finding(
                 "bookie-gone",
                 f"ledger {ledger_id}",
-                f"bookie {one} holds a part of it, and is neither registered nor known by a cookie",
+                f"bookie {one} holds a part, but is not registered and has no cookie",
             )
             for one in sorted(gone)
         ]
@@ -218,7 +222,8 @@ async def _ledger(cluster: Cluster, metadata: LedgerMetadata, last: int) -> tupl
 async def _ask(
     cluster: Cluster, metadata: LedgerMetadata, bookie: str, wanted: list[Entries]
 ) -> tuple[list[Entries] | None, str]:
-    """What the bookie holds, of one of Apache's what of `wanted`; None and why: unknown."""
+    """Return the entries that the bookie holds (an Apache bookie: of `wanted`), or None and the
+    reason if that is unknown."""
     try:
         if cluster.ledgers.bookies.get(bookie).is_foreign:
             copying = Copying(cluster.ledgers, metadata, bookie)
@@ -234,7 +239,7 @@ async def _ask(
 
 
 def wanted_runs(metadata: LedgerMetadata, last: int) -> dict[str, list[Entries]]:
-    """By bookie: the entries up to `last` that it should hold."""
+    """Return the entries up to `last` that each bookie should hold."""
     quorum = quorum_of(metadata)
     found: dict[str, list[Entries]] = {}
     fragments = metadata.fragments
@@ -250,7 +255,7 @@ def wanted_runs(metadata: LedgerMetadata, last: int) -> dict[str, list[Entries]]
 
 
 def copies_findings(metadata: LedgerMetadata, last: int, held: Held, findings: Findings) -> int:
-    """Hold one ledger's bookies against its record. Returns how many copies are there."""
+    """Compare the bookies' entries with the ledger's record. Returns the number of copies found."""
     where = f"ledger {metadata.ledger_id}"
     quorum = quorum_of(metadata)
     lacking: dict[str, list[Entries]] = {}
@@ -258,7 +263,7 @@ def copies_findings(metadata: LedgerMetadata, last: int, held: Held, findings: F
     for bookie, wanted in sorted(wanted_runs(metadata, last).items()):
         runs = held.runs[bookie]
         if runs is None:
-            what = f"bookie {bookie} does not say what it holds: {held.why[bookie]}"
+            what = f"bookie {bookie} could not say what it holds: {held.why[bookie]}"
             findings.add("copies-unknown", where, what, count_of(wanted))
             continue
         absent = without(wanted, runs)

@@ -1,15 +1,15 @@
-"""`compact`: the newest message of each key, kept beside the topic as a view for who asks for it.
+"""The job `compact`: keeps the newest message of each key in a view of the topic.
 
-    1. the partition's record: begun (run)          so of two runs only one can publish
+    1. the partition's record: begun (run)          so that only one of two runs can publish
     2. first pass: key and offset of each message   Spark finds the newest of each key
-    3. second pass: these into new ledgers          each message at its own offset
+    3. second pass: copy these into new ledgers     each message keeps its offset
     4. the partition's record: published            horizon and ledgers, in one compare-and-set
-    5. after a grace, ledgers of earlier views are taken out of the record and deleted
+    5. after a grace period, ledgers of replaced views are removed from the record and deleted
 
-A run reads the view before and all messages behind its horizon. One that dies leaves the view
-before; the next run begins anew, and `gc` removes what nobody names. The messages themselves are
-untouched. Which rows stay is in compact_rules.py, what tasks do in compact_tasks.py, the record's
-steps in metadata/compactions.py.
+A run reads the previous view and all messages after its horizon. If the run dies, the previous view
+stays; the next run starts from the beginning, and `gc` deletes the unnamed ledgers. The messages of
+the topic are not changed. compact_rules.py decides which rows stay, compact_tasks.py is what the
+tasks do, metadata/compactions.py changes the record.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ Name = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class CompactOptions:
-    """`bytes_per_s` bounds what all tasks together read."""
+    """`bytes_per_s` limits what all tasks read together."""
 
     selection: Selection
     policy: CompactPolicy = field(default_factory=CompactPolicy)
@@ -81,7 +81,7 @@ class CompactOptions:
 
 
 def compact(run: Run, options: CompactOptions) -> Outcome:
-    """Topic by topic. Raises `InvalidOption`; Spark's own errors."""
+    """Compact topic by topic. Raises `InvalidOption`, and Spark's own errors."""
     return _Compact(run, options).carry_out()
 
 
@@ -126,7 +126,7 @@ class _Compact:
             return await cluster.partitions(self.options.selection)
 
     async def _begin(self, topic: str, partitions: list[int]) -> list[View]:
-        """Step 1, for those partitions that have something to compact."""
+        """Do step 1 for the partitions that have something to compact."""
         views = []
         async with connected(self.run.service) as cluster:
             for number in partitions:
@@ -139,8 +139,8 @@ class _Compact:
                     self.outcome.found([_full(topic, number)])
                     continue
                 if not self.options.dry_run:
-                    # What is compacted is the view of this very record: no other run can publish
-                    # from here on.
+                    # Take the view from the record as `begun` has written it: from here on, no
+                    # other run can publish.
                     record = await change_partition(
                         cluster.topics,
                         _name(topic, number),
@@ -198,7 +198,7 @@ class _Compact:
         return found
 
     def _newest(self, work: Work) -> DataFrame:
-        """Place and offset of each message that stays."""
+        """Return place and offset of each message that stays."""
         from pyspark.sql import functions as f
 
         def keys(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -211,14 +211,14 @@ class _Compact:
         rows: DataFrame = _arrow(numbers).mapInArrow(keys, KEYS_SQL)
         if not work.policy.keyless:
             rows = rows.where("key is not null")
-        # A message without a key is alone: its own offset sets it apart from all others.
+        # Each message without a key is its own group: its offset keeps it apart.
         alone = f.when(f.col("key").isNull(), f.col("offset")).alias("alone")
         last = f.max(f.struct("offset", "gone")).alias("last")
         newest = rows.groupBy("place", "key", alone).agg(last)
         return newest.where("not last.gone").select("place", f.col("last.offset").alias("offset"))
 
     def _copied(self, work: Work, newest: DataFrame, chunks: list[Chunk]) -> list[Made]:
-        """Step 3: a ledger for each chunk of which something stays."""
+        """Do step 3: write a ledger for each chunk that keeps any message."""
         found = Chunks(chunks)
 
         def chunk_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -236,8 +236,8 @@ class _Compact:
             return pa.Table.from_pylist([made._asdict()], MADE)
 
         placed = _arrow(newest).mapInArrow(chunk_of, "chunk INT, offset LONG")
-        # So many partitions, and not fewer: Spark would join them by their size, and that is the
-        # offsets', not that of what has to be copied.
+        # Name the number of partitions: Spark would merge them by the size of the offsets, which
+        # is tiny compared to the messages that a task has to copy.
         grouped = placed.repartition(len(chunks), "chunk").groupBy("chunk")
         rows = _arrow(grouped).applyInArrow(copy, MADE_SQL).collect()
         return [Made(*row) for row in rows]
@@ -247,7 +247,7 @@ class _Compact:
     async def _publish(
         self, topic: str, views: list[View], chunks: list[Chunk], made: Iterable[Made]
     ) -> None:
-        """Step 4, partition by partition."""
+        """Do step 4, partition by partition."""
         ledgers: dict[int, list[CompactedLedger]] = {}
         for one in sorted(made):
             ledgers.setdefault(chunks[one.chunk].place, []).append(CompactedLedger(*one[1:]))
@@ -257,8 +257,8 @@ class _Compact:
                 try:
                     await self._publish_one(cluster, topic, view, mine)
                 except (CompactionLost, RecordNotFound) as error:
-                    # What was written is collected by gc, which knows that nobody will name it.
-                    self.run.say(f"left alone: {topic}/{view.partition}: {error}")
+                    # `gc` deletes the new ledgers: no record will ever name them.
+                    self.run.say(f"not compacted: {topic}/{view.partition}: {error}")
                     continue
                 self.done += Counter(
                     {
@@ -289,12 +289,12 @@ class _Compact:
 
 
 def _full(topic: str, partition: int) -> Finding:
-    what = f"more than {RETIRED_MAX:,} ledgers of earlier views are kept: shorten --grace-s"
+    what = f"more than {RETIRED_MAX:,} ledgers of replaced views are kept: use a shorter --grace-s"
     return Finding("record-full", f"{topic}/{partition}", what)
 
 
 def _arrow(frame: Any) -> Any:
-    """The hints of PySpark's methods are for other functions than it takes."""
+    """Lift the type: PySpark's type hints do not allow the functions that it accepts."""
     return frame
 
 
@@ -304,7 +304,7 @@ def _name(topic: str, partition: int) -> Name:
 
 
 async def collect_retired(cluster: Cluster, name: Name, until_ms: int) -> list[int]:
-    """Step 5: ledgers of views that were replaced before then are deleted; which."""
+    """Do step 5: delete the ledgers of views replaced before `until_ms`. Returns their ids."""
     try:
         record, _ = await cluster.topics.read_partition(*name)
         going = retired_before(record, until_ms)
@@ -319,7 +319,7 @@ async def collect_retired(cluster: Cluster, name: Name, until_ms: int) -> list[i
 
 
 async def delete_ledger(cluster: Cluster, ledger_id: int) -> None:
-    """It need not be there any more."""
+    """Delete the ledger; it may be gone already."""
     try:
         await cluster.ledgers.delete(ledger_id)
     except LedgerNotFound:

@@ -1,9 +1,9 @@
-"""Ledgers that a compaction has written and no record names: found, and deleted.
+"""Finds and deletes ledgers that a compaction has written but no record names.
 
-A run that died, that lost its place to another one, or whose topic was deleted leaves ledgers
-behind; a task's twin does too. They tell their partition and their run by their own metadata. Only
-the run that the partition's record has may still publish: before a ledger of that one goes, the run
-is taken out of the record, so that it cannot publish any more what was deleted.
+They are left by a run that died, that another run replaced, or whose topic was deleted, and by
+Spark's duplicate attempts of a task. The ledger's metadata names its partition and its run. Only
+the run named in the partition's record may still publish. So before a ledger of that run is
+deleted, the run is removed from the record: it can no longer publish the deleted ledger.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _READS_AT_ONCE = 64
 
 
 class Leftover(NamedTuple):
-    """A ledger, and why it may go."""
+    """A ledger that may be deleted, and why."""
 
     partition: str
     ledger_id: int
@@ -44,10 +44,10 @@ class Leftover(NamedTuple):
 async def collect_compacted(
     service: str, *, grace_ms: int, dry_run: bool, each: Callable[[Leftover], None]
 ) -> None:
-    """Delete what is older than `grace_ms`; with `dry_run` only say it. `each` hears of it."""
+    """Delete leftovers older than `grace_ms` and report each. `dry_run`: only report them."""
     until_ms = wall_clock_ms() - grace_ms
     async with connected(service) as cluster:
-        # Listed before the records are read: what is published meanwhile, they name.
+        # List the ledgers before reading the records: a ledger published meanwhile is then named.
         old = await _older_than(cluster, until_ms)
         for name in await _partitions(cluster):
             for left in await _retired(cluster, name, until_ms, dry_run=dry_run):
@@ -101,7 +101,7 @@ async def _unnamed(
 
 
 async def _published_after_all(cluster: Cluster, name: Name, run: str, ledger_id: int) -> bool:
-    """End the run; whether it has published this ledger before that."""
+    """End the run, so that it cannot publish. Returns whether it had published this ledger."""
     try:
         record = await change_partition(cluster.topics, name, lambda record: given_up(record, run))
     except RecordNotFound:
@@ -110,7 +110,7 @@ async def _published_after_all(cluster: Cluster, name: Name, run: str, ledger_id
 
 
 async def _older_than(cluster: Cluster, until_ms: int) -> dict[Name, list[LedgerMetadata]]:
-    """Compacted ledgers that were made before then, by partition."""
+    """Return compacted ledgers made before `until_ms`, by partition."""
     turn = asyncio.Semaphore(_READS_AT_ONCE)
 
     async def read(ledger_id: int) -> LedgerMetadata | None:

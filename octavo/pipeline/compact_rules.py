@@ -1,8 +1,9 @@
-"""What a compaction does with which partition, and which rows stay: decided from values. Pure.
+"""Decides what a compaction does with a partition, and which rows stay. Pure.
 
-Of a key, its newest message stays. A tombstone (a message without a value) stays too, so that who
-reads the view learns that the key is gone: in at least one view, and until its timestamp is older
-than `tombstones_ms`. A message without a key has no newer one and stays, unless told otherwise.
+The newest message of each key stays. A tombstone (a message without a value) also stays, so that
+readers of the view learn that the key is gone: in at least one view, and until its timestamp is
+older than `tombstones_ms`. A message without a key is never superseded; it stays unless `keyless`
+is False.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from octavo.spark.splits import (
 )
 
 LEDGERS_MAX = 1_000
-"""Of a view, about: each takes some 130 bytes of the partition's record."""
+"""About the most ledgers of a view; each takes some 130 bytes of the partition's record."""
 RETIRED_MAX = 5_000
-"""Of earlier views, some 50 bytes each; the record holds a megabyte at most."""
+"""The most ledgers of replaced views, some 50 bytes each. A record holds at most 1 MB."""
 
 
 @dataclass(frozen=True)
 class CompactPolicy:
-    """Times in milliseconds. `split_bytes` is about what one task reads, and one ledger holds."""
+    """Times are in milliseconds. `split_bytes`: about what a task reads, and a ledger holds."""
 
     tombstones_ms: int = 24 * 3_600_000
     grace_ms: int = 24 * 3_600_000
@@ -40,22 +41,22 @@ class CompactPolicy:
 
 
 class Chunk(NamedTuple):
-    """What one task of either pass reads: offsets `start` to `end` (not in it) of a partition."""
+    """The offsets that a task of either pass reads: from `start` to before `end`."""
 
     place: int
-    """Which of the run's partitions."""
+    """The partition's index in the run."""
     start: int
     end: int
     parts: tuple[Piece, ...]
 
 
 def horizon_of(view: View) -> int:
-    """Up to where the partition is compacted already."""
+    """Return the first offset that is not compacted yet."""
     return view.compacted.horizon if view.compacted is not None else 0
 
 
 def is_due(view: View, policy: CompactPolicy, now_ms: int) -> bool:
-    """Whether a new view would be another one."""
+    """Return whether a new view would differ from the current view."""
     if view.end > horizon_of(view):
         return True
     return view.compacted is not None and _has_old_tombstones(view.compacted, policy, now_ms)
@@ -66,14 +67,14 @@ def _has_old_tombstones(view: CompactionRecord, policy: CompactPolicy, now_ms: i
 
 
 def may_go(tombstone_ms: int, policy: CompactPolicy, now_ms: int) -> bool:
-    """Whether a tombstone that was in a view before is old enough."""
+    """Return whether a tombstone that was in an earlier view is old enough to go."""
     return now_ms - tombstone_ms >= policy.tombstones_ms
 
 
 def lost_before(view: View) -> tuple[int, int] | None:
-    """Offsets that retention removed before they were compacted: first and last, if there are.
+    """Return the first and last offset that retention removed before they were compacted, or None.
 
-    Of a partition that was never compacted nobody has promised them.
+    For a partition that was never compacted, return None: a view never promised them.
     """
     if view.compacted is None or view.earliest <= view.compacted.horizon:
         return None
@@ -81,9 +82,9 @@ def lost_before(view: View) -> tuple[int, int] | None:
 
 
 def chunks_of(place: int, view: View, policy: CompactPolicy) -> list[Chunk]:
-    """The old view, then all messages behind its horizon, cut and packed in the order of offsets.
+    """Split the old view and the messages after its horizon into chunks, in order of offsets.
 
-    Small ledgers of the old view go together, so that a view does not fall to pieces with time.
+    Small ledgers of the old view are joined, so that a view does not fragment over time.
     """
     old = [] if view.compacted is None else compacted_pieces(view, horizon_of(view))
     first = max(horizon_of(view), view.earliest)
@@ -99,7 +100,7 @@ class Chunks:
     """Finds the chunk that an offset lies in."""
 
     def __init__(self, every: Sequence[Chunk]) -> None:
-        """In the order of places and offsets."""
+        """`every`: all chunks in order of places and offsets."""
         self._starts: dict[int, list[int]] = {}
         self._first: dict[int, int] = {}
         for number, chunk in enumerate(every):
@@ -107,5 +108,5 @@ class Chunks:
             self._starts.setdefault(chunk.place, []).append(chunk.start)
 
     def number_of(self, place: int, offset: int) -> int:
-        """Its index."""
+        """Return the chunk's index."""
         return self._first[place] + bisect_right(self._starts[place], offset) - 1

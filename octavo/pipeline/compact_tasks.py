@@ -1,9 +1,10 @@
-"""What the tasks of a compaction do: first say where each key stands, then copy what stays.
+"""The tasks of a compaction: first report each key's offsets, then copy the messages that stay.
 
-The first pass gives a row for each message: its key, its offset, and whether it is a tombstone that
-may go. The second gets the offsets that stay of one chunk, reads the chunk again, and writes these
-messages into a closed ledger of its own, each at its own offset. Nothing here changes a record; a
-ledger whose task died, or whose twin was faster, is named by nobody and collected by `gc`.
+The first pass returns a row for each message: its key, its offset, and whether it is a tombstone
+that may go. The second pass gets the offsets of a chunk that stay, reads the chunk again, and
+writes these messages into a new closed ledger, each at its own offset. The tasks change no record.
+If a task dies, or Spark's other attempt of the same task wins, no record names its ledger, and `gc`
+deletes it.
 """
 
 from __future__ import annotations
@@ -46,32 +47,32 @@ _RECORD_BYTES = 16
 
 @dataclass(frozen=True)
 class Place:
-    """One partition of a run, as the tasks need it."""
+    """A partition of the run, as the tasks need it."""
 
     topic: str
     partition: int
     horizon: int
-    """Of the view before."""
+    """The horizon of the previous view."""
     settings: TopicSettings
 
 
 @dataclass(frozen=True)
 class Work:
-    """What every task gets."""
+    """The input of every task."""
 
     run: str
     options: SourceOptions
     places: tuple[Place, ...]
     splits: tuple[tuple[int, Split], ...]
-    """By chunk: its place, and how to read it."""
+    """For each chunk: the index of its place, and how to read it."""
     policy: CompactPolicy
     now_ms: int
     bytes_per_s: float | None
-    """Of one task."""
+    """The limit for a single task."""
 
 
 class Made(NamedTuple):
-    """A closed ledger and what it holds."""
+    """A closed ledger and its contents."""
 
     chunk: int
     ledger_id: int
@@ -91,7 +92,7 @@ MADE_SQL = ", ".join(f"{name} LONG" for name in Made._fields)
 
 
 def keys_of(work: Work, chunk: int) -> Iterator[pa.RecordBatch]:
-    """A row for each message of the chunk."""
+    """Return a row for each message of the chunk."""
     place, split = work.splits[chunk]
     horizon = work.places[place].horizon
     reader = SplitReader(work.options, ("key", "value", "offset", "timestampMillis"))
@@ -118,7 +119,7 @@ def keys_of(work: Work, chunk: int) -> Iterator[pa.RecordBatch]:
 
 
 def copied(work: Work, chunk: int, offsets: list[int]) -> Made:
-    """These messages of the chunk in a ledger. Raises `LedgerError` when one of them is missing."""
+    """Copy these messages of the chunk into a ledger. Raises `LedgerError` if any is missing."""
     return asyncio.run(_copied(work, chunk, sorted(offsets)))
 
 
@@ -159,7 +160,7 @@ async def _ledger(cluster: Cluster, place: Place, run: str) -> LedgerWriter:
 
 
 class _Copy:
-    """One ledger while it is written."""
+    """A ledger while it is written."""
 
     def __init__(self, writer: LedgerWriter, offsets: list[int]) -> None:
         self.writer = writer
@@ -173,7 +174,7 @@ class _Copy:
         self._error: OctavoError | None = None
 
     async def take(self, batch: StoredBatch) -> None:
-        """Those of its messages that are wanted. Batches come in the order of offsets."""
+        """Copy the wanted messages of a batch. Batches must come in order of offsets."""
         stop = bisect_left(self._wanted, batch.next_offset, self._at)
         if stop == self._at:
             return
@@ -202,13 +203,13 @@ class _Copy:
             self._tombstone_ms = record.timestamp if oldest < 0 else min(oldest, record.timestamp)
 
     async def _flush(self) -> None:
-        # As in every ledger, the offset in a batch counts from the ledger's first message.
+        # As in every ledger, offsets in a batch count from the ledger's first message.
         base = self._rows_from - self._wanted[0]
         batch = build_gapped_batch(self._rows, base, compression=Compression.ZSTD)
         if len(batch) > ENTRY_PAYLOAD_BYTES_MAX:
             raise LedgerError(
                 f"the message at offset {self._rows_from} makes a batch of {len(batch)} bytes; "
-                f"one entry holds {ENTRY_PAYLOAD_BYTES_MAX}"
+                f"an entry holds at most {ENTRY_PAYLOAD_BYTES_MAX}"
             )
         await self.writer.drain()
         self.writer.add(batch, self._added)
@@ -220,11 +221,10 @@ class _Copy:
         self._error = self._error or error
 
     async def close(self, chunk: int) -> Made:
-        """All of it durable. Raises `LedgerError` and what went wrong on the way."""
+        """Close the ledger, with all entries durable. Raises `LedgerError` or a write's error."""
         if self._at != len(self._wanted):
             raise LedgerError(
-                f"offset {self._wanted[self._at]} was there in the first pass and is not in the "
-                "second"
+                f"offset {self._wanted[self._at]} was read in the first pass, but not in the second"
             )
         await self._flush()
         metadata = await self.writer.close()

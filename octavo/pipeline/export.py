@@ -1,14 +1,14 @@
-"""`export`: topics as Parquet files, raw or typed by a JSON Schema; once, or as long as it runs.
+"""The job `export`: writes topics as Parquet files, raw or typed by a JSON Schema.
 
-A Structured Streaming query whose batches are written to folders of their own,
-`OUT/export_batch=N/`. Batch N is always the same range of offsets, and its folder is written anew
-when it is repeated, so each message is in the files once, whenever the job died. A folder is whole
-when `_SUCCESS` stands in it. Where the job goes on stands in the checkpoint, by default
-`OUT/_checkpoint`; files without their checkpoint are never added to.
+A Structured Streaming query writes each batch to a folder of its own, `OUT/export_batch=N/`. Batch
+N always has the same range of offsets, and a repeated batch overwrites its folder. So each message
+is in the files exactly once, whenever the job was killed. A folder is complete when it holds
+`_SUCCESS`. The checkpoint, by default `OUT/_checkpoint`, holds the position. The job refuses to add
+to files whose checkpoint is gone.
 
-A row whose value does not obey the schema is bad. It ends the job before its batch is written
-(suspend), is left out (skip), or goes to files of its own with the reason (dead letter), which
-are as exact as the others.
+A row is bad if its value does not match the schema. A bad row ends the job before its batch is
+written (suspend), is left out (skip), or goes to dead-letter files with the reason; these are
+exactly-once too.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
 
 RAW = "key,value,topic,partition,offset,timestamp,timestampType,headers"
 _PLACES = ("topic", "partition", "offset", "timestamp", "key")
-"""These columns of a message go beside its typed fields, with an underscore before."""
-_IS_LARGE = "a large message: its body is in no column"
+"""Columns of a message that are exported next to its typed fields, with a leading underscore."""
+_IS_LARGE = "a large message: its body is not in a column"
 BATCH = "export_batch"
 _NOTE = "_export.json"
 
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What is exported where. `every_s` None: what is there now, then end."""
+    """What is exported where. Without `every_s`, export what is there now and end."""
 
     selection: Selection
     out: str
     schema: Mapping[str, Any] | None = None
     bad_rows: str = "suspend"
-    """`suspend`, `skip`, or the path of the dead letters."""
+    """`suspend`, `skip`, or the path for dead letters."""
     checkpoint: str | None = None
     every_s: float | None = None
     rows_per_batch: int = 1_000_000
@@ -57,7 +57,7 @@ class ExportOptions:
 
 
 class _Counts(NamedTuple):
-    """Of one batch, with the first of its bad rows."""
+    """The counts of a batch, and its first bad rows."""
 
     rows: int
     bad: int
@@ -66,7 +66,7 @@ class _Counts(NamedTuple):
 
 @dataclass
 class _Tally:
-    """How far the export has come: whole batches. Lives on the driver, where they are written."""
+    """The export's progress in whole batches. Kept on the driver, which writes the batches."""
 
     rows: int = 0
     bad: int = 0
@@ -75,22 +75,22 @@ class _Tally:
     findings: list[Finding] = field(default_factory=list)
 
     def add(self, found: _Counts) -> None:
-        """A batch that is written, or at least looked at."""
+        """Count a batch that was written, or with a dry run read."""
         self.rows += found.rows
         self.bad += found.bad
         self.findings += found.findings[: SHOWN_MAX - len(self.findings)]
 
 
 class _Suspended(Exception):
-    """A batch has bad rows, and none of it is written."""
+    """The batch has bad rows and is not written."""
 
 
 def export(run: Run, options: ExportOptions) -> Outcome:
-    """Raises `BadUsage`, `BadSchema`, `InvalidOption`; Spark's own errors."""
+    """Run the job. Raises `BadUsage`, `BadSchema`, `InvalidOption`, and Spark's own errors."""
     if options.bad_rows != "suspend" and options.schema is None:
-        raise BadUsage("without --schema there are no bad rows: every message can be exported raw")
+        raise BadUsage("--bad-rows needs --schema: without a schema no message is bad")
     if options.bad_rows.rstrip("/") == options.out.rstrip("/"):
-        raise BadUsage("bad rows and good ones into one folder: give dead letters one of their own")
+        raise BadUsage("--bad-rows is the folder of the good rows: give it a different folder")
     if options.schema is not None:
         _check_names(options.schema)
     looked = look(run.service, options.selection)
@@ -119,11 +119,11 @@ def export(run: Run, options: ExportOptions) -> Outcome:
 
 
 def _check_names(schema: Mapping[str, Any]) -> None:
-    """Raises `BadSchema` for a property that has the name of a column of ours."""
+    """Raise `BadSchema` if a property has the name of one of the export's own columns."""
     ours = {BATCH, *(f"_{name}" for name in _PLACES)}
     taken = sorted(name for name in columns_of(schema).names if name.lower() in ours)
     if taken:
-        raise BadSchema(f"property {', '.join(taken)}: the export has a column of that name")
+        raise BadSchema(f"property {', '.join(taken)}: the export itself has a column of that name")
 
 
 # ---------------------------------------------------------------------- batches
@@ -165,7 +165,7 @@ def _stream(run: Run, options: ExportOptions, tally: _Tally) -> None:
 
 
 def _write(typed: DataFrame, number: int, options: ExportOptions, tally: _Tally) -> None:
-    """One batch into its folders: whole, or to be repeated."""
+    """Write a batch into its folders. If this fails half-way, the query repeats the batch."""
     typed = typed.persist()
     try:
         found = _counted(typed)
@@ -206,7 +206,7 @@ def _counted(typed: DataFrame) -> _Counts:
 
 
 def _typed(rows: DataFrame, schema: Mapping[str, Any] | None) -> DataFrame:
-    """Columns as exported, and `_reason`: null, or why the row is bad."""
+    """Return the columns to export, and `_reason`: why the row is bad, or null."""
     from pyspark.sql import functions as f
 
     if schema is None:
@@ -227,7 +227,7 @@ def _typed(rows: DataFrame, schema: Mapping[str, Any] | None) -> DataFrame:
 
 
 def _decoded(schema: Mapping[str, Any]) -> Any:
-    """value → struct(row, reason), in the tasks, by Arrow."""
+    """Return a UDF value → struct(row, reason), which the tasks run with Arrow."""
     from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.pandas.types import to_arrow_type
     from pyspark.sql.types import StringType, StructField, StructType
@@ -243,7 +243,7 @@ def _decoded(schema: Mapping[str, Any]) -> Any:
         found = (decode(value) for value in values.to_pylist())
         return pa.array([{"row": row, "reason": reason} for row, reason in found], arrow)
 
-    # Which kind of function it is Spark tells by its hints, which its own types do not allow for.
+    # Spark reads the kind of UDF from type hints, but its own type stubs reject them.
     make: Any = arrow_udf
     return make(decoded, returnType=returned)
 
@@ -252,7 +252,7 @@ def _decoded(schema: Mapping[str, Any]) -> Any:
 
 
 def _begin(run: Run, options: ExportOptions, checkpoint: str) -> None:
-    """Note what is exported here, or see that it is the same as before. Raises `BadUsage`."""
+    """Note what is exported here, or check that it is the same as before. Raises `BadUsage`."""
     note = f"{options.out.rstrip('/')}/{_NOTE}"
     selected = options.selection
     mine = {"topics": list(selected.topics) or selected.pattern, "checkpoint": checkpoint}
@@ -260,19 +260,19 @@ def _begin(run: Run, options: ExportOptions, checkpoint: str) -> None:
     begun = any(name.startswith(f"{BATCH}=") for name in held)
     if _NOTE not in held:
         if held:
-            raise BadUsage(f"{options.out} is not empty and no export: choose a new folder")
+            raise BadUsage(f"{options.out} is not empty and not an export: choose a new folder")
         if exists(run, f"{checkpoint}/offsets"):
-            raise BadUsage(f"checkpoint {checkpoint} is another query's; choose a new one")
+            raise BadUsage(f"checkpoint {checkpoint} belongs to another query: choose a new one")
     said = json.loads(read_text(run, note)) if _NOTE in held else mine
     if said != mine:
         raise BadUsage(
             f"{options.out} holds an export of {said['topics']} with checkpoint "
-            f"{said['checkpoint']}; go on with these, or choose a new folder"
+            f"{said['checkpoint']}; use the same topics and checkpoint, or choose a new folder"
         )
     if begun and not exists(run, f"{checkpoint}/offsets"):
         raise BadUsage(
-            f"{options.out} holds an export whose checkpoint {checkpoint} is gone: going on "
-            "would write over it; choose a new folder"
+            f"{options.out} holds an export whose checkpoint {checkpoint} is gone: to continue "
+            "would overwrite it; choose a new folder"
         )
     if not begun:
         write_text(run.spark, note, json.dumps(mine))

@@ -1,6 +1,7 @@
-"""Files as Spark itself sees them, through Hadoop: local, HDFS, S3.
+"""Files as Spark sees them, through Hadoop: local, HDFS, S3.
 
-What is surely on this machine is looked at without it: a wrong path is told before Spark starts.
+A path that is certainly local is checked without Hadoop: a wrong path is reported before Spark
+starts.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
     from octavo.pipeline.runner import Run
 
 _ELSEWHERE = ("HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME", "PYSPARK_GATEWAY_PORT")
-"""With these a path without a scheme may be one of HDFS."""
+"""If any is set, a path without a scheme may be on HDFS."""
 _PATTERN = frozenset("*?[]{}\\")
 
 
 class File(NamedTuple):
-    """A file, and what changes when somebody writes it anew."""
+    """A file; size and time of change tell whether it was rewritten."""
 
     path: str
     bytes: int
@@ -30,9 +31,9 @@ class File(NamedTuple):
 
 
 def find_files(spark: SparkSession, path: str) -> list[File]:
-    """The file, all files below the folder, or those that the pattern fits; sorted.
+    """Return the file, all files below the folder, or all files that match the pattern; sorted.
 
-    Names that begin with `_` or `.` are no data, as everywhere in Spark.
+    As everywhere in Spark, names that begin with `_` or `.` are skipped.
     """
     system, found = _path(spark, path)
     every = []
@@ -50,7 +51,7 @@ def find_files(spark: SparkSession, path: str) -> list[File]:
 
 
 def missing(run: Run, paths: Iterable[str]) -> str | None:
-    """The first path that names no file, as far as that is known without Spark; or None."""
+    """Return the first path that is certainly local and names no file; or None."""
     for path in paths:
         here = local(run, path)
         if here is not None and not _PATTERN.intersection(path) and not here.exists():
@@ -59,7 +60,7 @@ def missing(run: Run, paths: Iterable[str]) -> str | None:
 
 
 def exists(run: Run, path: str) -> bool:
-    """Whether there is a file or folder."""
+    """Return whether there is a file or folder."""
     if (here := local(run, path)) is not None:
         return here.exists()
     system, found = _path(run.spark, path)
@@ -67,7 +68,7 @@ def exists(run: Run, path: str) -> bool:
 
 
 def listing(run: Run, path: str) -> list[str]:
-    """The names in a folder."""
+    """Return the names in a folder."""
     if (here := local(run, path)) is not None:
         return [one.name for one in here.iterdir()]
     system, found = _path(run.spark, path)
@@ -75,7 +76,7 @@ def listing(run: Run, path: str) -> list[str]:
 
 
 def read_text(run: Run, path: str) -> str:
-    """A small file."""
+    """Read a small text file."""
     if (here := local(run, path)) is not None:
         return here.read_text()
     system, found = _path(run.spark, path)
@@ -88,7 +89,7 @@ def read_text(run: Run, path: str) -> str:
 
 
 def write_text(spark: SparkSession, path: str, text: str) -> None:
-    """A small file, in place of one that is there."""
+    """Write a small text file, replacing an existing file."""
     system, found = _path(spark, path)
     out = system.create(found, True)
     try:
@@ -98,7 +99,7 @@ def write_text(spark: SparkSession, path: str, text: str) -> None:
 
 
 def local(run: Run, path: str) -> Path | None:
-    """The path, when it is surely one of this machine; else Hadoop has to be asked."""
+    """Return the path if it is certainly local; None if only Hadoop can tell."""
     parts = urlsplit(path)
     if parts.scheme == "file":
         return Path(unquote(parts.path))

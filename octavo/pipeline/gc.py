@@ -1,11 +1,11 @@
-"""`gc`: the ledgers that tasks of the Spark sink and of compactions have left behind are given up.
+"""The job `gc`: deletes ledgers left behind by tasks of the Spark sink and of compactions.
 
-A task that died, or whose twin was faster, leaves private ledgers that no commit will ever name.
-They are told by their own metadata and deleted by way of the broker, which keeps whatever a
-partition has and refuses what it has given up to any later commit (octavo/spark/orphans.py). So
-the time of grace only spares work that is under way. Ledgers of compactions that no record names,
-and those of views that were replaced long ago, go too (compact_orphans.py). This job needs no Spark
-session.
+A task that died, or that lost to another attempt of the same task, leaves private ledgers that no
+commit will ever name. Their metadata tells what they are. They are deleted through the broker,
+which keeps every ledger that a partition has; a later commit of a deleted ledger is refused
+(octavo/spark/orphans.py). So the grace period is only there to spare running work. Also deleted:
+ledgers of compactions that no record names, and ledgers of views replaced long ago
+(compact_orphans.py). This job needs no Spark session.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from octavo.spark.orphans import Orphans, collect_orphans
 
 
 def gc(service: str, say: Callable[[str], None], *, grace_ms: int, dry_run: bool) -> Outcome:
-    """Raises `SinkFailed`, and errors of the cluster."""
+    """Run the job. Raises `SinkFailed`, and errors of the cluster."""
     outcome = Outcome("gc")
     found: list[Orphans] = []
     compacted: list[Leftover] = []

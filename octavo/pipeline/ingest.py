@@ -1,9 +1,9 @@
-"""`ingest`: files into a topic, each file once.
+"""The job `ingest`: writes files into a topic, each file exactly once.
 
-Every file is a bulk load of its own: all its rows or none. Its id is made of the topic, of path,
-size and time of change, and of the options that say what its rows become. So the job can be killed
-and run again, and a folder that grows is ingested by running it again. With `--id` all files are
-one bulk load of that name, whatever they hold.
+Every file is a bulk load of its own: all of its rows are added, or none. The bulk load's id is made
+from the topic, the file's path, size and time of change, and the options that shape its rows. So
+the job can be killed and run again; to ingest new files of a folder, run it again. With `--id` all
+files are a single bulk load of that name, whatever they hold.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _STRICT = {
     "csv": {"header": "true", "mode": "FAILFAST", "enforceSchema": "false"},
     "json": {"mode": "FAILFAST"},
 }
-"""Spark's own defaults make a bad row one of nulls, and say nothing."""
+"""By default Spark would silently turn a bad row into nulls."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a row of a file becomes. `value` None: all its columns, as JSON."""
+    """How a row becomes a message. `value` None: all columns, as JSON."""
 
     format: str | None = None
     schema: str | None = None
@@ -55,7 +55,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class IngestOptions:
-    """`bulk_load`: a name for all of it, in place of one for each file."""
+    """`bulk_load`: a single name for all files, instead of a name for each file."""
 
     paths: tuple[str, ...]
     topic: str
@@ -65,7 +65,7 @@ class IngestOptions:
 
 
 def ingest(run: Run, options: IngestOptions) -> Outcome:
-    """Raises `BadUsage`; Spark's own errors."""
+    """Run the job. Raises `BadUsage`, and Spark's own errors."""
     topic, _ = target_settings(run.service, options.topic)
     files = _files(run, options.paths)
     named = options.bulk_load
@@ -112,17 +112,17 @@ def _id(topic: str, file: File, shape: Shape) -> str:
 def _files(run: Run, paths: tuple[str, ...]) -> list[File]:
     found: dict[File, None] = {}
     if (gone := missing(run, paths)) is not None:
-        raise BadUsage(f"{gone}: there is no such file, or no file in it")
+        raise BadUsage(f"{gone}: there is no such file, or the folder has no files")
     for path in paths:
         here = find_files(run.spark, path)
         if not here:
-            raise BadUsage(f"{path}: there is no such file, or no file in it")
+            raise BadUsage(f"{path}: there is no such file, or the folder has no files")
         found |= dict.fromkeys(here)
     return list(found)
 
 
 def format_of(path: str) -> str | None:
-    """By the name's ending; of a packed file by the one before."""
+    """Return the format by the name's ending; a compressed file's by the ending before."""
     parts = path.rsplit("/", 1)[-1].lower().split(".")
     if parts[-1] in _PACKED:
         parts.pop()
@@ -133,9 +133,9 @@ def _rows(run: Run, files: list[File], shape: Shape) -> DataFrame:
     formats = {shape.format or format_of(one.path) for one in files}
     kind = formats.pop()
     if formats:
-        raise BadUsage("files of several formats in one bulk load: ingest them one by one")
+        raise BadUsage("a bulk load cannot mix file formats: ingest each format by itself")
     if kind is None:
-        raise BadUsage(f"{files[0].path}: of which format? say --format {' | '.join(FORMATS)}")
+        raise BadUsage(f"{files[0].path}: unknown format: give --format {' | '.join(FORMATS)}")
     reader = run.spark.read.format(kind).options(**{**_STRICT.get(kind, {}), **shape.reader})
     if shape.schema is not None:
         reader = reader.schema(shape.schema)
@@ -146,7 +146,7 @@ def _rows(run: Run, files: list[File], shape: Shape) -> DataFrame:
 
 
 def _messages(run: Run, files: list[File], shape: Shape) -> DataFrame:
-    """The columns of the sink: value, and key and timestamp where they are asked for."""
+    """Return the sink's columns: value, and key and timestamp if asked for."""
     from pyspark.sql import functions as f
 
     rows = _rows(run, files, shape)
@@ -157,7 +157,7 @@ def _messages(run: Run, files: list[File], shape: Shape) -> DataFrame:
                 + ", ".join(rows.columns)
             )
     if shape.order_by is not None:
-        # The tasks then hold ranges in this order, and a commit keeps the order of the tasks.
+        # The sort gives each task a range in this order, and a commit keeps the tasks' order.
         rows = rows.orderBy(_column(shape.order_by))
     if shape.value is None:
         value = f.to_json(f.struct(*map(_column, rows.columns)), {"ignoreNullFields": "false"})
@@ -172,7 +172,7 @@ def _messages(run: Run, files: list[File], shape: Shape) -> DataFrame:
 
 
 def _column(name: str) -> Column:
-    """Also with a dot in its name."""
+    """Return the column, also if its name has a dot."""
     from pyspark.sql import functions as f
 
     return f.col("`" + name.replace("`", "``") + "`")
@@ -191,4 +191,4 @@ def _as_time(rows: DataFrame, name: str) -> Column:
         return f.timestamp_millis(_column(name))
     if kind in ("string", "timestamp", "timestamp_ntz", "date"):
         return _column(name).cast("timestamp")
-    raise BadUsage(f"--timestamp {name}: a column of {kind}; it is a time, its text, or ms")
+    raise BadUsage(f"--timestamp {name} is a {kind} column: use a time, its text, or milliseconds")

@@ -1,10 +1,10 @@
-"""`ingest-kafka`: Kafka's topics into Octavo's, each message once.
+"""The job `ingest-kafka`: copies Kafka topics into Octavo topics, each message exactly once.
 
-A streaming query of Spark's own Kafka connector, which has to be given (`spark.jars.packages`),
-into the exactly-once sink. How far it is stands in the checkpoint, and the sink knows the query and
-its batches by it: a job that died is started again with the same checkpoint, and no message is lost
-or doubled. Key, value, headers and timestamp stay; so does the partition, where the target has as
-many as the source. What is read is what Kafka's consumers see with `read_committed`.
+A streaming query reads with Spark's own Kafka connector (to be given with `spark.jars.packages`)
+and writes with the exactly-once sink. The checkpoint holds the position; the sink recognises the
+query and its batches by it. A job that died is started again with the same checkpoint, and no
+message is lost or doubled. Key, value, headers and timestamp are kept. The partition is kept too
+if the target has as many partitions as the source. Reads as Kafka's `read_committed` consumers do.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ _NEEDED = {"kafka.isolation.level": "read_committed", "includeHeaders": "true"}
 
 @dataclass(frozen=True)
 class KafkaOptions:
-    """`topic` None: each topic into the one of its name. `every_s` None: what is there, then end.
+    """`topic` None: each topic goes to the topic of the same name. Without `every_s`, copy what is
+    there now and end.
 
-    `start` is `earliest`, `latest` or Kafka's JSON, and counts for a new checkpoint. `settings`
-    go to Kafka's client (`kafka.…`) and to the connector.
+    `start` is `earliest`, `latest` or Kafka's JSON; it is used only with a new checkpoint.
+    `settings` go to Kafka's client (`kafka.…`) and to the connector.
     """
 
     sources: tuple[str, ...]
@@ -49,7 +50,7 @@ class KafkaOptions:
 
 
 def ingest_kafka(run: Run, options: KafkaOptions) -> Outcome:
-    """Raises `BadUsage`, `SparkMissing` when the connector is not there; Spark's own errors."""
+    """Run the job. Raises `BadUsage`, `SparkMissing` without the connector, and Spark's errors."""
     targets = {}
     counts = {}
     for source in options.sources:
@@ -64,7 +65,7 @@ def ingest_kafka(run: Run, options: KafkaOptions) -> Outcome:
     for name in options.sources:
         run.say(
             f"{name}: {found[name]} partitions into {counts[name]} of {targets[name]}, "
-            + ("each into its own" if name in same else "by the key")
+            + ("same partition" if name in same else "partition by key")
         )
     outcome = Outcome("ingest-kafka")
     progress = Progress(run.say)
@@ -92,10 +93,10 @@ def ingest_kafka(run: Run, options: KafkaOptions) -> Outcome:
 
 
 def messages(rows: DataFrame, targets: Mapping[str, str], same: tuple[str, ...]) -> DataFrame:
-    """The columns of the sink, of rows as Kafka's connector gives them.
+    """Return the sink's columns for rows of the Kafka connector.
 
-    `targets` is by Kafka's topic; of those in `same` a message stays in its partition. A message
-    without a time gets the one at which it is written.
+    `targets`: the target of each Kafka topic. Messages of topics in `same` keep their partition. A
+    message without a time gets the time at which it is written.
     """
     from pyspark.sql import functions as f
 
@@ -112,7 +113,7 @@ def messages(rows: DataFrame, targets: Mapping[str, str], same: tuple[str, ...])
 
 
 def kafka_partitions(run: Run, options: KafkaOptions) -> dict[str, int]:
-    """How many partitions each topic has there. Raises `BadUsage` when Kafka does not tell."""
+    """Return each topic's partition count in Kafka. Raises `BadUsage` if Kafka does not tell."""
     from py4j.protocol import Py4JJavaError
 
     jvm: Any = run.spark._jvm
@@ -146,7 +147,7 @@ def _given(options: KafkaOptions) -> dict[str, str]:
 
 
 def _batch_start(options: KafkaOptions) -> str:
-    """A batch cannot begin at the latest offset: there, as for who looks, is all there is."""
+    """Return the start for a dry run. A batch cannot start at `latest`, so it reads everything."""
     return "earliest" if options.start == "latest" else options.start
 
 
@@ -157,9 +158,9 @@ def copied_once(
     targets: Mapping[str, str],
     progress: Progress,
 ) -> None:
-    """A stream of messages into their topics, on the checkpoint; `progress` counts this run's.
+    """Stream messages into their topics, with the checkpoint; `progress` counts this run's rows.
 
-    Raises `BadUsage` for the checkpoint of something else.
+    Raises `BadUsage` if the checkpoint belongs to something else.
     """
     if _is_new(run, options, targets):
         write_text(run.spark, *_note(options, targets))
@@ -173,7 +174,7 @@ def copied_once(
 
 
 def _check_start(text: str) -> None:
-    """Raises `BadUsage` for what cannot be a start."""
+    """Raise `BadUsage` if `text` is not a valid start."""
     if text in ("earliest", "latest"):
         return
     try:
@@ -181,26 +182,26 @@ def _check_start(text: str) -> None:
     except ValueError:
         given = None
     if not isinstance(given, dict):
-        raise BadUsage(f"--start {text}: earliest, latest, or JSON by topic and partition")
+        raise BadUsage(f"--start {text}: use earliest, latest, or JSON by topic and partition")
 
 
 def _note(options: KafkaOptions, targets: Mapping[str, str]) -> tuple[str, str]:
-    """Where in the checkpoint it stands what that is for, and what."""
+    """Return path and text of the note in the checkpoint that says what the checkpoint is for."""
     said = json.dumps({"targets": dict(sorted(targets.items()))})
     return f"{options.checkpoint.rstrip('/')}/{_NOTE}", said
 
 
 def _is_new(run: Run, options: KafkaOptions, targets: Mapping[str, str]) -> bool:
-    """Whether the checkpoint is new. Raises `BadUsage` when it is of something else."""
+    """Return whether the checkpoint is new. Raises `BadUsage` if it belongs to something else."""
     note, mine = _note(options, targets)
     if exists(run, note):
         said = json.loads(read_text(run, note))
         if said != json.loads(mine):
             raise BadUsage(
-                f"checkpoint {options.checkpoint} is of an ingest of {said['targets']}; go on with "
-                "that, or give this one a checkpoint of its own"
+                f"checkpoint {options.checkpoint} belongs to an ingest of {said['targets']}: use "
+                "the same topics, or another checkpoint"
             )
         return False
     if exists(run, f"{options.checkpoint.rstrip('/')}/offsets"):
-        raise BadUsage(f"checkpoint {options.checkpoint} is another query's; choose a new one")
+        raise BadUsage(f"checkpoint {options.checkpoint} is of another query: choose a new one")
     return True

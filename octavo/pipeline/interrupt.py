@@ -1,8 +1,8 @@
-"""A job that is told to stop: Ctrl-C (SIGINT), or SIGTERM of whoever runs it.
+"""Stops a job on SIGINT (Ctrl-C) or SIGTERM.
 
-The job ends where it is, tells how far it has come, and exits as a shell expects (130, 143): never
-as one that is done. Every job may be broken off anywhere and run again; here is only how that is
-told. Spark sets a handler of its own for SIGINT, so ours is set again once Spark is there.
+The job ends where it is, reports how far it has come, and exits as a shell expects (130 or 143),
+never with the code of a finished job. Every job can be stopped anywhere and run again. Spark sets
+its own SIGINT handler, so ours is set again after Spark has started.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal has ended the job. `outcome`: how far it has come, if it can tell.
+    """A signal has ended the job. `outcome`: the results so far, if there are any.
 
-    A `KeyboardInterrupt`, because Py4J and asyncio let go of their connections and tasks on one.
+    It is a `KeyboardInterrupt` because Py4J and asyncio clean up on that exception.
     """
 
     def __init__(self, number: int) -> None:
@@ -32,16 +32,16 @@ class Interrupted(KeyboardInterrupt):
         self.outcome: Outcome | None = None
 
     def ended(self, job: str) -> Outcome:
-        """What the job ends with."""
+        """Return the outcome of the interrupted job."""
         outcome = self.outcome or Outcome(job)
         outcome.interrupted = self.signal
         return outcome
 
 
 class Signals:
-    """Both signals raise `Interrupted` within; afterwards they do what they did before.
+    """Within this context both signals raise `Interrupted`; on exit the old handlers return.
 
-    Only the main thread can have them. A job in another one is interrupted by nobody.
+    Only the main thread can set handlers. A job in another thread is not interrupted.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Signals:
         logging.disable(self._logging)
 
     def set(self) -> None:
-        """Also once more, when somebody else has set his."""
+        """Set the handlers; also again, after another library has replaced them."""
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 handler = signal.signal(number, _interrupt)
@@ -66,14 +66,14 @@ class Signals:
 
 
 def _interrupt(number: int, _: FrameType | None) -> NoReturn:
-    logging.disable()  # Py4J logs pages about the call that is broken off
+    logging.disable()  # Py4J would log pages about the interrupted call
     raise Interrupted(number)
 
 
 @contextlib.contextmanager
 def told(outcome: Outcome, how_far: Callable[[], None]) -> Iterator[None]:
-    """Steps of a job. `how_far` puts into the outcome what they have come to, however they end;
-    an interruption takes it along."""
+    """Run steps of a job. `how_far` writes their results into the outcome, however they end; an
+    `Interrupted` carries the outcome along."""
     try:
         yield
     except Interrupted as stop:

@@ -1,13 +1,13 @@
-"""A JSON Schema as typed columns: what a message's value must be, and how it becomes a row.
+"""A JSON Schema as typed columns: checks a message's value and turns it into a row.
 
-The part of JSON Schema (draft 2020-12) that has a type in a table: objects with named properties,
-arrays, strings, numbers, dates, constraints on each. A keyword outside it is refused, never passed
-over. Values are checked strictly: "7" is no integer. Pure but for pyspark's names of types.
+Supports the part of JSON Schema (draft 2020-12) that fits a table: objects with named properties,
+arrays, strings, numbers, dates, and constraints on each. Any other keyword is refused, never
+ignored. Values are checked strictly: "7" is not an integer. Pure, except for pyspark's types.
 
     string            string; format date-time: timestamp, date: date
     integer, number   long, double
     boolean           boolean
-    object            struct of its properties; one that is not required may be absent: null
+    object            struct of its properties; a property that is not required may be absent: null
     array             array
     ["T", "null"]     the same as T, and null
 """
@@ -41,7 +41,7 @@ _NOTES = {
     *("$schema", "$id", "$comment", "title", "description", "default", "examples"),
     *("deprecated", "readOnly", "writeOnly"),
 }
-"""Keywords that say nothing about what is valid."""
+"""Keywords without influence on what is valid."""
 _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
 _LIMITS = {
     "minimum": "ge",
@@ -54,26 +54,26 @@ _DEPTH_MAX = 32
 
 
 class BadSchema(OctavoError):
-    """A schema that cannot become columns. The message says where and why."""
+    """The schema cannot become columns. The message says where and why."""
 
     name = "bad-schema"
 
 
 class Kind(NamedTuple):
-    """One schema: msgspec's type, which checks values, and Spark's, which holds them."""
+    """A schema as msgspec's type, which checks values, and as Spark's type, which holds them."""
 
     checked: Any
     column: DataType
 
 
 Decode = Callable[[bytes | None], tuple[dict[str, Any] | None, str | None]]
-"""A value → (its row, None) or (None, what is wrong with it)."""
+"""Turns a value into (row, None), or into (None, the error)."""
 
 
 def columns_of(schema: Mapping[str, Any]) -> StructType:
-    """The columns of messages that obey `schema`. Raises `BadSchema`."""
+    """Return the columns of messages that match `schema`. Raises `BadSchema`."""
     if schema.get("type") != "object" or not schema.get("properties"):
-        raise BadSchema('the schema of a message is {"type": "object", "properties": {…}}')
+        raise BadSchema('a message schema must be {"type": "object", "properties": {…}}')
     column = _kind(schema, "$", 0).column
     assert isinstance(column, StructType)
     return column
@@ -81,7 +81,7 @@ def columns_of(schema: Mapping[str, Any]) -> StructType:
 
 @functools.lru_cache(maxsize=8)
 def decoder_of(schema_json: str) -> Decode:
-    """How values become rows of `columns_of` this schema, which is given as JSON text."""
+    """Return the decoder of values for this schema, given as JSON text."""
     decoder = msgspec.json.Decoder(_kind(json.loads(schema_json), "$", 0).checked)
 
     def decode(value: bytes | None) -> tuple[dict[str, Any] | None, str | None]:
@@ -116,7 +116,7 @@ def _kind(schema: Any, where: str, depth: int) -> Kind:
     listed = [names] if isinstance(names, str) else names
     if not isinstance(listed, list) or not listed or len(set(listed) - {"null"}) != 1:
         raise BadSchema(
-            f'{where}: "type" is one of {", ".join(_KINDS)}, or one of them with "null"; '
+            f'{where}: "type" must be {", ".join(_KINDS)}, or a list of a type and "null"; '
             f"got {names!r:.60}"
         )
     (name,) = set(listed) - {"null"}
@@ -126,12 +126,12 @@ def _kind(schema: Any, where: str, depth: int) -> Kind:
     strange = sorted(set(schema) - _NOTES - {"type"} - set(keywords))
     if strange:
         raise BadSchema(
-            f"{where}: keyword {', '.join(strange)} is not understood for type {name}; "
-            f"understood are {', '.join(keywords) or 'none'}"
+            f"{where}: keyword {', '.join(strange)} is not supported for type {name}; "
+            f"supported are {', '.join(keywords) or 'none'}"
         )
     try:
         checked, column = make(schema, where, depth)
-    except (TypeError, ValueError) as error:  # a bound that is no number, say
+    except (TypeError, ValueError) as error:  # such as a bound that is not a number
         raise BadSchema(f"{where}: {error}") from error
     return Kind(checked | None if "null" in listed else checked, column)
 
@@ -141,12 +141,12 @@ def _string(schema: Mapping[str, Any], where: str, _: int) -> Kind:
     if form in ("date-time", "date"):
         other = sorted(set(schema) & {"minLength", "maxLength", "pattern", "enum"})
         if other:
-            raise BadSchema(f"{where}: {', '.join(other)} beside format {form}")
+            raise BadSchema(f"{where}: {', '.join(other)} cannot be used with format {form}")
         if form == "date":
             return Kind(datetime.date, DateType())
         return Kind(Annotated[datetime.datetime, msgspec.Meta(tz=True)], TimestampType())
     if form is not None:
-        raise BadSchema(f"{where}: format {form!r}; understood are date-time and date")
+        raise BadSchema(f"{where}: unknown format {form!r}; supported are date-time and date")
     if "enum" in schema:
         return Kind(_one_of(schema["enum"], str, where), StringType())
     pattern = schema.get("pattern")
@@ -190,17 +190,17 @@ def _array(schema: Mapping[str, Any], where: str, depth: int) -> Kind:
 def _object(schema: Mapping[str, Any], where: str, depth: int) -> Kind:
     properties = schema.get("properties")
     if not isinstance(properties, Mapping) or not properties:
-        raise BadSchema(f"{where}: an object has properties: they become columns")
+        raise BadSchema(f"{where}: an object needs properties, which become its columns")
     required = schema.get("required", [])
     unknown = [name for name in required if name not in properties]
     if unknown:
-        raise BadSchema(f"{where}: required names {', '.join(unknown)}, which is no property")
+        raise BadSchema(f"{where}: required names {', '.join(unknown)}, which is not a property")
     folded = [name.lower() for name in properties]
     if len(set(folded)) < len(folded):
-        raise BadSchema(f"{where}: two properties differ in case only: Spark cannot tell them")
+        raise BadSchema(f"{where}: two properties differ only in case, which Spark ignores")
     more = schema.get("additionalProperties", True)
     if not isinstance(more, bool):
-        raise BadSchema(f"{where}: additionalProperties is true or false")
+        raise BadSchema(f"{where}: additionalProperties must be true or false")
     fields: list[Any] = []
     columns = []
     held = {name: f"f{number}" for number, name in enumerate(properties)}
@@ -224,7 +224,7 @@ def _object(schema: Mapping[str, Any], where: str, depth: int) -> Kind:
 def _one_of(values: Any, kind: type, where: str) -> Any:
     good = isinstance(values, list) and values and all(type(one) is kind for one in values)
     if not good:
-        raise BadSchema(f"{where}: enum is a list of values of the schema's type")
+        raise BadSchema(f"{where}: enum must be a list of values of the schema's type")
     return Literal[tuple(values)]
 
 

@@ -1,14 +1,14 @@
-"""`offload`: closed ledgers into objects outside the bookies, and away from the bookies later.
+"""The job `offload`: copies closed ledgers to an object store and later drops them from bookies.
 
-    1. an intent: which copy of which ledger goes where   so no object is ever forgotten
-    2. the partition's record: copying (uuid)             so of two runs only one can finish
-    3. the object is written, read back and compared      in Spark tasks, ledger by ledger
-    4. the partition's record: offloaded (uuid, object)   from here on readers may use it
+    1. write an intent: which copy of which ledger goes where   no object can be forgotten
+    2. the partition's record: copying (uuid)                   only one of two runs can finish
+    3. write the object, read it back, compare                  in Spark tasks, ledger by ledger
+    4. the partition's record: offloaded (uuid, object)         readers may use it from here on
     5. after a lag, the record: dropped; then the ledger is deleted
 
-A run that dies leaves the cluster reading as before; the next one finishes, or removes what is
-left. Copies that no record names any more (trimmed ledgers, deleted topics, dead runs) are removed.
-What is decided is in offload_rules.py, the record's steps in metadata/offloads.py.
+If a run dies, the cluster reads as before; the next run finishes, or removes what is left. Copies
+that no record names any more (trimmed ledgers, deleted topics, dead runs) are removed.
+offload_rules.py decides; metadata/offloads.py changes the record.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from octavo.spark.options import Selection
 
 @dataclass(frozen=True)
 class OffloadOptions:
-    """`to` is a URL; `bytes_per_s` bounds all tasks together."""
+    """`to` is a URL. `bytes_per_s` limits all tasks together."""
 
     selection: Selection
     to: str
@@ -76,7 +76,7 @@ class OffloadOptions:
 
 
 def offload(run: Run, options: OffloadOptions) -> Outcome:
-    """Do it. Raises `JobFailed` when nothing can be written there."""
+    """Run the job. Raises `JobFailed` if the target cannot be written."""
     return _Offload(run, options).carry_out()
 
 
@@ -100,7 +100,7 @@ class _Offload:
         )
         outcome.found([_full(name) for name in plan.full])
         if not self.dry_run:
-            self._check_writable()  # also when nothing is due: a bad place is told today
+            self._check_writable()  # also when nothing is due: report a bad target today
         with told(outcome, lambda: self._sum_up(plan, outcome)):
             if not self.dry_run:
                 self._copy_all(plan, outcome)
@@ -165,18 +165,18 @@ class _Offload:
             asyncio.run(self._finish(found, outcome))
 
     async def _begin(self, wave: list[Job]) -> list[CopyTask]:
-        """Steps 1 and 2. A ledger that somebody else trims or takes meanwhile is left alone."""
+        """Do steps 1 and 2. Skip ledgers that are trimmed or taken by another run meanwhile."""
         tasks = []
         async with connected(self.run.service) as cluster:
             for job in wave:
                 try:
                     tasks.append(await begin(cluster, job, self.to, self.run.service))
                 except (OffloadLost, RecordNotFound, LedgerNotFound) as error:
-                    self.run.say(f"left alone: {error}")
+                    self.run.say(f"skipped: {error}")
         return tasks
 
     async def _finish(self, found: list[Copied], outcome: Outcome) -> None:
-        """Step 4, or back to where it was."""
+        """Do step 4 for whole copies; undo step 2 for the others."""
         async with connected(self.run.service) as cluster:
             for one in found:
                 try:
@@ -198,7 +198,7 @@ class _Offload:
                 try:
                     self.done["dropped"] += await drop_ledger(cluster, drop)
                 except (OffloadLost, RecordNotFound) as error:
-                    self.run.say(f"left alone: {error}")
+                    self.run.say(f"skipped: {error}")
             try:
                 self.done["orphans"] = await remove_orphans(cluster, self.policy)
             except (OctavoError, OSError) as error:
@@ -227,7 +227,7 @@ def _key(topic: str, partition: int) -> PartitionKey:
 
 
 async def begin(cluster: Cluster, job: Job, to: str, service: str) -> CopyTask:
-    """Steps 1 and 2, and away with what an earlier run has left of this ledger.
+    """Do steps 1 and 2, and remove an earlier run's copy of this ledger.
 
     Raises `OffloadLost`, `RecordNotFound`, `LedgerNotFound`.
     """
@@ -248,7 +248,7 @@ async def begin(cluster: Cluster, job: Job, to: str, service: str) -> CopyTask:
     except (OffloadLost, RecordNotFound):
         await cluster.topics.delete_intent(uuid)
         raise
-    if job.before is not None:  # from here on that copy can never be finished
+    if job.before is not None:  # the record names our copy now: the earlier one cannot be finished
         await _remove_copy(cluster.topics, job.before)
     about = About(
         ledger_id, uuid, f"{namespace}/{topic}", partition, job.link.base_offset,
@@ -260,10 +260,10 @@ async def begin(cluster: Cluster, job: Job, to: str, service: str) -> CopyTask:
 
 
 async def finish(cluster: Cluster, one: Copied) -> bool:
-    """Step 4: True when the copy is whole and the record names it.
+    """Do step 4. Returns True when the copy is whole and the record names it.
 
-    Otherwise its objects are removed. Raises `OffloadLost`, `RecordNotFound`: then too. The intent
-    stays, as Spark may have given up a try that writes yet.
+    Otherwise its objects are removed, also when this raises `OffloadLost` or `RecordNotFound`. The
+    intent stays: an attempt that Spark has given up may still be writing its object.
     """
     about = one.task.about
     name = _key(about.topic, about.partition)
@@ -291,9 +291,10 @@ async def finish(cluster: Cluster, one: Copied) -> bool:
 
 
 async def drop_ledger(cluster: Cluster, drop: Drop) -> bool:
-    """Step 5: True when the ledger was still there. Raises `OffloadLost`, `RecordNotFound`.
+    """Do step 5. Returns True if the ledger was still there. Raises `OffloadLost`,
+    `RecordNotFound`.
 
-    What a fork has, too, stays on the bookies: it knows of no object.
+    A ledger that a fork shares stays on the bookies: the fork's record does not name the object.
     """
     await _check_not_shared(cluster, drop)
     await change_partition(
@@ -301,7 +302,8 @@ async def drop_ledger(cluster: Cluster, drop: Drop) -> bool:
         drop.name,
         lambda record: dropped(record, drop.ledger_id, drop.uuid, wall_clock_ms()),
     )
-    # A fork that came meanwhile has seen the record, or is seen here (broker/log/referrers.py).
+    # Check again: a fork made meanwhile has either read the changed record, or is seen now
+    # (broker/log/referrers.py).
     await _check_not_shared(cluster, drop)
     try:
         await cluster.ledgers.delete(drop.ledger_id)
@@ -311,7 +313,7 @@ async def drop_ledger(cluster: Cluster, drop: Drop) -> bool:
 
 
 async def _check_not_shared(cluster: Cluster, drop: Drop) -> None:
-    """Raises `OffloadLost`."""
+    """Raise `OffloadLost` if another partition has the ledger too."""
     shares, _ = await ShareStore(cluster.store).read(drop.ledger_id)
     others = [
         f"{one.namespace}/{one.topic}/{one.partition}"
@@ -323,16 +325,16 @@ async def _check_not_shared(cluster: Cluster, drop: Drop) -> None:
 
 
 async def _remove_copy(topics: TopicStore, uuid: str) -> None:
-    """What there is of a copy that no record names. Its intent stays: the run that makes the copy
-    may be alive, write the object after this, and die before it hears that nobody needs it."""
+    """Remove the objects of a copy that no record names. Its intent stays: the run that makes the
+    copy may be alive, write its object after this, and die before it learns that it lost."""
     with contextlib.suppress(RecordNotFound):
         intent = await topics.read_intent(uuid)
         await asyncio.to_thread(remove_all, intent.folder, {intent.stem})
 
 
 async def remove_orphans(cluster: Cluster, policy: OffloadPolicy) -> int:
-    """The objects of copies that no record names any more, then the intents of those that nobody
-    can still be writing: in this order. Returns of how many copies there were objects."""
+    """Remove the objects of copies that no record names, then the intents that no run can still be
+    writing for, in this order. Returns how many of these copies had objects."""
     topics = cluster.topics
     intents = {}
     for uuid in await topics.list_intents():

@@ -1,9 +1,9 @@
-"""Copies one ledger into an object and reads it back: what an offload does in each Spark task.
+"""Copies a ledger into an object and reads it back: the Spark task of an offload.
 
-A copy is whole when the object, opened anew, gives the same number of entries with the same
-checksum as were read from the bookies, and is on the disk where the file system can say so. What
-fails leaves no object behind if it can; if the task is killed, the intent that was written before
-tells the next run where to look. Nothing here changes metadata.
+A copy is whole when the object, opened again, has the same number of entries and the same checksum
+as were read from the bookies, and (on a local file system) has been synced to disk. After an error
+the object is removed if possible. If the task is killed, the intent written before tells the next
+run where to look. Nothing here changes metadata.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from octavo.spark.cluster import Cluster
 
 
 class CopyTask(NamedTuple):
-    """One ledger to copy: what the object says of itself, where it goes, and how to read it."""
+    """A ledger to copy: what to write about it, where to, and how to read it."""
 
     about: About
     folder: str
@@ -41,11 +41,11 @@ class CopyTask(NamedTuple):
     service: str
     bytes_per_s: float | None
     appended: Appended | None = None
-    """The ledger's append times, if it has some: the object's times are those that are shown."""
+    """The ledger's append times, if it has any: the object's columns show these times."""
 
 
 class Copied(NamedTuple):
-    """What came of it: a whole object, or `failed` with the reason."""
+    """The result of a copy: a whole object, or `failed` with the reason."""
 
     task: CopyTask
     url: str
@@ -56,18 +56,18 @@ class Copied(NamedTuple):
 
 
 def stem_of(ledger_id: int, uuid: str) -> str:
-    """How the names of a copy's objects begin."""
+    """Return how the names of a copy's objects begin."""
     return f"ledger-{ledger_id}-{uuid}"
 
 
 def copy_in_task(task: CopyTask) -> Copied:
-    """In a Spark task."""
+    """Run `copy` in a Spark task."""
     return asyncio.run(copy(task))
 
 
 async def copy(task: CopyTask) -> Copied:
-    """Never raises for what may go wrong with one ledger: others go on."""
-    # Each try has a name of its own: one that Spark gave up may still write.
+    """Copy a ledger. Errors of this ledger are returned, not raised: others continue."""
+    # Each attempt has its own name: an attempt that Spark gave up may still be writing.
     url = joined(task.folder, f"{task.stem}-{secrets.token_hex(4)}.parquet")
     try:
         written, encryption = await _copy(task, url)
@@ -90,12 +90,12 @@ async def _copy(task: CopyTask, url: str) -> tuple[Written, str]:
 
 
 async def _write(cluster: Cluster, task: CopyTask, url: str) -> tuple[Written, str]:
-    """What an encrypted ledger holds goes as it is; offsets and times stand beside it, for which
-    it is opened."""
+    """Write the object. Encrypted payloads are copied as they are; they are opened only to fill the
+    columns with offsets and times."""
     reader = await cluster.ledgers.open(task.about.ledger_id, as_stored=True)
     opening = opening_of(reader.metadata, cluster.ledgers.keys)
     if not reader.is_closed or reader.last_add_confirmed + 1 != task.about.entries:
-        raise LedgerError(f"ledger {task.about.ledger_id} is not as it was when it was planned")
+        raise LedgerError(f"ledger {task.about.ledger_id} has changed since it was planned")
     files, path = file_system(url)
     now_s = asyncio.get_running_loop().time
     started_s, done = now_s(), 0
@@ -126,14 +126,15 @@ async def verify(about: About, url: str, written: Written) -> None:
         await reader.close()
     if (found.entries, found.crc) != (written.entries, written.crc):
         raise OffloadDamaged(
-            f"{url}: read back are {found.entries} entries with checksum {found.crc:#010x}; "
-            f"written were {written.entries} with {written.crc:#010x}"
+            f"{url}: read back {found.entries} entries with checksum {found.crc:#010x}, but "
+            f"wrote {written.entries} with {written.crc:#010x}"
         )
 
 
 @contextlib.contextmanager
 def writing(url: str, files: Any, path: str) -> Any:
-    """A new object; on the disk, with its folder, when this ends. Raises `OffloadUnavailable`."""
+    """Open a new object. On exit it is synced to disk, with its folder. Raises
+    `OffloadUnavailable`."""
     try:
         files.create_dir(os.path.dirname(path), recursive=True)
         with files.open_output_stream(path) as file:
@@ -146,7 +147,7 @@ def writing(url: str, files: Any, path: str) -> Any:
 
 
 def _sync(path: str) -> None:
-    """Bookies give up their copies for this one: it must outlive a power failure too."""
+    """Sync: bookies delete their copies for this object, so it must survive a power failure."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -155,14 +156,14 @@ def _sync(path: str) -> None:
 
 
 def remove(url: str) -> None:
-    """Delete an object; it need not be there."""
+    """Delete an object; it may be gone already."""
     files, path = file_system(url)
     with contextlib.suppress(FileNotFoundError):
         files.delete_file(path)
 
 
 def remove_all(folder: str, stems: Container[str]) -> set[str]:
-    """Delete the objects of these copies, whatever became of them. Returns whose there were."""
+    """Delete all objects of these copies. Returns the stems that had any."""
     from pyarrow import fs
 
     files, path = file_system(folder)
@@ -175,12 +176,12 @@ def remove_all(folder: str, stems: Container[str]) -> set[str]:
 
 
 def _stem_in(name: str) -> str:
-    """Whatever stands before the eight digits of the try."""
+    """Return the name without the attempt's eight digits."""
     return name.rpartition("-")[0]
 
 
 def check_writable(folder: str) -> None:
-    """Write and delete something there. Raises `OffloadUnavailable`."""
+    """Write and delete a probe object. Raises `OffloadUnavailable`."""
     url = joined(folder, f"octavo-{secrets.token_hex(8)}.probe")
     files, path = file_system(url)
     with writing(url, files, path) as file:

@@ -1,4 +1,4 @@
-"""What an offload does with which ledger: decided from records and the time alone. Pure."""
+"""Decides what an offload does with each ledger, from records and the time alone. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from octavo.metadata.offloads import COPYING, DROPPED, OFFLOADED
 from octavo.metadata.topics import OffloadIntent, PartitionLedger, PartitionRecord
 
 OFFLOADS_MAX = 1_500
-"""Of one partition: each takes some 250 bytes of its record, which holds a megabyte at most."""
+"""The most copies of a partition: each takes some 250 bytes of its record, which holds 1 MB."""
 
 _USUAL_BYTES = 200
-"""A wrapped data key that is longer takes the room of a copy more."""
+"""A longer wrapped data key counts as a further copy, for the room it takes."""
 
 PartitionKey = tuple[str, str, int]
 """Namespace, topic, partition."""
@@ -21,12 +21,13 @@ PartitionKey = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class OffloadPolicy:
-    """Which ledgers. Ages in milliseconds; `bytes_min` is of a ledger's payload.
+    """Selects ledgers. Times are in milliseconds; `bytes_min` is a ledger's payload size.
 
-    `age_ms` counts from a ledger's close, `drop_lag_ms` from when its copy was found whole (None:
-    bookies keep theirs). Of a copy that no record names any more, counted from when it was begun,
-    the objects go after `grace_ms`, and its intent after `forget_ms`: longer than any copy takes.
-    Who was taken for dead may have its object written until then, and die before it removes it.
+    `age_ms` counts from a ledger's close. `drop_lag_ms` counts from when the copy was found whole;
+    None: bookies keep their copies. For a copy that no record names, counted from its beginning:
+    the objects are removed after `grace_ms`, the intent after `forget_ms`. That must be longer than
+    any copy takes: until then a run that was thought dead may still write its object, and die
+    before it removes it.
     """
 
     age_ms: int = 0
@@ -37,7 +38,7 @@ class OffloadPolicy:
 
 
 class Job(NamedTuple):
-    """One ledger to copy, and the copy that was begun before and takes no effect any more."""
+    """A ledger to copy, and the id of an unfinished copy that is replaced."""
 
     name: PartitionKey
     link: PartitionLedger
@@ -45,7 +46,7 @@ class Job(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """One ledger that may go from the bookies."""
+    """A ledger to delete from the bookies."""
 
     name: PartitionKey
     ledger_id: int
@@ -54,22 +55,22 @@ class Drop(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """In the order of partitions and offsets."""
+    """The planned work, in order of partitions and offsets."""
 
     copies: tuple[Job, ...]
     drops: tuple[Drop, ...]
     kept: int
-    """Closed ledgers that are not old or not large enough."""
+    """Closed ledgers that are not old or large enough."""
     offloaded: int
-    """Those that have a whole copy already."""
+    """Ledgers that have a whole copy already."""
     full: tuple[PartitionKey, ...] = ()
-    """Partitions whose record has no room for more."""
+    """Partitions whose record has no room for more copies."""
 
 
 def planned(
     records: Mapping[PartitionKey, PartitionRecord], policy: OffloadPolicy, now_ms: int
 ) -> Plan:
-    """What is to be done. An open ledger is never touched, and neither is an empty one."""
+    """Plan the work. Open ledgers and empty ledgers are never touched."""
     copies: list[Job] = []
     drops: list[Drop] = []
     full: list[PartitionKey] = []
@@ -82,7 +83,7 @@ def planned(
         )
         for link in record.ledgers:
             offload = link.offload
-            if not link.count or link.shared:  # a fork has the ledgers of others on the bookies
+            if not link.count or link.shared:  # a fork keeps shared ledgers on the bookies
                 continue
             if offload is None or offload.state == COPYING:
                 if not _is_due(link, policy, now_ms):
@@ -98,7 +99,7 @@ def planned(
             old = policy.drop_lag_ms is not None and (
                 now_ms - offload.since_ms >= policy.drop_lag_ms
             )
-            # One that is dropped already is dropped again: the run before may have died between.
+            # Repeat a drop: the earlier run may have died between the record and the deletion.
             if offload.state == DROPPED or (offload.state == OFFLOADED and old):
                 drops.append(Drop(name, link.ledger_id, offload.uuid))
     return Plan(tuple(copies), tuple(drops), kept, offloaded, tuple(full))
@@ -115,10 +116,10 @@ def orphans(
     policy: OffloadPolicy,
     now_ms: int,
 ) -> list[str]:
-    """The copies that no record names: of trimmed ledgers, deleted topics, dead runs.
+    """Return the copies that no record names: of trimmed ledgers, deleted topics, dead runs.
 
-    One that was begun a moment ago is spared: its record may name it any moment. `records` must
-    have been read after `intents`, and hold every partition that these name, unless it is gone.
+    A copy begun within `grace_ms` is spared: a record may name it at any moment. `records` must
+    have been read after `intents`, and hold every partition that they name, unless it is gone.
     """
     named = {
         link.offload.uuid
@@ -134,18 +135,18 @@ def orphans(
 
 
 def is_forgotten(intent: OffloadIntent, policy: OffloadPolicy, now_ms: int) -> bool:
-    """Whether nobody can still be writing the objects of this orphan: its intent may go."""
+    """Return whether no run can still be writing this copy, so that its intent may go."""
     return now_ms - intent.created_ms >= policy.forget_ms
 
 
 def pause_s(bytes_done: int, took_s: float, bytes_per_s: float | None) -> float:
-    """How long to wait so that no more than so much goes out on the average."""
+    """Return how long to wait to keep the average at `bytes_per_s`."""
     if not bytes_per_s:
         return 0.0
     return max(0.0, bytes_done / bytes_per_s - took_s)
 
 
 def waves(jobs: Iterable[Job], at_once: int) -> list[list[Job]]:
-    """So many at a time: what one wave has done is written down before the next begins."""
+    """Split into waves of `at_once` jobs: each wave's results are recorded before the next."""
     every = list(jobs)
     return [every[at : at + at_once] for at in range(0, len(every), at_once)]

@@ -1,10 +1,10 @@
-"""What a job ends with: a summary, findings, and the exit code that says which. Pure.
+"""The end of a job: a summary, findings, and the exit code. Pure.
 
     0 ok · 1 findings · 2 usage · 3 failed · 130 interrupted (SIGINT) · 143 terminated (SIGTERM)
 
-"Findings" means that the job did its work and something about the data is not as promised. "Failed"
-means that it could not do its work, and says nothing about the data. One that was told to stop is
-not done, whatever it has found by then.
+"Findings": the job did its work, and something about the data is wrong. "Failed": it could not do
+its work, which says nothing about the data. A job stopped by a signal exits with the signal's code,
+whatever it has found by then.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 SHOWN_MAX = 100
-"""Of each kind of finding; all are counted."""
+"""The most findings kept of each kind; all are counted."""
 
 
 class Exit(enum.IntEnum):
@@ -32,7 +32,7 @@ class Exit(enum.IntEnum):
 
 
 class Finding(NamedTuple):
-    """One thing that is not as promised: which promise, where, and what was found instead."""
+    """Something that is wrong: which promise is broken, where, and what was found."""
 
     kind: str
     where: str
@@ -41,18 +41,18 @@ class Finding(NamedTuple):
 
 @dataclass
 class Outcome:
-    """The end of a job. Names in `summary` say their units; its values can be JSON."""
+    """The end of a job. Names in `summary` include their unit; values can be JSON."""
 
     job: str
     summary: dict[str, Any] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
-    """By kind of finding, also of those that are not shown."""
+    """The number of findings by kind, including those not kept."""
     interrupted: int = 0
-    """The signal that ended the job before it was done; 0: none did."""
+    """The signal that ended the job early; 0: none."""
 
     def found(self, shown: Iterable[Finding], counts: Mapping[str, int] | None = None) -> None:
-        """Add findings; `counts` when more were found than are shown."""
+        """Add findings. Give `counts` when more were found than are in `shown`."""
         every = list(shown)
         self.counts += Counter(one.kind for one in every) if counts is None else Counter(counts)
         for one in every:
@@ -61,13 +61,13 @@ class Outcome:
 
     @property
     def exit(self) -> Exit:
-        """OK or FINDINGS, or how it was interrupted."""
+        """The exit code."""
         if self.interrupted:
             return Exit(128 + self.interrupted)
         return Exit.FINDINGS if any(self.counts.values()) else Exit.OK
 
     def plain(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the outcome for `--json`."""
         return {
             "job": self.job,
             "result": self.exit.name.lower(),

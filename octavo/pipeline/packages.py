@@ -1,7 +1,7 @@
-"""What Spark does not bring along: connectors that have to be given as packages of Maven.
+"""Connectors that Spark does not include: Maven packages that the user has to give.
 
-Asked for before anything is done, so that what is missing is said in one line, with the name and
-version to give.
+A job checks for them before it starts, so that the error is one line, with the name and version to
+give.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class Package(NamedTuple):
-    """A connector: what it does, a class by which it is known, and what to give."""
+    """A connector: what it does, a class to look for, and its Maven coordinates."""
 
     what: str
     known_by: str
     coordinates: str
-    """With `{spark}` and `{scala}` for their versions."""
+    """With `{spark}` and `{scala}` in place of the versions."""
 
 
 KAFKA = Package(
@@ -31,13 +31,13 @@ KAFKA = Package(
 
 
 def needed(spark: SparkSession, package: Package) -> None:
-    """Raises `SparkMissing` when the package is not there."""
+    """Raise `SparkMissing` if the package is not there."""
     if not is_there(spark, package.known_by):
         raise SparkMissing(missing(package, spark.version, _scala(spark)))
 
 
 def missing(package: Package, spark: str, scala: str) -> str:
-    """What to say. The versions are those of the session."""
+    """Return the error message, with the versions of the session."""
     coordinates = package.coordinates.format(spark=spark, scala=scala)
     return (
         f"{package.what} needs the package {coordinates}, which this Spark {spark} does not have: "
@@ -46,7 +46,7 @@ def missing(package: Package, spark: str, scala: str) -> str:
 
 
 def is_there(spark: SparkSession, name: str) -> bool:
-    """Whether Spark finds this class."""
+    """Return whether Spark finds this class."""
     from py4j.protocol import Py4JJavaError
 
     jvm: Any = spark._jvm

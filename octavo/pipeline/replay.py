@@ -1,9 +1,9 @@
-"""`replay`: a range of a topic into another one, once.
+"""The job `replay`: copies a range of a topic into another topic, once.
 
-The range is fixed when the job begins, and is one bulk load: all its messages or none. The id is
-made of source, range, filter and target, or is given with `--id`. Keys, headers and timestamps stay
-as they are; what had an order in a partition of the source has it in the target. A large message
-comes with its body, which its task copies piece by piece (spark/sink_ledgers.py).
+The range is fixed when the job begins and is a single bulk load: all messages are added, or none.
+Its id is made from source, range, filter and target, or given with `--id`. Keys, headers and
+timestamps are kept, and the order within each source partition too. A large message is copied with
+its body, piece by piece, by its task (spark/sink_ledgers.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COLUMNS = "key,value,topic,partition,offset,timestamp,timestampMillis,headers"
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """`bounds`: options of the source that say where it begins and ends. `where`: SQL."""
+    """`bounds`: source options for start and end of the range. `where`: a filter in SQL."""
 
     source: str
     target: str
@@ -41,19 +41,19 @@ class ReplayOptions:
 
 
 def replay(run: Run, options: ReplayOptions) -> Outcome:
-    """Raises `BadUsage`, `InvalidOption`; Spark's own errors."""
+    """Run the job. Raises `BadUsage`, `InvalidOption`, and Spark's own errors."""
     target, settings = target_settings(run.service, options.target)
     given = {"service": run.service, "subscribe": options.source, **options.bounds}
     asked = source_options(given, streaming=False)
     if len(asked.selection.topics) != 1:
-        raise BadUsage(f"{options.source}: one topic is replayed at a time")
+        raise BadUsage(f"{options.source}: replay takes exactly one topic")
     (source,) = asked.selection.topics
     if source == target:
-        raise BadUsage(f"{target} into itself: name another topic as the target")
+        raise BadUsage(f"{target} is source and target: name another topic as the target")
     start, end, count = asyncio.run(_range(run.service, asked))
     if options.keep_partitions and len(end) > settings.partitions:
         raise BadUsage(
-            f"--keep-partitions: {source} has {len(end)} partitions, {target} only "
+            f"--keep-partitions: {source} has {len(end)} partitions, but {target} has only "
             f"{settings.partitions}"
         )
     ranges = {str(number): [start[source, number], end[source, number]] for _, number in end}
@@ -76,7 +76,7 @@ def replay(run: Run, options: ReplayOptions) -> Outcome:
     if outcome.summary["rows_read"]:
         _copy(run, options, _rows(run, options, start, end), target, outcome.summary)
     else:
-        run.say("no message in this range")
+        run.say("there are no messages in this range")
     return outcome
 
 
@@ -110,8 +110,8 @@ def _rows(run: Run, options: ReplayOptions, start: Offsets, end: Offsets) -> Dat
 
 
 async def _range(service: str, options: SourceOptions) -> tuple[Offsets, Offsets, int]:
-    """Where each partition begins and ends, as offsets: the same when the job is run again; and
-    how many messages that is."""
+    """Return the start and end offset of each partition, which a repeated job gets again, and the
+    number of messages."""
     async with connected(service) as cluster:
         views = await views_of(cluster, await cluster.partitions(options.selection))
         start, end = await range_of(cluster, views, options)

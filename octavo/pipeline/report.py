@@ -1,9 +1,9 @@
-"""`report`: how much is in topics, by day, by key, by size; and what retention will remove.
+"""The job `report`: messages and bytes of topics by day, key and size, and what retention removes.
 
-Counts are made by Spark over every message; what ledgers take up, and how old they are, stands in
-the partitions' records. The result is a folder: `report.html` for people (one file, its pictures
-within, no network), `report.json`, and `volume`, `hot_keys`, `sizes` as Parquet. Written to a new
-folder, or with `overwrite` in place of the last report. Nothing in the cluster is changed.
+Spark counts every message. The sizes and ages of ledgers come from the partitions' records. The
+result is a folder: `report.html` for people (a single file, pictures included, no network),
+`report.json`, and `volume`, `hot_keys`, `sizes` as Parquet. It needs a new folder, or `overwrite`
+to replace the last report. The job changes nothing in the cluster.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HTML, JSON = "report.html", "report.json"
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """What is reported where. `keys`: how many of the hottest keys of each topic."""
+    """The options of a report. `keys`: how many of each topic's hottest keys to list."""
 
     selection: Selection
     out: Path
@@ -42,7 +42,7 @@ class ReportOptions:
 
 @dataclass(frozen=True)
 class Stored:
-    """What one topic takes up, by its partitions' records. `bytes` are payload, one copy."""
+    """The size of a topic by its partitions' records. `bytes` is payload of a single copy."""
 
     topic: str
     partitions: int
@@ -52,14 +52,14 @@ class Stored:
     retention_ms: int | None
     retention_bytes: int | None
     expired_ledgers: int
-    """Closed ones that retention may remove now, unless a subscription still needs them."""
+    """Closed ledgers that retention may remove now, unless a subscription still needs them."""
     expired_bytes: int
 
 
 def report(run: Run, options: ReportOptions) -> Outcome:
-    """Raises `BadUsage`, `InvalidOption`."""
+    """Run the job. Raises `BadUsage`, `InvalidOption`."""
     if (options.out / JSON).exists() and not options.overwrite:
-        raise BadUsage(f"{options.out} holds a report: choose a new folder, or say --overwrite")
+        raise BadUsage(f"{options.out} holds a report: choose a new folder, or give --overwrite")
     looked = look(run.service, options.selection)
     topics = sorted({view.topic for view, _ in looked})
     settings = topic_settings(run.service, topics)
@@ -95,7 +95,7 @@ def report(run: Run, options: ReportOptions) -> Outcome:
 def stored_of(
     topic: str, records: Iterable[PartitionRecord], settings: TopicSettings, now_ms: int
 ) -> Stored:
-    """What a topic's ledgers hold, and what of it retention may remove."""
+    """Sum up a topic's ledgers, and the ledgers that retention may remove."""
     every = list(records)
     expired = [link for record in every for link in expired_links(record, settings, now_ms)]
     size = sum(link.bytes for record in every for link in record.ledgers)
@@ -115,9 +115,9 @@ def stored_of(
 def expired_links(
     record: PartitionRecord, settings: TopicSettings, now_ms: int
 ) -> list[PartitionLedger]:
-    """What the owner may trim now, as it would itself, but for what subscriptions still need.
+    """Return the ledgers that the owner may trim now, by its own rules, subscriptions ignored.
 
-    Nothing of a chain with holes, which no owner would open.
+    Empty for a chain with holes: no owner would open such a partition.
     """
     if chain_findings("", record):
         return []
@@ -151,7 +151,7 @@ def _tables(run: Run, seen: list[View], keys: int) -> dict[str, Any]:
     )
     run.say("volume by topic and day")
     made = {"volume": _rows(volume)}
-    # By the length in binary: a logarithm may miss a power of two by the last bit.
+    # Use the length in binary: a rounding error of a logarithm would miss a power of two.
     power = f.pow(f.lit(2.0), f.length(f.bin("bytes")) - 1).cast("long")
     bucket = f.when(f.col("bytes") == 0, 0).otherwise(power)
     sizes = (
@@ -194,7 +194,7 @@ def _rows(table: DataFrame) -> list[dict[str, Any]]:
 
 
 def _write(run: Run, out: Path, whole: dict[str, Any]) -> None:
-    """The tables first and the JSON last: where it is, the report is whole."""
+    """Write the tables first and the JSON last: with the JSON, the report is complete."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

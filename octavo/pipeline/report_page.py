@@ -1,6 +1,6 @@
-"""The page of `report`: tables and pictures in one HTML file that needs no network. Pure.
+"""The HTML page of `report`: tables and pictures in a single file that needs no network. Pure.
 
-Pictures are drawn by matplotlib as SVG and stand in the page itself.
+matplotlib draws the pictures as SVG, which is embedded in the page.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ td:first-child, th:first-child { text-align: left; } tr:nth-child(even) { backgr
 svg { max-width: 100%; height: auto; }
 """
 _TOPICS_DRAWN_MAX = 10
-"""More lines in one picture cannot be told apart; the rest are added up."""
+"""More lines in a picture cannot be distinguished; further topics are added up."""
 _REST = "all others"
 
 
 def page(whole: dict[str, Any]) -> str:
-    """The whole report as HTML."""
+    """Return the whole report as HTML."""
     made = datetime.fromtimestamp(whole["made_ms"] / 1000, UTC).isoformat(" ", "seconds")
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><title>Octavo: topics</title>",
@@ -70,7 +70,7 @@ def _cell(value: Any) -> str:
 def by_topic(
     rows: Iterable[dict[str, Any]], at: str, value: str
 ) -> tuple[list[Any], dict[str, list[int]]]:
-    """Where the columns stand, and by topic what they hold; small topics are added up."""
+    """Return the column positions and each topic's values; small topics are added up."""
     every = list(rows)
     totals: dict[str, int] = {}
     for row in every:
@@ -103,7 +103,7 @@ def _binary(count: int) -> str:
 
 
 def _bars(places: list[Any], found: dict[str, list[int]], unit: str) -> str:
-    """One bar for each place, the topics on top of each other."""
+    """Draw a bar at each place, with the topics stacked."""
     figure, axes = _figure(6.0)
     below = [0] * len(places)
     texts = [str(place) for place in places]
@@ -129,13 +129,13 @@ def _keys(rows: list[dict[str, Any]]) -> str:
 
 
 def _literal(text: str) -> str:
-    """matplotlib takes what stands between dollars for formulas, and hides labels with `_`."""
+    """Escape for matplotlib, which takes $…$ as formulas and hides labels that begin with `_`."""
     escaped = text.replace("$", r"\$")
     return "\u200b" + escaped if escaped.startswith("_") else escaped
 
 
 def _figure(height: float) -> tuple[Any, Any]:
-    # Not pyplot: it keeps every figure, and looks for a screen.
+    # Avoid pyplot: it keeps every figure, and looks for a screen.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10.0, height), layout="constrained")

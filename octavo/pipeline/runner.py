@@ -1,8 +1,8 @@
-"""Runs one job to its end: session, progress, time taken, and every error as one line.
+"""Runs a job to its end: the Spark session, progress, time taken, and errors as a single line.
 
-A job is a function of a `Run` that returns an `Outcome`. It checks first what needs no Spark, which
-starts when it is first asked for, and takes seconds. What goes wrong inside Spark arrives as pages
-of two languages' stack traces; the line of ours within is looked for and shown.
+A job is a function of a `Run` that returns an `Outcome`. It checks first what needs no Spark: Spark
+starts at its first use and takes seconds. An error inside Spark arrives as pages of Java and Python
+stack traces; `cause_in` finds the line that matters.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OURS = re.compile(r"^(?:[\w.]+\.)?(\w+): (.+)$")
 
 
 class BadUsage(OctavoError):
-    """An argument of a job that cannot be."""
+    """An argument of a job is invalid."""
 
     name = "bad-usage"
 
@@ -48,11 +48,11 @@ class JobFailed(OctavoError):
 
 
 USAGE = (BadUsage, BadSchema, InvalidOption, InvalidCall)
-"""Errors that the person who typed the command can mend."""
+"""Errors that the user can correct by changing the command."""
 
 
 class Run:
-    """What every job gets. `say` tells a person how far it is."""
+    """A job's surroundings. `say` reports progress to the user."""
 
     def __init__(
         self, job: str, service: str, say: Callable[[str], None], options: SparkOptions
@@ -66,13 +66,13 @@ class Run:
 
     @functools.cached_property
     def spark(self) -> SparkSession:
-        """Started when it is first asked for. Raises `SparkMissing`."""
+        """The session, started at its first use. Raises `SparkMissing`."""
         found = self._held.enter_context(session(self._job, self.options))
         self._signals.set()
         return found
 
     def carry_out(self, work: Callable[[Run], Outcome]) -> Outcome:
-        """Do the work; an interruption is an outcome. Raises what `run_job` raises."""
+        """Run the job; an interrupt becomes its outcome. Raises what `run_job` raises."""
         interrupted: Outcome | None = None
         try:
             with self._held:
@@ -86,7 +86,7 @@ class Run:
                 raise
             if interrupted is None:
                 raise _translated(error) from error
-            # Whoever sends a signal to all processes has ended Spark too: it cannot be stopped.
+            # A Ctrl-C goes to all processes and has ended Spark too: the error is only its end.
         assert interrupted is not None
         return interrupted
 
@@ -99,7 +99,7 @@ def run_job(
     say: Callable[[str], None],
     options: SparkOptions | None = None,
 ) -> Outcome:
-    """Raises `BadUsage` and its like, `SparkMissing`, `JobFailed`, and errors of the cluster."""
+    """Run a job. Raises the errors in `USAGE`, `SparkMissing`, `JobFailed`, and the cluster's."""
     started = time.monotonic()
     outcome = Run(job, service, say, options or SparkOptions()).carry_out(work)
     outcome.summary["took_s"] = round(time.monotonic() - started, 1)
@@ -113,11 +113,11 @@ def _translated(error: Exception) -> OctavoError:
 
 
 def cause_in(said: str) -> tuple[str, str]:
-    """The error's name and text in what Spark says: the last line of the innermost Python trace."""
+    """Return name and text of the error: the last line of the innermost Python traceback."""
     inside = False
     found = None
     for line in said.splitlines():
-        if "Traceback (most recent call last)" in line:  # Spark's own words may stand before it
+        if "Traceback (most recent call last)" in line:  # Spark may put its own words before it
             inside = True
         elif inside and (match := _OURS.match(line)):
             found = (match[1], match[2])
@@ -130,9 +130,9 @@ def cause_in(said: str) -> tuple[str, str]:
 
 
 def selection_of(topics: str | None, *, every: bool = False) -> Selection:
-    """Names with commas between, or all topics. Raises `BadUsage`, `InvalidCall`."""
+    """Parse names separated by commas, or select all. Raises `BadUsage`, `InvalidCall`."""
     if every == bool(topics):
-        raise BadUsage("which topics? name them (a,b,namespace/c), or say --all; one of the two")
+        raise BadUsage("select topics: name them (a,b,namespace/c) or give --all, not both")
     if every:
         return Selection(pattern=".*")
     names = [name.strip() for name in (topics or "").split(",")]
@@ -140,7 +140,7 @@ def selection_of(topics: str | None, *, every: bool = False) -> Selection:
 
 
 def look(service: str, selection: Selection) -> list[tuple[View, PartitionRecord]]:
-    """The partitions as they are now. Raises `InvalidOption` for a topic that does not exist."""
+    """Return the partitions as they are now. Raises `InvalidOption` for an unknown topic."""
 
     async def see() -> list[tuple[View, PartitionRecord]]:
         async with connected(service) as cluster:
@@ -155,7 +155,7 @@ def look(service: str, selection: Selection) -> list[tuple[View, PartitionRecord
 
 
 def topic_settings(service: str, topics: list[str]) -> dict[str, TopicSettings]:
-    """The settings of these topics."""
+    """Return the settings of these topics."""
 
     async def read() -> dict[str, TopicSettings]:
         async with connected(service) as cluster:
@@ -168,13 +168,13 @@ def topic_settings(service: str, topics: list[str]) -> dict[str, TopicSettings]:
 
 
 def frame(run: Run, seen: list[View], columns: str, *, source: str = "octavo") -> DataFrame:
-    """The messages of these partitions, and no newer ones: every pass reads the same rows."""
+    """Return the messages of these partitions up to now: every pass reads the same rows."""
     start = {view.name: view.earliest for view in seen}
     return frame_of(run, start, ends_of(seen), columns, source=source)
 
 
 def with_whole_names(rows: DataFrame) -> DataFrame:
-    """The column `topic` as records have it: with the namespace also where that is the default."""
+    """Return the rows with full topic names, as records have them: with the default namespace."""
     from pyspark.sql import functions as f
 
     topic = f.col("topic")
@@ -185,7 +185,7 @@ def with_whole_names(rows: DataFrame) -> DataFrame:
 def frame_of(
     run: Run, start: Offsets, end: Offsets, columns: str, *, source: str = "octavo"
 ) -> DataFrame:
-    """The messages of these ranges; both name the same partitions."""
+    """Return the messages of these ranges; `start` and `end` must name the same partitions."""
     last = to_json(end)
     return (
         run.spark.read.format(source)

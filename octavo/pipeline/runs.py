@@ -1,4 +1,4 @@
-"""Sets of entries as runs: sorted, disjoint `(first, last)`. Pure."""
+"""Sets of entry ids as runs: sorted, disjoint `(first, last)` pairs. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _END = 2**63
 
 
 def runs_in(numbers: Iterable[int]) -> list[Run]:
-    """Ascending numbers as runs."""
+    """Return ascending numbers as runs."""
     found: list[Run] = []
     for number in numbers:
         if found and found[-1][1] == number - 1:
@@ -21,7 +21,7 @@ def runs_in(numbers: Iterable[int]) -> list[Run]:
 
 
 def without(wanted: list[Run], held: list[Run]) -> list[Run]:
-    """What of `wanted` is not in `held`."""
+    """Return the numbers of `wanted` that are not in `held`."""
     missing: list[Run] = []
     for first, last in wanted:
         at = max(0, bisect_right(held, (first, _END)) - 1)
@@ -38,24 +38,24 @@ def without(wanted: list[Run], held: list[Run]) -> list[Run]:
 
 
 def has(runs: list[Run], number: int) -> bool:
-    """Whether the number is in one of the runs."""
+    """Return whether `number` is in any of the runs."""
     at = bisect_right(runs, (number, _END)) - 1
     return at >= 0 and runs[at][1] >= number
 
 
 def count_of(runs: list[Run]) -> int:
-    """How many numbers."""
+    """Return how many numbers the runs hold."""
     return sum(last - first + 1 for first, last in runs)
 
 
 def numbers_in(runs: list[Run]) -> Iterator[int]:
-    """One by one."""
+    """Yield the numbers in ascending order."""
     for first, last in runs:
         yield from range(first, last + 1)
 
 
 def words(runs: list[Run], shown_max: int = 3) -> str:
-    """`entries 3 to 7, 9 and 2 more runs`."""
+    """Return text such as `entries 3 to 7, 9 and 2 more runs`."""
     texts = [str(first) if first == last else f"{first} to {last}" for first, last in runs]
     more = len(texts) - shown_max
     tail = f" and {more} more runs" if more > 0 else ""

@@ -1,10 +1,10 @@
-"""`scrub`: reads every replica of every entry, or of a sample; checks digests; compares replicas.
+"""The job `scrub`: reads every copy of every entry, or of a sample; checks and compares them.
 
-What a reader would pass over in silence is told: a copy that is damaged, one that is not there, one
-that a bookie cannot read, two copies that differ though both digests hold. An entry without any
-good copy is lost, unless a bookie that may have it gave no answer. Open ledgers are read up to
-their last ensemble change. Nothing is changed; a bound on bytes per second keeps brokers' readers
-first.
+It reports what normal reads would silently work around: a copy that is damaged, missing or
+unreadable, and copies that differ although both digests are right. An entry without any good copy
+is lost, unless a bookie that may have it gave no answer. Open ledgers are read up to their last
+ensemble change. The job changes nothing. A limit in bytes per second keeps it from slowing down the
+brokers' reads.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ _BLOCK_ENTRIES = 256
 _BLOCK_BYTES = 2**20
 
 Copy = bytes | str
-"""What a bookie has for an entry: a hash of its payload, or one of the words below."""
+"""A bookie's copy of an entry: a hash of its payload, or a word of the next line."""
 DAMAGED, ABSENT, UNKNOWN = "copy-damaged", "copy-missing", "copy-unknown"
 
 
 @dataclass(frozen=True)
 class ScrubOptions:
-    """`ledgers` empty: all. `sample` is the share of entries read, chosen by their numbers and
+    """`ledgers` empty: all. `sample`: the share of entries to read, chosen by their ids and
     `seed`."""
 
     ledgers: tuple[int, ...] = ()
     sample: float = 1.0
     seed: int = 0
     bytes_per_s: int | None = None
-    """Of all tasks together."""
+    """The limit of all tasks together."""
 
 
 def scrub(run: Run, options: ScrubOptions) -> Outcome:
-    """Raises `BadUsage`, `LedgerNotFound`."""
+    """Run the job. Raises `BadUsage`, `LedgerNotFound`."""
     if not 0 < options.sample <= 1:
-        raise BadUsage(f"--sample {options.sample}: a share of the entries, above 0, at most 1")
+        raise BadUsage(f"--sample {options.sample}: give a share above 0 and at most 1")
     outcome = Outcome("scrub")
     ledgers = asyncio.run(_ledgers(run.service, options.ledgers))
     parts = parts_of(ledgers, entries_max=PART_ENTRIES)
@@ -84,7 +84,7 @@ async def _ledgers(service: str, wanted: tuple[int, ...]) -> list[LedgerMetadata
 
 
 def chosen(ledger_id: int, entry_id: int, options: ScrubOptions) -> bool:
-    """Whether the entry is in the sample: the same for the same seed, on every bookie."""
+    """Return whether the entry is in the sample: the same answer for every bookie."""
     if options.sample >= 1:
         return True
     mark = crc32c(b"%d %d %d" % (options.seed, ledger_id, entry_id))
@@ -118,13 +118,13 @@ async def _work(
         if amiss.counts:
             now = await current(service, part.ledger_id)
             if now is None or now.fragments != metadata.fragments:
-                continue  # deleted, or moved, meanwhile: the next scrub reads it where it is now
+                continue  # deleted or moved meanwhile: the next scrub reads the new copies
             findings.take(amiss)
     return Found(findings.kept, findings.counts, figures)
 
 
 class Copies:
-    """Reads what each bookie of a ledger has, from that bookie and no other."""
+    """Reads each bookie's own copies of a ledger's entries."""
 
     def __init__(self, cluster: Cluster, metadata: LedgerMetadata) -> None:
         self._ledgers = cluster.ledgers
@@ -134,7 +134,7 @@ class Copies:
         self.bytes = 0
 
     async def read(self, entries: list[int]) -> dict[int, dict[str, Copy]]:
-        """By entry and bookie of its write set."""
+        """Return the copies by entry and bookie, for each bookie of the write set."""
         wanted: dict[str, list[int]] = {}
         for entry_id in entries:
             bookies = self._metadata.fragment_of(entry_id).bookies
@@ -158,14 +158,14 @@ class Copies:
         return found
 
     async def _some(self, bookie: str, first: int, last: int) -> list[tuple[int, Copy]]:
-        """At least one from `first` on: the front of a batch, or the one that could not be read."""
+        """Read from `first` on. Returns at least one entry: some of a batch, or a failed read."""
         if last > first:
             try:
                 whole = await self._batch(bookie, first, last)
                 if whole:
                     return [(first + n, self._judged(first + n, d)) for n, d in enumerate(whole)]
             except OctavoError:
-                pass  # why, says the read of the one entry
+                pass  # the single read below tells why
         try:
             return [(first, self._judged(first, await self._single(bookie, first)))]
         except (NoSuchEntry, NoSuchLedger):
@@ -181,7 +181,7 @@ class Copies:
             entry = self._verified(entry_id, data)
         except DigestMismatch:
             return DAMAGED
-        # The header's last confirmed entry may differ: recovery writes copies anew with its own.
+        # Compare without the header's last confirmed entry: recovery writes copies with its own.
         front = entry.length.to_bytes(8, "big", signed=True)
         return blake2b(front + bytes(entry.payload), digest_size=16).digest()
 
@@ -209,14 +209,14 @@ class Copies:
 
 
 _WORDS = {
-    DAMAGED: "a copy whose digest does not hold",
-    ABSENT: "no copy, and says so",
+    DAMAGED: "a copy whose digest is wrong",
+    ABSENT: "no copy, by its own answer",
     UNKNOWN: "no answer",
 }
 
 
 def judge(metadata: LedgerMetadata, read: dict[int, dict[str, Copy]], findings: Findings) -> None:
-    """What the copies of some entries say of each other. Pure."""
+    """Add findings from comparing the copies of some entries. Pure."""
     where = f"ledger {metadata.ledger_id}"
     amiss: dict[tuple[str, str], list[int]] = {}
     for entry_id, copies in sorted(read.items()):

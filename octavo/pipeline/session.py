@@ -1,7 +1,7 @@
-"""The Spark session of a job: `spark-submit`'s own, or one in this process.
+"""The Spark session of a job: the session of `spark-submit`, or a new one in this process.
 
-Under `spark-submit` master and settings are its business. Otherwise Spark runs here (`local[*]`)
-or on the master that is named. What Spark needs and is not there is said in one line.
+Under `spark-submit`, master and settings come from there. Otherwise Spark runs here (`local[*]`) or
+on the given master. If something that Spark needs is missing, the error is a single line.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ _VERSION = re.compile(r'version "(\d+)')
 
 
 class SparkMissing(OctavoError):
-    """Something that Spark needs is not there. The message says what, and how to get it."""
+    """Spark or something that it needs is missing. The message says what, and how to get it."""
 
     name = "spark-missing"
 
 
 @dataclass(frozen=True)
 class SparkOptions:
-    """Where a job runs. `master` None: here."""
+    """Where a job runs. `master` None: in this process."""
 
     master: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
 def check_packages() -> None:
-    """Raises `SparkMissing`."""
+    """Raise `SparkMissing` if a Python package is missing."""
     for name in ("pyspark", "pyarrow", "pandas"):
         if importlib.util.find_spec(name) is None:
             raise SparkMissing(
-                f"jobs need {name}, which is not here: pip install 'octavo[spark]', and have "
+                f"jobs need {name}, which is not installed: pip install 'octavo[spark]', and have "
                 f"Java {JAVA_MIN} or newer"
             )
 
 
 def check_java() -> None:
-    """Raises `SparkMissing`."""
+    """Raise `SparkMissing` without a suitable Java."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if java is None or not Path(java).exists():
@@ -67,7 +67,7 @@ def check_java() -> None:
 
 @contextmanager
 def session(job: str, options: SparkOptions) -> Iterator[SparkSession]:
-    """The session; stopped at the end unless somebody had started it before."""
+    """Yield the session. It is stopped at the end, unless it was running before."""
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         check_packages()
@@ -85,13 +85,13 @@ def session(job: str, options: SparkOptions) -> Iterator[SparkSession]:
         progress = str(sys.stderr.isatty()).lower()
         builder = builder.config("spark.ui.showConsoleProgress", progress)
         if options.master is None:
-            # Spark's default of 200 suits a cluster; here each costs more than its rows.
+            # Spark's default of 200 partitions suits a cluster; here each costs more than its rows.
             builder = builder.config("spark.sql.shuffle.partitions", 2 * (os.cpu_count() or 1))
     for name, value in options.settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    # Spark's own default, INT96, has no time zone and is read by few others.
+    # Spark's default, INT96, has no time zone, and few other readers support it.
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     register(spark)
     try:
@@ -102,7 +102,7 @@ def session(job: str, options: SparkOptions) -> Iterator[SparkSession]:
 
 
 def _is_running() -> bool:
-    """Whether this process has a session. One that another thread made is active only there."""
+    """Return whether this process has a session. A session is active only in its own thread."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 

@@ -1,7 +1,7 @@
-"""Work on ledgers, spread over Spark's tasks: each gets some of them and the records to read them.
+"""Spreads work on ledgers over Spark tasks.
 
-A task needs no metadata store; it works on a copy of the records, as the source's tasks do
-(metadata/frozen.py). What a task returns is small: counts, and the first findings of each kind.
+A task gets some ledgers and a copy of their records (metadata/frozen.py), so it needs no metadata
+store. It returns little: counts, and the first findings of each kind.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from octavo.pipeline.runner import Run
 from octavo.spark.cluster import Cluster, connected
 
 TASKS_PER_SLOT = 4
-"""More tasks than slots, so that a slow one does not hold up the end."""
+"""More tasks than slots, so that a slow task does not delay the end."""
 
 
 class Part(NamedTuple):
@@ -30,16 +30,16 @@ class Part(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a task returns."""
+    """The result of a task."""
 
     findings: list[Finding]
     counts: dict[str, int]
     figures: dict[str, int]
-    """Sums for the summary."""
+    """Numbers that are summed up for the summary."""
 
 
 class Task(NamedTuple):
-    """What a task gets."""
+    """The input of a task."""
 
     parts: list[Part]
     records: dict[str, bytes]
@@ -50,9 +50,10 @@ Work = Callable[[Cluster, list[Part]], Awaitable[Found]]
 
 
 def confirmed_end(metadata: LedgerMetadata) -> int:
-    """The last entry that is known to be confirmed from the record alone; −1: none.
+    """Return the last entry that is surely confirmed, judging by the record alone; −1: none.
 
-    Of an open ledger all fragments but the last are: a fragment begins above a confirmed entry.
+    In an open ledger, all entries before the last fragment are confirmed: an ensemble change begins
+    at the first unconfirmed entry.
     """
     if metadata.state is LedgerState.CLOSED:
         return metadata.last_entry
@@ -60,7 +61,7 @@ def confirmed_end(metadata: LedgerMetadata) -> int:
 
 
 def parts_of(found: Iterable[LedgerMetadata], *, entries_max: int) -> list[Part]:
-    """What is confirmed of these ledgers, in parts of a bounded size."""
+    """Split the confirmed entries of these ledgers into parts of at most `entries_max`."""
     parts = []
     for metadata in found:
         end = confirmed_end(metadata) + 1
@@ -72,7 +73,7 @@ def parts_of(found: Iterable[LedgerMetadata], *, entries_max: int) -> list[Part]
 
 
 def dealt(parts: list[Part], hands: int) -> list[list[Part]]:
-    """Shared out so that each hand has about as many entries; at most `hands`, none empty."""
+    """Distribute the parts over at most `hands` tasks, with about the same number of entries."""
     total = sum(part.last - part.first + 1 for part in parts)
     share = max(1, -(-total // max(1, hands)))
     found: list[list[Part]] = []
@@ -87,7 +88,7 @@ def dealt(parts: list[Part], hands: int) -> list[list[Part]]:
 
 
 def spread(run: Run, outcome: Outcome, parts: list[Part], work: Work) -> dict[str, int]:
-    """Do the work on all parts; findings go to the outcome. Returns the sums of the figures."""
+    """Do `work` on all parts and add its findings to the outcome. Returns the summed figures."""
     context = run.spark.sparkContext
     hands = dealt(parts, TASKS_PER_SLOT * context.defaultParallelism)
     if not hands:
@@ -126,8 +127,8 @@ def _do(task: Task, work: Work) -> Found:
 
 
 async def current(service: str, ledger_id: int) -> LedgerMetadata | None:
-    """The ledger's record as it is now; None when it was deleted. For whoever has found something
-    amiss: retention may have been there first."""
+    """Return the ledger's record as it is now; None if it was deleted. A task that has found a
+    problem asks: retention may have deleted the ledger meanwhile."""
     async with connected(service) as cluster:
         try:
             return await cluster.ledgers.metadata(ledger_id)
@@ -136,20 +137,20 @@ async def current(service: str, ledger_id: int) -> LedgerMetadata | None:
 
 
 class Findings:
-    """Gathers findings in a task; counts all, keeps the first of each kind."""
+    """Collects findings in a task: counts all, keeps the first of each kind."""
 
     def __init__(self) -> None:
         self.kept: list[Finding] = []
         self.counts: dict[str, int] = {}
 
     def add(self, kind: str, where: str, what: str, count: int = 1) -> None:
-        """`count`: how many entries the finding is about."""
+        """Add a finding about `count` entries."""
         if sum(one.kind == kind for one in self.kept) < SHOWN_MAX:
             self.kept.append(Finding(kind, where, what))
         self.counts[kind] = self.counts.get(kind, 0) + count
 
     def take(self, other: Findings) -> None:
-        """Add all of another's."""
+        """Add all findings of `other`."""
         for one in other.kept:
             self.add(*one, count=0)
         for kind, count in other.counts.items():

@@ -1,4 +1,4 @@
-"""A streaming query of a job, followed to its end."""
+"""Runs a job's streaming query to its end."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from octavo.pipeline.interrupt import Interrupted
 
 _LOOK_S = 1
-"""Spark remembers the progress of a hundred batches."""
+"""Spark remembers the progress of only a hundred batches: look often."""
 
 
 def follow(writer: Any, look: Callable[[Any], None], *, every_s: float | None) -> None:
-    """Start it and wait until it ends. `every_s` None: what is there, then end.
+    """Start the query and wait until it ends. `every_s` None: read what is there now, then end.
 
-    `look` gets the query every so often, and when it has ended. Raises what ended it, and
-    `Interrupted` when the query has stopped: the batch under way is broken off, and the next run
-    begins with it.
+    `look` is called with the query every second and at the end. Raises the query's error, and
+    `Interrupted` once the query has stopped. The interrupted batch is dropped; the next run begins
+    with it.
     """
     if every_s is None:
         writer = writer.trigger(availableNow=True)
@@ -36,7 +36,7 @@ def follow(writer: Any, look: Callable[[Any], None], *, every_s: float | None) -
 
 
 class Progress:
-    """The rows of a query's batches, each counted once."""
+    """Counts the rows of a query's batches, each batch once."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -44,11 +44,11 @@ class Progress:
 
     @property
     def rows(self) -> int:
-        """Of all batches that are done."""
+        """The rows of all finished batches."""
         return sum(self._by_batch.values())
 
     def look(self, query: Any) -> None:
-        """Take in what the query has done meanwhile."""
+        """Count the batches that have finished since the last call."""
         for progress in query.recentProgress:
             number, count = int(progress["batchId"]), int(progress["numInputRows"])
             if count and number not in self._by_batch:

@@ -1,13 +1,13 @@
-"""`verify`: does a topic hold what it promises?
+"""The job `verify`: checks that a topic holds what it promises.
 
     chain      its ledgers follow each other without hole or overlap
-    offsets    every offset of every ledger once, in the order of the entries
-    sequences  each producer's messages once, in order, none left out
-    keys       all messages of a key in one partition: with the above, in the order they were sent
+    offsets    every offset of every ledger is there once, in the order of the entries
+    sequences  each producer's messages are there once, in order, without gaps
+    keys       all messages of a key are in the same partition, so in the order they were sent
 
-Ledgers are read as they are stored, also where readers refuse them (`octavo.spark.as_stored`).
-Everything that is confirmed at the start is read once for offsets and sequences and once for keys.
-Chains are checked on the driver, rows in Spark, so a topic may be of any size. Nothing is changed.
+Ledgers are read as stored, even where normal reads refuse them (`octavo.spark.as_stored`). All
+messages confirmed at the start are read once for offsets and sequences, and once for keys. Chains
+are checked on the driver and rows in Spark, so a topic may have any size. The job changes nothing.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _SEQUENCES = 2**31
-"""After the last one comes 0, as in Kafka."""
+"""Sequence numbers wrap to 0 here, as in Kafka."""
 
 
 class LedgerRows(NamedTuple):
-    """What was read of one ledger."""
+    """The first and last offset read from a ledger."""
 
     first: int
     last: int
 
 
 def verify(run: Run, selection: Selection) -> Outcome:
-    """Check these topics. Raises `InvalidOption` for one that does not exist."""
+    """Check these topics. Raises `InvalidOption` for an unknown topic."""
     outcome = Outcome("verify")
     looked = look(run.service, selection)
     seen = [view for view, _ in looked]
@@ -71,7 +71,7 @@ def verify(run: Run, selection: Selection) -> Outcome:
 
 
 def chain_findings(where: str, record: PartitionRecord) -> list[Finding]:
-    """What is wrong with a partition's row of ledgers."""
+    """Check the list of ledgers in a partition's record."""
     found = []
     if record.ledgers and record.ledgers[0].base_offset > record.trimmed_offset:
         found.append(
@@ -79,13 +79,13 @@ def chain_findings(where: str, record: PartitionRecord) -> list[Finding]:
                 "chain",
                 where,
                 f"offsets {record.trimmed_offset} to {record.ledgers[0].base_offset - 1} are not "
-                "trimmed, but no ledger holds them",
+                "trimmed, but are in no ledger",
             )
         )
     for before, after in zip(record.ledgers, record.ledgers[1:], strict=False):
         pair = f"ledger {before.ledger_id}, then {after.ledger_id}"
         if before.count is None:
-            found.append(Finding("chain", where, f"{pair}: the first is not the last, yet open"))
+            found.append(Finding("chain", where, f"{pair}: the first is open, but not the last"))
         elif before.base_offset + before.count != after.base_offset:
             found.append(
                 Finding(
@@ -99,8 +99,8 @@ def chain_findings(where: str, record: PartitionRecord) -> list[Finding]:
 
 
 def span_findings(view: View, read: Mapping[int, LedgerRows]) -> list[Finding]:
-    """What a partition's ledgers hold, pieces of large messages included, against what its chain
-    says they do.
+    """Compare the offsets read from each ledger with those in the record. Pieces of large messages
+    count too.
     """
     found = []
     where = f"{view.topic}/{view.partition}"
@@ -112,11 +112,11 @@ def span_findings(view: View, read: Mapping[int, LedgerRows]) -> list[Finding]:
             what = f"ledger {span.ledger_id}: no message of offsets {span.base} to {span.end - 1}"
             found.append(Finding("offset-missing", where, what))
         elif span.cut and (rows.first, max(rows.last, span.end - 1)) == (span.base, rows.last):
-            continue  # what lies behind the cut is not the fork's
+            continue  # entries after the cut do not belong to the fork
         elif (rows.first, rows.last) != (span.base, span.end - 1):
             what = (
-                f"ledger {span.ledger_id} holds offsets {rows.first} to {rows.last}, "
-                f"its chain says {span.base} to {span.end - 1}"
+                f"ledger {span.ledger_id} holds offsets {rows.first} to {rows.last}, but "
+                f"the record says {span.base} to {span.end - 1}"
             )
             found.append(Finding("offset-missing", where, what))
     return found
@@ -133,7 +133,7 @@ def _stored(run: Run, seen: list[View], columns: str) -> DataFrame:
 
 
 def _offsets(outcome: Outcome, placed: DataFrame, seen: Iterable[View]) -> int:
-    """Dense within each ledger, in the order of its entries. Returns how many rows there are."""
+    """Check that offsets are dense in each ledger, in entry order. Returns the number of rows."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -168,7 +168,7 @@ def _offsets(outcome: Outcome, placed: DataFrame, seen: Iterable[View]) -> int:
 
 
 def _sequences(outcome: Outcome, placed: DataFrame, seen: Iterable[View]) -> int:
-    """Each producer's, by partition, in the order of offsets. Returns how many producers wrote."""
+    """Check each producer's sequences by partition and offset. Returns the number of producers."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -227,7 +227,7 @@ def _keys(outcome: Outcome, keyed: DataFrame) -> None:
 
 
 def _collect(outcome: Outcome, found: DataFrame, what: Column) -> None:
-    """Count all by kind, and keep the first of each."""
+    """Count all findings by kind, and keep the first of each kind."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 

@@ -1,7 +1,7 @@
-"""Rows of a job into a topic, once: by the exactly-once sink, under an id made of what is done.
+"""Writes rows into a topic exactly once, with an id made from the work itself.
 
-The same work has the same id, so a job that is run again adds nothing that is there already, also
-when it died and nobody knows how far it had come. Ids are forgotten a week after they were used.
+The same work gets the same id, so a repeated job never adds a row twice, even if it died at an
+unknown point. The cluster forgets an id a week after its last use.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 
 class Wrote(NamedTuple):
-    """What a write has added; `repeated`: nothing, for it was there already."""
+    """The number of rows added. `repeated`: none, because they were there already."""
 
     rows: int
     repeated: bool
 
 
 def id_of(job: str, **what: object) -> str:
-    """The id of a piece of work: the same for the same work."""
+    """Return the id of a piece of work: the same for the same work."""
     text = json.dumps(what, sort_keys=True)
     return f"{job}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
 def target_settings(service: str, topic: str) -> tuple[str, TopicSettings]:
-    """The topic's whole name and its settings. Raises `BadUsage` when there is no such topic."""
+    """Return the topic's full name and settings. Raises `BadUsage` for an unknown topic."""
     name = str(TopicName.of(topic))
 
     async def read() -> TopicSettings:
@@ -47,11 +47,11 @@ def target_settings(service: str, topic: str) -> tuple[str, TopicSettings]:
     try:
         return name, asyncio.run(read())
     except InvalidOption as error:
-        raise BadUsage(f"{error}; octavo topic create {topic} makes it") from error
+        raise BadUsage(f"{error}; create it with: octavo topic create {topic}") from error
 
 
 def was_written(service: str, bulk_load: str) -> bool:
-    """Whether all rows of this id are in their topic."""
+    """Return whether all rows of this id are in their topic."""
     record = _record(service, bulk_load)
     return record.batch >= 0 and record.complete
 
@@ -61,7 +61,7 @@ def write_once(run: Run, rows: DataFrame, topic: str, bulk_load: str) -> Wrote:
     before = _record(run.service, bulk_load)
     options = {"service": run.service, "topic": topic, "bulkLoadId": bulk_load}
     rows.write.format("octavo").options(**options).mode("append").save()
-    if before.batch >= 0:  # not complete then; the repeated commit has waited until it was
+    if before.batch >= 0:  # the earlier commit was unfinished; this save has waited for its end
         return Wrote(0, repeated=True)
     parts = _record(run.service, bulk_load).parts
     written = sum(one.count - (one.pieces or 0) for part in parts for one in part.ledgers)
@@ -69,7 +69,7 @@ def write_once(run: Run, rows: DataFrame, topic: str, bulk_load: str) -> Wrote:
 
 
 def read_only(rows: DataFrame) -> int:
-    """Make every row and let go of it; how many there were."""
+    """Compute every row without writing it. Returns the number of rows."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 

@@ -1,11 +1,11 @@
-"""Octavo for Apache Spark: topics as DataFrames, in batches and as streams.
+"""Octavo for Apache Spark: reads and writes topics as DataFrames, in batches and as streams.
 
     from octavo.spark import register
     register(spark)
     spark.read.format("octavo").option("service", "http://127.0.0.1:8080") \\
         .option("subscribe", "flights").load()
 
-With the package installed where Spark runs, `format("octavo")` is found without `register` too.
+Where the package is installed for Spark's Python, `format("octavo")` also works without `register`.
 Docs: docs/spark.md.
 """
 
@@ -22,11 +22,11 @@ __all__ = ["register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("octavo")` known to this session; the sure way where discovery is off."""
+    """Register `format("octavo")` with this session. Needed where Spark's discovery is off."""
     from octavo.spark.source import OctavoDataSource
 
     spark.dataSource.register(OctavoDataSource)
 
 
-if not __debug__:  # tasks write ledgers
+if not __debug__:  # tasks write ledgers, which rely on assertions
     raise RuntimeError(MISSING)

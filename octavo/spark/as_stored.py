@@ -1,10 +1,10 @@
-"""`octavo-as-stored`: ledgers entry by entry, whatever their batches claim. For the job `verify`.
+"""The source `octavo-as-stored`: reads ledgers entry by entry, for the job `verify`.
 
 The source `octavo` refuses entries whose offsets do not follow one another
-(ledger/read/continuity.py). Who is to tell of all of them reads on, and nothing here goes by the
-offsets that are in doubt: a ledger is read whole, in one task, from its first entry to its last.
-Takes the options of `octavo`; what is read begins where a ledger does. An entry that has no row to
-show is an error.
+(ledger/read/continuity.py). `verify` has to report all such entries, so this source reads on. It
+never relies on the offsets, which are in doubt: a task reads a whole ledger from its first entry to
+its last. It takes the options of `octavo`, but always begins at the start of a ledger. An entry
+without a row is an error.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
 class AsStored(OctavoDataSource):
-    """For batch queries."""
+    """The source for batch queries."""
 
     @classmethod
     def name(cls) -> str:
-        """What `format` takes."""
+        """The name for `format`."""
         return "octavo-as-stored"
 
     def reader(self, schema: StructType) -> AsStoredReader:
-        """For a batch query."""
+        """Return the reader of a batch query."""
         options = source_options(self.options, streaming=False)
         return AsStoredReader(options, checked_schema(schema, options))
 
 
 class AsStoredReader(OctavoReader):
-    """One query, whose splits have whole ledgers."""
+    """Reads a batch query whose splits hold whole ledgers."""
 
     def __init__(self, options: SourceOptions, names: tuple[str, ...]) -> None:
         super().__init__(options, names)
@@ -59,7 +59,7 @@ class AsStoredReader(OctavoReader):
             views = await views_of(cluster, wanted)
             start, end = await range_of(cluster, views, options)
             splits = await planned(cluster, options, views, start, end, cut=False)
-        # One that is open, or was so when the end was set, has grown since: see `Span.bytes`.
+        # Leave out ledgers that were open when the end was set: they have grown since.
         closed = frozenset(
             span.ledger_id
             for view in views
@@ -70,7 +70,7 @@ class AsStoredReader(OctavoReader):
 
 
 class WholeSplit(Split):
-    """Pieces that are each all there is of a ledger. Of `closed` ones every entry counts."""
+    """Pieces that each are a whole ledger. In ledgers of `closed` every entry counts."""
 
     def __init__(
         self, parts: tuple[Piece, ...], records: dict[str, bytes], closed: frozenset[int]
@@ -80,10 +80,10 @@ class WholeSplit(Split):
 
 
 class WholeReader(SplitReader):
-    """Reads on at the entry that it had come to, not at an offset."""
+    """After an error, continues at the next entry rather than at an offset."""
 
     async def stored(self, split: Split) -> AsyncGenerator[tuple[Piece, list[StoredBatch]]]:
-        """Every batch of each ledger, with the piece's offsets that count."""
+        """Return every batch of each ledger, and the piece with the offsets that count."""
         assert isinstance(split, WholeSplit)
         cluster = Cluster(FrozenStore(split.records, self._service))
         await cluster.start()
@@ -105,13 +105,13 @@ class WholeReader(SplitReader):
                             reached = max(reached, *(one.next_offset for one in batches))
                             tries = 0
                     if not is_closed and reached < at.end:
-                        # As in reading.py: its bookies may have forgotten it.
+                        # The bookies may have deleted the ledger: ask the service (reading.py).
                         raise NotServed(f"ledger {at.ledger_id} ends before {at.end}")
                     await cluster.release(at.ledger_id)
                     rest = rest[1:]
                     entry_id = tries = reached = 0
                 except (OffloadDamaged, LedgerDamaged):
-                    raise  # it will not mend itself
+                    raise  # a retry cannot help
                 except (LedgerError, NoSuchEntry, NotServed) as error:
                     tries += 1
                     cluster, rest = await self.tried_again(cluster, at, rest[1:], error, tries)
@@ -120,7 +120,7 @@ class WholeReader(SplitReader):
 
 
 def _checked(piece: Piece, entry: Entry) -> StoredBatch:
-    """Raises `LedgerDamaged` for an entry without a message."""
+    """Return the entry as a batch. Raises `LedgerDamaged` if it holds no message."""
     Continuity(piece.ledger_id).checked(entry)
     batch = stored_batch(piece, entry)
     if batch.header.record_count < 1:

@@ -1,8 +1,8 @@
-"""What the Spark source asks of a cluster: which partitions there are, where they end, their bytes.
+"""What the Spark source asks of a cluster: the partitions, where they end, and their entries.
 
-Names and chains come from the metadata; bytes straight from the bookies, through the ledger client
-and without fencing anything. An open ledger is read up to its last confirmed entry. Used on the
-driver with the real metadata store, in tasks with a copy of the few records they need
+Names and ledger lists come from the metadata store. Entries come from the bookies, through the
+ledger client; nothing is fenced. An open ledger is read up to its last confirmed entry. The driver
+uses this with the real metadata store, tasks with a copy of the few records that they need
 (metadata/frozen.py).
 """
 
@@ -66,23 +66,23 @@ from octavo.spark.splits import DataLost, Piece, Span, View, copy_to_read
 
 _ANSWER_S = 30.0
 _RECORDS_AT_ONCE = 64
-"""Of a metadata store far away each takes a journey; of thousands of ledgers, all together."""
+"""Records are read in parallel: each read may be a round trip to a far metadata store."""
 _NODE = "spark"
 _READER_TOKEN = "/octavo/reader-token"
-"""Among records copied for a task: the token that reads the ledgers of these, and no others."""
+"""The path, among the records copied for a task, of the token that reads their ledgers."""
 _TASK_TOKEN_S = 86_400
-"""Tasks may wait for long until they run. Then they ask the service for new records."""
+"""Tasks may wait long before they run. When it has ended, they ask the service for new records."""
 
 
 class ServiceUnavailable(OctavoError):
-    """The cluster that `service` names does not answer."""
+    """The cluster at the URL of option `service` does not answer."""
 
     name = "service-unavailable"
     retryable = True
 
 
 async def metadata_url(service: str) -> str:
-    """The metadata's URL: a broker tells it. Raises `ServiceUnavailable`, `InvalidOption`."""
+    """Ask a broker for the metadata's URL. Raises `ServiceUnavailable`, `InvalidOption`."""
     if not service.startswith(("http://", "https://")):
         return service
     url = service.rstrip("/") + "/v1/cluster"
@@ -96,8 +96,8 @@ async def metadata_url(service: str) -> str:
         ):
             if answer.status in (401, 403):
                 raise ServiceUnavailable(
-                    f"{service} does not let us see the cluster ({answer.status}): set {TOKEN} to "
-                    "a token that may describe it, or give the metadata store's URL as service"
+                    f"{service} refuses to describe the cluster ({answer.status}): set {TOKEN} to "
+                    "a token that may do so, or give the metadata store's URL as option service"
                 )
             answer.raise_for_status()
             found = (await answer.json())["metadata"]["url"]
@@ -105,16 +105,16 @@ async def metadata_url(service: str) -> str:
             return found
     except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:
         raise ServiceUnavailable(
-            f"no broker answers at {service}: {str(error) or 'no answer in 30 s'}. Option service "
-            "is the URL of a broker, or of the metadata store"
+            f"no broker answers at {service}: {str(error) or 'no answer in 30 s'}. Set the option "
+            "service to the URL of a broker, or of the metadata store"
         ) from error
 
 
 class Cluster:
-    """Open with `async with connected(service)`, or over a copy of records."""
+    """A connection to a cluster. Open with `connected(service)`, or over a copy of records."""
 
     def __init__(self, store: MetadataStore, read_from: str = "auto") -> None:
-        """`read_from`: where closed ledgers that are offloaded are read (splits.py)."""
+        """`read_from`: where to read closed ledgers that are offloaded (`copy_to_read`)."""
         _keep_quiet()
         self._read_from = read_from
         self.store = store
@@ -131,14 +131,14 @@ class Cluster:
         self._tokens: BookieTokens | None = None
 
     async def start(self) -> None:
-        """Raises `MetadataUnavailable`, `MetadataUnusable`."""
+        """Connect. Raises `MetadataUnavailable`, `MetadataUnusable`."""
         await self.store.start()
         await self._trust()
         await self.ledgers.bookies.start()
 
     async def _trust(self) -> None:
-        """How bookies come to know us: as a node, who has the cluster's secret, or by the token
-        that came with a copy of records."""
+        """Set how we prove ourselves to bookies: as a node, with the cluster's secret, or with the
+        reader token that came with a copy of records."""
         if isinstance(self.store, FrozenStore):
             with contextlib.suppress(RecordNotFound):
                 token = (await self.store.get(_READER_TOKEN)).value
@@ -150,7 +150,7 @@ class Cluster:
         self.ledgers.bookies.prove = prover(self._tokens, _NODE)
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Close all connections."""
         while self._open:
             _, reader = self._open.popitem()
             await reader.close()
@@ -160,7 +160,7 @@ class Cluster:
     # ------------------------------------------------------------------ which partitions
 
     async def partitions(self, selection: Selection) -> dict[str, list[int]]:
-        """By topic. Raises `InvalidOption` for a topic or partition that does not exist."""
+        """Return partitions by topic. Raises `InvalidOption` for an unknown topic or partition."""
         if selection.pattern is not None:
             return await self._matching(re.compile(selection.pattern))
         names = selection.topics or tuple(selection.partitions)
@@ -178,8 +178,8 @@ class Cluster:
         return found
 
     async def _matching(self, pattern: re.Pattern[str]) -> dict[str, list[int]]:
-        """As in Kafka an expression fits a whole name: here `namespace/topic`, or `topic` of
-        `public`."""
+        """As in Kafka, the expression must match a whole name: `namespace/topic`, or just `topic`
+        in the namespace `public`."""
         found = {}
         for namespace in await self.topics.list_namespaces():
             for topic in await self.topics.list_topics(namespace):
@@ -192,13 +192,13 @@ class Cluster:
         return found
 
     async def _count(self, name: str) -> int | None:
-        """How many partitions a topic has; None when there is no such topic (any more)."""
+        """Return the number of partitions; None if the topic does not exist."""
         settings = await self.settings(name)
         return None if settings is None else settings.partitions
 
     async def settings(self, name: str) -> TopicSettings | None:
-        """A topic's settings, with the policies that hold for it; None when there is no such topic
-        (any more)."""
+        """Return the topic's settings, with the namespace's policies applied; None if the topic
+        does not exist."""
         namespace, topic = _parts(name)
         try:
             record, _ = await self.topics.read_topic(namespace, topic)
@@ -212,7 +212,7 @@ class Cluster:
         return replace(record.settings, policies=resolved(record.settings.policies, said))
 
     async def incarnation(self, name: str) -> str:
-        """What tells the topic from others of its name; "" when there is no such topic."""
+        """Return the topic's incarnation; "" if the topic does not exist."""
         try:
             record, _ = await self.topics.read_topic(*_parts(name))
         except RecordNotFound:
@@ -220,7 +220,7 @@ class Cluster:
         return record.identity if record.stands else ""
 
     async def named_ledgers(self) -> set[int]:
-        """Every ledger that a partition's record names."""
+        """Return every ledger that a partition's record names."""
         found: set[int] = set()
         for namespace in await self.topics.list_namespaces():
             for topic in await self.topics.list_topics(namespace):
@@ -232,7 +232,7 @@ class Cluster:
         return found
 
     async def broker_urls(self) -> list[str]:
-        """Where the live brokers are reached."""
+        """Return the URLs of the live brokers."""
         found = []
         for broker_id in await self.store.children(BROKERS_ROOT):
             with contextlib.suppress(RecordNotFound):
@@ -246,10 +246,10 @@ class Cluster:
     async def record(
         self, topic: str, partition: int, incarnation: str | None = None
     ) -> PartitionRecord:
-        """The partition's record; an empty one when nobody has used it yet.
+        """Return the partition's record; an empty record if the partition was never used.
 
-        With an `incarnation` one that is of another topic of that name, or of a topic that is being
-        deleted, does not count.
+        With an `incarnation`, a record of another topic of the same name, or of a topic that is
+        being deleted, is ignored.
         """
         with contextlib.suppress(RecordNotFound):
             record, _ = await self.topics.read_partition(*_parts(topic), partition)
@@ -260,9 +260,9 @@ class Cluster:
         return PartitionRecord()
 
     async def view(self, topic: str, partition: int) -> View:
-        """The partition up to the last confirmed message. Empty when nobody has used it yet.
+        """Return the partition up to its last confirmed message; empty if it was never used.
 
-        Raises `ReadFailed` when no bookie of the open ledger says how far it has come.
+        Raises `ReadFailed` if no bookie of the open ledger answers with its last confirmed entry.
         """
         incarnation = await self.incarnation(topic)
         record = await self.record(topic, partition, incarnation)
@@ -271,7 +271,7 @@ class Cluster:
     async def view_of(
         self, topic: str, partition: int, record: PartitionRecord, incarnation: str = ""
     ) -> View:
-        """The same, by a record that was read already."""
+        """As `view`, for a record that was read already."""
         spans = []
         for link in record.ledgers:
             if link.count is not None:
@@ -289,7 +289,7 @@ class Cluster:
         return View(topic, partition, tuple(spans), trimmed_to, incarnation=incarnation)
 
     async def _end_of(self, link: PartitionLedger) -> int:
-        """One past the last confirmed offset of a ledger that was open."""
+        """Return the offset after the last confirmed message of an open ledger."""
         reader = await self.reader(link.ledger_id)
         lac = await reader.refresh()
         if lac < 0:
@@ -300,7 +300,7 @@ class Cluster:
     async def reader(
         self, ledger_id: int, offload: OffloadRecord | None = None
     ) -> LedgerReader | OffloadedReader:
-        """The ledger, or its copy, open for reading; kept while this lives.
+        """Open the ledger, or its offloaded copy, and keep it open.
 
         Raises `LedgerNotFound`, `OffloadUnavailable`, `OffloadDamaged`.
         """
@@ -314,16 +314,16 @@ class Cluster:
         return reader
 
     async def release(self, ledger_id: int) -> None:
-        """It is needed no more."""
+        """Close the ledger."""
         reader = self._open.pop(ledger_id, None)
         if reader is not None:
             await reader.close()
 
     async def offset_at(self, view: View, time_ms: int) -> int | None:
-        """The first offset whose message has this timestamp or a newer one; None: all are older.
+        """Return the first offset whose timestamp is `time_ms` or later; None if there is none.
 
-        Kafka's rule. An open ledger, and one that was closed by a take-over, is read from its first
-        message on until there is one (`EntrySource.as_new_as`).
+        This is Kafka's rule. An open ledger, or a ledger closed by a take-over, has no time index:
+        it is read from its first message until a match (`EntrySource.as_new_as`).
         """
         for span in view.spans:
             known = span.disorder_ms != DISORDER_UNKNOWN
@@ -336,8 +336,8 @@ class Cluster:
                 reader, time_ms, last, span.disorder_ms, opening,
                 least=least, appended=span.appended,
             )  # fmt: skip
-            # Behind the end of the view are messages that came after it was made; behind a fork's
-            # cut such as it does not have.
+            # Ignore messages after the view's end, which came later, and messages after a fork's
+            # cut, which the fork does not have.
             if found is not None and span.base + found < span.end:
                 return span.base + found
         return None
@@ -345,17 +345,17 @@ class Cluster:
     # ------------------------------------------------------------------ records for the tasks
 
     async def records_for(self, ledger_ids: Iterable[int]) -> dict[str, bytes]:
-        """A copy of what reading these ledgers needs: their records, the bookies' addresses, and a
-        token for bookies that ask who reads.
+        """Return a copy of what a task needs to read these ledgers: their records, the bookies'
+        addresses, and a token for bookies that require authentication.
 
-        A ledger that is gone is left out: whoever reads it finds out, and asks why.
+        A deleted ledger is left out; the task finds that out and asks the service.
         """
         records = {
             join(LEDGERS_ROOT, "available", info.bookie_id): encode_service_info(info)
             for info in self.ledgers.bookies.available.values()
         }
         wanted = dict.fromkeys(ledger_ids)
-        if self._tokens is not None and len(wanted) <= LEDGERS_MAX:  # more: to be refused there
+        if self._tokens is not None and len(wanted) <= LEDGERS_MAX:  # too many: bookies refuse
             token, _ = self._tokens.reader(
                 Identity(f"node:{_NODE}", source="node"), None, wanted, _TASK_TOKEN_S
             )
@@ -374,10 +374,10 @@ class Cluster:
     # ------------------------------------------------------------------ bytes
 
     async def entries(self, piece: Piece) -> AsyncGenerator[list[Entry]]:
-        """The entries that hold the piece, about a megabyte at a time, the next under way.
+        """Return the entries of the piece, about a megabyte at a time, with read-ahead.
 
-        Raises `ReadFailed`, `NoSuchEntry`, `LedgerNotFound`; `LedgerDamaged` where one entry does
-        not follow from the one before it.
+        Raises `ReadFailed`, `NoSuchEntry`, `LedgerNotFound`, and `LedgerDamaged` if an entry's
+        offsets do not follow those of the entry before.
         """
         reader = await self.reader(piece.ledger_id, piece.offload)
         last = await reader.refresh()
@@ -393,7 +393,7 @@ class Cluster:
                     f"ends before offset {piece.start}"
                 )
             first = found
-        # A compacted view has gaps, by its nature.
+        # A compacted view has gaps by design.
         order = None if piece.compacted else Continuity(piece.ledger_id, base_offset=piece.base)
         async with contextlib.aclosing(reader.batches(first, last)) as batches:
             async for batch in batches:
@@ -405,7 +405,7 @@ class Cluster:
                     return
 
     async def entries_as_stored(self, piece: Piece, first: int) -> AsyncGenerator[list[Entry]]:
-        """All entries of the piece's ledger from `first` on, whatever offsets their batches claim.
+        """Return all entries of the piece's ledger from `first` on, without checking offsets.
 
         Raises `ReadFailed`, `NoSuchEntry`, `LedgerNotFound`.
         """
@@ -418,7 +418,7 @@ class Cluster:
 
 
 def _keep_quiet() -> None:
-    """In Spark's processes nobody has set the logs up: warnings only, on standard error."""
+    """Spark's processes do not configure structlog: log only warnings, to standard error."""
     if not structlog.is_configured():
         structlog.configure(
             wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
@@ -433,7 +433,7 @@ def _parts(topic: str) -> tuple[str, str]:
 
 @contextlib.asynccontextmanager
 async def connected(service: str, read_from: str = "auto") -> AsyncIterator[Cluster]:
-    """The cluster that `service` names, for the driver."""
+    """Connect to the cluster that `service` names. For the driver."""
     store = open_store(
         await metadata_url(service), credentials_file=credentials_file(), tls=certificates()
     )
@@ -444,9 +444,9 @@ async def connected(service: str, read_from: str = "auto") -> AsyncIterator[Clus
         except MetadataError as error:
             if service.startswith("http"):
                 raise type(error)(
-                    f"{error}. Spark learns from the metadata store what there is to read; "
-                    f"{service} names it, and says no more: this host has to reach it (and to have "
-                    "OCTAVO_METADATA_CREDENTIALS_FILE, OCTAVO_TLS_CA where it asks for them)"
+                    f"{error}. Spark reads the metadata store directly; {service} only gives its "
+                    "address. This host must reach it, and where it asks for them must set "
+                    "OCTAVO_METADATA_CREDENTIALS_FILE and OCTAVO_TLS_CA"
                 ) from error
             raise
         yield cluster

@@ -1,7 +1,7 @@
-"""The columns of a topic as Spark sees them, and stored batches turned into Arrow batches.
+"""The columns of a topic in Spark, and the conversion of stored batches to Arrow.
 
-Names and types are those of Spark's Kafka source, so that a query can move. A batch's records are
-taken apart by the compiled codec of aiokafka, column by column, only for the columns wanted.
+Names and types are as in Spark's Kafka source, so that queries can move over. The compiled codec
+of aiokafka decodes a batch's records; only the requested columns are built.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ METADATA: dict[str, DataType] = {
     "epoch": IntegerType(),
     "sequence": LongType(),
 }
-"""Where a message lies, and which of its producer's it is; null without an idempotent producer."""
+"""Where a message is stored, and its producer's sequence; null if it was not idempotent."""
 AS_STORED: dict[str, DataType] = {"timestampMillis": LongType()}
-"""Columns that a query has to name: the time as it is stored, also where no calendar has it."""
+"""Columns only by request: the stored time, also if it is outside the calendar."""
 EVERY = {**PLAIN, **HEADERS, **METADATA, **AS_STORED}
 
 _ARROW: dict[str, pa.DataType] = {
@@ -73,12 +73,12 @@ _ARROW: dict[str, pa.DataType] = {
     "timestampMillis": pa.int64(),
 }
 _MS = pa.timestamp("ms", tz="UTC")
-"""What a record carries; Spark wants microseconds."""
+"""The unit of a record's time; Spark wants microseconds."""
 _APPEND_TIME = 0x08
 
 
 def schema_of(options: SourceOptions) -> StructType:
-    """What the query reads unless it brings a schema of its own. Raises `InvalidOption`."""
+    """Return the query's columns, if it gives no schema. Raises `InvalidOption`."""
     if options.columns is not None:
         return _struct(options.columns, "option columns names")
     names = list(PLAIN)
@@ -97,24 +97,24 @@ def _struct(names: tuple[str, ...], what: str) -> StructType:
 
 
 def checked_schema(schema: StructType, options: SourceOptions) -> tuple[str, ...]:
-    """The names of a projection by schema. Raises `InvalidOption` for another name or type."""
+    """Return the schema's column names. Raises `InvalidOption` for a wrong name or type."""
     _struct(tuple(schema.names), "the schema names")
     if options.read_from == "broker" and "entry" in schema.names:
         raise InvalidOption(
-            "column entry cannot be read with readFrom=broker: brokers do not tell it; name the "
-            "columns without it"
+            "column entry cannot be read with readFrom=broker, which does not know it: leave out "
+            "this column"
         )
     for field in schema.fields:
         if field.dataType != EVERY[field.name]:
             raise InvalidOption(
                 f"the schema gives column {field.name} the type {field.dataType.simpleString()}; "
-                f"it is {EVERY[field.name].simpleString()}"
+                f"it must be {EVERY[field.name].simpleString()}"
             )
     return tuple(schema.names)
 
 
 class StoredBatch(NamedTuple):
-    """One RecordBatch and where it lies. `base` is its first offset in the partition."""
+    """A RecordBatch and where it is stored. `base` is its first offset in the partition."""
 
     topic: str
     partition: int
@@ -126,16 +126,16 @@ class StoredBatch(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The offset in the partition that follows it."""
+        """The offset after the batch's last offset."""
         return self.base + self.header.last_offset_delta + 1
 
     def numbered(self) -> tuple[Sequence[int], list[Any]]:
-        """Offsets in the partition, and the records that have them."""
+        """Return the offsets in the partition, and their records."""
         records = all_records(self.data)
         return self.offsets(records, 0), records
 
     def offsets(self, records: list[Any], first: int) -> Sequence[int]:
-        """Of some of its records, the first of which is its `first`th."""
+        """Return the offsets of `records`, the first of which has index `first` in the batch."""
         if self.header.is_dense:
             return range(self.base + first, self.base + first + len(records))
         shift = self.base - self.header.base_offset
@@ -143,7 +143,7 @@ class StoredBatch(NamedTuple):
 
 
 class ArrowBuilder:
-    """Gathers messages until there are enough for an Arrow batch."""
+    """Collects messages for an Arrow batch."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self._schema = pa.schema([(name, _ARROW[name]) for name in names])
@@ -152,7 +152,7 @@ class ArrowBuilder:
         self.bytes = 0
 
     def add(self, batch: StoredBatch, start: int, end: int) -> None:
-        """The messages of the batch that lie in offsets `start` to `end` (not in it)."""
+        """Add the batch's messages with offsets from `start` to before `end`."""
         if batch.header.is_dense:
             first = max(0, start - batch.base)
             last = min(batch.header.record_count, end - batch.base)
@@ -171,7 +171,7 @@ class ArrowBuilder:
         self.bytes += len(batch.data) * (last - first) // batch.header.record_count
 
     def take(self) -> pa.RecordBatch:
-        """What was gathered; the builder is empty afterwards."""
+        """Return the collected messages and empty the builder."""
         arrays = []
         for name, column in self._lists.items():
             array = pa.array(column, _MS if name == "timestamp" else _ARROW[name])
@@ -182,17 +182,17 @@ class ArrowBuilder:
 
 
 def shown(topic: str) -> str:
-    """The name as people write it: the default namespace goes without saying."""
+    """Return the topic's name without the default namespace."""
     return topic.removeprefix(f"{DEFAULT_NAMESPACE}/")
 
 
 def _headers(headers: list[tuple[str, bytes | None]]) -> list[dict[str, Any]] | None:
-    """Null when there are none, as Spark's Kafka source has it."""
+    """Return null for no headers, as Spark's Kafka source does."""
     return [{"key": key, "value": value} for key, value in headers] or None
 
 
 def _times(records: list[Any]) -> list[int | None]:
-    """Null where no calendar has the time: decision 63."""
+    """Return the times; null for a time outside the calendar (decision 63)."""
     times: list[int] = [one.timestamp for one in records]
     return [time if 0 <= time <= TIMESTAMP_MS_MAX else None for time in times]
 

@@ -1,7 +1,7 @@
-"""The driver's side of a bulk load: commit and abort by any broker, over HTTP.
+"""The HTTP calls of a bulk load: commit and abort, from the driver to any broker.
 
-Every call may be repeated as it stands, so what is not known to have failed is asked again, at
-another broker if there is one, until the time is over.
+Every call can be repeated safely. So a call without a clear answer is repeated, at another broker
+if there is one, until the time is over.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from octavo.spark.sink_ledgers import Written
 from octavo.spark.sink_rows import Target
 
 _GIVEN_UP_AT_ONCE = 5_000
-"""Ledgers in one call; a broker takes twice as many."""
+"""Ledgers in a single call; a broker accepts twice as many."""
 _PAUSE_S = 0.2
 _PAUSE_S_MAX = 5.0
 _ANSWER_S = 60.0
@@ -39,7 +39,7 @@ _log = logging.getLogger("octavo.spark")
 
 
 class SinkFailed(OctavoError):
-    """A batch could not be committed. The message has the broker's reason, `problem` its answer."""
+    """A batch could not be committed. The message is the broker's reason, `problem` its answer."""
 
     name = "sink-failed"
 
@@ -49,7 +49,7 @@ class SinkFailed(OctavoError):
 
 
 def parts_of(written: Iterable[Written]) -> list[dict[str, Any]]:
-    """The body of a commit: ledgers by partition, in the order of the tasks."""
+    """Return the body of a commit: ledgers by partition, in the order of the tasks."""
     found: dict[tuple[str, int], list[dict[str, int]]] = {}
     for one in written:
         found.setdefault((one.topic, one.partition), []).append(
@@ -72,16 +72,17 @@ def parts_of(written: Iterable[Written]) -> list[dict[str, Any]]:
 async def commit(
     service: str, bulk_load: str, batch: int, written: list[Written], timeout_ms: int
 ) -> bool:
-    """Commit; False when the batch was committed before, with other ledgers: these are given up.
+    """Commit the ledgers. Returns False if the batch was committed before with other ledgers; then
+    these ledgers are given up.
 
-    Raises `SinkFailed`: also when the time is over, and the outcome may be unknown.
+    Raises `SinkFailed`, also when the time is over; then the outcome may be unknown.
     """
     body = {"parts": parts_of(written)}
     async with _brokers(service, timeout_ms, bulk_load) as brokers:
         answer = await _next_in_order(brokers, bulk_load, batch, "commit", body)
     there = {ledger for part in answer["parts"] for ledger in part["ledgers"]}
     if not answer["repeated"] or all(one.ledger_id in there for one in written):
-        return True  # also when it was this very call, whose first answer was lost
+        return True  # the ledgers are there; a repeat may be of this call, whose answer was lost
     _log.warning("batch %d of %s was committed before; nothing is added", batch, bulk_load)
     await abort(service, bulk_load, batch, written, timeout_ms)
     return False
@@ -96,8 +97,8 @@ async def publish(
 ) -> bool:
     """Publish record batches of an idempotent producer, each with its fingerprint, and commit.
 
-    False when the batch was committed before: nothing is published. Raises `SinkFailed`: also when
-    a part may be visible; the same call by another driver goes on from there.
+    Returns False, and publishes nothing, if the batch was committed before. Raises `SinkFailed`;
+    then a part may be visible already, and a repeat of the same batch completes it.
     """
     async with _brokers(service, timeout_ms, bulk_load) as brokers:
         parts = [{**target._asdict(), "content": words} for target, (words, _) in content.items()]
@@ -124,8 +125,8 @@ async def publish(
 async def abort(
     service: str, bulk_load: str, batch: int, written: list[Written], timeout_ms: int
 ) -> None:
-    """Give ledgers up. Those that are committed all the same are kept. Never raises: what is left
-    behind costs space until orphans are collected, nothing else."""
+    """Give ledgers up; a broker keeps committed ledgers. Never raises: ledgers left behind
+    only take up space until `octavo pipeline gc` collects them."""
     if not written:
         return
     try:
@@ -138,7 +139,7 @@ async def abort(
 async def give_up(
     service: str, bulk_load: str, batch: int, ledger_ids: list[int], timeout_ms: int
 ) -> list[int]:
-    """Give ledgers up; those that were deleted. Raises `SinkFailed`."""
+    """Give ledgers up. Returns the deleted ledgers. Raises `SinkFailed`."""
     deleted: list[int] = []
     async with _brokers(service, timeout_ms, bulk_load) as brokers:
         for start in range(0, len(ledger_ids), _GIVEN_UP_AT_ONCE):
@@ -149,7 +150,7 @@ async def give_up(
 
 
 class _Brokers:
-    """Calls that are made again until one is answered, or the time of all of them is over."""
+    """Repeats each call until it is answered, or until the time of all calls is over."""
 
     def __init__(self, service: str, session: aiohttp.ClientSession) -> None:
         self._service = service
@@ -158,11 +159,11 @@ class _Brokers:
         self.token = ""
 
     async def call(self, path: str, body: Any) -> dict[str, Any]:
-        """With JSON. Raises `SinkFailed` when asking again would not help."""
+        """Call with a JSON body. Raises `SinkFailed` if a repeat would not help."""
         return await self.ask(path, msgspec.json.encode(body), _JSON)
 
     async def ask(self, path: str, data: bytes, content_type: str) -> dict[str, Any]:
-        """As `call`; an answer without a body is an empty one."""
+        """As `call`, with any body. An empty answer is returned as {}."""
         pauses = _pauses()
         urls = _own(self._service)
         while True:
@@ -174,7 +175,7 @@ class _Brokers:
             await asyncio.sleep(pauses.next_s())
 
     async def _ask_one(self, url: str, data: bytes, content_type: str) -> dict[str, Any] | None:
-        """The answer; None to ask again. Raises `SinkFailed`."""
+        """Return the answer, or None to try again. Raises `SinkFailed`."""
         try:
             timeout = aiohttp.ClientTimeout(total=_ANSWER_S, sock_connect=CONNECT_TIMEOUT_S)
             headers = {"Content-Type": content_type, TOKEN_HEADER: self.token}
@@ -194,7 +195,7 @@ class _Brokers:
 
 @contextlib.asynccontextmanager
 async def _brokers(service: str, timeout_ms: int, bulk_load: str) -> AsyncIterator[_Brokers]:
-    """All calls within, and their repetitions, have `timeout_ms` together. Raises `SinkFailed`."""
+    """Give all calls within, repeats included, `timeout_ms` together. Raises `SinkFailed`."""
     async with aiohttp.ClientSession(connector=connector(), headers=bearer()) as session:
         brokers = _Brokers(service, session)
         try:
@@ -203,17 +204,18 @@ async def _brokers(service: str, timeout_ms: int, bulk_load: str) -> AsyncIterat
                 yield brokers
         except TimeoutError:
             raise SinkFailed(
-                f"not known to be done within {timeout_ms / 1000:g} s: {brokers.why}"
+                f"no confirmation within {timeout_ms / 1000:g} s: {brokers.why}"
             ) from None
 
 
 async def _next_in_order(
     brokers: _Brokers, bulk_load: str, batch: int, call: str, body: dict[str, Any]
 ) -> dict[str, Any]:
-    """What the broker answers to a batch that is the next one by the query's own log.
+    """Call with a batch that is next in the query's own log, and return the answer.
 
-    Brokers expect the number after the last. Here numbers may have gaps: each `bulkLoadBatch` of an
-    id is what the job says, batches without a task never come, and an id may be forgotten.
+    Brokers expect consecutive numbers, but here numbers may have gaps: the user chooses each
+    `bulkLoadBatch`, Spark skips batches without tasks, and brokers may have forgotten an id. So
+    after a refusal the call is repeated with the last number that the brokers know.
     """
     path = _path(bulk_load, batch, call)
     try:
@@ -227,13 +229,13 @@ async def _next_in_order(
 
 
 async def _token(brokers: _Brokers, service: str, bulk_load: str) -> str:
-    """What proves that an id is of this cluster's jobs: made of its secret, the same every time."""
+    """Return the proof that an id belongs to this cluster's jobs: the same every time."""
     pauses = _pauses()
     while True:
         try:
             async with connected(service) as cluster:
                 secret = await cluster_secret(cluster.store, rng=cluster.ledgers.rng)
-                # The word of 0.1: an id is bound to the token that was made with it.
+                # Keep the word of 0.1: existing ids are bound to a token made with it.
                 return secret.key(f"transaction {bulk_load}").hex()
         except OctavoError as error:
             if not error.retryable:
@@ -243,7 +245,7 @@ async def _token(brokers: _Brokers, service: str, bulk_load: str) -> str:
 
 
 def _pauses() -> Backoff:
-    return Backoff(_PAUSE_S, _PAUSE_S_MAX, None)  # of one driver
+    return Backoff(_PAUSE_S, _PAUSE_S_MAX, None)  # no jitter: only one driver calls
 
 
 def _path(bulk_load: str, batch: int, call: str) -> str:
@@ -255,7 +257,7 @@ def _own(service: str) -> list[str]:
 
 
 async def _urls(service: str) -> list[str]:
-    """The service itself, and the brokers that the metadata knows."""
+    """Return the service's URL, and the URLs of all brokers in the metadata store."""
     own = _own(service)
     try:
         async with connected(service) as cluster:

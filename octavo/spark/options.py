@@ -1,7 +1,7 @@
-"""The options of the Spark source, read and checked: Kafka's names and meanings. Pure.
+"""The options of the Spark source, parsed and checked; names and meanings as in Kafka's. Pure.
 
-Spark hands them over as a map of text without regard to case. An unknown name or a bad value is an
-error that lists what would be right; nothing is ignored in silence.
+Spark passes options as a case-insensitive map of texts. An unknown name or a bad value is an error
+that says what is valid; no option is silently ignored.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from octavo.protocol.codes import OctavoError
 
 EARLIEST = -2
 LATEST = -1
-"""Offsets with a meaning, as in Kafka's JSON."""
+"""Special offsets, as in Kafka's JSON."""
 
 PartitionOffsets = Mapping[str, Mapping[int, int]]
 """By topic (`namespace/topic`) and partition: an offset, `EARLIEST`, `LATEST`, or a time in ms."""
 
 
 class InvalidOption(OctavoError):
-    """An option that cannot be. The message says what would be right."""
+    """An option is invalid. The message says what would be right."""
 
     name = "invalid-option"
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which topics: exactly one of the three."""
+    """The topics to read. Exactly one field is set."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -42,7 +42,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Bound:
-    """Where reading begins or ends: at an offset or a time, for all partitions or by partition."""
+    """Where reading starts or ends: an offset or a time, for all partitions or by partition."""
 
     offset: int | None = None
     offsets: PartitionOffsets = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What a query asks for. Sizes in bytes, times in milliseconds."""
+    """The options of a query. Sizes are in bytes, times in milliseconds."""
 
     service: str
     selection: Selection
@@ -84,24 +84,25 @@ SOURCES = (
 )  # fmt: skip
 NO_SERVICE = (
     "option service is missing: the URL of a broker (http://127.0.0.1:8080) or of the metadata "
-    "(zk://host:2181/chroot, file:///path/octavo.db). Of a table in a catalog Spark tells the "
-    "options only to who makes it: use CREATE TEMPORARY VIEW, or SELECT … FROM table WITH (…)"
+    "(zk://host:2181/chroot, file:///path/octavo.db). Spark passes a catalog table's "
+    "options only to the statement that creates it: use CREATE TEMPORARY VIEW, or "
+    "SELECT … FROM table WITH (…)"
 )
 SINKS = (
     "service", "topic", "partition", "bulkLoadId", "bulkLoadBatch", "compression", "batchBytes",
     "commitTimeout", "commit",
 )  # fmt: skip
 FORMER = {"txnId": "bulkLoadId", "txnVersion": "bulkLoadBatch"}
-"""Names of 0.1, understood until 0.3."""
+"""Names of 0.1, accepted until 0.3."""
 _SPARKS_OWN = {"path", "checkpointlocation", "queryname", "serialization.format"}
-"""Spark adds these on its own."""
+"""Options that Spark adds by itself."""
 _TABLES = {
     "collation", "comment", "external", "is_managed_location", "location", "owner", "provider",
     "table_type",
 }  # fmt: skip
-"""These too, of a table in a catalog, beside the person's own properties (`team.name`)."""
+"""Further options of a catalog table, next to the user's own properties (`team.name`)."""
 _OF_TABLE = "option."
-"""Before the name of each option of a table, which Spark gives once so and once plainly."""
+"""The prefix of a table's options. Spark passes each option with the prefix and without."""
 _TIME = re.compile(r"([0-9]+)\s*(ms|s|m|h|d)?\Z")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZE = re.compile(r"([0-9]+)\s*(k|m|g|t)?i?b?\Z", re.IGNORECASE)
@@ -112,7 +113,7 @@ TRIGGER_DELAY_MS = 15 * 60_000
 
 
 def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """The options of a query. Raises `InvalidOption`."""
+    """Parse the options of a query. Raises `InvalidOption`."""
     read = OptionReader(own_options(given, SOURCES, SINKS, "source"))
     if read.text("service") is None:
         raise InvalidOption(NO_SERVICE)
@@ -131,16 +132,16 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
     if compacted and starting != Bound(offset=EARLIEST):
         raise InvalidOption(
             "option readCompacted=true reads each topic from its beginning: set startingOffsets to "
-            "earliest, and nothing else that says where to start"
+            "earliest, and no other starting option"
         )
     if compacted and read_from == "broker":
         raise InvalidOption(
-            "option readCompacted=true reads from the bookies: it does not go with readFrom=broker"
+            "option readCompacted=true reads from the bookies: do not set readFrom=broker"
         )
     rows_max, rows_min = read.whole("maxOffsetsPerTrigger"), read.whole("minOffsetsPerTrigger")
     if rows_max is not None and rows_min is not None and rows_min > rows_max:
         raise InvalidOption(
-            f"option minOffsetsPerTrigger is {rows_min}, above maxOffsetsPerTrigger, {rows_max}"
+            f"option minOffsetsPerTrigger ({rows_min}) is above maxOffsetsPerTrigger ({rows_max})"
         )
     return SourceOptions(
         service=read.text("service") or "",
@@ -170,15 +171,15 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
 def own_options(
     given: Mapping[str, str], known: tuple[str, ...], others: tuple[str, ...], whose: str
 ) -> dict[str, str]:
-    """Ours among what Spark hands over, by lower-case names. Raises `InvalidOption` for a stranger.
+    """Return our options, by lower-case name. Raises `InvalidOption` for an unknown name.
 
-    A table of a catalog is both read and written: there the `others` are passed over.
+    A catalog table is both read and written, so for a table the `others` are allowed and ignored.
     """
     options = _by_todays_names({name.lower(): value for name, value in given.items()})
     of_table = {name: value for name, value in options.items() if name.startswith(_OF_TABLE)}
     fine = {name.lower() for name in known} | _SPARKS_OWN
     if of_table:
-        # Those of a single query (`WITH (…)`) come plainly, and go before the table's.
+        # Options of a single query (`WITH (…)`) have no prefix and override the table's.
         options = {name.removeprefix(_OF_TABLE): one for name, one in of_table.items()} | {
             name: value for name, value in options.items() if name not in of_table
         }
@@ -194,7 +195,7 @@ def own_options(
 
 
 def _by_todays_names(options: Mapping[str, str]) -> dict[str, str]:
-    """Also those that Spark gives as a table's. Raises `InvalidOption` when both are given."""
+    """Rename former names, also of a table. Raises `InvalidOption` if both names are given."""
     found = dict(options)
     for was, now in FORMER.items():
         for of_table in ("", _OF_TABLE):
@@ -202,23 +203,23 @@ def _by_todays_names(options: Mapping[str, str]) -> dict[str, str]:
             if value is None:
                 continue
             if of_table + now.lower() in found:
-                raise InvalidOption(f"option {was} is the former name of {now}: give one of them")
+                raise InvalidOption(f"option {was} is the old name of {now}: give only {now}")
             found[of_table + now.lower()] = value
             warn_of(was, now)
     return found
 
 
 def warn_of(was: str, now: str) -> None:
-    """Tell whoever writes the job, who reads its standard error."""
+    """Warn the user on standard error."""
     warnings.warn(
-        f"option {was} is called {now} now; until 0.3 both are understood",
+        f"option {was} is now called {now}; the old name works until 0.3",
         FutureWarning,
         stacklevel=2,
     )
 
 
 def _named(unknown: str) -> str:
-    """With what was meant, if that can be guessed: Spark gives names in lower case."""
+    """Return the name, with a suggestion if one is close."""
     every = {name.lower(): name for name in (*SOURCES, *SINKS)}
     close = difflib.get_close_matches(unknown, every, n=1, cutoff=0.8)
     return f"{unknown} (meant: {every[close[0]]}?)" if close else unknown
@@ -229,7 +230,7 @@ def _selection(read: OptionReader) -> Selection:
     given = [name for name in ways if read.text(name) is not None]
     if len(given) != 1:
         raise InvalidOption(
-            f"exactly one of {', '.join(ways)} says which topics to read; "
+            f"give exactly one of {', '.join(ways)} to select topics; "
             f"given: {', '.join(given) or 'none'}"
         )
     if given == ["subscribe"]:
@@ -247,17 +248,17 @@ def _selection(read: OptionReader) -> Selection:
     for topic, partitions in read.json_object("assign").items():
         good = isinstance(partitions, list) and all(_is_whole(one) for one in partitions)
         if not good or not partitions:
-            raise InvalidOption('option assign is JSON such as {"public/flights": [0, 1]}')
+            raise InvalidOption('option assign must be JSON such as {"public/flights": [0, 1]}')
         assigned[_topic("assign", topic)] = tuple(sorted(set(partitions)))
     return Selection(partitions=assigned)
 
 
 def _bound(read: OptionReader, which: str, default: int) -> Bound:
-    """Kafka's precedence: one time for all, times by partition, offsets."""
+    """Parse a bound. As in Kafka, a time for all overrides times by partition, then offsets."""
     if (time := read.text(f"{which}Timestamp")) is not None:
         if not time.isdigit():
             raise InvalidOption(
-                f"option {which}Timestamp is {time!r}; it is milliseconds since 1970 (UTC)"
+                f"option {which}Timestamp is {time!r}; give milliseconds since 1970 (UTC)"
             )
         return Bound(time_ms=int(time))
     if read.text(f"{which}OffsetsByTimestamp") is not None:
@@ -286,81 +287,79 @@ def _is_whole(value: Any) -> bool:
 
 
 class OptionReader:
-    """Typed looks at the map of texts. Names as documented; the map's are lower case."""
+    """Typed access to the options. Takes documented names; the map has lower-case names."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = options
 
     def text(self, name: str) -> str | None:
-        """As it stands, without blanks around it; None when it is absent or empty."""
+        """Return the text without surrounding blanks; None if absent or empty."""
         value = self._options.get(name.lower())
         return None if value is None or not value.strip() else value.strip()
 
     def names(self, name: str) -> tuple[str, ...] | None:
-        """Names with commas between."""
+        """Return names separated by commas."""
         text = self.text(name)
         if text is None:
             return None
         found = tuple(one.strip() for one in text.split(","))
         if not all(found):
-            raise InvalidOption(f"option {name} is {text!r}; it is names with commas between")
+            raise InvalidOption(f"option {name} is {text!r}; give names separated by commas")
         return found
 
     def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
-        """One of a few words."""
+        """Return a word of `choices`."""
         text = (self.text(name) or default).lower()
         if text not in choices:
-            raise InvalidOption(f"option {name} is {text!r}; it is one of {', '.join(choices)}")
+            raise InvalidOption(f"option {name} is {text!r}; use one of {', '.join(choices)}")
         return text
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """`true` or `false`."""
+        """Return `true` or `false` as a bool."""
         return self.choice(name, ("true", "false"), str(default).lower()) == "true"
 
     def whole(self, name: str) -> int | None:
-        """A whole number from 1."""
+        """Return a whole number of at least 1."""
         text = self.text(name)
         if text is None:
             return None
         if not text.isascii() or not text.isdigit() or int(text) < 1:
-            raise InvalidOption(f"option {name} is {text!r}; it is a whole number from 1")
+            raise InvalidOption(f"option {name} is {text!r}; give a whole number, 1 or more")
         return int(text)
 
     def time_ms(self, name: str, default: int) -> int:
-        """A time with a unit."""
+        """Return a time in milliseconds."""
         text = self.text(name)
         if text is None:
             return default
         found = _TIME.match(text)
         if found is None:
-            raise InvalidOption(
-                f"option {name} is {text!r}; it is a time such as 500ms, 30s or 15m"
-            )
+            raise InvalidOption(f"option {name} is {text!r}; give a time such as 500ms, 30s or 15m")
         return int(found[1]) * _UNIT_MS[found[2] or "ms"]
 
     def size(self, name: str) -> int | None:
-        """A size in bytes, with a unit."""
+        """Return a size in bytes."""
         text = self.text(name)
         if text is None:
             return None
         found = _SIZE.match(text)
         if found is None or int(found[1]) < 1:
-            raise InvalidOption(f"option {name} is {text!r}; it is a size such as 65536, 64k or 1g")
+            raise InvalidOption(f"option {name} is {text!r}; give a size such as 65536, 64k or 1g")
         return int(found[1]) * _UNIT_BYTES[(found[2] or "").lower()]
 
     def json_object(self, name: str) -> dict[str, Any]:
-        """A JSON object that is not empty."""
+        """Return a JSON object that is not empty."""
         text = self.text(name) or ""
         try:
             found = json.loads(text)
         except ValueError as error:
-            raise InvalidOption(f"option {name} is no JSON: {error}") from error
+            raise InvalidOption(f"option {name} is not JSON: {error}") from error
         if not isinstance(found, dict) or not found:
-            raise InvalidOption(f"option {name} is a JSON object by topic, got {text[:100]}")
+            raise InvalidOption(f"option {name} must be a JSON object by topic, got {text[:100]}")
         return found
 
     def by_partition(self, name: str, *, minimum: int) -> dict[str, dict[int, int]]:
-        """Numbers by topic and partition, in Kafka's shape."""
+        """Return numbers by topic and partition, from Kafka's format."""
         found: dict[str, dict[int, int]] = {}
         for topic, partitions in self.json_object(name).items():
             try:
@@ -370,8 +369,8 @@ class OptionReader:
             whole = [isinstance(one, int) and one >= minimum for one in good.values()]
             if not good or not all(whole) or min(good) < 0:
                 raise InvalidOption(
-                    f'option {name} is JSON such as {{"public/flights": {{"0": 23, "1": 42}}}}'
-                    + ("; -2 is earliest, -1 latest" if minimum < 0 else ", milliseconds each")
+                    f'option {name} must be JSON such as {{"public/flights": {{"0": 23, "1": 42}}}}'
+                    + ("; -2 is earliest, -1 latest" if minimum < 0 else ", in milliseconds")
                 )
             found[_topic(name, topic)] = good
         return found

@@ -1,8 +1,8 @@
-"""Private ledgers that no commit will ever name: found, and given up.
+"""Finds private ledgers of the sink that no commit will ever name, and gives them up.
 
-A task that dies, or whose twin was faster, leaves closed or open ledgers behind. They are told by
-their own metadata. Giving one up goes through the broker, which refuses it to any later commit and
-keeps what a partition has; so the time of grace only spares work that is still under way.
+A task that dies, or that loses to another attempt of the same task, leaves ledgers behind. Their
+metadata tells what they are. They are given up through a broker, which refuses them to any later
+commit and keeps every ledger that a partition has. So the grace period only spares running work.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _READS_AT_ONCE = 64
 
 
 class Orphans(NamedTuple):
-    """Old private ledgers of one batch: those that were looked at, and those that are deleted."""
+    """Old private ledgers of a batch: those looked at, and those deleted."""
 
     bulk_load: str
     batch: int
@@ -45,9 +45,9 @@ async def collect_orphans(
     dry_run: bool = False,
     each: Callable[[Orphans], None] = lambda _: None,
 ) -> list[Orphans]:
-    """Give up the private ledgers that are older than `grace_ms` and in no partition.
+    """Give up private ledgers that are older than `grace_ms` and in no partition.
 
-    With `dry_run` nothing is deleted and `deleted` is empty. `each` hears of a batch as it is done.
+    With `dry_run` nothing is deleted and `deleted` is empty. `each` is called after each batch.
     Raises `SinkFailed`.
     """
     async with connected(service) as cluster:
@@ -61,14 +61,14 @@ async def collect_orphans(
             except SinkFailed as error:
                 if error.problem.get("code") != "foreign-bulk-load":
                     raise
-                # Bound to the token of a writer that is none of ours: it gives them up itself.
+                # The id is bound to another writer's token: that writer gives its ledgers up.
         found.append(Orphans(bulk_load, batch, tuple(ids), tuple(deleted)))
         each(found[-1])
     return found
 
 
 async def _older_than(cluster: Cluster, until_ms: int) -> dict[tuple[str, int], list[int]]:
-    """Private ledgers made before `until_ms` that no partition's record names now."""
+    """Return private ledgers made before `until_ms` that no partition's record names."""
     named = await cluster.named_ledgers()
     turn = asyncio.Semaphore(_READS_AT_ONCE)
 

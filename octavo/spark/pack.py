@@ -1,8 +1,8 @@
-"""Octavo as one file for Spark's `--py-files`: `python -m octavo.spark.pack octavo.zip`.
+"""Packs Octavo into a zip for Spark's `--py-files`: `python -m octavo.spark.pack octavo.zip`.
 
-All of its Python, none of what it depends on: that has native code, which Python cannot import from
-a zip, and has to be in the Python of the executors. `--requirements` prints what that is, for pip
-there. The file is written whole or not at all, and is the same for the same sources.
+The zip holds all of Octavo's Python code, but not its dependencies: they contain native code, which
+Python cannot import from a zip. Install them for the executors' Python; `--requirements` prints
+them for pip. The zip is written atomically, and the same sources give the same zip.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SINCE_DOS = (1980, 1, 1, 0, 0, 0)
 
 
 def pack(target: Path) -> int:
-    """Write the zip; how many files it has. Raises `OSError`."""
+    """Write the zip. Returns the number of files. Raises `OSError`."""
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     count = 0
     try:
@@ -36,7 +36,7 @@ def pack(target: Path) -> int:
 
 
 def requirements() -> list[str]:
-    """What the executors' Python must have, besides what Spark itself brings them."""
+    """Return what the executors' Python needs beyond what Spark provides."""
     found = metadata.requires("octavo") or []
     return [one for one in found if "extra ==" not in one] + [
         re.sub(r"\s*;.*", "", one)
@@ -51,7 +51,7 @@ def _sources() -> Iterator[tuple[str, Path]]:
         assert found is not None
         assert found.submodule_search_locations is not None, "each of them is a package"
         folder = Path(found.submodule_search_locations[0])
-        # In a clone the layers are links, which `rglob` does not follow.
+        # In a source checkout the packages are symbolic links, which `rglob` does not follow.
         walked = os.walk(folder, followlinks=True)
         for path in sorted(Path(inside, name) for inside, _, files in walked for name in files):
             if path.suffix != ".pyc":
@@ -59,7 +59,7 @@ def _sources() -> Iterator[tuple[str, Path]]:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="octavo.spark.pack", description=__doc__)
     parser.add_argument("file", type=Path, nargs="?", default=Path("octavo.zip"))
     parser.add_argument("--requirements", action="store_true", help="print them, write nothing")

@@ -1,6 +1,6 @@
-"""Which splits a query has: offsets resolved, ranges checked, pieces shared out. On the driver.
+"""Plans the splits of a query on the driver: resolves offsets, checks ranges, deals out pieces.
 
-What is decided is in splits.py, pure; here it is asked of the cluster.
+The decisions are in splits.py (pure); this module asks the cluster for what they need.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from octavo.spark.splits import (
 async def views_of(
     cluster: Cluster, wanted: Mapping[str, list[int]], *, compacted: bool = False
 ) -> list[View]:
-    """All these partitions as they are now; `compacted`: with their compacted views."""
+    """Return these partitions as they are now; with `compacted`, with their compacted views."""
     found = []
     for topic, partitions in sorted(wanted.items()):
         incarnation = await cluster.incarnation(topic)
@@ -40,7 +40,7 @@ async def views_of(
 
 
 def with_compacted(view: View, record: PartitionRecord) -> View:
-    """The same, its compacted view taken for all below the horizon, if there is one."""
+    """Return the view with its compacted view, if any, in place of messages below the horizon."""
     compaction = record.compaction
     if compaction is None or not compaction.published_ms:
         return view
@@ -48,19 +48,19 @@ def with_compacted(view: View, record: PartitionRecord) -> View:
 
 
 def refuse_amid_compacted(views: list[View], end: Offsets) -> None:
-    """Raises `InvalidOption` for a batch query that would end within a compacted view."""
+    """Raise `InvalidOption` if a batch query would end within a compacted view."""
     for view in views:
         horizon = view.compacted.horizon if view.compacted is not None else 0
         if end[view.name] < horizon:
             raise InvalidOption(
                 f"topic {view.topic} partition {view.partition} is compacted up to offset "
-                f"{horizon}: what was the newest of its keys at {end[view.name]} is not known any "
-                "more. With readCompacted=true end behind that, or at latest"
+                f"{horizon}: the newest messages of its keys as of {end[view.name]} are no longer "
+                "known. With readCompacted=true, end after the horizon or at latest"
             )
 
 
 def compacted_at_once(begin: Offsets, end: Offsets, views: list[View]) -> Offsets:
-    """How far a micro-batch has to go at the least: over the whole view that it begins with."""
+    """Return the least end of a micro-batch: it must read a compacted view as a whole."""
     found = dict.fromkeys(end, 0)
     for view in views:
         if view.compacted is not None and begin.get(view.name, 0) == 0 and view.name in end:
@@ -71,28 +71,28 @@ def compacted_at_once(begin: Offsets, end: Offsets, views: list[View]) -> Offset
 async def range_of(
     cluster: Cluster, views: list[View], options: SourceOptions
 ) -> tuple[Offsets, Offsets]:
-    """Where a batch query begins and ends. Raises `InvalidOption`, `DataLost`."""
+    """Return where a batch query starts and ends. Raises `InvalidOption`, `DataLost`."""
     start = await resolved(cluster, views, options.starting, options.latest_if_late)
     start = within(views, start, options)
     end = await resolved(cluster, views, options.ending, late_is_latest=True)
     _refuse_backwards(options)
-    # By times one partition may begin behind an end that is given as an offset: it has no rows.
+    # With times, a partition may start after an end given as an offset: then it has no rows.
     return {name: min(start[name], end[name]) for name in end}, end
 
 
 def within(views: list[View], start: Offsets, options: SourceOptions) -> Offsets:
-    """The same, no partition behind its end. Raises `DataLost` for one that was, as checked_range.
+    """Return `start`, with no partition after its end. Raises `DataLost` if one was, unless
+    `failOnDataLoss` is false.
 
-    Else a query of offsets that a topic does not have (any more) would have no rows, and say
-    nothing.
+    Without this check, a query for offsets that the topic does not have would silently be empty.
     """
     found = dict(start)
     for view in views:
         if start[view.name] > view.end:
             lost(
-                f"topic {view.topic} partition {view.partition}: reading is to start at offset "
-                f"{start[view.name]}, but it ends at {view.end}: the offset is wrong, or the topic "
-                "was deleted and made again",
+                f"topic {view.topic} partition {view.partition}: reading should start at offset "
+                f"{start[view.name]}, but the partition ends at {view.end}: the offset is wrong, "
+                "or the topic was deleted and created again",
                 fail=options.fail_on_data_loss,
             )
             found[view.name] = view.end
@@ -100,11 +100,11 @@ def within(views: list[View], start: Offsets, options: SourceOptions) -> Offsets
 
 
 def _refuse_backwards(options: SourceOptions) -> None:
-    """Raises `InvalidOption` for two bounds of which the second lies before the first."""
+    """Raise `InvalidOption` if the end is before the start."""
     first, last = options.starting, options.ending
     if first.time_ms is not None and last.time_ms is not None and first.time_ms > last.time_ms:
         raise InvalidOption(
-            f"option startingTimestamp is {first.time_ms}, behind endingTimestamp, {last.time_ms}"
+            f"option startingTimestamp ({first.time_ms}) is after endingTimestamp ({last.time_ms})"
         )
     for kind, starts, ends in (
         ("offset", first.offsets, last.offsets),
@@ -115,15 +115,15 @@ def _refuse_backwards(options: SourceOptions) -> None:
                 start = starts.get(topic, {}).get(number, end)
                 if 0 <= end < start:
                     raise InvalidOption(
-                        f"topic {topic} partition {number}: the starting {kind}, {start}, lies "
-                        f"behind the ending {kind}, {end}"
+                        f"topic {topic} partition {number}: the starting {kind} {start} is after "
+                        f"the ending {kind} {end}"
                     )
 
 
 async def resolved(
     cluster: Cluster, views: list[View], bound: Bound, late_is_latest: bool
 ) -> Offsets:
-    """A bound as an offset for each partition. Raises `InvalidOption`."""
+    """Return the bound as an offset for each partition. Raises `InvalidOption`."""
     _refuse_strangers(views, bound)
     found: Offsets = {}
     for view in views:
@@ -134,8 +134,8 @@ async def resolved(
             offset = await cluster.offset_at(view, time_ms)
             if offset is None and not late_is_latest:
                 raise InvalidOption(
-                    f"topic {view.topic} partition {view.partition} has no message as new as "
-                    f"{time_ms} ms; startingOffsetsByTimestampStrategy=latest begins at its end"
+                    f"topic {view.topic} partition {view.partition} has no message at or after "
+                    f"{time_ms} ms; startingOffsetsByTimestampStrategy=latest starts at its end"
                 )
         else:
             offset = bound.offsets.get(view.topic, {}).get(view.partition, bound.offset)
@@ -170,12 +170,12 @@ async def planned(
     *,
     cut: bool = True,
 ) -> list[Split]:
-    """The splits of a range, with the records that reading them takes. Raises `DataLost`.
+    """Return the splits of a range, with the records needed to read them. Raises `DataLost`.
 
-    `since` and `until`: which topics `start` and `end` are of, by name, as far as that is known.
-    `cut`: a ledger may be shared out over several splits.
+    `since` and `until`: the topics' incarnations for `start` and `end`, where known. `cut`: whether
+    a ledger may be divided among several splits.
 
-    A partition that `start` does not name was added meanwhile: it is read from its first message.
+    A partition missing in `start` was added meanwhile: it is read from its first message.
     """
     wanted = []
     row_bytes: dict[int, float] = {}
@@ -189,8 +189,8 @@ async def planned(
             fail=options.fail_on_data_loss,
         )
         if view.compacted is not None and first == 0:
-            # A compacted view is for who has seen nothing yet. Whoever is amid the topic goes on
-            # with the messages themselves: of what a view leaves out he may not have the newest.
+            # Use the compacted view only from the very beginning. A query that has read a part
+            # continues with the messages: the view leaves out messages that it has not seen yet.
             wanted += compacted_pieces(view, last)
             first = min(last, view.compacted.horizon)
         first, last = checked_range(view, first, last, fail=options.fail_on_data_loss)

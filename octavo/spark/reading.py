@@ -1,10 +1,11 @@
-"""One split, read by a Spark task: entries from the bookies, as Arrow batches.
+"""Reads a split in a Spark task: entries from the bookies, as Arrow batches.
 
-A task needs no metadata store: the few records it needs travel with the split. When they have grown
-old (a ledger was moved, trimmed; a bookie has another address) it asks the service for new ones and
-goes on at the offset it had come to. What retention has removed meanwhile is an error, or passed
-over, as `failOnDataLoss` says. The bytes are read on an event loop of their own thread while this
-one makes Arrow of the last ones. With `readFrom=broker` a broker gives them instead (served.py).
+A task needs no metadata store: the few records it needs come with the split. When they are outdated
+(a ledger was moved or trimmed, a bookie has a new address), the task asks the service for new
+records and continues at the same offset. Messages that retention has removed meanwhile are an error
+or skipped, as `failOnDataLoss` says. An event loop on its own thread reads entries, while this
+thread makes Arrow batches of the entries before. With `readFrom=broker` a broker serves the
+messages instead: see served.py.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from octavo.spark.splits import DataLost, Piece, checked_range, of_this_topic, p
 
 ROWS_MAX = 20_000
 BYTES_MAX = 2 * 2**20
-"""An Arrow batch is handed over when it has so many rows, or bytes of batches."""
+"""An Arrow batch is complete at either of these limits."""
 _TRIES_MAX = 5
 _PAUSE_S = 0.5
 
@@ -40,7 +41,7 @@ _log = logging.getLogger("octavo.spark")
 
 
 class Split(InputPartition):
-    """Some pieces, and the metadata records that reading them takes."""
+    """Some pieces, and the metadata records needed to read them."""
 
     def __init__(self, parts: tuple[Piece, ...], records: dict[str, bytes]) -> None:
         super().__init__(None)
@@ -49,7 +50,7 @@ class Split(InputPartition):
 
 
 class SplitReader:
-    """Reads splits; pickled to the tasks, so it holds values only."""
+    """Reads splits. Spark pickles it to the tasks, so it holds only values."""
 
     def __init__(self, options: SourceOptions, names: tuple[str, ...]) -> None:
         self._service = options.service
@@ -58,7 +59,7 @@ class SplitReader:
         self._from = options.read_from
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        """The rows of a split, in order within each partition."""
+        """Return the rows of a split, in order within each partition."""
         thread = LoopThread("octavo-spark")
         builder = ArrowBuilder(self._names)
         try:
@@ -73,7 +74,7 @@ class SplitReader:
             thread.stop()
 
     async def stored(self, split: Split) -> AsyncGenerator[tuple[Piece, list[StoredBatch]]]:
-        """The batches that hold the split's pieces, as they are stored, about a megabyte a time."""
+        """Return the stored batches that hold the split's pieces, about a megabyte at a time."""
         cluster = Cluster(FrozenStore(split.records, self._service))
         await cluster.start()
         try:
@@ -89,12 +90,12 @@ class SplitReader:
                                 at = at._replace(start=_after(at, batches[-1]))
                                 tries = 0
                         if at.start < at.end and not at.compacted:
-                            # Of an open ledger that was deleted meanwhile the bookies know nothing:
-                            # its end is no answer either.
+                            # An open ledger was deleted: bookies then report it as ending early,
+                            # which must not count as the end of the data.
                             raise NotServed(f"ledger {at.ledger_id} ends before {at.end}")
                         rest = rest[1:]
                     except OffloadDamaged:
-                        raise  # it will not mend itself
+                        raise  # a retry cannot help
                     except (LedgerError, NoSuchEntry, NotServed) as error:
                         tries += 1
                         cluster, rest = await self.tried_again(cluster, at, rest[1:], error, tries)
@@ -115,20 +116,20 @@ class SplitReader:
     async def tried_again(
         self, old: Cluster, at: Piece, rest: list[Piece], error: Exception, tries: int
     ) -> tuple[Cluster, list[Piece]]:
-        """What to go on with when reading `at` failed for the `tries`th time in a row.
+        """Return how to continue after reading `at` has failed `tries` times in a row.
 
-        `old` is closed. Raises the error itself when that was the last time, and `DataLost`.
+        Closes `old`. Raises `error` after the last try, and `DataLost`.
         """
         if tries == _TRIES_MAX:
             raise error
-        _log.warning("%s: asks the service again", error)
+        _log.warning("%s: asking the service for new records", error)
         await asyncio.sleep(_PAUSE_S * (tries - 1))
         return await self._planned_anew(old, at, rest, error)
 
     async def _planned_anew(
         self, old: Cluster, at: Piece, rest: list[Piece], error: Exception
     ) -> tuple[Cluster, list[Piece]]:
-        """The rest of a piece by the metadata of now. Raises `DataLost`."""
+        """Plan the rest of a piece with current metadata. Raises `DataLost`."""
         async with connected(self._service, self._from) as service:
             if at.compacted:
                 again = [await _still_there(service, at, error)]
@@ -149,19 +150,19 @@ class SplitReader:
 
 
 async def _still_there(service: Cluster, at: Piece, error: Exception) -> Piece:
-    """A piece of a compacted view, which no other view can stand in for. Raises `DataLost`."""
+    """Check that a compacted view's piece is still there: no other view can replace it."""
     try:
         await service.ledgers.metadata(at.ledger_id)
     except LedgerNotFound:
         raise DataLost(
             f"topic {at.topic} partition {at.partition}: the compacted view that this query reads "
-            "was replaced by a newer one, and its ledgers are deleted; read it again"
+            "was replaced and its ledgers were deleted; start the query again"
         ) from error
     return at
 
 
 def stored_batch(piece: Piece, entry: Entry) -> StoredBatch:
-    """The entry of a piece's ledger, placed in the partition. Raises `InvalidBatch`."""
+    """Return the entry as a batch with its place in the partition. Raises `InvalidBatch`."""
     header = shown(read_header(entry.payload), piece.appended)
     return StoredBatch(
         piece.topic,

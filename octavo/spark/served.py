@@ -1,8 +1,8 @@
-"""Pieces read through a broker (`readFrom=broker`): batches as stored, over HTTP.
+"""Reads pieces through a broker (`readFrom=broker`): stored batches over HTTP.
 
-For where bookies cannot be reached from Spark's hosts. Any broker does, it asks the owner. The next
-answer is under way while one is used. A broker does not tell the entry that a batch lies in: it
-stands as -1, and the column `entry` is not to be had this way.
+For clusters whose bookies cannot be reached from Spark's hosts. Any broker works: it asks the
+partition's owner. The next answer is fetched while the current answer is used. A broker does not
+tell a batch's entry, so it is set to -1, and the column `entry` is not available.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _BYTES_MAX = 8 * 2**20
 _MESSAGES_MAX = 10_000
 _ANSWER_S = 60.0
 _INCARNATION = "Octavo-Incarnation"
-"""The broker answers for this topic and no later one of its name."""
+"""The broker answers only for this incarnation, not for a later topic of the same name."""
 _RECORD_BATCH = "application/vnd.kafka.recordbatch.v2"
 
 
 class NotServed(OctavoError):
-    """A broker did not give what was asked for. Says what it answered."""
+    """A broker did not return the messages. The message is its answer."""
 
     name = "not-served"
     retryable = True
 
 
 async def served(service: str, piece: Piece) -> AsyncGenerator[list[StoredBatch]]:
-    """The batches that hold the piece. Raises `NotServed`."""
+    """Return the batches that hold the piece. Raises `NotServed`."""
     url = f"{service.rstrip('/')}/v1/topics/{piece.topic}/partitions/{piece.partition}/messages"
     timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
     headers = bearer()
@@ -60,7 +60,7 @@ async def served(service: str, piece: Piece) -> AsyncGenerator[list[StoredBatch]
 
 
 async def _ask(session: aiohttp.ClientSession, url: str, offset: int) -> tuple[bytes, str]:
-    """The batches, and what their append times are read by."""
+    """Return the batches, and the header with their append times."""
     asked = {"from": str(offset), "max_bytes": str(_BYTES_MAX), "limit": str(_MESSAGES_MAX)}
     try:
         async with session.get(url, params=asked, headers={"Accept": _RECORD_BATCH}) as answer:
@@ -73,7 +73,7 @@ async def _ask(session: aiohttp.ClientSession, url: str, offset: int) -> tuple[b
 
 
 def _cut(piece: Piece, body: bytes, append_time: str) -> list[StoredBatch]:
-    """Batches back to back, each checked. Raises `NotServed`."""
+    """Split an answer into batches and check each. Raises `NotServed`."""
     try:
         times = Times(append_time)
         found = [
@@ -93,5 +93,5 @@ def _cut(piece: Piece, body: bytes, append_time: str) -> list[StoredBatch]:
     except InvalidBatch as error:
         raise NotServed(f"topic {piece.topic} partition {piece.partition}: {error}") from error
     if not found:
-        raise NotServed(f"topic {piece.topic} partition {piece.partition}: an empty answer")
+        raise NotServed(f"topic {piece.topic} partition {piece.partition}: the answer is empty")
     return found

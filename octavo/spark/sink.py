@@ -1,16 +1,17 @@
-"""The sink that Spark knows as `octavo`: rows to topics, exactly once, in batches and as streams.
+"""The Spark sink `octavo`: writes rows to topics exactly once, in batches and as streams.
 
     task      rows → record batches → private ledgers at the bookies, closed     (sink_ledgers.py)
-    driver    commit of (query id, batch id): all of them join their partitions, or none
-              abort: they are given up                                      (sink_driver.py)
+    driver    commit of (query id, batch id): all ledgers join their partitions, or none
+              abort: the ledgers are given up                               (sink_driver.py)
 
-Small batches may be published instead (option `commit`, sink_producer.py): then a task's rows go
-to the driver in its message.
+Small batches may be published instead (option `commit`, sink_producer.py): then a task sends its
+rows to the driver in its message.
 
-A failed task, a batch that Spark plans again after a crash, a commit whose answer was lost: each
-ends in a commit of the same (id, batch), which takes effect once (broker/bulkload/rules.py). Spark
-pickles these objects between its processes, so whatever a commit needs travels in the messages.
-A task that dies leaves its ledgers behind, unseen; `orphans.py` collects them.
+After a failed task, a batch that Spark repeats after a crash, or a commit whose answer was lost,
+the same (id, batch) is committed again, and a commit takes effect only once
+(broker/bulkload/rules.py). Spark pickles these objects between its processes, so the messages hold
+everything that a commit needs. A task that dies leaves invisible ledgers, which `orphans.py`
+deletes.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _BATCH_ID = "streaming.sql.batchId"
 
 
 class Message(WriterCommitMessage):
-    """What a task tells the driver: for which bulk load it wrote which ledgers, or has rows."""
+    """A task's message to the driver: its bulk load and batch, with its ledgers or its rows."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class Message(WriterCommitMessage):
 def batch_writer(
     options: Mapping[str, str], schema: StructType, *, overwrite: bool
 ) -> OctavoWriter:
-    """For `df.write`. Raises `InvalidOption`."""
+    """Return the writer of `df.write`. Raises `InvalidOption`."""
     if overwrite:
         raise InvalidOption("a topic cannot be overwritten: use mode('append')")
     found = sink_options(options, streaming=False)
@@ -82,50 +83,50 @@ def batch_writer(
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType) -> OctavoStreamWriter:
-    """For `df.writeStream`. Raises `InvalidOption`."""
+    """Return the writer of `df.writeStream`. Raises `InvalidOption`."""
     found = sink_options(options, streaming=True)
     checked_columns(schema, found)
     return OctavoStreamWriter(found)
 
 
 class OctavoWriter(DataSourceArrowWriter):
-    """A batch query is one batch of its `bulkLoadId`: running it again adds nothing."""
+    """Writes a batch query as a single batch of its `bulkLoadId`: a repeat adds nothing."""
 
     def __init__(self, options: SinkOptions, bulk_load: str) -> None:
         self._options = options
         self._bulk_load = bulk_load
 
     def with_target(self) -> OctavoWriter:
-        """The same, its topic seen. On the driver, before any task runs. Raises `InvalidOption`."""
+        """Check the target on the driver, before any task runs. Raises `InvalidOption`."""
         _run(driver.check_target(self._options))
         return self
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
-        """In a task."""
+        """Write rows in a task."""
         return _write(self._options, self._bulk_load, self._options.batch, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """On the driver, once all tasks are done."""
+        """Commit on the driver, when all tasks are done."""
         _tell(driver.commit, self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """On the driver, also when the commit failed."""
+        """Give up on the driver, also after a failed commit."""
         _tell(driver.abort, self._options, messages)
 
 
 class OctavoStreamWriter(DataSourceStreamArrowWriter):
-    """Each micro-batch is a batch of the query's id, which lives in the checkpoint."""
+    """Writes each micro-batch as a batch of the query's id, which is in the checkpoint."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
     def with_target(self) -> OctavoStreamWriter:
-        """The same, its topic seen. On the driver, before any task runs. Raises `InvalidOption`."""
+        """Check the target on the driver, before any task runs. Raises `InvalidOption`."""
         _run(driver.check_target(self._options))
         return self
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
-        """In a task. Spark tells the query and the batch only by the task's properties."""
+        """Write rows in a task. Only the task's properties name the query and the batch."""
         context = TaskContext.get()
         assert context is not None, "Spark runs this in a task"
         query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
@@ -134,12 +135,12 @@ class OctavoStreamWriter(DataSourceStreamArrowWriter):
         return _write(self._options, query, int(batch), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """On the driver, once all tasks are done; again after a crash."""
+        """Commit on the driver, when all tasks are done; called again after a crash."""
         assert all(one.batch == batchId for one in _told(messages))
         _tell(driver.commit, self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
-        """On the driver, also when the commit failed."""
+        """Give up on the driver, also after a failed commit."""
         _tell(driver.abort, self._options, messages)
 
 
@@ -147,7 +148,7 @@ class OctavoStreamWriter(DataSourceStreamArrowWriter):
 
 
 class _Task:
-    """Connects when the first row comes: empty tasks cost nothing."""
+    """A task's writes. Connects at the first row, so that empty tasks cost nothing."""
 
     def __init__(self, options: SinkOptions, bulk_load: str, batch: int, attempt: str) -> None:
         self._options = options
@@ -159,33 +160,33 @@ class _Task:
         self._writing: Future[None] | None = None
 
     def partitions(self, topic: str) -> int:
-        """How many partitions a topic has, asked once."""
+        """Return the topic's number of partitions, which is asked for once."""
         if topic not in self._counts:
             self._counts[topic] = self._thread.call(self._count(topic))
         return self._counts[topic]
 
     def write(self, batches: Sequence[tuple[Target, bytes | LargeRow]]) -> None:
-        """While these are written the caller makes the next ones."""
+        """Start to write; meanwhile the caller makes the next batches."""
         if batches:
             self._wait()
             self._writing = self._thread.start(self._write(batches))
 
     def close(self) -> tuple[Written, ...]:
-        """All is durable, and closed."""
+        """Wait until all is durable, and close the ledgers."""
         self._wait()
         return () if self._ledgers is None else self._thread.call(self._ledgers.close())
 
     def fail(self) -> None:
-        """Take back what can be taken back."""
+        """Discard the ledgers as far as possible."""
         if self._writing is not None:
-            # Broken off in the middle, it might leave a ledger that nobody here knows.
+            # Let the last write end: cancelled half-way, it might leave a ledger unknown here.
             with contextlib.suppress(Exception):
                 self._writing.result(_LAST_WRITE_S)
         if self._ledgers is not None:
             self._thread.call(self._ledgers.discard())
 
     def stop(self) -> None:
-        """Let go of everything."""
+        """Close all connections."""
         if self._cluster is not None:
             self._thread.call(self._cluster.close())
         self._thread.stop()
@@ -223,7 +224,7 @@ def _write(
     number = 0 if context is None else context.partitionId()
     attempt = "0" if context is None else str(context.taskAttemptId())
     task = _Task(options, bulk_load, batch, attempt)
-    # What is published again must go to the same partitions, whichever task has a row this time.
+    # A published batch may be repeated, by other tasks: its rows must go to the same partitions.
     turn = batch + number if options.commit == "bulk-load" else batch
     router = RowRouter(options, task.partitions, turn, wall_clock_ms())
     is_small = options.commit != "bulk-load"
@@ -235,7 +236,7 @@ def _write(
                 if options.commit == "producer":
                     large = any(isinstance(one, LargeRow) for _, one in full)
                     what = "large messages" if large else f"more than {_most(options)}"
-                    raise not_small(f"{what} of one task")
+                    raise not_small(f"{what} from a single task")
             if not is_small:
                 task.write(full)
         if is_small:
@@ -257,14 +258,14 @@ def _most(options: SinkOptions) -> str:
 
 
 def _told(messages: Sequence[WriterCommitMessage | None]) -> list[Message]:
-    """The messages that came, in the order of the tasks."""
+    """Return the messages that came, in the order of the tasks."""
     return sorted((one for one in messages if isinstance(one, Message)), key=lambda one: one.task)
 
 
 def _tell(
     driver_call: DriverCall, options: SinkOptions, messages: Sequence[WriterCommitMessage | None]
 ) -> None:
-    """Commit or abort what the tasks wrote; of a query without a single task there is nothing."""
+    """Commit or abort what the tasks wrote. Without tasks there is nothing to do."""
     told = _told(messages)
     if told:
         written = [one for message in told for one in message.written]

@@ -1,8 +1,9 @@
-"""What Spark's driver does with the messages of a batch's tasks: the way in, commit, abort.
+"""The driver's side of the sink: check the target, commit, abort.
 
-A task tells of ledgers that it has written, or brings its rows along. By the option `commit` these
-rows are published (sink_producer.py), or put into ledgers here, one for each partition, which join
-the others in the commit. On a crash the batch comes again; ledgers made here are orphans then.
+A task's message names the ledgers that it has written, or holds its rows. Depending on the option
+`commit`, such rows are published (sink_producer.py) or written to ledgers here, one for each
+partition, which join the tasks' ledgers in the commit. If the driver crashes, Spark repeats the
+batch, and ledgers made here are orphans.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _ATTEMPT = "driver"
 
 
 class Batch(NamedTuple):
-    """What all tasks of a batch have told, in the order of the tasks."""
+    """The messages of all tasks of a batch, in the order of the tasks."""
 
     bulk_load: str
     number: int
@@ -32,15 +33,15 @@ class Batch(NamedTuple):
 
 
 def no_topic(topic: str) -> InvalidOption:
-    """What is said of a target that is not there."""
-    return InvalidOption(f"there is no topic {topic}; PUT /v1/topics/{topic} makes it")
+    """Return the error for a missing target topic."""
+    return InvalidOption(f"there is no topic {topic}; PUT /v1/topics/{topic} creates it")
 
 
 async def check_target(options: SinkOptions) -> None:
-    """Before any task runs: a task's error is pages long. Raises `InvalidOption`.
+    """Check the target before any task runs: a task's error is pages long. Raises `InvalidOption`.
 
-    Topics that rows name are found missing in the tasks. So is a cluster that does not answer now:
-    it may by then.
+    Topics named by rows are checked in the tasks. If the cluster does not answer now, the tasks
+    find out whether it does by then.
     """
     if options.topic is None:
         return
@@ -59,7 +60,7 @@ async def check_target(options: SinkOptions) -> None:
 
 
 async def commit(options: SinkOptions, batch: Batch) -> None:
-    """Raises `SinkFailed`, `NotSmall`, `InvalidOption`."""
+    """Commit a batch. Raises `SinkFailed`, `NotSmall`, `InvalidOption`."""
     service, timeout_ms = options.service, options.commit_timeout_ms
     shares = producing.together(batch.rows)
     written = batch.written
@@ -85,7 +86,7 @@ async def commit(options: SinkOptions, batch: Batch) -> None:
 
 
 async def abort(options: SinkOptions, batch: Batch) -> None:
-    """Never raises."""
+    """Give up a batch. Never raises."""
     await calls.abort(
         options.service, batch.bulk_load, batch.number, batch.written, options.commit_timeout_ms
     )

@@ -1,12 +1,12 @@
-"""The private ledgers of one Spark task: one per partition that it has rows for, at the bookies.
+"""The private ledgers of a Spark task: one for each partition that it has rows for.
 
-A large message has one for itself, between that of the rows before it and that of the rows behind
-it: its body is copied piece by piece from where the row says it was read, and proved to be the one
-that the message means, before anybody can commit the ledger (protocol/large.py).
+A large message gets its own ledger, between the ledgers of the rows before and after it. Its body
+is copied piece by piece from where the row was read, and its checksum is verified, before the
+ledger can be committed (protocol/large.py).
 
-Nothing that is written here is visible until a commit names the ledger. Each says in its metadata
-which bulk load and batch it is for, so that nobody else can commit it, and what a dead task
-leaves behind can be told from data. Entries are pipelined; `close` returns when all are durable.
+Nothing written here is visible until a commit names the ledger. Each ledger's metadata names its
+bulk load and batch: no other bulk load can commit it, and ledgers of dead tasks can be recognised.
+Entries are pipelined; `close` returns when all are durable.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ ATTEMPT_KEY = "octavo.attempt"
 
 
 class BodyNotCopied(OctavoError):
-    """A large message whose body cannot be had. Says which message it is."""
+    """The body of a large message could not be copied. The message says which it is."""
 
     name = "body-not-copied"
 
 
 class Written(NamedTuple):
-    """A closed private ledger and what it holds."""
+    """A closed private ledger and its contents."""
 
     topic: str
     partition: int
@@ -59,11 +59,11 @@ class Written(NamedTuple):
     last_ms: int
     disorder_ms: int
     pieces: int = 0
-    """Of the large message that it is."""
+    """The pieces of the large message, if the ledger holds one."""
 
 
 class _Ledger:
-    """One of them, while it is written."""
+    """A private ledger while it is written."""
 
     __slots__ = ("contents", "entries", "error", "pieces", "target", "writer", "written")
 
@@ -74,10 +74,10 @@ class _Ledger:
         self.entries = self.pieces = 0
         self.error: OctavoError | None = None
         self.written: Written | None = None
-        """What it is, once it is closed."""
+        """Set when the ledger is closed."""
 
     async def add(self, batch: bytes) -> None:
-        """Waits only while too much is on its way."""
+        """Add a batch. Waits only while too much is in flight."""
         await self.writer.drain()
         header = read_header(batch)
         self.writer.add(with_base_offset(batch, self.contents.messages), self._added)
@@ -100,14 +100,14 @@ class TaskLedgers:
             ATTEMPT_KEY: attempt.encode(),
         }
         self._ledgers: list[_Ledger] = []
-        """All of them; those of a partition in the order of its rows."""
+        """All ledgers; for each partition in the order of its rows."""
         self._open: dict[Target, _Ledger] = {}
-        """Where the next rows go."""
+        """The ledger for each partition's next rows."""
         self._settings: dict[str, TopicSettings] = {}
 
     async def write(self, batches: Sequence[tuple[Target, bytes | LargeRow]]) -> None:
-        """Add; waits only while too much is on its way. Raises what ended a ledger,
-        `BodyNotCopied`."""
+        """Add batches. Waits only while too much is in flight. Raises the error that ended a
+        ledger, and `BodyNotCopied`."""
         first: dict[Target, bytes | LargeRow] = {}
         for target, batch in batches:
             first.setdefault(target, batch)
@@ -124,7 +124,7 @@ class TaskLedgers:
         if len(batch) > ENTRY_PAYLOAD_BYTES_MAX:
             raise LedgerError(
                 f"a message for {target.topic}/{target.partition} makes a batch of "
-                f"{len(batch)} bytes; one entry holds {ENTRY_PAYLOAD_BYTES_MAX}"
+                f"{len(batch)} bytes; an entry holds at most {ENTRY_PAYLOAD_BYTES_MAX}"
             )
         ledger = await self._opened(target)
         if read_header(batch).attributes & ATTRIBUTE_DELAYED:
@@ -133,14 +133,12 @@ class TaskLedgers:
         await ledger.add(batch)
 
     def _check_due(self, target: Target, headers: Sequence[tuple[str, bytes | None]]) -> None:
-        """Brokers refuse such a message of a publisher, and do not look into a bulk load. Raises
-        `DueAfterExpiry`."""
+        """Refuse a message that would expire before it is due. Brokers check this for published
+        messages, but do not look into a bulk load. Raises `DueAfterExpiry`."""
         policies = self._settings[target.topic].policies
         why = why_never_due(due_of(headers), wall_clock_ms(), policies)
         if why is not None:
-            raise DueAfterExpiry(
-                f"{target.topic}/{target.partition}: a row's message was not written: {why}"
-            )
+            raise DueAfterExpiry(f"{target.topic}/{target.partition}: a row was not written: {why}")
 
     async def _write_large(self, target: Target, large: LargeRow) -> None:
         pieces = await self._pieces_of(large)
@@ -156,12 +154,12 @@ class TaskLedgers:
             await self._copy(pieces, large, ledger)
         except OctavoError as error:
             raise BodyNotCopied(
-                f"{large.origin} is a large one, and its body cannot be copied: {error}"
+                f"{large.origin} is a large message, and its body cannot be copied: {error}"
             ) from error
         await _closed(ledger)
 
     async def _pieces_of(self, large: LargeRow) -> Piece | None:
-        """Where its body is; None when the header alone says that there is one."""
+        """Return where the body is; None if the header only looks like a large message's."""
         origin = large.origin
         topic = str(TopicName.of(origin.topic))
         record = await self._cluster.record(topic, origin.partition)
@@ -176,13 +174,13 @@ class TaskLedgers:
             if one.count is None and origin.offset >= one.base_offset:
                 return None
         raise BodyNotCopied(
-            f"{origin} is a large one, whose body is gone since the row was read: retention, or "
-            "somebody, has removed it"
+            f"{origin} is a large message, whose body was deleted after the row was read, by "
+            "retention or by a user"
         )
 
     async def _copy(self, pieces: Piece, large: LargeRow, ledger: _Ledger) -> None:
-        """The body, then the message. Memory: some pieces. Raises `BrokenBody`, what reading and
-        writing raise."""
+        """Copy the body, then the message; some pieces at a time are in memory. Raises
+        `BrokenBody`, and errors of reading and writing."""
         key, _, headers, time_ms, _ = large.row
         assembler = Assembler(large.body)
         async with aclosing(self._cluster.entries(pieces)) as found:
@@ -195,20 +193,20 @@ class TaskLedgers:
                     ledger.pieces += 1
         await self._cluster.release(pieces.ledger_id)
         if not assembler.is_whole:
-            raise BrokenBody(f"it ends after {ledger.pieces} of {large.body.pieces} pieces")
+            raise BrokenBody(f"the body ends after {ledger.pieces} of {large.body.pieces} pieces")
         await ledger.add(build_batch([Record(key, b"", headers, time_ms)]))
 
     async def close(self) -> tuple[Written, ...]:
-        """Make all durable and close. Raises what went wrong in any of them."""
+        """Make all ledgers durable and close them. Raises the error of any of them."""
         return tuple(await asyncio.gather(*map(_closed, self._ledgers)))
 
     async def discard(self) -> None:
-        """The task fails, and nobody was told of these ledgers: they may go."""
+        """Delete the ledgers of a failed task: the driver was not told of them."""
         for ledger in tuple(self._ledgers):
             await self._cluster.ledgers.discard(ledger.writer)
 
     async def _opened(self, target: Target) -> _Ledger:
-        """The ledger of the partition's next rows."""
+        """Return the ledger for the partition's next rows."""
         if target not in self._open:
             self._open[target] = await self._made(target)
         return self._open[target]

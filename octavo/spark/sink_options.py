@@ -1,4 +1,4 @@
-"""The options and columns of the Spark sink, checked; Kafka's names where it has them. Pure."""
+"""The options and columns of the Spark sink, checked. Names as in Kafka's sink. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BATCH_BYTES = 2**20
 COMMIT_TIMEOUT_MS = 120_000
 COMMITS = ("bulk-load", "producer", "auto")
 _FORMER_COMMIT = "splice"
-"""What `bulk-load` was called in 0.1, understood until 0.3."""
+"""The name of `bulk-load` in 0.1, accepted until 0.3."""
 _BYTES: tuple[type[DataType], ...] = (BinaryType, StringType)
 _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
     "key": _BYTES,
@@ -48,14 +48,15 @@ _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
 }
 
 _ORIGIN = {"topic": "string", "partition": "int", "offset": "bigint"}
-"""The fields of the column that says where a large message was read."""
+"""The fields of the column with the place where a large message was read."""
 
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """Where rows go. `bulk_load` None: the stream's query id, or a new one for a batch query.
+    """The options of a write. `bulk_load` None: the query id of a stream, or a new id for a batch.
 
-    `commit`: by ledgers (`bulk-load`), by the idempotent producer, or (`auto`) small batches so.
+    `commit`: with ledgers (`bulk-load`), with the idempotent producer, or `auto`: the producer for
+    small batches, ledgers for others.
     """
 
     service: str
@@ -70,7 +71,7 @@ class SinkOptions:
 
 
 def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """The options of a write. Raises `InvalidOption`."""
+    """Parse the options of a write. Raises `InvalidOption`."""
     read = OptionReader(own_options(given, SINKS, SOURCES, "sink"))
     service = read.text("service")
     if service is None:
@@ -78,7 +79,7 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     bulk_load = read.text("bulkLoadId")
     if bulk_load is None and read.text("bulkLoadBatch") is not None:
         raise InvalidOption(
-            "option bulkLoadBatch counts the batches of a bulkLoadId: give that too"
+            "option bulkLoadBatch counts the batches of a bulkLoadId: give bulkLoadId too"
         )
     if bulk_load is not None and streaming:
         raise InvalidOption("option bulkLoadId is for batch queries; a stream has its query id")
@@ -103,10 +104,10 @@ def _commit(read: OptionReader) -> str:
 
 
 def checked_columns(schema: StructType, options: SinkOptions) -> None:
-    """Raises `InvalidOption` for a column that is unknown, of a wrong type, or missing.
+    """Raise `InvalidOption` for a column that is unknown, missing, or of a wrong type.
 
-    What else the source gives (`offset`, `timestampType`, …) is passed over, as Kafka's sink does:
-    where a message lies, it is told here.
+    The source's other columns (`offset`, `timestampType`, …) are ignored, as in Kafka's sink: the
+    sink decides them.
     """
     for field in schema.fields:
         kinds = _COLUMNS.get(field.name)
@@ -114,8 +115,8 @@ def checked_columns(schema: StructType, options: SinkOptions) -> None:
             continue
         if kinds is None:
             raise InvalidOption(
-                f"column {field.name} is not one of the sink's: {', '.join(_COLUMNS)}; "
-                "put what a message holds into value, for example with to_json"
+                f"unknown column {field.name}: the sink knows {', '.join(_COLUMNS)}; "
+                "put a message's content into value, for example with to_json"
             )
         if not isinstance(field.dataType, kinds):
             names = " or ".join(kind.typeName() for kind in kinds)
@@ -123,9 +124,9 @@ def checked_columns(schema: StructType, options: SinkOptions) -> None:
                 f"column {field.name} is {field.dataType.simpleString()}; it must be {names}"
             )
     if "value" not in schema.names:
-        raise InvalidOption("the rows have no column value, which is what a message holds")
+        raise InvalidOption("the rows have no column value, which holds a message's content")
     if options.topic is None and "topic" not in schema.names:
-        raise InvalidOption("neither the option topic nor a column topic says where rows go")
+        raise InvalidOption("give an option topic or a column topic: it says where rows go")
     if "headers" in schema.names:
         _check_headers(schema["headers"].dataType)
     if "origin" in schema.names:
@@ -146,7 +147,7 @@ def _check_origin(kind: DataType) -> None:
     if {field.name: field.dataType.simpleString() for field in kind.fields} != _ORIGIN:
         raise InvalidOption(
             f"column origin is {kind.simpleString()}; it must be struct(topic, partition, offset) "
-            "as the source gives these columns"
+            "with the types that the source gives these columns"
         )
 
 
@@ -164,7 +165,7 @@ def _checked_id(text: str | None) -> str | None:
         len(text) < 250 and text.isascii() and text.replace("-", "").replace("_", "").isalnum()
     ):
         raise InvalidOption(
-            f"option bulkLoadId is {text[:80]!r}; it has letters, digits, - and _ only"
+            f"option bulkLoadId is {text[:80]!r}; use only letters, digits, - and _"
         )
     return text
 
@@ -174,7 +175,7 @@ def _whole(read: OptionReader, name: str) -> int | None:
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or len(text) > 18:
-        raise InvalidOption(f"option {name} is {text!r}; it is a whole number from 0")
+        raise InvalidOption(f"option {name} is {text!r}; give a whole number, 0 or more")
     return int(text)
 
 

@@ -1,15 +1,15 @@
-"""A small batch through the brokers' idempotent producer, instead of by ledgers. Pure.
+"""Commits a small batch through the brokers' idempotent producer instead of by ledgers. Pure.
 
-    tasks     give their rows back in their messages; nothing is published yet
-    driver    one record batch for each partition, the rows of all tasks in the order of the tasks
-              begin → publish → commit, all of the same (id, batch)        (commit.py)
+    tasks     return their rows in their messages; nothing is published yet
+    driver    makes a record batch for each partition, with the rows in the order of the tasks
+              begin → publish → commit, all for the same (id, batch)        (commit.py)
 
-Who publishes is derived from the id and the batch alone: a producer for the id, an epoch for the
-batch, sequence 0. So a batch published again has the same numbers and brokers keep the first; an
-older batch, of a driver that was left behind, is refused. That is sound only when the numbers stand
-for the same rows: each partition gets all of its rows in one entry, or none, and a batch begins by
-saying what each is to get, by a fingerprint in which the order of rows does not count; a repeat
-with other rows is refused (broker/bulkload/rules.py). The order may change: what is there stays.
+The producer is derived from id and batch alone: a producer id from the id, an epoch from the batch,
+sequence 0. So a repeat of a batch has the same numbers and brokers keep the first; an older batch,
+from a driver that was left behind, is refused. This is safe only if the same numbers mean the same
+rows. So a partition gets all of its rows in a single entry or none. And a batch first announces a
+fingerprint of each partition's rows, which ignores their order; a repeat with other rows is
+refused (broker/bulkload/rules.py). If a repeat has another order, the order of the first stays.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from octavo.spark.sink_options import SinkOptions
 from octavo.spark.sink_rows import RECORDS_MAX, Row, Rows, Target
 
 TASK_BYTES_MAX = 4 * 2**20
-"""Rows travel from the tasks through Spark's driver: more than this of a task is not small."""
+"""The most bytes of a task's rows. They travel through Spark's driver, so more is not small."""
 PARTITIONS_MAX = 1_000
-"""As many as a broker notes for a batch."""
+"""The most partitions that a broker records for a batch."""
 _EPOCHS = 2**15
-"""Kafka's epochs are 15 bits wide: after so many batches an id goes on as another producer."""
+"""Kafka's epochs have 15 bits: after this many batches an id continues as another producer."""
 
 
 class Producer(NamedTuple):
-    """Who publishes a batch. Its sequences begin at 0."""
+    """The producer of a batch. Its sequences begin at 0."""
 
     producer_id: int
     epoch: int
 
 
 class NotSmall(InvalidOption):
-    """The rows are more than one record batch for each partition: the producer does not do."""
+    """The rows do not fit a single record batch for each partition, as the producer needs."""
 
 
 def producer_of(bulk_load: str, batch: int) -> Producer:
-    """The same for every attempt at the batch."""
+    """Return the producer of a batch: the same for every attempt."""
     name = f"octavo.spark/{bulk_load}/{batch // _EPOCHS}"
     digest = hashlib.sha256(name.encode()).digest()
     return Producer(int.from_bytes(digest[:8], "big") >> 1, batch % _EPOCHS)
 
 
 def together(tasks: Iterable[Mapping[Target, Rows]]) -> dict[Target, Rows]:
-    """The rows of all tasks by partition, in the order of the tasks."""
+    """Return the rows of all tasks by partition, in the order of the tasks."""
     found: dict[Target, Rows] = {}
     for task in tasks:
         for target, rows in task.items():
@@ -64,7 +64,7 @@ def together(tasks: Iterable[Mapping[Target, Rows]]) -> dict[Target, Rows]:
 
 
 def why_not_small(shares: Mapping[Target, Rows], options: SinkOptions) -> str | None:
-    """What is too much for one record batch by partition; None when nothing is."""
+    """Return why the rows do not fit one record batch per partition; None if they do."""
     if len(shares) > PARTITIONS_MAX:
         return f"rows for {len(shares)} partitions; at most {PARTITIONS_MAX}"
     for target, share in shares.items():
@@ -78,32 +78,32 @@ def why_not_small(shares: Mapping[Target, Rows], options: SinkOptions) -> str | 
 
 
 def not_small(why: str) -> NotSmall:
-    """The error of `commit=producer`."""
+    """Return the error of `commit=producer` for too many rows."""
     return NotSmall(
-        f"a batch that is published is one record batch for each partition, but there are {why}: "
+        f"commit=producer publishes a single record batch for each partition, but there are {why}: "
         "make micro-batches smaller (maxOffsetsPerTrigger), or set commit to auto or bulk-load"
     )
 
 
 def odd_time(shares: Mapping[Target, Rows]) -> int | None:
-    """A time of some row that brokers refuse (decision 63): such rows go by ledgers. None: none."""
+    """Return a time that brokers refuse (decision 63), or None: such rows need ledgers."""
     times = (row[3] for share in shares.values() for row in share.rows)
     return next((one for one in times if one != NO_TIME_MS and not in_calendar(one)), None)
 
 
 def refused(time_ms: int | None) -> InvalidOption:
-    """The error of `commit=producer` for such a row."""
+    """Return the error of `commit=producer` for such a row."""
     return InvalidOption(
-        f"a row has the time {time_ms}, which brokers refuse in what is published "
+        f"a row has the time {time_ms}, which brokers refuse in published messages "
         f"({unit_hint(time_ms or 0)}): set commit to auto or bulk-load, which store the number, or "
         "write without the column timestampMillis"
     )
 
 
 def fingerprint(rows: Iterable[Row]) -> str:
-    """Count, bytes and a sum of checksums: the same for the same rows in any order.
+    """Return count, bytes and a sum of checksums: the same for the same rows in any order.
 
-    Times are not looked at: rows without one get that of their task.
+    Times are left out: rows without a time get their task's time.
     """
     count = size = total = 0
     for key, value, headers, _, _ in rows:
@@ -117,14 +117,14 @@ def fingerprint(rows: Iterable[Row]) -> str:
 
 
 def _mixed(check: int, text: bytes | None) -> int:
-    """A length goes before its bytes, so that where one ends counts; a null has none."""
+    """Mix in the length, then the bytes, so that boundaries count; a null has no length."""
     length = b"-" if text is None else b"%d " % len(text)
     mixed: int = crc32c(text or b"", crc32c(length, check))
     return mixed
 
 
 def record_batch(share: Rows, producer: Producer, options: SinkOptions) -> bytes:
-    """All rows of a partition, as one entry."""
+    """Return all rows of a partition as a single entry."""
     return build_batch(
         share.rows,  # type: ignore[arg-type]
         producer_id=producer.producer_id,

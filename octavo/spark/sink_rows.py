@@ -1,8 +1,9 @@
-"""Rows of a Spark task, made into record batches by topic and partition. Pure but for the clock.
+"""Turns a Spark task's rows into record batches by topic and partition. Pure but for the clock.
 
-As in Spark's Kafka sink the option `topic` overrides the column, and a column `partition` goes
-before the key; here there is an option `partition` too. A key picks the partition by murmur2, rows
-without one fill one partition, another one for each task. Within a partition rows keep their order.
+As in Spark's Kafka sink, the option `topic` overrides the column, and a column `partition`
+overrides the key; here there is also an option `partition`. A key chooses the partition by murmur2.
+Rows without a key all go to the same partition, which differs from task to task. Within a partition
+rows keep their order.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ Row = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]], int,
 
 
 class BadRow(OctavoError):
-    """A row that cannot be a message. Says which column and what it must be."""
+    """A row cannot become a message. The message names the column and what it must be."""
 
     name = "bad-row"
 
 
 class Target(NamedTuple):
-    """Where a batch goes. `topic` is `namespace/topic`."""
+    """The partition that a batch goes to. `topic` is `namespace/topic`."""
 
     topic: str
     partition: int
@@ -53,7 +54,7 @@ class Origin(NamedTuple):
 
 
 class LargeRow(NamedTuple):
-    """A row that stands for a large message; its body is where it was read."""
+    """A row that stands for a large message. Its body is still where the row was read."""
 
     row: Row
     body: LargeBody
@@ -61,7 +62,7 @@ class LargeRow(NamedTuple):
 
 
 class Rows:
-    """Rows of one partition, in order. `bytes` is about what they take in a record batch."""
+    """A partition's rows, in order. `bytes` is about their size in a record batch."""
 
     __slots__ = ("bytes", "rows")
 
@@ -71,15 +72,15 @@ class Rows:
 
 
 class RowRouter:
-    """Takes Arrow batches, gives record batches, and rows whose body is still to be fetched.
+    """Takes Arrow batches; returns record batches, and rows whose body is still to be copied.
 
-    `partitions` tells how many a topic has.
+    `partitions` returns the number of a topic's partitions.
     """
 
     def __init__(
         self, options: SinkOptions, partitions: Callable[[str], int], turn: int, now_ms: int
     ) -> None:
-        """`turn` spreads rows without a key; `now_ms` is the time of rows without one."""
+        """`turn` spreads rows without a key; `now_ms` is the time of rows without a time."""
         self._options = options
         self._partitions = partitions
         self._turn = turn
@@ -90,12 +91,12 @@ class RowRouter:
 
     @property
     def held_bytes(self) -> int:
-        """About what the rows take that are still here."""
+        """About the size of the rows that are not in a record batch yet."""
         return sum(lane.bytes for lane in self._lanes.values())
 
     def add(self, batch: pa.RecordBatch) -> list[tuple[Target, bytes | LargeRow]]:
-        """Take rows; the record batches that are full by now, and before a row of a large message
-        those that are not. Raises `BadRow`."""
+        """Take rows. Returns the record batches that are full. Before a large message, also returns
+        the partition's batch that is not full yet. Raises `BadRow`."""
         full: list[tuple[Target, bytes | LargeRow]] = []
         start = 0
         for index in _large(batch):
@@ -118,7 +119,7 @@ class RowRouter:
             self._fill(target, some, full)
 
     def _routed(self, batch: pa.RecordBatch) -> Mapping[Target, list[Row]]:
-        """The rows by where they go."""
+        """Return the rows by target."""
         count = batch.num_rows
         names = set(batch.schema.names)
         keys: list[bytes | None] = _binary(batch, "key") if "key" in names else [None] * count
@@ -134,7 +135,7 @@ class RowRouter:
     def _by_keys(
         self, topic: str, rows: Iterable[Row], *, is_plain: bool
     ) -> dict[Target, list[Row]]:
-        """The usual case, with as little as possible for each row: one topic, the keys decide."""
+        """Handle the usual case with little work for each row: one topic, keys decide."""
         count = self._partitions(topic)
         chosen = self._options.partition
         if chosen is not None:
@@ -160,7 +161,7 @@ class RowRouter:
     def _by_columns(
         self, batch: pa.RecordBatch, rows: Iterable[Row], names: set[str]
     ) -> dict[Target, list[Row]]:
-        """Rows that name their topics or partitions."""
+        """Handle rows that name their topics or partitions."""
         count = batch.num_rows
         topics: Iterable[str] = repeat(self._options.topic or "", count)
         if self._options.topic is None:
@@ -186,10 +187,10 @@ class RowRouter:
     def _fill(
         self, target: Target, fresh: list[Row], full: list[tuple[Target, bytes | LargeRow]]
     ) -> None:
-        """Add rows of one partition; cut where the next row would be too much.
+        """Add rows of a partition; end a batch where the next row would be too much.
 
-        Where a batch ends follows from the rows alone, not from how they came: a long row begins a
-        batch of its own, or the two would not fit an entry.
+        The rows alone decide where a batch ends, not the Arrow batches that they came in. A long
+        row begins a new batch: with the rows before it, it might not fit an entry.
         """
         lane = self._lanes.setdefault(target, Rows())
         ends = list(accumulate(map(size_of, fresh)))
@@ -207,11 +208,11 @@ class RowRouter:
             start = end
 
     def rest(self) -> list[tuple[Target, bytes]]:
-        """What is left."""
+        """Return the remaining record batches."""
         return [(target, self._built(lane)) for target, lane in self._lanes.items() if lane.rows]
 
     def take(self) -> dict[Target, Rows]:
-        """What is left, as rows."""
+        """Return the remaining rows and forget them."""
         taken, self._lanes = self._lanes, {}
         return {target: lane for target, lane in taken.items() if lane.rows}
 
@@ -231,7 +232,7 @@ class RowRouter:
 
 
 def batches_of(share: Rows, options: SinkOptions) -> Iterator[bytes]:
-    """As many record batches as the rows need, cut as a `RowRouter` cuts."""
+    """Return as many record batches as the rows need, divided as by a `RowRouter`."""
     some: list[Row] = []
     some_bytes = 0
     for row in share.rows:
@@ -250,7 +251,7 @@ def _built(rows: list[Row], options: SinkOptions) -> bytes:
 
 
 def size_of(row: Row) -> int:
-    """About what a row takes in a record batch."""
+    """Return about the size of a row in a record batch."""
     key, value, headers, _, _ = row
     size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
     if headers:
@@ -267,7 +268,7 @@ def _binary(batch: pa.RecordBatch, name: str) -> list[bytes | None]:
 
 
 def _times(batch: pa.RecordBatch, now_ms: int) -> list[int]:
-    """The date; where that is null, the number as it was stored, which may have no date."""
+    """Return the column timestamp; where it is null, timestampMillis, which may be any number."""
     times: list[int | None] = [None] * batch.num_rows
     if "timestamp" in batch.schema.names:
         column = batch.column("timestamp").cast(pa.timestamp("ms", tz="UTC"), safe=False)
@@ -281,7 +282,7 @@ def _times(batch: pa.RecordBatch, now_ms: int) -> list[int]:
 
 
 def _large(batch: pa.RecordBatch) -> list[int]:
-    """The rows that have the header of a large message, or one of its name."""
+    """Return the indexes of rows with a header of the large messages' name."""
     if "headers" not in batch.schema.names:
         return []
     headers = batch.column("headers")
@@ -296,9 +297,9 @@ def _origin(batch: pa.RecordBatch, index: int, body: LargeBody) -> Origin:
     found = batch.column("origin")[index].as_py() if "origin" in batch.schema.names else None
     if found is None or None in found.values():
         raise BadRow(
-            f"a row is a large message, whose body of {body.size} bytes is in no column: add a "
-            "column origin, struct(topic, partition, offset) as the source gives them, to have it "
-            f"copied, or leave such rows out: NOT exists(headers, h -> h.key = '{LARGE_HEADER}')"
+            f"a row is a large message, whose body of {body.size} bytes is not in a column. To "
+            "copy it, add a column origin, struct(topic, partition, offset) from the source; or "
+            f"leave such rows out: NOT exists(headers, h -> h.key = '{LARGE_HEADER}')"
         )
     return Origin(**found)
 

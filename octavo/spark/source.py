@@ -1,9 +1,9 @@
-"""The source that Spark knows as `octavo`: batch and streaming reads of topics.
+"""The Spark source `octavo`: batch and streaming reads of topics.
 
-Spark pickles these objects to and fro: they hold values only, and connect where they work. What is
-read is decided in planning.py, how in reading.py; the rules of Spark's own that are obeyed here
-(offsets compare as text; no filter may be taken over; the last commit may never come) are in
-docs/spark.md.
+Spark pickles these objects between its processes, so they hold only values, and connect where they
+run. planning.py decides what is read, reading.py reads it. docs/spark.md explains Spark's own rules
+that matter here: offsets are compared as text, no filter may be taken over, the last commit may
+never come.
 """
 
 from __future__ import annotations
@@ -60,32 +60,33 @@ from octavo.spark.splits import (
 
 
 class OctavoDataSource(DataSource):
-    """`spark.read.format("octavo")` and `spark.readStream.format("octavo")`."""
+    """The source of `spark.read.format("octavo")` and `spark.readStream.format("octavo")`."""
 
     @classmethod
     def name(cls) -> str:
-        """What `format` takes."""
+        """The name for `format`."""
         return "octavo"
 
     def schema(self) -> StructType:
-        """The columns, unless the query brings a projection of its own."""
+        """Return the columns, if the query gives no schema."""
         return schema_of(source_options(_without_ends(self.options), streaming=False))
 
     def writer(self, schema: StructType, overwrite: bool) -> OctavoWriter:
-        """For the result of a batch query."""
+        """Return the writer of a batch query's result."""
         return batch_writer(self.options, schema, overwrite=overwrite).with_target()
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> OctavoStreamWriter:  # noqa: N802, ARG002
-        """For a stream; in complete mode each batch adds the whole result, as Kafka's sink does."""
+        """Return a stream's writer. In complete mode each batch appends the whole result, as in
+        Kafka's sink."""
         return stream_writer(self.options, schema).with_target()
 
     def reader(self, schema: StructType) -> OctavoReader:
-        """For a batch query."""
+        """Return the reader of a batch query."""
         options = source_options(self.options, streaming=False)
         return OctavoReader(options, checked_schema(schema, options))
 
     def streamReader(self, schema: StructType) -> OctavoStreamReader:  # noqa: N802
-        """For a stream."""
+        """Return the reader of a stream."""
         options = source_options(self.options, streaming=True)
         return OctavoStreamReader(options, checked_schema(schema, options))
 
@@ -95,14 +96,14 @@ def _without_ends(options: Mapping[str, str]) -> dict[str, str]:
 
 
 class OctavoReader(DataSourceReader):
-    """One batch query: planned once, on the driver."""
+    """Reads a batch query, planned once on the driver."""
 
     def __init__(self, options: SourceOptions, names: tuple[str, ...]) -> None:
         self._options = options
         self._splits = SplitReader(options, names)
 
     def partitions(self) -> list[InputPartition]:
-        """The splits; at least one, which may be empty."""
+        """Return the splits; at least one, which may be empty."""
         thread = LoopThread("octavo-spark")
         try:
             return list(thread.call(self._plan()))
@@ -119,13 +120,13 @@ class OctavoReader(DataSourceReader):
             return await planned(cluster, options, views, start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a task."""
+        """Read a split in a task."""
         assert isinstance(partition, Split)
         return self._splits.read(partition)
 
 
 class OctavoStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream: lives on the driver as long as its query; a pickled twin reads in each task."""
+    """Reads a stream. Lives on the driver with its query; a pickled copy reads in each task."""
 
     def __init__(self, options: SourceOptions, names: tuple[str, ...]) -> None:
         self._options = options
@@ -144,11 +145,11 @@ class OctavoStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._driver
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a new query begins; the same again when asked again before it has begun."""
+        """Return where a new query starts; the same again if asked before it has begun."""
         return self._at_driver.first_offsets()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """By the query's options; Spark hands it to `latestOffset`."""
+        """Return the limit of the query's options, which Spark passes to `latestOffset`."""
         options = self._options
         if options.rows_per_trigger_max is not None:
             return ReadMaxRows(options.rows_per_trigger_max)
@@ -159,22 +160,22 @@ class OctavoStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """How far the next micro-batch reads. All bounds of the query hold together, also those
-        that `limit` does not name; none does when Spark wants all there is."""
+        """Return how far the next micro-batch reads. All limits of the query apply together, even
+        if `limit` does not name them; with `ReadAllAvailable`, none applies."""
         views = self._at_driver.views()
         fail = self._options.fail_on_data_loss
         begin = begun_anew(views, from_json(start), incarnations_in(start), fail=fail)
         end = ends_of(views)
         if self._frozen is not None:
             end = {name: min(offset, self._frozen.get(name, 0)) for name, offset in end.items()}
-        # A micro-batch never ends before it begins, whatever a bookie has told meanwhile.
+        # A bookie may report an earlier end than before: never end before the beginning.
         end = {name: max(offset, begin.get(name, 0)) for name, offset in end.items()}
-        # Of a topic that is just gone nothing new is known: its offsets stay its own.
+        # A topic that is just deleted has no incarnation now: its offsets keep the old name.
         of = incarnations_in(start) | incarnations_of(views)
         if isinstance(limit, ReadAllAvailable):
             return to_json(end, of)
         first = {name: begin.get(name, 0) for name in end}
-        # What there is now is read to its end: nobody waits for more (`Trigger.AvailableNow`).
+        # `_frozen` (`Trigger.AvailableNow`): read what is there, never wait for a minimum.
         if self._frozen is None and not self._minimum.is_met(
             sum(end[name] - first[name] for name in end), time.monotonic() * 1000
         ):
@@ -186,12 +187,12 @@ class OctavoStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             rows_max=self._options.rows_per_trigger_max,
             bytes_max=self._options.bytes_per_trigger_max,
         )
-        # A compacted view is read at once: what was left of it might be another one by then.
+        # Read a compacted view as a whole: the rest of it may be replaced before the next batch.
         least = compacted_at_once(begin, end, views)
         return to_json({name: max(to, least[name]) for name, to in reached.items()}, of)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Where the topics end now: what a query's progress calls its lag."""
+        """Return where the topics end now; the query's progress reports it as its lag."""
         views = self._at_driver.views()
         return to_json(ends_of(views), incarnations_of(views))
 
@@ -200,26 +201,26 @@ class OctavoStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._frozen = ends_of(self._at_driver.views())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The splits of one micro-batch: the same rows whenever the same range is asked for."""
+        """Return the splits of a micro-batch: the same rows whenever the range is the same."""
         return list(self._at_driver.splits(start, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a task."""
+        """Read a split in a task."""
         assert isinstance(partition, Split)
         return self._splits.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing depends on it: Spark may never send the last one."""
+        """Do nothing: Spark may never send the last commit, so nothing depends on it."""
 
     def stop(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         if self._driver is not None:
             self._driver.close()
             self._driver = None
 
 
 class _Driver:
-    """A stream's connection to the cluster, on a loop of its own."""
+    """A stream's connection to the cluster, on its own event loop."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options

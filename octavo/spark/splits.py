@@ -1,8 +1,8 @@
-"""Which offsets a query reads, and how they are shared out over tasks. Pure.
+"""Decides which offsets a query reads, and how they are divided among tasks. Pure.
 
-A partition is a row of ledgers with dense offsets (`View`). A query's range of offsets is cut into
-`Piece`s, each within one ledger, and these are packed into splits of a bounded size. A piece is
-named by offsets alone, so the same range always gives the same rows, whoever reads it and whenever.
+A partition is a list of ledgers with dense offsets (`View`). A query's range of offsets is cut into
+`Piece`s, each within a single ledger, which are packed into splits of bounded size. A piece is
+defined by offsets alone, so the same range always gives the same rows.
 """
 
 from __future__ import annotations
@@ -21,32 +21,33 @@ from octavo.protocol.codes import OctavoError
 Name = tuple[str, int]
 """A partition: topic (`namespace/topic`) and number."""
 Offsets = dict[Name, int]
-"""The next offset of each."""
+"""The next offset of each partition."""
 Incarnations = dict[str, str]
-"""By topic: which topic of that name the offsets are of."""
+"""The incarnation of each topic that the offsets belong to."""
 _INCARNATION = "incarnation"
-"""Its key among the partitions of a topic, in the offsets that Spark keeps."""
+"""The key of the incarnation among a topic's partitions, in the offsets that Spark keeps."""
 
 _MESSAGE_BYTES_GUESS = 256
-"""Of a message in an open ledger, whose size nobody has written down yet."""
+"""The assumed message size in an open ledger, whose size is not recorded yet."""
 _COST_BYTES = 64 * 1024
-"""What opening a ledger costs, as if it were so much longer: else thousands made one split."""
+"""The cost of opening a ledger, as extra bytes: else a split could get thousands of them."""
 
 
 class DataLost(OctavoError):
-    """Offsets that a query needs are gone. With `failOnDataLoss=false` they are passed over."""
+    """Offsets that a query needs are gone. With `failOnDataLoss=false` they are skipped."""
 
     name = "data-lost"
 
 
 class Span(NamedTuple):
-    """One ledger's share of a partition: offsets `base` to `end` (not in it), `bytes` of payload.
+    """A ledger's share of a partition: offsets from `base` to before `end`; `bytes` of payload.
 
     `offload` is the copy to read instead of the bookies'.
 
-    `bytes` is 0 while the ledger is open, `newest_ms` −1: nobody has written them down yet.
-    `disorder_ms`: as in `PartitionLedger`. `cut`: of a fork, whose ledger goes on behind `end`.
-    `hidden`: so many offsets from `base` on are pieces of a large message, and no rows.
+    While the ledger is open, `bytes` is 0 and `newest_ms` −1: they are not recorded yet.
+    `disorder_ms`: as in `PartitionLedger`. `cut`: a fork's ledger, which has more entries after
+    `end`. `hidden`: the number of offsets from `base` on that are pieces of a large message, and
+    not rows.
     """
 
     ledger_id: int
@@ -59,7 +60,7 @@ class Span(NamedTuple):
     cut: bool = False
     hidden: int = 0
     appended: Appended | None = None
-    """Its append times, if it has some."""
+    """The ledger's append times, if it has any."""
 
     @property
     def shown(self) -> int:
@@ -69,16 +70,16 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """A partition as it was seen at one moment."""
+    """A partition at a moment."""
 
     topic: str
     partition: int
     spans: tuple[Span, ...]
     trimmed_to: int = 0
     compacted: CompactionRecord | None = None
-    """The view to read in place of all below its horizon; None: the messages themselves."""
+    """The view to read in place of messages below its horizon; None: read the messages."""
     incarnation: str = ""
-    """Of the topic; "" when there is no such topic."""
+    """The topic's incarnation; "" if the topic does not exist."""
 
     @property
     def name(self) -> Name:
@@ -87,24 +88,24 @@ class View:
 
     @property
     def earliest(self) -> int:
-        """The first offset that is left."""
+        """The first offset that is not trimmed."""
         return partition_start(self.spans[0].base if self.spans else None, self.trimmed_to)
 
     @property
     def beginning(self) -> int:
-        """Where a query that reads all of it begins: a compacted view may have older messages."""
+        """The start of a query that reads everything: a compacted view may have older messages."""
         return self.earliest if self.compacted is None else 0
 
     @property
     def end(self) -> int:
-        """One past the last confirmed message."""
+        """The offset after the last confirmed message."""
         end = partition_end(self.spans[-1].end if self.spans else None, self.trimmed_to)
-        # What was compacted was confirmed, whatever the bookies tell of the open ledger now.
+        # Compacted messages were confirmed, even if the bookies now report an earlier end.
         return end if self.compacted is None else max(end, self.compacted.horizon)
 
 
 class Piece(NamedTuple):
-    """Offsets `start` to `end` (not in it) of one ledger, whose first offset is `base`.
+    """Offsets of a ledger, from `start` to before `end`. The ledger's first offset is `base`.
 
     `offload` is the copy to read instead of the bookies'.
     """
@@ -117,34 +118,35 @@ class Piece(NamedTuple):
     end: int
     offload: OffloadRecord | None = None
     compacted: bool = False
-    """Of a compacted view: only some of these offsets are there."""
+    """The ledger is of a compacted view: only some of these offsets are there."""
     incarnation: str = ""
-    """Of the topic."""
+    """The topic's incarnation."""
     appended: Appended | None = None
-    """The ledger's append times, if it has some."""
+    """The ledger's append times, if it has any."""
 
 
 def copy_to_read(offload: OffloadRecord | None, read_from: str) -> OffloadRecord | None:
-    """Which copy of a closed ledger to read; None: the bookies'.
+    """Return the copy of a closed ledger to read; None: read from the bookies.
 
-    `auto` takes the bookies' as long as they have it, `offload` the object as soon as it is whole.
+    `auto` reads from the bookies as long as they have the ledger; `offload` reads the object as
+    soon as it is whole.
     """
     wanted = is_readable(offload) if read_from == "offload" else is_only_copy(offload)
     return offload if wanted and read_from != "bookies" else None
 
 
 def ends_of(views: Iterable[View]) -> Offsets:
-    """Where each ends."""
+    """Return where each partition ends."""
     return {view.name: view.end for view in views}
 
 
 def incarnations_of(views: Iterable[View]) -> Incarnations:
-    """By topic, of those that there are."""
+    """Return the incarnation of each topic that exists."""
     return {view.topic: view.incarnation for view in views if view.incarnation}
 
 
 def to_json(offsets: Offsets, incarnations: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """As Spark keeps them: Kafka's shape, and always in the same order, for it compares text."""
+    """Return the offsets as Spark keeps them: in Kafka's format, sorted, as Spark compares text."""
     found: dict[str, dict[str, int | str]] = {}
     for topic, partition in sorted(offsets):
         found.setdefault(topic, {})[str(partition)] = offsets[topic, partition]
@@ -155,7 +157,7 @@ def to_json(offsets: Offsets, incarnations: Mapping[str, str] | None = None) -> 
 
 
 def from_json(found: Mapping[str, Any]) -> Offsets:
-    """The offsets of what `to_json` made."""
+    """Return the offsets from the result of `to_json`."""
     return {
         (topic, int(partition)): offset
         for topic, by_partition in found.items()
@@ -165,16 +167,16 @@ def from_json(found: Mapping[str, Any]) -> Offsets:
 
 
 def incarnations_in(found: Mapping[str, Any]) -> Incarnations:
-    """Those of what `to_json` made; offsets that older versions have kept say none."""
+    """Return the incarnations from the result of `to_json`; older versions stored none."""
     return {topic: by[_INCARNATION] for topic, by in found.items() if _INCARNATION in by}
 
 
 def begun_anew(
     views: Iterable[View], start: Offsets, of: Mapping[str, str], *, fail: bool
 ) -> Offsets:
-    """`start` without what is of topics that were deleted since, and made again.
+    """Return `start` without topics that were deleted and created again since.
 
-    Those are read from their first message. Raises `DataLost` when `fail`.
+    Such topics are read from their first message. Raises `DataLost` when `fail`.
     """
     found = dict(start)
     for view in views:
@@ -188,21 +190,21 @@ def begun_anew(
 def of_this_topic(
     view: View, start: int, end: int, since: str | None, until: str | None, *, fail: bool
 ) -> tuple[int, int]:
-    """The part of a range that is of the topic that stands there now. Raises `DataLost`.
+    """Return the part of a range that belongs to the topic as it is now. Raises `DataLost`.
 
-    `since` and `until` are the incarnations that its ends are of; None: nobody wrote it down.
+    `since` and `until`: the incarnations for start and end; None: not recorded.
     """
     if until and until != view.incarnation:
-        _replaced(view, f"offsets up to {end} were of the one before it", fail=fail)
+        _replaced(view, f"offsets up to {end} were of the earlier topic", fail=fail)
         return 0, 0
     if since and since != view.incarnation:
-        _replaced(view, f"offset {start} was of the one before it", fail=fail)
+        _replaced(view, f"offset {start} was of the earlier topic", fail=fail)
         return 0, end
     return start, end
 
 
 def _replaced(view: View, what: str, *, fail: bool) -> None:
-    how = "deleted, and another one was made" if view.incarnation else "deleted"
+    how = "deleted and created again" if view.incarnation else "deleted"
     lost(
         f"topic {view.topic} partition {view.partition}: the topic that this query reads was "
         f"{how}; {what}",
@@ -211,12 +213,13 @@ def _replaced(view: View, what: str, *, fail: bool) -> None:
 
 
 def checked_range(view: View, start: int, end: int, *, fail: bool) -> tuple[int, int]:
-    """The range as far as it is left. Raises `DataLost` when it is not whole and `fail`."""
+    """Return the part of the range that is there. Raises `DataLost` when `fail` and a part is
+    missing."""
     where = f"topic {view.topic} partition {view.partition}"
     if end > view.end:
         lost(
-            f"{where}: offsets {max(start, view.end)} to {end - 1} are not there; it ends at "
-            f"{view.end}: the topic was deleted" + (" and made again" if view.end else ""),
+            f"{where}: offsets {max(start, view.end)} to {end - 1} do not exist; it ends at "
+            f"{view.end}: the topic was deleted" + (" and created again" if view.end else ""),
             fail=fail,
         )
         end = view.end
@@ -232,13 +235,13 @@ def checked_range(view: View, start: int, end: int, *, fail: bool) -> tuple[int,
 
 
 def lost(what: str, *, fail: bool) -> None:
-    """Raises `DataLost` when `fail`."""
+    """Raise `DataLost` when `fail`."""
     if fail:
-        raise DataLost(f"{what}. Set failOnDataLoss=false to go on without them")
+        raise DataLost(f"{what}. Set failOnDataLoss=false to continue without them")
 
 
 def pieces(view: View, start: int, end: int) -> list[Piece]:
-    """The range, ledger by ledger. It must lie within the view."""
+    """Split the range by ledgers. It must lie within the view."""
     assert view.earliest <= start <= end <= view.end or start == end
     return [
         Piece(
@@ -251,7 +254,7 @@ def pieces(view: View, start: int, end: int) -> list[Piece]:
 
 
 def compacted_pieces(view: View, end: int) -> list[Piece]:
-    """What of the compacted view lies below `end`, ledger by ledger."""
+    """Return the compacted view's pieces below `end`, by ledgers."""
     assert view.compacted is not None
     return [
         Piece(
@@ -264,7 +267,7 @@ def compacted_pieces(view: View, end: int) -> list[Piece]:
 
 
 def bytes_per_row(view: View) -> dict[int, float]:
-    """By ledger: the mean payload of an offset; of an open one a guess from those before it."""
+    """Return each ledger's mean payload per offset; for an open ledger, the others' mean."""
     known = [span for span in view.spans if span.bytes]
     rows = sum(span.end - span.base for span in known)
     guess = sum(span.bytes for span in known) / rows if rows else _MESSAGE_BYTES_GUESS
@@ -278,7 +281,7 @@ def bytes_per_row(view: View) -> dict[int, float]:
 
 
 def bytes_per_row_of(view: View) -> float:
-    """Of the whole partition."""
+    """Return the mean payload per offset of the whole partition."""
     by_ledger = bytes_per_row(view)
     rows = view.end - view.earliest
     total = sum((span.end - span.base) * by_ledger[span.ledger_id] for span in view.spans)
@@ -294,8 +297,8 @@ def shared_out(
     splits_min: int | None = None,
     cut: bool = True,
 ) -> list[list[Piece]]:
-    """The pieces cut, if that is allowed, and packed into splits, in order. `row_bytes` is by
-    ledger."""
+    """Pack the pieces into splits, in order, and cut pieces if `cut` allows it. `row_bytes`: each
+    ledger's mean payload per offset."""
     every = list(wanted)
     total = sum((one.end - one.start) * row_bytes[one.ledger_id] for one in every)
     target = float(split_bytes_max)
@@ -333,9 +336,9 @@ def admitted(
     rows_max: int | None,
     bytes_max: int | None,
 ) -> Offsets:
-    """How far to read at once: each partition gets its part of both bounds by its backlog.
+    """Return how far to read at once: both limits are shared among partitions by backlog.
 
-    At least one row of some partition, so that a query always goes on.
+    At least one row is read from some partition, so that a query always makes progress.
     """
     backlog = {key: max(0, end[key] - start[key]) for key in end}
     total = sum(backlog.values())
@@ -349,7 +352,7 @@ def admitted(
         return dict(end)
     reached = {key: start[key] + int(backlog[key] * share) for key in end}
     spare = max(1, int(total * share)) - sum(reached[key] - start[key] for key in end)
-    for key in sorted(end):  # what rounding down has left
+    for key in sorted(end):  # distribute the remainder of the rounding
         if spare > 0 and reached[key] < end[key]:
             reached[key] += 1
             spare -= 1
@@ -357,10 +360,11 @@ def admitted(
 
 
 class Minimum:
-    """When a micro-batch is worth it: as Kafka's `minOffsetsPerTrigger` and `maxTriggerDelay`.
+    """Decides when to start a micro-batch, as Kafka's `minOffsetsPerTrigger` and
+    `maxTriggerDelay` do.
 
-    It waits until there are so many rows, but not longer than the delay after the one before. The
-    first of a run does not wait.
+    A batch waits until there are enough rows, but no longer than the delay since the batch before.
+    The first batch of a run does not wait.
     """
 
     def __init__(self, rows: int | None, delay_ms: int) -> None:
@@ -369,7 +373,7 @@ class Minimum:
         self._last_ms = -math.inf
 
     def is_met(self, rows: int, now_ms: float) -> bool:
-        """Whether these rows are to be read now; if so, the time until the next begins."""
+        """Return whether to read now; if so, start the delay for the next batch."""
         met = rows >= self._rows or now_ms - self._last_ms >= self._delay_ms
         if met:
             self._last_ms = now_ms

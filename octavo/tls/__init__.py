@@ -1,12 +1,12 @@
-"""TLS between all that talks to one another: settings, contexts, ports that speak it, a CA to try.
+"""TLS for all connections: settings, contexts, listening ports, and a CA for development.
 
-`settings` has what may be set, one group for bookies, brokers and those who connect to them.
-`contexts` makes `ssl.SSLContext` of it, the only place that does, and again when the files have
-changed. `listening` is a port that speaks TLS, `start_tls` turns a connection over to it, `words`
-says what went wrong and what would be right, `revocation` looks at lists of what CAs have revoked,
-and `authority` makes certificates for development.
+`settings` is shared by bookies, brokers and their clients. `contexts` is the only module that makes
+an `ssl.SSLContext`; it makes new contexts when the files change. `listening` is a port that speaks
+TLS, `start_tls` upgrades a plain connection, `words` explains TLS errors, `revocation` checks
+revocation lists, and `authority` makes certificates for development.
 
-Promises: whoever connects checks the other's certificate and name, always; nothing below TLS 1.2;
-a handshake takes a bounded time, and so many at once; what cannot be loaded anew leaves the
-certificates as they were, and is told. Relies on OpenSSL as Python has it. A crash leaves nothing.
+Promises: a client always checks the server's certificate and name. TLS is at least 1.2. The time of
+a handshake and the number of handshakes are bounded. If changed files cannot be loaded, the old
+certificates stay in use and the error is logged. Relies on Python's OpenSSL. Keeps no state that a
+crash could lose.
 """

@@ -1,11 +1,11 @@
-"""A CA and node certificates for development: `octavo certs`, and what standalone makes itself.
+"""A CA and node certificates for development: `octavo certs` and `octavo standalone` use it.
 
-    folder/ca.pem, ca.key        made once, and then used again
-    folder/NAME.pem, NAME.key    a certificate with its names and addresses, signed by that CA
-    folder/ca.crl                what it has revoked, if anything
+    folder/ca.pem, ca.key        made once, then reused
+    folder/NAME.pem, NAME.key    a certificate with its names and addresses, signed by this CA
+    folder/ca.crl                revoked certificates, if there are any
 
-Keys are ECDSA on P-256, files are 0600 and, but for ca.crl, never written over. The CA's key lies
-beside the rest: right to try and to test, wrong for what must be kept safe.
+Keys are ECDSA on P-256. Files have mode 0600 and, except ca.crl, are never overwritten. The CA's
+key is in the same folder: good enough for development, not for data that must be kept safe.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from octavo.tls.settings import TlsError
 
 CA_DAYS = 3650
 CLOCKS_APART = timedelta(hours=1)
-"""Valid so long before it was made: the clock of another machine may be behind."""
+"""How long before its creation a certificate is valid: other machines' clocks may be behind."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _DNS = re.compile(
     r"(\*\.)?([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?)(\.[A-Za-z0-9_-]{1,63})*"
@@ -37,7 +37,7 @@ _DNS = re.compile(
 
 
 class Made(NamedTuple):
-    """Files of one certificate."""
+    """The files of a certificate."""
 
     name: str
     certificate: Path
@@ -58,23 +58,21 @@ class Authority:
 
     @property
     def file(self) -> Path:
-        """What others believe by: `tls.ca`, `--cacert`."""
+        """The CA's certificate, for `tls.ca` or `--cacert`."""
         return self._folder / "ca.pem"
 
     @property
     def revoked_file(self) -> Path:
-        """What it has revoked: `tls.crl`."""
+        """The CA's revocation list, for `tls.crl`."""
         return self._folder / "ca.crl"
 
     @classmethod
     def opened(cls, folder: Path) -> tuple[Authority, bool]:
-        """The CA of a folder, and whether it was made just now. Raises `TlsError`."""
+        """Return the CA of a folder, and whether it was made just now. Raises `TlsError`."""
         certificate, key = folder / "ca.pem", folder / "ca.key"
         if certificate.exists() != key.exists():
             lost, there = (key, certificate) if certificate.exists() else (certificate, key)
-            raise TlsError(
-                f"{there} is there and {lost} is not: bring it back, or take another folder"
-            )
+            raise TlsError(f"{there} exists but {lost} does not: restore it, or use another folder")
         if certificate.exists():
             return cls(folder, *_read(certificate, key)), False
         with _telling(folder):
@@ -82,20 +80,20 @@ class Authority:
         return cls(folder, *_make_ca(certificate, key)), True
 
     def issue(self, name: str, names: Sequence[str], *, days: int) -> Made:
-        """A certificate for servers and clients. Raises `TlsError`; what is there stays."""
+        """Make a certificate for servers and clients. Raises `TlsError`, also if it exists."""
         if not _NAME.fullmatch(name) or name == "ca":
             raise TlsError(
-                f"{name!r} is no name for a certificate's files: use letters, digits, - _ and ., "
+                f"{name!r} cannot name a certificate's files: use letters, digits, - _ and ., "
                 "at most 64, and not ca"
             )
         found = [_general_name(one) for one in dict.fromkeys(names)]
         if not found:
-            raise TlsError("a certificate needs a name or address at least")
+            raise TlsError("a certificate needs at least a name or an address")
         certificate, key = self._folder / f"{name}.pem", self._folder / f"{name}.key"
         for path in (certificate, key):
             if path.exists():
                 raise TlsError(
-                    f"{path} is there already, and nothing is written over: remove "
+                    f"{path} exists already, and is not overwritten: remove "
                     f"{name}.pem and {name}.key first, or give another --name"
                 )
         made = ec.generate_private_key(ec.SECP256R1())
@@ -121,8 +119,8 @@ class Authority:
         return Made(name, certificate, key, tuple(names), signed.not_valid_after_utc)
 
     def revoke(self, names: Sequence[str], *, days: int) -> int:
-        """Write the list anew, for so many days, with the certificates of these names besides.
-        How many it has now. Raises `TlsError`."""
+        """Write the list again, valid for `days`, and add the certificates of these names. Returns
+        how many certificates it has now. Raises `TlsError`."""
         with _telling(self.revoked_file):
             builder = (
                 x509.CertificateRevocationListBuilder()
@@ -136,11 +134,11 @@ class Authority:
                     before = x509.load_pem_x509_crl(self.revoked_file.read_bytes())
                     known = {one.serial_number: one for one in before}
                 except ValueError as error:
-                    raise TlsError(f"{self.revoked_file} is no CRL in PEM form: {error}") from error
+                    raise TlsError(f"{self.revoked_file} is not a PEM CRL: {error}") from error
             for name in names:
                 path = self._folder / f"{name}.pem"
                 if not _NAME.fullmatch(name) or name == "ca":
-                    raise TlsError(f"{name!r} is no name of a certificate that was made here")
+                    raise TlsError(f"{name!r} is not the name of a certificate made here")
                 try:
                     serial = x509.load_pem_x509_certificate(path.read_bytes()).serial_number
                 except ValueError as error:
@@ -150,7 +148,7 @@ class Authority:
             for one in known.values():
                 builder = builder.add_revoked_certificate(one)
             signed = builder.sign(self._key, hashes.SHA256())
-            # In the place of the one before at once: a node that reads half of it takes none of it.
+            # Replace the old list in a single step: a node must never read half a list.
             fresh = self.revoked_file.with_suffix(".new")
             fresh.unlink(missing_ok=True)
             _write(fresh, signed.public_bytes(serialization.Encoding.PEM))
@@ -159,7 +157,7 @@ class Authority:
 
 
 def own_names() -> list[str]:
-    """By which this machine is reached from itself, and its host name."""
+    """Return the names by which this machine reaches itself, and its host name."""
     found = ["localhost", "127.0.0.1", "::1"]
     host = socket.gethostname()
     if _DNS.fullmatch(host):
@@ -169,7 +167,7 @@ def own_names() -> list[str]:
 
 def _make_ca(certificate: Path, key: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     made = ec.generate_private_key(ec.SECP256R1())
-    # The serial tells this CA from others of its name, made before or elsewhere.
+    # The number tells this CA from others of the same name, made before or elsewhere.
     subject = _subject(f"Octavo development CA {x509.random_serial_number() % 10**8:08d}")
     signed = (
         _builder(subject, subject, made.public_key(), _now() + timedelta(days=CA_DAYS))
@@ -224,8 +222,8 @@ def _general_name(name: str) -> x509.GeneralName:
         pass
     if not _DNS.fullmatch(name) or len(name) > 253:
         raise TlsError(
-            f"{name!r} is no host name and no IP address: write one as clients have it in their "
-            "URLs, without http:// and port"
+            f"{name!r} is neither a host name nor an IP address: write it as in a client's URL, "
+            "without http:// and port"
         )
     return x509.DNSName(name)
 
@@ -237,12 +235,12 @@ def _read(certificate: Path, key: Path) -> tuple[x509.Certificate, ec.EllipticCu
             private = serialization.load_pem_private_key(key.read_bytes(), None)
         except (ValueError, TypeError) as error:
             raise TlsError(
-                f"{certificate} and {key} are no CA that `octavo certs` made: {error}"
+                f"{certificate} and {key} are not a CA made by `octavo certs`: {error}"
             ) from error
     if not isinstance(private, ec.EllipticCurvePrivateKey) or (
         private.public_key() != found.public_key()
     ):
-        raise TlsError(f"{key} is not the key of {certificate}: take another folder")
+        raise TlsError(f"{key} is not the key of {certificate}: use another folder")
     return found, private
 
 
@@ -255,7 +253,7 @@ def _key_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """A new file that only its owner reads. Raises `TlsError`, also when it is there already."""
+    """Write a new file that only its owner can read. Raises `TlsError`, also if it exists."""
     with _telling(path):
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:

@@ -1,4 +1,4 @@
-"""A connection to a bookie over TLS: from the first byte, or turned over by START_TLS."""
+"""Connects to a bookie over TLS: from the first byte, or by START_TLS."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from octavo.tls.words import BROKE_OFF
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 ANSWER_BYTES_MAX = 1024
-"""The answer to START_TLS has about twenty."""
+"""The answer to START_TLS has about 20 bytes."""
 REFUSED = (
-    "it does not take START_TLS: give the bookie certificates (tls.certificate), or connect "
+    "it does not support START_TLS: give the bookie certificates (tls.certificate), or connect "
     "without TLS"
 )
 
 
 async def connect_tls(tls: Certificates, made: Callable[[], P], host: str, port: int) -> P:
-    """A connected protocol whose peer is who it should be. Raises `OSError`, errors of TLS among
-    them; whoever calls bounds the time."""
+    """Connect, and check the peer's certificate. Raises `OSError`, TLS errors included. The caller
+    must bound the time."""
     loop = asyncio.get_running_loop()
     context = tls.client
-    assert context is not None, "asked for where there is a CA"
+    assert context is not None, "called only with a CA"
     if not tls.config.start_tls:
         try:
             _, protocol = await loop.create_connection(
@@ -51,7 +51,7 @@ async def connect_tls(tls: Certificates, made: Callable[[], P], host: str, port:
 
 
 class _Asking(asyncio.Protocol):
-    """Asks a bookie to go on with TLS, and waits for its yes."""
+    """Asks a bookie for START_TLS, and waits for its answer."""
 
     def __init__(self) -> None:
         self.agreed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -68,8 +68,8 @@ class _Asking(asyncio.Protocol):
             return
         length = LENGTH.unpack_from(self._came)[0]
         if length > ANSWER_BYTES_MAX or len(self._came) > LENGTH.size + length:
-            # Whatever stands behind the answer in the clear may be anybody's.
-            self._refuse("it answers START_TLS with something else")
+            # Bytes after the answer came unencrypted: an attacker may have added them.
+            self._refuse("it does not answer START_TLS correctly")
         elif len(self._came) == LENGTH.size + length:
             try:
                 code = v3.start_tls_code(self._came[LENGTH.size :])

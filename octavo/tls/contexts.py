@@ -1,10 +1,10 @@
-"""Every `ssl.SSLContext` is made here, of `TlsConfig`, and made again when the files have changed.
+"""Makes every `ssl.SSLContext` from `TlsConfig`, and makes new contexts when the files change.
 
-`Certificates` holds the two of a process: `server` for its ports, `client` for its connections.
-Who accepts or connects asks for the present one each time, so a connection keeps what it was made
-with and the next one has the new files. Files that cannot be used (half written, a key of another
-certificate, a list of what is revoked that has ended) change nothing; that is told, and looked at
-again.
+`Certificates` holds the two contexts of a process: `server` for its ports, `client` for its
+connections. They are read for each new connection, so existing connections keep their certificates
+and new connections use the new files. If the files cannot be used (half written, a key of another
+certificate, an expired revocation list), the old contexts stay in use; the error is logged, and the
+files are checked again.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from octavo.tls.settings import TlsConfig, TlsError
 log = structlog.get_logger()
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Of TLS 1.2: with forward secrecy, and none without authentication. Those of 1.3 all are such."""
+"""For TLS 1.2: only ciphers with forward secrecy and authentication. All of TLS 1.3's have both."""
 SOON = timedelta(days=14)
-"""A certificate that ends before is told of …"""
+"""Warn this long before the certificate expires …"""
 TOLD_EVERY = timedelta(days=1)
-"""… so often."""
+"""… and repeat the warning this often."""
 
 _Seen = tuple[tuple[int, int, int] | None, ...]
 
 
 class Certificates:
-    """What a process shows and whom it believes, as the files have it now."""
+    """The current contexts of a process, which follow the files."""
 
     def __init__(self, config: TlsConfig) -> None:
-        """Raises `TlsError`, with the file and what is wrong with it."""
+        """Load the files. Raises `TlsError`, which names the file and the problem."""
         self.config = config
         self._seen = self._look()
         self._revoked = self._revocations()
@@ -50,11 +50,11 @@ class Certificates:
 
     @property
     def ends_at(self) -> datetime | None:
-        """When the certificate that is shown expires; None without one."""
+        """When our own certificate expires; None without a certificate."""
         return self._ends_at
 
     def refresh(self) -> bool:
-        """Look at the files; True when they had changed and were taken."""
+        """Look at the files. Returns True if they had changed and were loaded."""
         seen = self._look()
         self._tell_of_end()
         if seen == self._seen:
@@ -73,11 +73,11 @@ class Certificates:
         return True
 
     async def keep_fresh(self) -> None:
-        """Look at the files every `reload_ms`, for ever."""
+        """Look at the files every `reload_ms`, until cancelled."""
         while True:
             try:
                 await asyncio.to_thread(self.refresh)
-            except Exception as error:  # the old ones serve on
+            except Exception as error:  # the old certificates stay in use
                 log.error("certificates_not_loaded", reason=repr(error), exc_info=error)
             await asyncio.sleep(self.config.reload_ms / 1000)
 
@@ -123,7 +123,7 @@ class Certificates:
             )
 
     def _tell_of_list(self, now: datetime) -> None:
-        """Nobody is believed once it has ended: that it ends is told before, and that it has."""
+        """Warn before the revocation list ends, and once it has: then all connections fail."""
         found, told = self._revoked, self._told_of_list
         if found is None or not found.ends_soon(now):
             return
@@ -138,7 +138,7 @@ class Certificates:
 
 @contextlib.asynccontextmanager
 async def kept_fresh(certificates: Certificates | None) -> AsyncIterator[None]:
-    """Take the files' changes in for as long as this lasts."""
+    """Follow the files' changes within this context."""
     if certificates is None:
         yield
         return
@@ -151,12 +151,12 @@ async def kept_fresh(certificates: Certificates | None) -> AsyncIterator[None]:
 
 
 def certificates_of(config: TlsConfig) -> Certificates | None:
-    """The certificates of a process; None when it is told nothing of TLS. Raises `TlsError`."""
+    """Return the certificates of a process; None without TLS settings. Raises `TlsError`."""
     return Certificates(config) if config.serves or config.connects else None
 
 
 def server_context(config: TlsConfig) -> ssl.SSLContext:
-    """For ports. Raises `TlsError`."""
+    """Return the context for ports. Raises `TlsError`."""
     context = _context(ssl.PROTOCOL_TLS_SERVER, config.minimum_version)
     _load_chain(context, config.certificate, config.key)
     if config.mutual:
@@ -174,9 +174,9 @@ def client_context(
     crl: str = "",
     minimum_version: str = "1.2",
 ) -> ssl.SSLContext:
-    """For connections: certificate and name of the other side are checked. Raises `TlsError`.
+    """Return the context for connections; it checks the server's certificate and name.
 
-    Without `ca` the CAs of the machine are believed.
+    Without `ca`, the machine's own CAs are trusted. Raises `TlsError`.
     """
     context = _context(ssl.PROTOCOL_TLS_CLIENT, minimum_version)
     if ca:
@@ -192,8 +192,8 @@ def client_context(
 
 
 def end_of(path: str) -> datetime:
-    """When the first certificate of a PEM file expires. Raises `TlsError`."""
-    from cryptography import x509  # megabytes, for those who use TLS
+    """Return when the first certificate of a PEM file expires. Raises `TlsError`."""
+    from cryptography import x509  # import late: it takes megabytes, and TLS is optional
 
     try:
         return x509.load_pem_x509_certificate(Path(path).read_bytes()).not_valid_after_utc
@@ -219,7 +219,7 @@ def _load_chain(context: ssl.SSLContext, certificate: str, key: str) -> None:
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise TlsError(
-                f"key {key} is not that of certificate {certificate}: give the two that were "
+                f"key {key} does not belong to certificate {certificate}: give the two that were "
                 "made together"
             ) from error
         raise TlsError(
@@ -237,7 +237,7 @@ def _load_ca(context: ssl.SSLContext, ca: str) -> None:
 
 
 def _load_crl(context: ssl.SSLContext, crl: str) -> None:
-    """Of the certificate itself, and not of the CAs above it: who signs is said by `ca`."""
+    """Check only the peer's certificate for revocation, not the CAs above it."""
     if not crl:
         return
     _readable(crl, "crl")
@@ -257,8 +257,8 @@ def _readable(path: str, what: str) -> None:
 
 
 def _no_passphrase() -> bytes:
-    """OpenSSL would ask for it on the terminal."""
-    raise TlsError("the key has a passphrase: nobody is there to type it, write one without")
+    """Raise an error, where OpenSSL would prompt on the terminal."""
+    raise TlsError("the key has a passphrase, which cannot be typed here: use a key without it")
 
 
 def _state_of(path: str) -> tuple[int, int, int] | None:

@@ -1,13 +1,13 @@
-"""A port that speaks TLS, and says so to those who do not.
+"""A port that speaks TLS, and explains itself to clients that do not.
 
-Each connection is looked at before anything is read of it: the first byte of TLS is 22, which no
-HTTP request and no frame of BookKeeper begins with. So one port can tell a client that came without
-TLS what it should do, take it as it is during a change-over, or wait for its START_TLS. Handshakes
-are made here too, so what fails is told with the peer's address and in words.
+The first byte of each connection is checked before it is read: TLS begins with 22, which no HTTP
+request and no BookKeeper frame does. So the port can tell a plain client what to do, accept it
+during a migration (`plain_allowed`), or wait for its START_TLS. Handshakes are done here, so that
+a failed handshake is logged with the peer's address and the reason.
 
-Promises: who says nothing, or does not end its handshake, is cut off in time; so many may be at it
-at once, and a new one takes the place of the oldest rather than wait for ever. A crash leaves
-nothing.
+Promises: a client that sends nothing, or does not finish its handshake, is disconnected in time.
+The number of handshakes is bounded; at the bound, a new one replaces the oldest rather than wait.
+Keeps no state that a crash could lose.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ log = structlog.get_logger()
 
 Factory = Callable[[], asyncio.BaseProtocol]
 TakePlain = Callable[[socket.socket], Awaitable[None]]
-"""Takes a connection that came without TLS, and is its owner; done when it needs no more watching
-over."""
+"""Takes over a connection that came without TLS. It returns when the connection no longer needs a
+time limit."""
 
 TLS_FIRST_BYTE = b"\x16"
 BACKLOG = 1024
 SETTLED_S = 1.0
-"""A handshake that is older makes room for a new one."""
+"""At the bound, a handshake older than this may be replaced by a new one."""
 NO_FILES_S = 1.0
-"""The pause when no connection can be accepted: out of file descriptors."""
+"""The pause after a failed accept, such as without file descriptors."""
 FAREWELL_S = 1.0
-"""Who came without TLS has so long to read why it is not served."""
+"""How long a plain client has to read why it is refused."""
 
 
 class TlsListener:
-    """One port. Made by `bind`; nobody is served before `serve`."""
+    """A TLS port. `bind` takes the port, `serve` begins to accept."""
 
     def __init__(self, sockets: list[socket.socket], certificates: Certificates) -> None:
         self._sockets = sockets
         self._certificates = certificates
         self._accepting: list[asyncio.Task[None]] = []
         self._shaking: dict[asyncio.Task[None], float] = {}
-        """Connections that have not ended their handshake, the oldest first, and since when."""
+        """Connections in their handshake, oldest first, with the time when they came."""
         self._tls: Factory = asyncio.Protocol
         self._plain: TakePlain = _close
         self.port = int(sockets[0].getsockname()[1])
 
     def describe(self) -> dict[str, int]:
-        """Count what is in use now; at rest all of it is 0."""
+        """Count what is in use now; at rest it is 0."""
         return {"shaking": len(self._shaking)}
 
     @classmethod
     async def bind(cls, host: str, port: int, certificates: Certificates) -> TlsListener:
-        """Take the port, 0: any. Raises `OSError`."""
+        """Bind the port; 0: any free port. Raises `OSError`."""
         found = await asyncio.get_running_loop().getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
@@ -81,8 +81,8 @@ class TlsListener:
         return cls(sockets, certificates)
 
     async def serve(self, tls: Factory, plain: TakePlain) -> None:
-        """Give each connection a protocol after its handshake, or to `plain` where it came without.
-        Raises `OSError`: only now is the port surely ours."""
+        """Accept connections: each gets a protocol from `tls` after its handshake; a plain
+        connection goes to `plain`. Raises `OSError` if another process listens on the port."""
         self._tls, self._plain = tls, plain
         for sock in self._sockets:
             sock.listen(BACKLOG)
@@ -90,7 +90,7 @@ class TlsListener:
             self._accepting.append(asyncio.create_task(self._accept(sock), name="accept"))
 
     def close(self) -> None:
-        """Take no more connections; cut off those in their handshake."""
+        """Accept no more connections; abort handshakes."""
         for task in (*self._accepting, *self._shaking):
             task.cancel()
         if not self._accepting:
@@ -105,7 +105,7 @@ class TlsListener:
                 try:
                     accepted, address = await loop.sock_accept(sock)
                 except ConnectionError:
-                    continue  # gone again
+                    continue  # the client is gone already
                 except OSError as error:
                     log.error("connections_not_accepted", port=self.port, reason=str(error))
                     await asyncio.sleep(NO_FILES_S)
@@ -120,7 +120,7 @@ class TlsListener:
         self._shaking.pop(task, None)
 
     async def _make_room(self) -> None:
-        """Wait until another handshake may begin."""
+        """Wait until another handshake may begin; abort the oldest if it is slow."""
         loop = asyncio.get_running_loop()
         while len(self._shaking) >= self._certificates.config.handshakes_max:
             oldest, since = next(iter(self._shaking.items()))
@@ -162,7 +162,7 @@ class TlsListener:
                     await self._plain(sock)
         except (OSError, TimeoutError) as error:
             tell_refused(address, error)
-        except Exception as error:  # of one connection, not of the port
+        except Exception as error:  # it concerns this connection, not the port
             log.error("tls_failed", peer=_shown(address), reason=repr(error), exc_info=error)
         finally:
             if not taken:
@@ -174,7 +174,7 @@ async def _close(sock: socket.socket) -> None:
 
 
 def plain_http(certificates: Certificates, http: Factory) -> TakePlain:
-    """What becomes of HTTP that comes without TLS: `http` where that is allowed, else a refusal."""
+    """Return how to handle plain HTTP: serve it where that is allowed, otherwise refuse it."""
     factory = http if certificates.config.plain_allowed else RefusePlainHttp
 
     async def take(sock: socket.socket) -> None:
@@ -184,7 +184,7 @@ def plain_http(certificates: Certificates, http: Factory) -> TakePlain:
 
 
 async def first_byte(sock: socket.socket) -> bytes:
-    """The first byte that comes, left where it is; nothing at the end. Raises `OSError`."""
+    """Return the first byte without consuming it; empty at the end. Raises `OSError`."""
     loop = asyncio.get_running_loop()
     came: asyncio.Future[None] = loop.create_future()
 
@@ -201,14 +201,14 @@ async def first_byte(sock: socket.socket) -> bytes:
 
 
 def tell_refused(address: Any, error: BaseException | str) -> None:
-    """A connection did not come to TLS: say who and why."""
+    """Log that a connection did not reach TLS, with peer and reason."""
     if isinstance(error, str):
         log.warning("tls_refused", peer=_shown(address), reason=error)
         return
     if isinstance(error, ssl.SSLEOFError | ConnectionResetError | BrokenPipeError):
-        log.debug("tls_refused", peer=_shown(address), reason="it went away")
+        log.debug("tls_refused", peer=_shown(address), reason="the client disconnected")
         return
-    reason = why(error) or "it did not end its handshake in time, or broke it off"
+    reason = why(error) or "it did not finish its handshake in time, or aborted it"
     log.warning("tls_refused", peer=_shown(address), reason=reason)
 
 
@@ -217,21 +217,21 @@ def _shown(address: Any) -> str:
 
 
 class RefusePlainHttp(asyncio.Protocol):
-    """Answers whoever speaks HTTP without TLS where there is TLS, and lets it go."""
+    """Answers plain HTTP on a TLS port with an explanation, and disconnects."""
 
     def __init__(self) -> None:
         self._end: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Its request has come already; what comes after the answer is thrown away."""
-        plain = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
-        tell_refused(transport.get_extra_info("peername"), "it came without TLS, by http://")
+        """Answer at once: the request has begun to arrive. Later bytes are ignored."""
+        plain = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass
+        tell_refused(transport.get_extra_info("peername"), "it used http:// without TLS")
         plain.write(_PLAIN_HTTP)
         plain.write_eof()
         self._end = asyncio.get_running_loop().call_later(FAREWELL_S, plain.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """It has read it, or not."""
+        """Cancel the timer: the client has disconnected."""
         if self._end is not None:
             self._end.cancel()
 

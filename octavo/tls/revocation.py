@@ -1,7 +1,7 @@
-"""The lists of what CAs have revoked, as `tls.crl` names them: checked when they are read.
+"""Checks the revocation lists of `tls.crl` when they are loaded.
 
-OpenSSL looks into them at each handshake, and says no more than that it did not like one. So what
-is wrong with a list, of which CA, and when it ends, is found out here, beforehand.
+OpenSSL uses the lists at each handshake, but its errors do not say what is wrong with a list. So
+this module finds problems beforehand: which CA's list, what is wrong, and when it ends.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from octavo.tls.settings import TlsError
 
 CRL_BYTES_MAX = 32 << 20
 SOON_SHARE = 4
-"""A list is told of in the last fourth of its life: some live for hours, others for a year."""
+"""Warn in the last quarter of a list's life: some lists live for hours, others for a year."""
 _ONE = re.compile(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Revocations:
-    """The lists of one file, as far as they have to be looked after."""
+    """When the lists of a file end."""
 
     ends_at: datetime | None
-    """When the first of them ends; None when none does."""
+    """When the first list ends; None if none does."""
     soon_at: datetime | None
-    """From when on that is soon."""
+    """When to begin to warn."""
 
     def ends_soon(self, now: datetime) -> bool:
-        """Whether it is time to bring a newer one."""
+        """Return whether a newer list is needed soon."""
         return self.soon_at is not None and now >= self.soon_at
 
     @classmethod
     def read(cls, path: str, ca: str, now: datetime) -> Revocations:
-        """The lists of the file `path`, in PEM form; `ca`: the file of the CAs that are believed.
+        """Read the lists of the PEM file `path`; `ca` is the file of trusted CAs.
 
-        Raises `TlsError`: which list it is, what is wrong with it, and what would do.
+        Raises `TlsError`, which says which list it is, what is wrong, and what would be right.
         """
-        from cryptography import x509  # megabytes, for those who use TLS
+        from cryptography import x509  # import late: it takes megabytes, and TLS is optional
 
         data = _content(path, "crl")
         if len(data) > CRL_BYTES_MAX:
             raise TlsError(
-                f"crl {path} is longer than {CRL_BYTES_MAX >> 20} MiB: a CA takes certificates "
-                "out of its list that have expired"
+                f"crl {path} is longer than {CRL_BYTES_MAX >> 20} MiB: expired certificates need "
+                "not be in it; ask the CA for a shorter list"
             )
         try:
             cas = x509.load_pem_x509_certificates(_content(ca, "ca"))
@@ -53,8 +53,8 @@ class Revocations:
         parts = _ONE.findall(data)
         if not parts:
             raise TlsError(
-                f"crl {path} holds no CRL in PEM form: it begins with -----BEGIN X509 CRL-----, "
-                "and `openssl crl -inform der -outform pem` makes one of the other form"
+                f"crl {path} holds no CRL in PEM form: it begins with -----BEGIN X509 CRL-----; "
+                "`openssl crl -inform der -outform pem` converts a list in DER form"
             )
         ends: list[tuple[datetime, datetime]] = []
         for part in parts:
@@ -67,15 +67,15 @@ class Revocations:
                     found.is_signature_valid(one.public_key())  # type: ignore[arg-type]
                     for one in signers
                 )
-            except Exception as error:  # of a damaged one the library raises many things
+            except Exception as error:  # a damaged list raises many types
                 raise TlsError(f"crl {path} holds a CRL that cannot be read: {error!r}") from error
             which = f"crl {path}: the list of {issuer}"
             if not is_signed:
-                raise TlsError(f"{which} is not signed by that CA, as {ca} has it")
+                raise TlsError(f"{which} is not signed by the CA of that name in {ca}")
             if ended is not None and ended <= now:
                 raise TlsError(
-                    f"{which} ended at {ended:%Y-%m-%d %H:%M} UTC: get a newer one of that CA. "
-                    "With one that has ended no certificate of the CA is believed"
+                    f"{which} ended at {ended:%Y-%m-%d %H:%M} UTC: get a newer list from that CA. "
+                    "While it has ended, no certificate of the CA is accepted"
                 )
             if begun > now:
                 raise TlsError(
@@ -90,7 +90,7 @@ class Revocations:
 
 
 def _content(path: str, what: str) -> bytes:
-    """As much of it as is looked at."""
+    """Read the file, up to one byte more than is allowed."""
     try:
         with Path(path).open("rb") as file:
             return file.read(CRL_BYTES_MAX + 1)

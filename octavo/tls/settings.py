@@ -1,4 +1,4 @@
-"""What may be set of TLS: one group, shared by bookies, brokers and those who connect to them."""
+"""Settings of TLS: one group, shared by bookies, brokers and their clients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from octavo.protocol.codes import OctavoError, Scope
 
 
 class TlsError(OctavoError):
-    """Settings or files that no TLS can be made of. The message says which, and what would do."""
+    """A TLS setting or file cannot be used. The message says which, and what would be right."""
 
     name = "tls"
     scope = Scope.PROCESS
@@ -16,38 +16,37 @@ class TlsError(OctavoError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConfig:
-    """All settings of TLS. None given: nothing is encrypted."""
+    """All settings of TLS. By default, nothing is encrypted."""
 
     certificate: str = ""
-    """PEM file: what this process shows, with the CAs between it and the root behind it. With it,
-    every port of the process speaks TLS."""
+    """PEM file: this process's certificate, then any intermediate CAs. If set, every port of the
+    process speaks TLS."""
     key: str = ""
     """PEM file: the certificate's private key, without a passphrase."""
     ca: str = ""
-    """PEM file: the CAs whose certificates are believed. With it, every connection that the process
-    makes to bookies and brokers is TLS."""
+    """PEM file: the trusted CAs. If set, the process uses TLS for every connection to bookies and
+    brokers."""
     crl: str = ""
-    """PEM file: what the CAs have revoked, one list of each CA that signs certificates here. With
-    it no certificate is believed that stands in its CA's list, or whose CA has none that is valid
-    now."""
+    """PEM file: the revocation lists of all CAs that sign certificates here. If set, a certificate
+    is refused if its CA's list has it, or if its CA has no valid list."""
     mutual: bool = False
-    """Whoever connects must show a certificate of `ca`."""
+    """Clients must show a certificate signed by `ca`."""
     minimum_version: str = "1.2"
     """`1.2` or `1.3`."""
     start_tls: bool = False
-    """Bookies are asked for TLS by BookKeeper's START_TLS; else it is there from the first byte."""
+    """Ask bookies for TLS by BookKeeper's START_TLS; otherwise TLS begins with the first byte."""
     plain_allowed: bool = False
-    """Ports take connections without TLS as well: for a change-over, node by node."""
+    """Ports also accept connections without TLS: for a migration, node by node."""
     reload_ms: int = 10_000
-    """How often it is looked whether the files have changed; new connections use the new ones."""
+    """How often the files are checked for changes. New connections use the new files."""
     handshake_timeout_ms: int = 10_000
-    """Who has not begun TLS by then is cut off, and so is who has not ended its handshake then."""
+    """A connection is closed if it has not begun TLS by then, or not finished the handshake."""
     handshakes_max: int = 256
-    """Connections of one port that have not ended their handshake. One more waits, or takes the
-    place of the oldest, if that has had its for a second."""
+    """Most handshakes at a time of a port. A further connection waits, or replaces the oldest
+    handshake if that has taken a second."""
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense. Raises `TlsError`."""
+        """Refuse invalid values. Raises `TlsError`."""
         for name, other in (("certificate", "key"), ("key", "certificate")):
             if getattr(self, name) and not getattr(self, other):
                 raise TlsError(
@@ -56,12 +55,12 @@ class TlsConfig:
                 )
         if self.certificate and not self.ca:
             raise TlsError(
-                f"tls setting certificate = {self.certificate!r}: give ca too, for bookies and "
-                "brokers check one another by it"
+                f"tls setting certificate = {self.certificate!r}: give ca too; bookies and brokers "
+                "need it to check each other"
             )
         if self.crl and not self.ca:
             raise TlsError(
-                f"tls setting crl = {self.crl!r}: give ca too, whose certificates it is about"
+                f"tls setting crl = {self.crl!r}: give ca too, the CAs whose lists it holds"
             )
         if self.mutual and not self.certificate:
             raise TlsError("tls setting mutual = true: give certificate, key and ca too")
@@ -74,7 +73,7 @@ class TlsConfig:
                 raise TlsError(f"tls setting {name} = {getattr(self, name)}: use 1 or more")
 
     def check_node(self) -> None:
-        """A bookie or broker shows a certificate or knows nothing of TLS, but for a change-over.
+        """Require a bookie or broker with `ca` to have a certificate, except during a migration.
         Raises `TlsError`."""
         if self.connects and not (self.serves or self.plain_allowed):
             raise TlsError(

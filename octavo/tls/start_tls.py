@@ -1,11 +1,11 @@
-"""BookKeeper's START_TLS, as the bookie has it: the first frame asks for it, the rest is TLS.
+"""BookKeeper's START_TLS, on the bookie's side: a plain first frame asks for TLS.
 
-    client  START_TLS, a v3 frame, also of clients that speak v2 from then on
-    bookie  OK, in the clear
-    both    handshake; then frames, as if nothing had been said before
+    client  START_TLS, a v3 frame, also from clients that speak v2 afterwards
+    bookie  OK, unencrypted
+    both    TLS handshake; then frames as on a new connection
 
-A port that has certificates takes nothing else in the clear, unless `plain_allowed`. What stands
-behind START_TLS before its answer is refused: it came unprotected and may be anybody's.
+A port with certificates accepts nothing else unencrypted, unless `plain_allowed`. Bytes that follow
+START_TLS before the answer are refused: they came unencrypted, so an attacker may have added them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from octavo.tls.contexts import Certificates
 from octavo.tls.listening import tell_refused
 
 REQUEST_BYTES_MAX = 1024
-"""START_TLS has about ten."""
+"""START_TLS has about 10 bytes."""
 RIGHT = "this port speaks TLS: begin with it, or ask for it by START_TLS"
 
 
 class StartTls:
-    """Of one port; `made` gives the protocols of its connections."""
+    """Handles plain connections of a port. `made` returns the protocol of a connection."""
 
     def __init__(
         self, certificates: Certificates, made: Callable[[], asyncio.BaseProtocol]
@@ -36,8 +36,8 @@ class StartTls:
         self._made = made
 
     async def take(self, sock: socket.socket) -> None:
-        """Bring a connection that came in the clear to TLS, or to its end. Whoever calls bounds
-        the time. Raises `OSError`, errors of TLS among them."""
+        """Upgrade a plain connection to TLS, or close it. The caller must bound the time. Raises
+        `OSError`, TLS errors included."""
         loop = asyncio.get_running_loop()
         transport, listening = await loop.connect_accepted_socket(_FirstFrame, sock)
         try:
@@ -65,7 +65,7 @@ class StartTls:
         loop = asyncio.get_running_loop()
         early = _Early()
         context = self._certificates.server
-        assert context is not None, "a port of TLS"
+        assert context is not None, "called only for a TLS port"
         secured = await loop.start_tls(
             transport,
             early,
@@ -78,21 +78,21 @@ class StartTls:
         self._go_on(secured, bytes(early.data))
 
     def _go_on(self, transport: asyncio.Transport, data: bytes) -> None:
-        """From here on the protocol has it; `data` has come already."""
+        """Hand the connection to its protocol, with the bytes that have come already."""
         protocol = self._made()
         transport.set_protocol(protocol)
-        transport.resume_reading()  # first, for the protocol may pause it again
+        transport.resume_reading()  # before connection_made: the protocol may pause it again
         protocol.connection_made(transport)
         if not transport.is_closing():
             _feed(protocol, data)
 
 
 class _FirstFrame(asyncio.Protocol):
-    """Waits for the first frame, and reads no further."""
+    """Waits for the first frame, then stops reading."""
 
     def __init__(self) -> None:
         self.came: asyncio.Future[tuple[bytes, bytes]] = asyncio.get_running_loop().create_future()
-        """The frame, and what came with it; no frame where it is longer than START_TLS can be."""
+        """The first frame, and the bytes after it; no frame if it is too long for START_TLS."""
         self._data = b""
         self._transport: asyncio.Transport | None = None
 
@@ -113,11 +113,11 @@ class _FirstFrame(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.came.done():
-            self.came.set_exception(exc or ConnectionResetError("it went away"))
+            self.came.set_exception(exc or ConnectionResetError("the client disconnected"))
 
 
 class _Early(asyncio.Protocol):
-    """Keeps what comes right behind the handshake, before there is a transport to answer by."""
+    """Keeps bytes that come right after the handshake, before the protocol takes over."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -139,7 +139,7 @@ def _asks(call: v3.Call) -> bool:
 
 
 def _feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:
-    """Have a protocol take bytes as if they came by its transport."""
+    """Give a protocol bytes as if its transport had received them."""
     if not isinstance(protocol, asyncio.BufferedProtocol):
         assert isinstance(protocol, asyncio.Protocol)
         if data:

@@ -224,7 +224,7 @@ async def retention(checks: Checks, client: LedgerClient, urls: list[str]) -> No
         return len(gone) >= 3
 
     await eventually(trimmed, GONE_S)
-    checks.holds(f"{len(gone)} ledgers are deleted", True)
+    checks.holds(f"{len(gone)} its ledgers were deleted", True)
     for one in sorted(gone)[:3]:
         for bookie in before[one].fragments[0].bookies:
             await eventually(partial(_denied, client, before[one], bookie), GONE_S)

@@ -151,10 +151,10 @@ async def test_a_ledger_is_written_and_read(tmp_path: Path, start_tls: bool) -> 
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("another ca", "of no CA that is believed here"),
+        ("another ca", "the CA of its certificate is not trusted here"),
         ("no certificate", "give certificate and key"),
         ("plain bookie", "does that port speak TLS?"),
-        ("plain bookie, START_TLS", "does not take START_TLS"),
+        ("plain bookie, START_TLS", "does not support START_TLS"),
     ],
 )
 async def test_why_a_bookie_cannot_be_reached_is_said(tmp_path: Path, how: str, said: str) -> None:

@@ -58,7 +58,7 @@ def test_every_job_says_it() -> None:
     said = done.stderr.split("$ ")[1:]
     assert len(said) == len(COMMANDS)
     for one in said:
-        assert "jobs need pyspark, which is not here: pip install 'octavo[spark]'" in one, one
+        assert "jobs need pyspark, which is not installed: pip install 'octavo[spark]'" in one, one
         assert "should not have happened" not in one, one
         assert ("exit 3" if one.startswith("pipeline") else "exit 1") in one, one
 

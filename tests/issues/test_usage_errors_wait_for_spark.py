@@ -72,7 +72,7 @@ async def test_what_needs_no_spark_is_told_without(place: Place, tmp_path: Path)
     wrong: list[tuple[Callable[[Run], Outcome], type[Exception], str]] = [
         (partial(verify, selection=NOBODY), InvalidOption, "there is no topic public/nobody"),
         (partial(export, options=ExportOptions(NOBODY, "out")), InvalidOption, "no topic"),
-        (partial(export, options=ExportOptions(FLIGHTS, str(full))), BadUsage, "no export"),
+        (partial(export, options=ExportOptions(FLIGHTS, str(full))), BadUsage, "not an export"),
         (partial(export, options=ExportOptions(FLIGHTS, other.as_uri())), BadUsage, "holds an"),
         (partial(export, options=ExportOptions(FLIGHTS, "o", None, "skip")), BadUsage, "--schema"),
         (partial(report, options=ReportOptions(FLIGHTS, done)), BadUsage, "--overwrite"),
@@ -83,7 +83,7 @@ async def test_what_needs_no_spark_is_told_without(place: Place, tmp_path: Path)
         (partial(offload, options=OffloadOptions(NOBODY, "file:/x", COLD)), InvalidOption, "no t"),
         (partial(replay, options=ReplayOptions("nobody", "flights")), InvalidOption, "no topic"),
         (partial(replay, options=ReplayOptions("flights", "nobody")), BadUsage, "topic create"),
-        (partial(replay, options=ReplayOptions("flights", "flights")), BadUsage, "into itself"),
+        (partial(replay, options=ReplayOptions("flights", "flights")), BadUsage, "source and"),
         (partial(ingest, options=IngestOptions(("f",), "nobody", Shape())), BadUsage, "create"),
         (
             partial(ingest, options=IngestOptions((str(tmp_path / "x"),), "flights", Shape())),
@@ -93,7 +93,7 @@ async def test_what_needs_no_spark_is_told_without(place: Place, tmp_path: Path)
         (partial(ingest_kafka, options=kafka(start="now")), BadUsage, "--start now"),
         (
             partial(ingest_kafka, options=KafkaOptions(("flights",), "h:1", str(other))),
-            BadUsage, "is of an ingest of",
+            BadUsage, "belongs to an ingest of",
         ),
     ]  # fmt: skip
     for work, kind, said in wrong:

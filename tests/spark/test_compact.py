@@ -366,7 +366,7 @@ def test_what_a_reader_may_not_ask_for(topic: Topic) -> None:
 
 def test_usage_is_told_without_spark(service: str) -> None:
     wrong = octavo("pipeline", "compact", "--url", service)
-    assert (wrong.returncode, "which topics" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, "select topics" in wrong.stderr) == (2, True)
 
 
 def test_a_view_of_append_times_has_them(topic: Topic) -> None:

@@ -65,9 +65,9 @@ def test_scrub_tells_each(job: Job, spoiled: LedgerMetadata) -> None:
         "entry-lost": 1,
     }
     said = {(one.kind, one.what) for one in outcome.findings}
-    assert ("copy-damaged", f"bookie {b} has a copy whose digest does not hold: entries 2") in said
-    assert ("copy-missing", f"bookie {c} has no copy, and says so: entries 1, 4") in said
-    assert ("copy-missing", f"bookie {a} has no copy, and says so: entries 4") in said
+    assert ("copy-damaged", f"bookie {b} has a copy whose digest is wrong: entries 2") in said
+    assert ("copy-missing", f"bookie {c} has no copy, by its own answer: entries 1, 4") in said
+    assert ("copy-missing", f"bookie {a} has no copy, by its own answer: entries 4") in said
     assert ("copies-differ", "whole copies that differ: entries 3") in said
     assert ("entry-lost", "no bookie has a good copy: entries 4") in said
     assert (outcome.summary["entries_read"], outcome.summary["copies_read"]) == (5, 15)

@@ -88,7 +88,7 @@ def test_a_repeated_run_adds_what_is_new(
     with pytest.raises(BadUsage, match=r"holds an export of \['public/raw'\]"):
         exported("typed", out)
     (out / "_checkpoint").rename(tmp_path / "moved")
-    with pytest.raises(BadUsage, match="would write over it"):
+    with pytest.raises(BadUsage, match="would overwrite it"):
         exported("raw", out)
 
 

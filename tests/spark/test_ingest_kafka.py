@@ -105,7 +105,7 @@ def test_once_on_a_checkpoint(
     publish(range(100, 130))
     assert run("kept-partitions", True, "a") == 30
     assert run("by-the-key", False, "b") == 130
-    with pytest.raises(BadUsage, match="is of an ingest of"):
+    with pytest.raises(BadUsage, match="belongs to an ingest of"):
         run("by-the-key", False, "a")
 
     def rows_of(topic: str) -> list[Any]:

@@ -135,5 +135,5 @@ def test_jobs_that_look_at_a_topic_know_them(
     outcome_of("export", lambda run: export(run, options))
     rows = pq.ParquetDataset(letters).read(["offset", "value", "reason"]).to_pylist()
     reasons = {row["offset"]: row["reason"] for row in rows if not row["value"]}
-    assert reasons == dict.fromkeys((7, 15), "a large message: its body is in no column")
+    assert reasons == dict.fromkeys((7, 15), "a large message: its body is not in a column")
     assert len(rows) == 5

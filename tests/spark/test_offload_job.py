@@ -68,7 +68,7 @@ def test_offloaded_by_spark_and_read_over_http(
     [
         ((), "give --to FOLDER"),
         (("--to", "tape://1"), "--to tape://1: tape://1: not a place for objects"),
-        (("--to", "out", "--all", "cold"), "one of the two"),
+        (("--to", "out", "--all", "cold"), "not both"),
     ],
 )
 def test_usage_is_told_without_spark(service: str, arguments: tuple[str, ...], said: str) -> None:

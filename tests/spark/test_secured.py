@@ -85,4 +85,4 @@ def test_spark_reads_and_writes_in_a_secured_cluster(tmp_path: Path) -> None:
         assert all(sorted(values) == ["one", "two"] for values in found.values()), found
         refused = run(tmp_path, url, url, **trust)
         assert refused.returncode != 0
-        assert "set OCTAVO_TOKEN to a token that may describe it" in refused.stderr
+        assert "set OCTAVO_TOKEN to a token that may do so" in refused.stderr

@@ -132,9 +132,9 @@ def test_what_the_source_gives_the_sink_takes(
         ({"topics": "x"}, "CAST(id AS STRING) AS value", "unknown option topics"),
         ({"topic": "nowhere"}, "CAST(id AS STRING) AS value", "there is no topic"),
         ({"topic": "sunk"}, "id AS value", "column value is bigint"),
-        ({"topic": "sunk"}, "CAST(id AS STRING) AS text", "column text is not one of"),
+        ({"topic": "sunk"}, "CAST(id AS STRING) AS text", "unknown column text"),
         ({"topic": "sunk", "commit": "kafka"}, "CAST(id AS STRING) AS value", "one of bulk-load"),
-        ({}, "CAST(id AS STRING) AS value", "neither the option topic nor a column"),
+        ({}, "CAST(id AS STRING) AS value", "give an option topic or a column topic"),
     ],
 )
 def test_what_cannot_be_is_refused_with_what_would_be_right(

@@ -109,7 +109,7 @@ def test_offsets_out_of_all_order(
     assert "entry 3: offset 2 follows 1000" in said
     assert "entry 5: offset -5 follows 3" in said
     assert "entry 6: offset 4 follows -5" in said
-    assert "holds offsets -5 to 1000, its chain says 0 to 4" in said
+    assert "holds offsets -5 to 1000, but the record says 0 to 4" in said
     assert outcome.counts == {"offset-missing": 3, "offset-repeated": 2}
     assert outcome.summary["messages"] == 7
 

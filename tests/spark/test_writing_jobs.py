@@ -125,10 +125,10 @@ def test_what_cannot_be_ingested_is_said_and_nothing_is_written(
 
     for wrong, said in [
         (lambda: into("none.csv"), "there is no such file"),
-        (lambda: into("bad.csv", "nowhere"), "octavo topic create nowhere makes it"),
+        (lambda: into("bad.csv", "nowhere"), "create it with: octavo topic create nowhere"),
         (lambda: into("bad.csv", key="m"), "there is no column m in .* its columns are n"),
-        (lambda: into("data.bin"), "of which format"),
-        (lambda: into("bad.csv", schema="n BOOLEAN", timestamp="n"), "a column of boolean"),
+        (lambda: into("data.bin"), "unknown format"),
+        (lambda: into("bad.csv", schema="n BOOLEAN", timestamp="n"), "is a boolean column"),
     ]:
         with pytest.raises(BadUsage, match=said):
             wrong()
@@ -172,9 +172,9 @@ def test_a_range_is_replayed_once_and_in_order(
         (row.partition, row.value) for row in source
     ]
     wrong: list[tuple[str, dict[str, Any], str]] = [
-        ("played", {}, "into itself"),
+        ("played", {}, "is source and target"),
         ("replayed", {"where": "nix > 1"}, "--where nix > 1: .*nix"),
-        ("narrow", {"keep_partitions": True}, "has 2 partitions, public/narrow only 1"),
+        ("narrow", {"keep_partitions": True}, "has 2 partitions, but public/narrow has only 1"),
     ]
     for target, options, said in wrong:
         with pytest.raises(BadUsage, match=said):

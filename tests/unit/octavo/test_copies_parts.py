@@ -71,7 +71,7 @@ def test_copies_missing_unknown_and_lost() -> None:
     assert {what for _, _, what in findings.kept} == {
         "bookie a lacks entries 5, 6 to 9",
         "bookie b lacks entries 4",
-        "bookie c does not say what it holds: no answer",
+        "bookie c could not say what it holds: no answer",
         "bookie d lacks entries 8 to 9",
     }
     lost = Findings()

@@ -163,10 +163,10 @@ def test_batches_are_packed_as_asked(name: str) -> None:
         ({"topic": "a"}, False, "service is missing"),
         ({"service": "http://x", "subscribe": "a"}, False, "unknown option subscribe"),
         ({"service": "http://x", "topic": "a/b/c"}, False, "option topic"),
-        ({"service": "http://x", "bulkLoadBatch": "1"}, False, "give that too"),
+        ({"service": "http://x", "bulkLoadBatch": "1"}, False, "give bulkLoadId too"),
         ({"service": "http://x", "bulkLoadId": "a"}, True, "a stream has its query id"),
         ({"service": "http://x", "bulkLoadId": "a/b"}, False, "letters, digits"),
-        ({"service": "http://x", "partition": "-1"}, False, "whole number from 0"),
+        ({"service": "http://x", "partition": "-1"}, False, "whole number, 0 or more"),
         ({"service": "http://x", "compression": "rar"}, False, "one of none, gzip"),
         ({"service": "http://x", "commit": "kafka"}, False, "one of bulk-load, producer, auto"),
     ],
@@ -194,7 +194,7 @@ def test_options_of_0_1_mean_what_todays_mean_and_warn(of_table: str) -> None:
         assert options(FORMER) == now
     assert len(told) == len(FORMER), [str(one.message) for one in told]
     for was, today in {"txnId": "bulkLoadId", "txnVersion": "bulkLoadBatch"}.items():
-        with pytest.raises(InvalidOption, match="give one of them"):
+        with pytest.raises(InvalidOption, match="give only"):
             options({**NOW, was: "1", today: "1"})
 
 
@@ -203,7 +203,7 @@ def test_options_of_0_1_mean_what_todays_mean_and_warn(of_table: str) -> None:
     [
         ({"key": StringType()}, "no column value"),
         ({"value": LongType()}, "it must be binary or string"),
-        ({"value": BinaryType(), "other": StringType()}, "column other is not one of"),
+        ({"value": BinaryType(), "other": StringType()}, "unknown column other"),
         ({"value": BinaryType(), "headers": ArrayType(StringType())}, "array<struct<key"),
     ],
 )

@@ -103,8 +103,8 @@ def test_splits_min_cuts_what_would_be_one() -> None:
     [
         (0, 30, "0 to 19 were trimmed"),
         (5, 10, "5 to 9 were trimmed"),
-        (25, 60, "50 to 59 are not there"),
-        (55, 60, "55 to 59 are not there"),
+        (25, 60, "50 to 59 do not exist"),
+        (55, 60, "55 to 59 do not exist"),
     ],
 )
 def test_what_is_lost_is_named_or_passed_over(start: int, end: int, lost: str) -> None:
@@ -181,10 +181,10 @@ def test_options_with_kafkas_names_and_meanings() -> None:
             {"startingOffset": "1"},
             "unknown option startingoffset (meant: startingOffsets?); the options of",
         ),
-        ({"startingOffsets": "first"}, "startingOffsets is no JSON"),
+        ({"startingOffsets": "first"}, "startingOffsets is not JSON"),
         ({"startingOffsets": '{"a": {"0": -3}}'}, "-2 is earliest"),
         ({"endingOffsets": "earliest"}, "nothing would be read"),
-        ({"maxOffsetsPerTrigger": "0"}, "a whole number from 1"),
+        ({"maxOffsetsPerTrigger": "0"}, "a whole number, 1 or more"),
         ({"maxBytesPerTrigger": "many"}, "a size such as"),
         ({"maxTriggerDelay": "soon"}, "a time such as"),
         ({"failOnDataLoss": "yes"}, "one of true, false"),

@@ -56,7 +56,7 @@ def test_nothing_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[s
     make(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert run(["certs", "--dir", str(tmp_path)]) == 2
-    assert "nothing is written over" in capsys.readouterr().err
+    assert "is not overwritten" in capsys.readouterr().err
     (tmp_path / "node.pem").unlink()
     assert run(["certs", "--dir", str(tmp_path)]) == 2, "its key is there still"
     del before["node.pem"]
@@ -66,11 +66,11 @@ def test_nothing_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["https://node.example"], "no host name and no IP address"),
-        (["node.example:8080"], "no host name and no IP address"),
-        ([""], "no host name and no IP address"),
-        (["--name", "../ca"], "no name for a certificate's files"),
-        (["--name", "ca"], "no name for a certificate's files"),
+        (["https://node.example"], "neither a host name nor an IP address"),
+        (["node.example:8080"], "neither a host name nor an IP address"),
+        ([""], "neither a host name nor an IP address"),
+        (["--name", "../ca"], "cannot name a certificate's files"),
+        (["--name", "ca"], "cannot name a certificate's files"),
     ],
 )
 def test_what_is_no_name_is_refused(
@@ -89,10 +89,10 @@ def test_half_a_ca_and_another_key_are_told(tmp_path: Path) -> None:
     with pytest.raises(TlsError, match="is not the key of"):
         Authority.opened(tmp_path / "one")
     key.write_text("nonsense")
-    with pytest.raises(TlsError, match="no CA that"):
+    with pytest.raises(TlsError, match="not a CA made by"):
         Authority.opened(tmp_path / "one")
     key.unlink()
-    with pytest.raises(TlsError, match=r"ca\.pem is there and .*ca\.key is not"):
+    with pytest.raises(TlsError, match=r"ca\.pem exists but .*ca\.key does not"):
         Authority.opened(tmp_path / "one")
 
 

@@ -70,7 +70,7 @@ def broken(folder: Path, what: str) -> TlsConfig:
     ("what", "said"),
     [
         ("missing", "nowhere.pem cannot be read: No such file"),
-        ("other key", "is not that of certificate"),
+        ("other key", "does not belong to certificate"),
         ("no PEM", "must be in PEM form"),
         ("passphrase", "the key has a passphrase"),
         ("ca", "empty.pem holds no certificate"),

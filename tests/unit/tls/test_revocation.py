@@ -93,8 +93,7 @@ async def test_of_a_ca_without_a_list_nobody_is_believed(tmp_path: Path) -> None
     held = certificates(tmp_path / "own", mutual=True, ca=both, crl=crl)
     _, told = await refused(held, alice)
     assert told == [
-        "of its CA no list of what is revoked is known here, and tls.crl is set: put that CA's "
-        "list into it, too"
+        "tls.crl is set, but has no revocation list of its CA: add that CA's list to the file"
     ]
     make(tmp_path / "own", "gone")
     lists = joined(tmp_path / "lists.crl", crl, revoke(tmp_path / "own", "gone"))
@@ -115,15 +114,15 @@ async def test_a_list_that_ends_while_it_is_used(
         held = certificates(tmp_path, mutual=True, crl=past)
     _, told = await refused(held, alice)
     assert told == [
-        "the list of what its CA has revoked has ended, so nobody of that CA is believed here: "
-        "put a newer one into tls.crl"
+        "its CA's revocation list has ended, so no certificate of that CA is accepted here: "
+        "put a newer list into tls.crl"
     ]
 
 
 @pytest.mark.parametrize(
     ("days", "said"),
     [
-        (-3, r"the list of CN=Octavo development CA \d+ ended at .* UTC: get a newer one"),
+        (-3, r"the list of CN=Octavo development CA \d+ ended at .* UTC: get a newer list"),
         (3, r"begins at .* UTC: a clock is wrong"),
     ],
 )
@@ -147,7 +146,7 @@ def test_a_list_that_ended_does_not_take_the_place_of_a_good_one(
         assert not held.refresh()
     assert (held.server, held.client) == before
     assert [one["event"] for one in logs] == ["certificates_not_loaded"]
-    assert "get a newer one" in logs[0]["reason"]
+    assert "get a newer list" in logs[0]["reason"]
 
 
 @pytest.mark.parametrize(
@@ -189,7 +188,7 @@ def test_a_list_that_another_signed_in_the_name_of_the_ca(tmp_path: Path) -> Non
     forger, _ = Authority.opened(tmp_path / "forger")
     forger._certificate = ca
     forger.revoke([], days=1)
-    with pytest.raises(TlsError, match="is not signed by that CA"):
+    with pytest.raises(TlsError, match="is not signed by the CA"):
         certificates(tmp_path / "own", crl=str(forger.revoked_file))
 
 
@@ -252,8 +251,8 @@ def test_certs_revokes_and_keeps_what_was_revoked_before(
     ("arguments", "said"),
     [
         (["--revoke", "nobody"], "nobody.pem: No such file"),
-        (["--revoke", "../a"], "no name of a certificate"),
-        (["--revoke", "ca"], "no name of a certificate"),
+        (["--revoke", "../a"], "not the name of a certificate"),
+        (["--revoke", "ca"], "not the name of a certificate"),
         (["--revoke", "a", "a.example"], "no certificate is made"),
         (["--revoke", "a", "--dir", "nowhere"], "holds no CA that could revoke"),
     ],
