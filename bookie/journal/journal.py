@@ -498,6 +498,8 @@ class Journal:
             buffers += item.buffers
             length += item.length
             group.append(item)
+        # Deferred appends are reported after the write, the others after the sync. In a group with
+        # both, the sync is a separate call, so that deferred appends do not wait for it.
         early = [item for item in group if item.deferred]
         late = [item for item in group if not item.deferred]
         full: BaseException | None = None

@@ -199,6 +199,7 @@ class ColdReads:
         self._rest_until = now + min(_REST_RATIO * (now - flight.began), _REST_S_MAX)
         error = None if done.cancelled() else done.exception()
         found = [] if error is not None or done.cancelled() else done.result()
+        # If a flush ended during the read, the index may name newer copies: do not cache these.
         if flight.epoch == self._epoch:
             for run in found:
                 self._cache.put(run)

@@ -162,6 +162,7 @@ class ReadPath:
             if self._answers.is_spent:
                 run = None  # free its memory while this read waits: the cache may have dropped it
                 continue
+            # A newer copy may have been added while this read waited for the disk.
             newer, last = self._write_cache.find(ledger_id, sought.next_entry)
             if newer is not None:
                 continue
