@@ -74,9 +74,7 @@ def auto_recovery(matrix: Matrix, asked: Ask) -> None:
         for own, words in (("off", ASLEEP), ("on at the same time", AWAKE)):
             part = replace(asked, folder=asked.folder / f"{wire}-{own[:3].strip()}")
             operation = f"a bookie of ours dies, three and a spare; our re-replication {own}"
-            note = (
-                "ledgers of ten kinds, open ones among them, and three that are written meanwhile"
-            )
+            note = "ledgers of ten kinds, some open, and three that are written meanwhile"
             with (
                 matrix.row(CLIENT, wire, operation, note=note) as checks,
                 part.grounds(laid_out=False) as one,

@@ -82,14 +82,14 @@ def distributedlog(matrix: Matrix, ask: Ask) -> None:
             checks.equal("each record comes", (found["followed"], found["wrong"]), (200, 0))
             late = f"half of them {found['late_us'] / 1000} ms after its ack or sooner"
             checks.holds(late, found["late_us"] < LATE_MS * 1000, found)
-        with matrix.row(CLIENT, "v3", "a dead writer's log is recovered and goes on") as checks:
+        with matrix.row(CLIENT, "v3", "a dead writer's log is recovered and continues") as checks:
             library.talk("write", "left", 0, count, "leave")
             made = library.talk("write", "left", count, count, "close")
             checks.equal("the next writer's records are acked", made["acked"], count)
             found = library.talk("read", "left", 2 * count)
             checks.equal("those of both are there", found["right"], 2 * count)
             checks.equal("in a segment each", found["segments"], 2)
-        with matrix.row(CLIENT, "v3", "a log goes on without one of four bookies") as checks:
+        with matrix.row(CLIENT, "v3", "a log continues without one of four bookies") as checks:
             grounds.add_octavo("--metadata", url)
             grounds.bookies[0].kill()
             made = library.talk("write", "plain", count, count, "close")

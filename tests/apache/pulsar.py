@@ -261,7 +261,7 @@ def _cursors(matrix: Matrix, play: _Play, wire: Wire) -> None:
         checks.equal(
             "only what was not acked comes again", (left["thirds"], left["received"]), (1000, 1000)
         )
-    with matrix.row(CLIENT, wire.name, "a broker's kill −9 loses nothing that was not acked") as (
+    with matrix.row(CLIENT, wire.name, "after a broker's kill −9, unacked messages come again") as (
         checks
     ):
         play.pulsar.talk("ack", topic, "killed", KEYS, count, 1)

@@ -31,7 +31,7 @@ def read_only(matrix: Matrix, asked: Ask) -> None:
 
 
 async def _ask_both(matrix: Matrix, ports: tuple[int, int]) -> None:
-    operation = "adds to a read-only bookie: those of replicators are refused, urgent ones taken"
+    operation = "adds to a read-only bookie: it refuses adds of replicators, and takes urgent adds"
     with matrix.row("frames by hand", "v2", operation) as checks:
         for what, flags in _FLAGS.items():
             theirs, ours = [await _v2(port, flags) for port in ports]

@@ -146,7 +146,7 @@ async def _lost_bookies(matrix: Matrix, ours: Place) -> None:
         await _recovered(matrix, ours, store, "v3", second, "")
         second.start()
         await _formatted(matrix, ours, store, second)
-        operation = "`decommissionbookie`, beside Apache's AutoRecovery"
+        operation = "`decommissionbookie`, next to Apache's AutoRecovery"
         await _decommissioned(matrix, ours, store, first, operation)
 
 
@@ -186,7 +186,7 @@ async def _without_cookie(
 ) -> None:
     """Its cookie was deleted (`recover -d`): what the folders hold is nobody's any more."""
     operation = "a bookie whose cookie `recover -d` deleted"
-    note = "refuses to start and says why; with empty folders it begins anew"
+    note = "refuses to start and says why; with empty folders it starts fresh"
     with matrix.row("an Octavo bookie", RECORDS, operation, note=note) as checks:
         checks.holds("its cookie is gone", await _cookie(store, bookie) == "")
         checks.contains("it does not start", _refusal(bookie), "metadata has no cookie", "decomm")
