@@ -1,7 +1,7 @@
-"""Bugs of the field, planted one at a time: the proof that the simulator sees.
+"""Known bugs, planted one at a time, to prove that seeds and tests find them.
 
-`planted(name)` holds while inside it. `python -m tests.sim mutants` searches each with seeds from
-0 on; docs/planted_bugs.md is the table of all of them.
+A bug is planted inside `with planted(name)`. `python -m tests.sim mutants` searches for each with
+seeds from 0 on; docs/planted_bugs.md is the table of all of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MUTANTS: dict[str, Mutant] = {
 """By name: the canon in its order, then the others."""
 
 TESTED: dict[str, TestedBug] = {bug.name: bug for section in SECTIONS for bug in section.tested}
-"""Those that a test has to find, by name."""
+"""Bugs that a test must find, by name."""
 
 ABSENT = (
     Absent(
@@ -42,12 +42,12 @@ ABSENT = (
         "Surplus copies stay until their ledger is deleted: nothing collects them.",
     ),
 )
-"""Of the canon, what has no code to be planted in yet."""
+"""Bugs of the canon for which Octavo has no code yet."""
 
 
 @contextmanager
 def planted(name: str | None) -> Iterator[None]:
-    """The bug `name` holds inside, and not afterwards; None plants nothing."""
+    """Plant the bug `name` inside the block; None plants nothing."""
     if name is None:
         yield
         return

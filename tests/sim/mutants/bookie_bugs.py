@@ -111,7 +111,7 @@ MUTANTS = (
         0,
         "P24, BP-46",
         "a fence is not written to the journal",
-        """The fence holds in memory, and on disk only after the next checkpoint. The edit answers
+        """The fence is in memory, and on disk only after the next checkpoint. The edit answers
         without a journal record.""",
         "P24 (S5, S3)",
         "a bookie that crashes after it was fenced, with its writer alive",
@@ -217,9 +217,9 @@ MUTANTS = (
         0,
         "BookKeeper PR #4843",
         "a checkpoint without entries moves the mark but does not write fences and LACs",
-        """When the write cache was empty the flush returned early, before fences and explicit LACs
-        were written, and the mark moved past their journal records. The edit leaves the changed
-        states out when there are no entries.""",
+        """With an empty write cache, the flush returned early, before fences and explicit LACs
+        were written, and the mark moved past their journal records. The edit drops the changed
+        states when there are no entries.""",
         "P39, P24 (S5)",
         "a fence, an idle checkpoint, a crash",
         (
@@ -235,8 +235,8 @@ MUTANTS = (
         0,
         "BookKeeper #1527, #1533",
         "an explicit LAC is not journaled, and a restart forgets it",
-        """A reader was told a LAC by a bookie that forgot it in a restart. The edit takes the LAC
-        into memory and answers, without a journal record.""",
+        """A bookie told a reader a LAC, and forgot it in a restart. The edit takes the LAC into
+        memory and answers, without a journal record.""",
         "P8 (what a bookie told, it still knows)",
         "an idle writer, a bookie that crashes, tailing readers",
         (
@@ -252,8 +252,8 @@ MUTANTS = (
         0,
         "BookKeeper #4659",
         "replay accepts a half-written journal block without checking its checksum",
-        """Journal records carried no checksum: what a power failure left half written was taken
-        for entries. The edit does not look at the checksum of a block's body.""",
+        """Journal records had no checksum, so a half-written block after a power failure was taken
+        for entries. The edit does not check the checksum of a block's body.""",
         "P40, P7 (S4)",
         "a power failure that tears the last write",
         (
@@ -269,8 +269,8 @@ MUTANTS = (
         0,
         "BookKeeper #3329, of journals",
         "all journals are trimmed at the mark of the first",
-        """Each journal has a position of its own in the mark. The edit removes the files of all of
-        them before the first one's.""",
+        """Each journal has its own position in the mark. The edit deletes files of all journals
+        below the position of the first.""",
         "P38, P39 (S1)",
         "several journals that roll at different paces",
         (
@@ -286,8 +286,8 @@ MUTANTS = (
         0,
         "BookKeeper BP-46",
         "a bookie whose data was lost starts without going into limbo",
-        """The operator's word lets the bookie start on an empty folder, and from then on it is sure
-        of everything. The edit does not write down for which ledgers it is not.""",
+        """The operator lets the bookie start on an empty folder, and from then on it answers with
+        certainty. The edit does not record for which ledgers it must not.""",
         "P42 (S3)",
         "a disk that is replaced by an empty one, the loss accepted",
         (
@@ -304,8 +304,8 @@ MUTANTS = (
         0,
         "BookKeeper #4812, BP-46",
         'a bookie in limbo answers "no such entry" for entries that it may have lost',
-        """It knows that it lost a disk, and answers: no such entry. Recovery takes that for proof.
-        The edit takes what is not there for what never was.""",
+        """The bookie knows that it lost a disk, and answers "no such entry", which a recovery
+        counts as proof. The edit takes a missing entry for one that never existed.""",
         "P41, S3 (P29)",
         "a disk that is replaced by an empty one, the loss accepted, then reads or a recovery",
         (
@@ -321,7 +321,7 @@ MUTANTS = (
         0,
         "S8",
         "a bookie stays read-only after its full disk has room again",
-        """The edit never takes the mode back.""",
+        """The edit never leaves the read-only mode.""",
         "S8",
         "a disk that fills up and has room again",
         (
@@ -337,7 +337,7 @@ MUTANTS = (
         0,
         "P43",
         "the scrubber finds damage and does not report it",
-        """The edit drops what the walk has found: nobody knows of the damage before a reader meets
+        """The edit drops the scrubber's findings, so the damage stays unknown until a reader meets
         it.""",
         "P41 (damage is reported)",
         "bit rot in an entry log",

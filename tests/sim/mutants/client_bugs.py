@@ -10,8 +10,8 @@ MUTANTS = (
         0,
         "protocol/json_message.py, octavo/client/types.py",
         'a JSON text such as `"hello"` comes back without its quotes',
-        """The client took `"value": "hello"` for text, so `"hello"` lost its quotes on the way to
-        whoever received it, as escapes and the difference from `hello` did.""",
+        """The client took `"value": "hello"` for text, so a stored `"hello"` lost its quotes and
+        escapes, and looked like `hello`.""",
         "X11",
         "values of any bytes through a subscription",
         (
@@ -29,8 +29,8 @@ MUTANTS = (
         0,
         "protocol/json_message.py, broker/http/api/payloads.py",
         "a stored `null` comes back as a tombstone",
-        """A value that is JSON was spliced into the answer as it is; a stored `null` reads the same
-        as a message without a value.""",
+        """A JSON value was put into the answer unchanged, so a stored `null` looked like a message
+        without a value.""",
         "X11",
         "values of any bytes through a subscription",
         (
@@ -48,8 +48,8 @@ MUTANTS = (
         0,
         "octavo/client/handing.py",
         "a client's delivery loop does not extend its leases",
-        """`deliveries()` took 500 messages and worked them off, however long that took; when their
-        leases were over others were given them, and its acks came too late.""",
+        """`deliveries()` received 500 messages and worked on them for any length of time. When
+        their leases ended, other consumers got them, and the acks came too late.""",
         "X12",
         "loops whose bodies take longer than a lease, two of them",
         (Edit("octavo.client.handing:Handing.due", "extend = self._needed()", "extend = []"),),
@@ -60,8 +60,8 @@ MUTANTS = (
         0,
         "octavo/client/deliveries.py",
         "a delivery loop that ends gives back messages that it has processed",
-        """The last call of a loop named everything that it had had as not done: each message is
-        processed again, in the same epoch, by whoever comes next.""",
+        """The loop's last call returned all its messages as unprocessed, so each was processed
+        again by the next consumer.""",
         "X12",
         "two loops, of which one ends before the other",
         (
@@ -83,8 +83,9 @@ MUTANTS = (
         0,
         "octavo/client/partition_queue.py",
         "the client counts one sequence for a batch, the broker one for each message",
-        """The next batch begins at a sequence that the last one has used: it is taken for a repeat
-        of that, its messages are nowhere, and their sender was told that they are stored.""",
+        """The next batch begins at a sequence that the last one has used, so the broker takes it
+        for a repeat. Its messages are lost, although the sender was told that they are
+        stored.""",
         "S9",
         "producers of the client, with batches of several messages",
         (

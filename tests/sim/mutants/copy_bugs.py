@@ -12,9 +12,9 @@ MUTANTS = (
         0,
         "BookKeeper P52, P53",
         "the record names a new bookie before it has the entries",
-        """A lost bookie is replaced in the ledger's record first and the entries are copied then.
-        A crash between leaves a record that promises a copy which is not there, and nothing tells
-        that it is missing. The edit takes over without having fetched.""",
+        """The record replaces the lost bookie before the entries are copied. After a crash in
+        between, the record promises a copy that does not exist, and no check reports it. The
+        edit adopts without fetching.""",
         "P53 (the new holder has all that its position is to hold)",
         "a bookie that leaves for longer than a lost one is waited for",
         (
@@ -31,9 +31,9 @@ MUTANTS = (
         0,
         "BookKeeper P52",
         "a copy counts when it is sent, not when it is durable",
-        """The worker sends the entries and does not wait for the answers. Those that are refused or
-        lost on the way are nowhere; the record names the bookie all the same. The edit returns
-        once the adds are written to the socket.""",
+        """The worker sends the entries without waiting for the answers. Refused or lost entries
+        are not stored, but the record names the bookie. The edit returns once the adds are in
+        the socket.""",
         "P53, P42 (who vouches has all of it)",
         "crashes and refused adds while copies are fetched",
         (
@@ -50,9 +50,9 @@ MUTANTS = (
         0,
         "BookKeeper BP-46, #4812",
         "a ledger leaves limbo without being fenced again",
-        """A bookie that lost its disk has forgotten which ledgers it had fenced. Having fetched
-        back a closed ledger it takes ordinary adds of it again: a second bookie that does so makes
-        an ack quorum for an old writer, above the close. The edit does not fence.""",
+        """A bookie that lost its disk forgot which ledgers it had fenced. After fetching a closed
+        ledger it accepts ordinary adds again, and with a second such bookie an old writer gets
+        an ack quorum above the close. The edit does not fence.""",
         "P24 (a restored copy is fenced)",
         "a wiped bookie, its loss accepted",
         (
@@ -69,9 +69,9 @@ MUTANTS = (
         0,
         "BookKeeper BP-46",
         "a ledger leaves limbo although some entries could not be fetched",
-        """What cannot be fetched now is passed over, and the ledger counts as whole: from then on
-        this bookie says "no such entry" of entries that it held and lost. The edit vouches for
-        every ledger that is closed.""",
+        """Entries that cannot be fetched are skipped, and the ledger counts as complete: the
+        bookie answers "no such entry" for entries that it lost. The edit accepts every closed
+        ledger.""",
         "P42 (who vouches for a ledger has all of it)",
         "a wiped bookie, while the other holders are away",
         (
@@ -88,9 +88,9 @@ MUTANTS = (
         0,
         "BookKeeper BP-46",
         "a bookie leaves limbo while an open ledger still names it",
-        """Closed ledgers were fetched back, so the bookie is sure of everything again, also of an
-        open ledger whose fence and entries it lost: its denials then count in a recovery. The edit
-        does not look at open ledgers.""",
+        """The closed ledgers were fetched back, so the bookie answers with certainty again, also
+        for an open ledger whose fence and entries it lost; recoveries count its denials. The
+        edit ignores open ledgers.""",
         "P42 (the limbo ends when all that names the bookie is whole)",
         "a wiped bookie in the ensemble of a ledger that stays open",
         (

@@ -1,7 +1,7 @@
-"""Bugs of counts and wake-ups: what is not given back, and who is not woken.
+"""Bugs of counts and wake-ups: counts that are never given back, and waiters that are not woken.
 
-Most are a line that was dropped. Nothing is lost by them and nothing refused at once: a bound
-fills in the course of days, or a wait lasts until the next tick. The quiescence referee (Q1) and
+Most remove a line. They lose no message and refuse no call at once: a bound fills in the course of
+days, or a wait lasts until the next tick. The quiescence referee (Q1) and
 the wake-up referee (Q2) see them in the first seeds.
 """
 

@@ -11,8 +11,8 @@ MUTANTS = (
         0,
         "writer_state.py (acked)",
         "the LAC advances with adds that are acked but not yet synced",
-        """What an ack quorum has written power failures may take back, all copies at once. The edit
-        counts acks as if they were forces: readers are told of entries that may go.""",
+        """A power failure may destroy all copies of entries that an ack quorum has only written.
+        The edit counts acks as if they were forces, so readers see entries that may vanish.""",
         "P15, P21 (S1, S6)",
         "any ledger with deferred syncs",
         (
@@ -30,8 +30,8 @@ BUGS = (
     TestedBug(
         "force-before-the-sync",
         "a force is answered before the deferred adds are on disk",
-        """Its adds were acked as written, and were to be durable with the force: its writer tells
-        readers of them. Power fails before another add has the journal synced.""",
+        """The adds were acked as written, and the force promises that they are durable; the writer
+        then shows them to readers. Power fails before another add syncs the journal.""",
         "P38, P21 (S1)",
         "unit/bookie/test_deferred_sync.py::test_a_force_waits_for_the_sync",
         (Edit("octavo.bookie.storage:Storage.force", "    await journal.synced()\n", ""),),
@@ -39,8 +39,8 @@ BUGS = (
     TestedBug(
         "acks-outlive-their-bookie",
         "a force is believed from a bookie that restarted after it acked",
-        """A bookie that comes back knows of no force that it owes, and says yes: what it had acked
-        and not synced is lost. Apache's client asks whoever is there, too.""",
+        """A restarted bookie knows of no open force and answers yes, but it has lost the entries
+        that it had acked and not synced. Apache's client also asks any bookie that is up.""",
         "P15, P21 (S1)",
         "unit/ledger/test_deferred_writer.py",
         (

@@ -12,8 +12,8 @@ MUTANTS = (
         0,
         "preference.py",
         "partitions choose their brokers without a bound for each broker",
-        """What stood before: the highest random weight decides, and nothing bounds what one broker
-        gets. The edit takes nothing off a broker's room.""",
+        """The former rule: the highest random weight decides, without a bound for a broker. The
+        edit does not reduce a broker's free room.""",
         "S10 (no broker has two more of a topic than another)",
         "topics of several partitions",
         (Edit("octavo.broker.cluster.preference:preferred_brokers", "room[best] -= 1", "pass"),),
@@ -24,8 +24,8 @@ MUTANTS = (
         0,
         "balance.py",
         "a broker that joins gets only partitions that have no owner",
-        """What stood before: a broker that comes is given only what nobody serves. The edit takes
-        the heir for this broker.""",
+        """The former rule: a new broker gets only partitions without an owner. The edit takes the
+        successor for this broker.""",
         "S10 (partitions lie where they should)",
         "brokers that join or return",
         (
@@ -42,8 +42,8 @@ MUTANTS = (
         0,
         "ownership.py",
         "a partition is released while it still serves",
-        """The next owner fences it, so that nothing is lost; but what was open stays open. The edit
-        releases without closing.""",
+        """The next owner fences the partition, so no message is lost, but open objects stay open.
+        The edit releases without closing.""",
         "S11 (nothing discarded stays registered)",
         "hand-overs between brokers that go on living",
         (
@@ -60,8 +60,8 @@ MUTANTS = (
         0,
         "partition.py",
         "the successor learns the end while publishes are still under way",
-        """They are stored behind what the heir takes for the end. The edit does not wait for them,
-        and has the heir believe a closed ledger that is longer.""",
+        """Later publishes are stored behind the end that the successor knows. The edit does not
+        wait for them, and the successor believes a closed ledger that is longer.""",
         "S9 (nothing acked is lost)",
         "hand-overs under load",
         (
@@ -93,7 +93,8 @@ MUTANTS = (
         0,
         "partition.py",
         "a hand-over passes on the producers but not the cursors",
-        """Subscriptions begin anew. The edit leaves the state out; the heir does not miss it.""",
+        """Subscriptions start over. The edit leaves the state out, and the successor does not
+        notice.""",
         "S9 (an ack that was answered holds)",
         "hand-overs of partitions with subscriptions",
         (
@@ -110,7 +111,8 @@ MUTANTS = (
         0,
         "state_log.py",
         "the writer of a state ledger is never released",
-        """It listened to its bookies for as long as the process lived. The edit keeps it.""",
+        """The writer listened to its bookies for as long as the process lived. The edit keeps it
+        registered.""",
         "S11 (nothing discarded stays registered)",
         "losses of ownership by brokers that live on, with cursors",
         (Edit("octavo.broker.state.log:StateLog.close", "let_go(self._writer)", "pass"),),
@@ -121,8 +123,8 @@ MUTANTS = (
         0,
         "broker.py",
         "an error in one partition's maintenance ends the round for the others",
-        """What stood before: one loop over all partitions, awaited one after the other. The edit
-        has the round wait for each, in one chore.""",
+        """The former code: one loop over all partitions, awaited one after the other. The edit
+        makes the round wait for each, in one task.""",
         "S12 (the others are maintained)",
         "an error that nobody expects in the upkeep of the first partition",
         (

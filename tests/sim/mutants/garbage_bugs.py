@@ -75,8 +75,8 @@ MUTANTS = (
         0,
         "BookKeeper #1534, #1536",
         "compaction deletes the old log before the index of the copies is on disk",
-        """The index was flushed some time after the old log had gone; a crash in between left an
-        index that pointed into nothing. The edit leaves the flush to the next checkpoint.""",
+        """The index was flushed some time after the old log was deleted. A crash in between left
+        an index that pointed nowhere. The edit leaves the flush to the next checkpoint.""",
         "P45",
         "any compaction",
         (
@@ -92,8 +92,8 @@ MUTANTS = (
         0,
         "P45",
         "compaction moves the mark only in memory, so a restart cuts the copies",
-        """A start cuts the logs where the mark ends: what was copied behind it is gone, and the log
-        that it came from too. The edit moves the mark in memory alone.""",
+        """A start cuts the logs where the mark ends. Copies behind the mark are then gone, and so
+        is the log from which they came. The edit moves the mark in memory only.""",
         "P38, P45 (S1)",
         "a crash between a compaction and the next checkpoint",
         (

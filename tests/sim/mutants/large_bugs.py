@@ -13,7 +13,7 @@ MUTANTS = (
         0,
         _FILE,
         "each piece of a large message counts as a message",
-        """Each piece is a message then, with an offset of its own, and readers are given it.""",
+        """Each piece then has its own offset, and readers get it.""",
         "X23",
         "any upload",
         (
@@ -30,8 +30,8 @@ MUTANTS = (
         0,
         _FILE,
         "two concurrent uploads with the same name are both stored",
-        """The same call may come again while the first one is under way; both have asked when the
-        message was not there. The edit asks only at the beginning.""",
+        """The same call may arrive again during the first; both checked the name when the message
+        was not there. The edit checks only at the beginning.""",
         "X23",
         "uploads that are named, and answers that are lost",
         (
@@ -48,7 +48,7 @@ MUTANTS = (
         0,
         _FILE,
         "the record does not keep the upload's name, so a repeat is stored twice",
-        """Whoever repeats it, for the answer was lost, stores it twice.""",
+        """A sender that repeats the upload after a lost answer stores it twice.""",
         "X23",
         "uploads that are named, and answers that are lost",
         (
@@ -65,8 +65,9 @@ MUTANTS = (
         0,
         _FILE,
         "an upload that is cancelled during its insertion deletes its ledger",
-        """An insertion goes on when nobody waits for it. A dead letter that took too long was cut
-        off then, and its ledger deleted, which the record came to name: so it was once.""",
+        """An insertion continues when its caller is gone. A dead letter that took too long was
+        cancelled during it, and its ledger deleted although the record came to name it. This
+        happened in Octavo once.""",
         "P46, X23",
         "copies that are given up when they take long",
         (

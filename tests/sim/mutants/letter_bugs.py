@@ -10,8 +10,8 @@ MUTANTS = (
         0,
         "broker/partition/opening.py",
         "delivery counts are lost in the second take-over",
-        """A take-over replays the state ledger and begins its own with a snapshot, which had the
-        cursors alone. The first version was so: tests went through one take-over, and the first
+        """A take-over replays the state ledger and begins a new one with a snapshot, which had
+        only the cursors. Tests with a single take-over did not see it, because the first
         successor has the counts in memory.""",
         "X15",
         "redeliveries, and two take-overs",
@@ -29,8 +29,8 @@ MUTANTS = (
         0,
         "broker/subscriptions/subscription.py",
         "a delivery count is sent to a consumer before it is durable",
-        """Counts lived in the owner's memory, as in Pulsar: a message that breaks its consumers
-        starts anew at each take-over, and is never given up.""",
+        """Counts were only in the owner's memory, as in Pulsar. A message that crashes its
+        consumers starts at 1 after each take-over, and never becomes a dead letter.""",
         "X15",
         "redeliveries and a take-over",
         (
@@ -47,8 +47,8 @@ MUTANTS = (
         0,
         "broker/cluster/letters.py",
         "each try of a dead letter uses a new producer, so a repeat is stored twice",
-        """When the answer to the first copy is lost, or its sender dies before the ack, it is sent
-        again. The edit gives each try a producer of its own, so the topic takes it for new.""",
+        """When the answer to the first copy is lost, or its sender dies before the ack, the copy
+        is sent again. The edit gives each try a new producer, so the topic stores it again.""",
         "X14",
         "dead letters under lost answers and take-overs",
         (

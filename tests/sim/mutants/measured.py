@@ -1,4 +1,6 @@
-"""What found each planted bug when it was last searched: measured.json, which `page.py` writes."""
+"""Read measured.json: the check or test that found each planted bug in its last search.
+
+`page.py` writes the file."""
 
 from __future__ import annotations
 
@@ -10,14 +12,14 @@ MEASURED = Path(__file__).with_name("measured.json")
 
 
 class Finding(NamedTuple):
-    """What found a bug when it was last searched: so many seeds and a check, or a test."""
+    """A bug's last search: the check and the number of seeds, or the test, that found it."""
 
     by: str
     seeds: int = 0
 
 
 def measured() -> dict[str, Finding]:
-    """By the bug's name, as last written."""
+    """Return the last findings, by the bug's name."""
     return {
         name: Finding(fields["by"], fields.get("seeds", 0))
         for name, fields in json.loads(MEASURED.read_text()).items()
@@ -25,5 +27,5 @@ def measured() -> dict[str, Finding]:
 
 
 def last_seeds() -> dict[str, int]:
-    """The seed that found each, of those that seeds found: the last of so many from 0 on."""
+    """Return the seed that found each bug: the last of the seeds from 0 on."""
     return {name: found.seeds - 1 for name, found in measured().items() if found.seeds}

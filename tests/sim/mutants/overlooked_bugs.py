@@ -10,8 +10,8 @@ MUTANTS = (
         0,
         "publisher.py",
         "a duplicate is answered before the original message is durable",
-        """An off-by-one: the answer waits for all before the message and not for the message. Its
-        sender is told an offset that a take-over may give to another message.""",
+        """An off-by-one: the answer waits for all messages before this one, but not for this one.
+        Its sender gets an offset that a take-over may give to another message.""",
         "S9, S1",
         "repeats while the first attempt is under way",
         (
@@ -29,7 +29,7 @@ MUTANTS = (
         "ledger_control.py",
         "stored entries do not mark their ledger's state as changed",
         """The last entry and the LAC are in memory, and in the journal until it is trimmed. The
-        edit leaves out the line that puts them into the next checkpoint.""",
+        edit leaves them out of the next checkpoint.""",
         "P8, P39",
         "a checkpoint and a restart",
         (
@@ -45,8 +45,9 @@ MUTANTS = (
         0,
         "records.py",
         "a metadata write counts as done if only the ensembles match",
-        """What stands there is compared with what was wanted. The edit compares the part that
-        usually differs: of two who close a ledger both believe in their own end.""",
+        """After a lost answer, the record is compared with the wanted one. The edit compares only
+        the ensembles, so two processes that close a ledger may each believe in a different
+        end.""",
         "S2 (P51)",
         "two who close a ledger at once",
         (
@@ -80,8 +81,8 @@ MUTANTS = (
         0,
         "driver.py",
         "a broker calls a bulk load complete that other brokers have not finished",
-        """It does what is served here. The edit makes two branches one and loses the line that
-        says that something is left.""",
+        """The broker inserts the parts that it serves. The edit merges two branches, and loses the
+        line that says that something is left.""",
         "X3",
         "a commit whose broker dies, on a cluster of several",
         (
@@ -102,8 +103,8 @@ MUTANTS = (
         0,
         "writer_state.py",
         "a writer's close undoes a re-replication that it conflicted with",
-        """Somebody re-replicated an older fragment. The change is made again over what stands there
-        by now; the edit takes its version only, so that the close takes the repair back.""",
+        """Re-replication changed an older fragment. The change must be made again on top of the
+        current record; the edit uses only its version, so the close undoes the repair.""",
         "P54 (what was adopted stays)",
         "copies adopted of a ledger whose writer changes its ensemble",
         (

@@ -1,4 +1,4 @@
-"""Planted bugs of brokers' own compactions, and of messages that are not due: of no canon."""
+"""Planted bugs of brokers' own compactions, and of delayed messages."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ MUTANTS = (
         0,
         "maintenance.py",
         "retention removes messages that no compacted view has yet",
-        """Retention by size or time does not know of views. The edit forgets to tell it: of a key
-        that is written rarely the only message goes.""",
+        """Retention by size or time does not know about views. The edit does not tell it, so the
+        only message of a rarely written key is removed.""",
         "X18 (nothing goes that is in no view)",
         "retention, a topic with compaction",
         (
@@ -31,8 +31,8 @@ MUTANTS = (
         0,
         "compaction.py",
         "a compaction keeps the old view's message next to a newer one of its key",
-        """Of the view before every key is once, so that it is kept looks right. It has to be looked
-        up among the new ones all the same.""",
+        """The old view has each key once, so keeping its messages looks right. They must still be
+        compared with the new messages.""",
         "X18 (none beside the newest)",
         "a second run",
         (
@@ -49,8 +49,8 @@ MUTANTS = (
         0,
         "compaction.py",
         "a tombstone is removed too early: the delay is added instead of subtracted",
-        """The delay is for those who read the view now and then. The edit adds it where it is to be
-        taken off.""",
+        """The delay lets occasional readers of the view see tombstones. The edit adds the delay
+        where it must be subtracted.""",
         "X18 (tombstones only after the delay)",
         "tombstones, a long delay, a second run",
         (
@@ -67,8 +67,8 @@ MUTANTS = (
         0,
         "compactor.py",
         "a compaction that ran out of room claims to cover the rest of the log",
-        """It ends before the batch that it had no room for; its horizon has to stand there. The
-        edit sets it where the closed ledgers end.""",
+        """A run that is out of room ends before the batch that did not fit, and its horizon must
+        be there. The edit sets the horizon to the end of the closed ledgers.""",
         "X18 (the newest of each key)",
         "more keys than a run may know",
         (
@@ -85,7 +85,7 @@ MUTANTS = (
         0,
         "subscription.py",
         "a batch is delivered when its first message is due, including messages that are not",
-        """Batches are looked into once. The edit stops at the first message that is due, as if due
+        """Each batch is examined once. The edit stops at the first message that is due, as if due
         times ascended.""",
         "X19 (none before it is due)",
         "delayed messages in batches, a shared subscription",
@@ -103,8 +103,8 @@ MUTANTS = (
         0,
         "dispatch.py",
         "messages skipped because they are not due are forgotten until a take-over",
-        """What follows in the batch and is not due is passed over without having been leased. The
-        edit remembers only what was leased: the rest comes after the next take-over, if ever.""",
+        """Delayed messages later in the batch are skipped without a lease. The edit remembers only
+        leased messages, so the others return only after the next take-over, if at all.""",
         "S9 (all of it is consumed)",
         "delayed messages in batches, receives of few",
         (
@@ -123,8 +123,8 @@ BUGS = (
     TestedBug(
         "tombstone-goes-with-its-first-view",
         "an old tombstone is removed before any view contained it",
-        """Who reads the view alone never learns that the key is gone. The edit looks at its age
-        alone: an old timestamp, or a topic whose first run comes late.""",
+        """A reader of views alone then never learns that the key was deleted. The edit checks only
+        the tombstone's age: it has an old timestamp, or the topic's first run comes late.""",
         "X18 (a view told of each tombstone)",
         _TESTS + "test_tombstones_go_after_their_delay_and_one_view",
         (
@@ -139,7 +139,7 @@ BUGS = (
     TestedBug(
         "ledgers-of-a-lost-run-stay",
         "the ledgers of a compaction run that lost a race are never deleted",
-        """A ledger of a compaction may go once the record has another run than its own. The edit
+        """A ledger of a compaction may be deleted once the record names another run. The edit
         waits for a record without any compaction.""",
         "P62",
         _TESTS + "test_a_run_that_is_broken_off_leaves_nothing",

@@ -1,9 +1,8 @@
-"""Plants a bug: replaces a few words in the source of a production function, and takes it back.
+"""Plant a bug: replace a few words in the source of a production function, and undo it.
 
-An edit names a function and says which text becomes which, like a line of a diff. The function is
-compiled anew and its code object is swapped in place, so that whoever imported it runs the bug
-too. An edit whose text is no longer there, or is there twice, is an error: a planted bug that has
-come loose from the code proves nothing.
+An edit names a function, the old text and the new text, like a line of a diff. The function is
+compiled again and its code object is swapped in place, so that modules that imported it run the bug
+too. An edit whose text is missing or occurs twice is an error, because such an edit plants nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class EditCameLoose(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """In function `target` ("module:Class.method") the text `old` becomes `new`."""
+    """Replace the text `old` by `new` in the function `target` ("module:Class.method")."""
 
     target: str
     old: str
@@ -33,21 +32,21 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One bug of the field (`canon`: its number in docs/planted_bugs.md, 0: not of the canon)."""
+    """A bug that seeds find (`canon`: its number in docs/planted_bugs.md; 0: it has none)."""
 
     name: str
     canon: int
     reference: str
     title: str
     story: str
-    """What the bug was in the field, what the edits do, and how it does harm."""
+    """The bug in the field, the effect of the edits, and the harm."""
     breaks: str
     """The properties."""
     found_by: str
     """The workload and the faults that bring it to light."""
     edits: Sequence[Edit]
     profile: str | None = None
-    """What the seeds are to be; drawn by each seed when it does not matter."""
+    """The profile of the seeds; None: each seed draws its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Planted bugs of policies: what counts as acked though nobody acked it."""
+"""Planted bugs of policies: messages that count as acked without an ack."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ MUTANTS = (
         0,
         "issue 19",
         "a time to live expires messages of any age",
-        """The span is left out of the question what is old: a consumer that is a moment behind
-        finds its backlog acked.""",
+        """The edit leaves the time span out of the comparison: the backlog of a consumer that is a
+        moment behind counts as acked.""",
         "P64",
         "a time to live, a subscription that is behind",
         (
@@ -29,8 +29,7 @@ MUTANTS = (
         0,
         "issue 19",
         "a backlog over its quota is evicted completely",
-        """A quota says how much may be kept, not that nothing is. The edit passes over everything
-        up to the end.""",
+        """A quota says how much may be kept. The edit evicts everything up to the end.""",
         "P65",
         "a backlog quota that evicts, a subscription that is behind",
         (
@@ -47,8 +46,8 @@ MUTANTS = (
         0,
         "issue 19",
         "eviction measures one subscription and moves the cursor of another",
-        """Two subscriptions, one of them slow: the other one's unread messages count as acked. The
-        edit takes the first cursor there is.""",
+        """With two subscriptions, one of them slow, the other one's unread messages count as
+        acked. The edit takes the first cursor.""",
         "S9 (nobody acked it, and its cursor stands behind it)",
         "a backlog quota that evicts, two subscriptions",
         (
@@ -65,8 +64,7 @@ MUTANTS = (
         0,
         "issue 19",
         "expired messages are marked as acked in memory only",
-        """The owner that passes over expired messages counts them and goes on; the next owner
-        delivers them all.""",
+        """The owner skips expired messages in memory; the next owner delivers them all.""",
         "S9 (memory and state ledger say the same)",
         "a time to live or a quota, the end of a seed",
         (

@@ -10,8 +10,8 @@ MUTANTS = (
         0,
         "commit.py (publish)",
         "a batch is committed when the first of its partitions has its share",
-        """The commit says that all rows are there, and after it nobody publishes the batch again.
-        The edit waits for one partition: what the others lack is lost.""",
+        """A commit says that all rows are there, and afterwards the batch is never published
+        again. The edit waits for one partition, so the shares of the others can be lost.""",
         "X10 (committed means published)",
         "a batch with rows for several partitions",
         (
@@ -27,9 +27,9 @@ MUTANTS = (
         0,
         "broker/bulkload/rules.py (published by the writer)",
         "a batch that was begun is continued with different rows",
-        """Producer and sequence of a batch are made of its number: they stand for the same rows, or
-        half of one attempt and half of another are there. The record notes what a batch was begun
-        with. The edit does not compare.""",
+        """Producer and sequence of a batch are derived from its number, so they must stand for the
+        same rows; otherwise parts of two attempts are stored. The record notes the rows with
+        which a batch was begun. The edit does not compare them.""",
         "X10 (nothing but what was begun)",
         "a query that does not repeat itself, run again before its batch is committed",
         (
@@ -45,9 +45,9 @@ MUTANTS = (
         0,
         "sink_producer.py",
         "batches of a query share a producer epoch, so later ones look like repeats",
-        """The epoch sets the batches of a query apart; each begins with sequence 0. The edit leaves
-        it out: a broker knows the numbers, answers that it has the rows, and has those of another
-        batch.""",
+        """The epoch distinguishes the batches of a query, because each begins with sequence 0. The
+        edit leaves it out: a broker takes a batch for a repeat of another, and answers that it
+        has the rows.""",
         "S9 (what was answered is there)",
         "two batches of one query",
         (Edit("octavo.spark.sink_producer:producer_of", "batch % _EPOCHS)", "0)"),),

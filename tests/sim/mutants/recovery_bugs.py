@@ -94,8 +94,8 @@ MUTANTS = (
         0,
         "BOOKKEEPER-355, ledger-protocol",
         "recovery closes a ledger at the LAC of the first bookie that answers",
-        """The LAC that a bookie knows is a lower bound, no more. The edits take the first answer
-        to the fence for the end of the ledger and read no further.""",
+        """The LAC that a bookie knows is only a lower bound. The edits take the first answer to
+        the fence for the end of the ledger, and read no further.""",
         "S3 (P3)",
         "writers against recoverers",
         (
@@ -122,10 +122,9 @@ MUTANTS = (
         0,
         "ledger-protocol, P5",
         "recovery writes what it found back to a single bookie",
-        """An entry that one replica gives may never have been acked; recovery makes it durable
-        before it closes the ledger above it. The edits send it to one bookie of the ensemble and
-        take that one's ack for enough: the entry is part of a
-        closed ledger and one disk holds it.""",
+        """An entry on a single replica may never have been acked; recovery makes it durable before
+        it closes the ledger above it. The edits send it to one bookie and accept that bookie's
+        ack as enough: a closed ledger then has an entry on a single disk.""",
         "S8 (P5, P1)",
         "a recovery while adds are under way",
         (
@@ -146,9 +145,8 @@ MUTANTS = (
         0,
         "BookKeeper PR #2281, #2303 (P26)",
         "fences are counted, not checked for each write set (E > Qw)",
-        """Qw − Qa + 1 answers were enough, from whatever bookies: with E > Qw a whole write set
-        may be bare of them, and the old writer gets acks from it after the fence. The edit
-        counts.""",
+        """Qw − Qa + 1 answers counted as enough, from any bookies. With E > Qw, a whole write set
+        may then be unfenced, and the old writer gets acks from it. The edit counts answers.""",
         "S5 (P19, P26)",
         "a ledger with E > Qw recovered while its writer lives",
         (
@@ -164,8 +162,8 @@ MUTANTS = (
         0,
         "P29",
         "recovery counts a bookie that does not answer as a denial",
-        """A bookie that is down, or whose disk cannot read, says nothing about an entry. The edit
-        counts its silence among the denials, so that two unreachable bookies cut the ledger.""",
+        """A bookie that is down, or cannot read its disk, says nothing about an entry. The edit
+        counts it as a denial, so two unreachable bookies cut the ledger.""",
         "S3 (P29, P3)",
         "a recovery while bookies are down or their disks fail",
         (
@@ -181,9 +179,9 @@ MUTANTS = (
         0,
         "P31",
         "recovery reads entries from bookies that it has only just added",
-        """Bookies that recovery puts in place of failed ones hold only what it wrote back. The
-        edit reads the entries above from the changed ensemble: the newcomer denies them, and with
-        one more denial the ledger is cut.""",
+        """Bookies that recovery adds for failed ones hold only what it wrote back. The edit reads
+        later entries from the changed ensemble: the new bookie denies them, and a second denial
+        cuts the ledger.""",
         "S3 (P31, P3)",
         "a recovery that replaces a bookie in the middle",
         (

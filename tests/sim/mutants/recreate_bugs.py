@@ -12,9 +12,8 @@ MUTANTS = (
         0,
         "Octavo, judged from outside",
         "an ack id of a deleted topic is valid in a new topic of the same name",
-        """Offsets, epochs and leases begin anew in a topic that is made again, so an ack id of the
-        old one fits a message of the new one that nobody has seen. The edit leaves the incarnation
-        out of it.""",
+        """Offsets, epochs and leases start again in a recreated topic, so an ack id of the old
+        topic fits a message of the new one. The edit leaves the incarnation out of the id.""",
         "X13 (an ack id is taken by the topic that gave it)",
         "consumers that ack late, a topic made again",
         (
@@ -31,9 +30,9 @@ MUTANTS = (
         0,
         "Octavo, planted by its authors",
         "cleanup deletes a ledger that its owner is about to name",
-        """An opening and a roll-over make a ledger before a record names it, and may take long.
-        That nobody names it proves something once the record's epoch is above the one at which it
-        was made. The edit forgets the epoch: the sweep takes what an owner is about to name.""",
+        """An opening or a roll-over creates a ledger before a record names it, which may take
+        long. Only a higher epoch in the record proves that the ledger will never be named. The
+        edit ignores the epoch.""",
         "P46 (what a chain names is there)",
         "an opening or a roll-over that is slower than two sweeps",
         (
@@ -50,9 +49,9 @@ MUTANTS = (
         0,
         "Octavo, judged from outside",
         "a topic is deleted without fencing its ledgers",
-        """A claim ends with its owner's session, and an owner that is cut off hears of neither. It
-        has its ledger open, and bookies take what it adds. The edit recovers no ledger: messages
-        are acked into a topic whose deletion was answered.""",
+        """A claim ends with its owner's session, and an owner that is cut off learns of neither.
+        Its ledger is open, and bookies accept its adds. The edit recovers no ledger, so
+        messages are acked into a deleted topic.""",
         "X13 (nothing is acked into a topic that is gone)",
         "an owner whose session ends during a deletion, and does not know",
         (
@@ -69,8 +68,8 @@ MUTANTS = (
         0,
         "Octavo, judged from outside",
         "a topic deletion is answered while an owner still serves it",
-        """A fenced owner adds nothing more, and knows nothing of it until it tries: it goes on
-        giving out what it has in memory. The edit does not wait until no claim stands.""",
+        """A fenced owner adds nothing, but notices it only when it tries; until then it serves
+        messages from memory. The edit does not wait until no claim exists.""",
         "X13 (nothing of a topic that is gone is shown)",
         "an owner that cannot be told, with late watches",
         (
@@ -87,9 +86,9 @@ MUTANTS = (
         0,
         "Octavo, judged from outside",
         "an opener does not check again that its topic still exists",
-        """Whoever claims after a deletion has looked for claims must find its mark, or that the
-        topic is gone. The edit leaves out that look: the opener makes the partition's record again,
-        and serves a topic that is gone.""",
+        """A broker that claims a partition after a deletion has looked for claims must find the
+        deletion's mark, or that the topic is gone. The edit removes this check, so the opener
+        recreates the record and serves a deleted topic.""",
         "X13 (nothing is acked into a topic that is gone)",
         "a broker with late watches that claims during a deletion",
         (
@@ -106,8 +105,8 @@ MUTANTS = (
         0,
         "Octavo, planted by its authors",
         "deleting a topic leaves its metadata path behind",
-        """Owners' records go with their sessions, and the path above them does not. The edits leave
-        it, at the deletion and in the sweep: one path for each topic that ever was, for ever.""",
+        """Owners' records disappear with their sessions, but the path above them does not. The
+        edits leave it, so every topic that ever existed costs a path.""",
         "P63",
         "a topic that is deleted",
         (

@@ -1,7 +1,7 @@
-"""Bugs of counts, wake-ups, keys, cancellations and order, in rooms that no judge has named.
+"""Bugs of counts, wake-ups, keys, cancellations and order, in rooms without findings so far.
 
-Planned before the tests were looked at: 35 in metadata, brokers, bookies, the client and the
-pipeline. Sixteen of them survived every test; what closes each hole is a property of its kind.
+They were planned before looking at the tests: 35 in metadata, brokers, bookies, the client and the
+pipeline. Sixteen of them survived every test; a property of its kind now closes each hole.
 """
 
 from __future__ import annotations

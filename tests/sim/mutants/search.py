@@ -1,7 +1,7 @@
 """Searches for planted bugs: last time's seed, then seeds from 0 on, until one fails.
 
 The seed that fails must pass without the bug, or it proves nothing. Seeds are run in blocks by
-processes of their own, in order: what a search from 0 reports is the first seed that fails,
+separate processes, in order: what a search from 0 reports is the first seed that fails,
 whatever the number of processes. The seed of last time (measured.json) tells in a second what a
 search tells in minutes: that the bug is still seen. `--afresh` does without it.
 """
@@ -28,11 +28,11 @@ _BLOCK = 20
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """How one search ended."""
+    """The result of a search."""
 
     name: str
     seeds: int
-    """How many were run; the last of them is the one that failed, if any did."""
+    """The number of seeds that ran; if a seed failed, it was the last."""
     wall_s: float
     seed: int | None
     caught_by: str

@@ -13,9 +13,9 @@ MUTANTS = (
         0,
         _FILE,
         "a partition that has just moved is moved again",
-        """Loads are smoothed and told late, so what was just moved looks as if it should move
-        again. That it rests is counted by the broker that opened it. The edit takes any that is
-        served.""",
+        """Loads are smoothed and arrive late, so a partition that just moved looks as if it should
+        move again. The broker that opened it counts its rest. The edit accepts any served
+        partition.""",
         "X21",
         "loads that change quickly",
         (
@@ -32,8 +32,7 @@ MUTANTS = (
         0,
         _FILE,
         "a broker gives partitions away without waiting for new load figures",
-        """The next look finds the loads as they were told before, and gives one more, and one
-        more.""",
+        """The next look still sees the old loads, and gives another partition, and another.""",
         "X21",
         "several partitions too many",
         (
@@ -50,8 +49,8 @@ MUTANTS = (
         0,
         "broker/cluster/load.py",
         "the most loaded broker moves a partition even if that helps no broker",
-        """A move has to bring both nearer to the mean. The edit gives one hot partition to and fro:
-        whoever has it has the most.""",
+        """A move must bring both brokers nearer to the mean. The edit moves a hot partition back
+        and forth, because its broker always has the highest load.""",
         "X21",
         "one partition that has more to do than all others",
         (
@@ -68,8 +67,9 @@ MUTANTS = (
         0,
         _FILE,
         "a partition moved for its load is handed back by the even spread",
-        """By the even spread another broker should have it. Without the mark that it was placed on
-        purpose the heir gives it back, and the loaded one gives it away again, for ever.""",
+        """By the even spread another broker should own it. Without a mark that it was placed on
+        purpose, the successor hands it back, and the loaded broker gives it away again,
+        forever.""",
         "X21",
         "loads that are uneven while partitions are spread evenly",
         (
@@ -86,8 +86,8 @@ MUTANTS = (
         0,
         "broker/cluster/load.py",
         "only the first load figure of a partition counts",
-        """The first figure of a partition is taken for good, as if it were smoothed over ever. What
-        becomes hot later is nothing that anybody would give away.""",
+        """The first figure of a partition stays, as if smoothed over infinite time. A partition
+        that becomes hot later is never given away.""",
         "X21",
         "loads that change after a while",
         (

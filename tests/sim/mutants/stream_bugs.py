@@ -1,9 +1,9 @@
 """Planted bugs of durable streams.
 
-Not planted, for it does no harm: that who opens a fork looks for appends in its source's ledgers,
-too (`PartitionOpener._appends` without `shared`). A fork knows all before where it began from the
-moment it is made (`StreamState.upto`), and what is shared lies before that. That readers are told
-of an end before it is durable is planted once, for a test (tested_partition_bugs.py).
+A harmless change is not planted: an opener that looks for a fork's appends in its source's ledgers
+too (`PartitionOpener._appends` without `shared`). A new fork knows all appends before its beginning
+(`StreamState.upto`), and shared ledgers lie before that. An end that readers see before it is
+durable is planted for a test (tested_partition_bugs.py).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ MUTANTS = (
         0,
         "broker/state/stream.py",
         "a stream's take-over forgets the appends after the last snapshot",
-        """What an append says of its producer lies in the batch that it stores, and the state
-        ledger has it as of some offset. The edit passes over producers behind that, so
-        a repeat of what the owner before had acked is stored again, or refused as a gap.""",
+        """The batches hold each append's producer and sequence; the state ledger has them up to
+        some offset. The edit ignores later batches, so a repeat of an acked append is stored
+        again or refused as a gap.""",
         "X20",
         "producers that repeat, and a take-over",
         (
@@ -37,9 +37,9 @@ MUTANTS = (
         0,
         "broker/partition/opening.py",
         "after two take-overs a topic is no longer a stream",
-        """The new owner has the stream in memory, and serves it. Its own state ledger begins with a
-        snapshot, and who takes over from it finds a topic that is no stream: whoever was acked is
-        answered 404.""",
+        """The new owner has the stream in memory and serves it, but its state ledger begins with a
+        snapshot without it. The next owner finds an ordinary topic, and answers producers with
+        404.""",
         "X20",
         "two take-overs",
         (
@@ -56,8 +56,8 @@ MUTANTS = (
         0,
         "broker/state/stream.py",
         "an append that closes the stream does not close it",
-        """Its answer says that it is closed, for it asked for that. The edit lets the state go on:
-        others append behind it.""",
+        """The answer says that the stream is closed, because the append asked for it. The edit
+        leaves the state open, so others append behind it.""",
         "X20",
         "an append that closes, beside others",
         (
@@ -74,7 +74,7 @@ MUTANTS = (
         0,
         "broker/state/stream.py",
         "an append with the last `Stream-Seq` again is accepted",
-        """Higher or equal reads like an order, and lets a request that came twice in twice.""",
+        """"Higher or equal" looks like an order, but accepts a request that arrives twice.""",
         "X20",
         "writers with `Stream-Seq`, and requests that come twice",
         (

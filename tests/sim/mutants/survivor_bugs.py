@@ -14,10 +14,9 @@ MUTANTS = (
         0,
         JUDGED,
         "a fence overtakes adds that were accepted before it",
-        """What comes to the journal without a lane keeps its place: behind the adds that were
-        let in before it. In a lane of its own a fence overtakes them once a connection has more
-        waiting than a turn gives it, and they are acked after the fence was answered. The edit
-        gives meta records a lane.""",
+        """Without a lane, a journal record keeps its place behind adds that were accepted before
+        it. With its own lane, a fence overtakes them when a connection has more waiting than
+        its turn allows, and they are acked after the fence was answered.""",
         "P24, P25 (what was let in before a fence is answered before it)",
         "recoveries of ledgers under way; turns of a few bytes (`QUANTUM_BYTES`)",
         (
@@ -50,8 +49,8 @@ BUGS = (
     TestedBug(
         "rollover-does-not-wait",
         "a roll-over closes the old ledger before its adds are confirmed",
-        """Publishes stand in both ledgers. The old one is closed where it is confirmed; what it
-        still owed is lost, and what came after it, in the new one, stays. The edit drops the
+        """Both ledgers have publishes under way. The old ledger is closed at its last confirmed
+        add: its later messages are lost, and those in the new ledger stay. The edit does not
         wait.""",
         "S9",
         "unit/broker/test_rollover.py",
@@ -66,8 +65,8 @@ BUGS = (
     TestedBug(
         "rollover-does-not-hear",
         "a roll-over does not notice that the old ledger failed",
-        """A similar call: who waits is released, as if all were confirmed. The record then names
-        the new ledger, with what came after a message that is lost.""",
+        """A similar call releases the waiter as if all adds were confirmed. The record then names
+        the new ledger, with messages behind a lost one.""",
         "S9",
         "unit/broker/test_rollover.py",
         (
@@ -81,9 +80,9 @@ BUGS = (
     TestedBug(
         "trim-by-an-old-limit",
         "a trim uses the limit from before it waited for the metadata store",
-        """Which offset the slowest subscription needs is asked, then the trim waits for the store
-        of metadata; a subscription that goes back meanwhile loses its messages. The edit asks no
-        more.""",
+        """The trim asks which offset the slowest subscription needs, then waits for the metadata
+        store. A subscription that seeks back meanwhile loses its messages. The edit does not
+        ask again.""",
         "S9 (no message is trimmed that a subscription needs)",
         "issues/test_trim_forgets_a_seek.py",
         (
@@ -102,8 +101,8 @@ BUGS = (
     TestedBug(
         "seek-below-a-trim-under-way",
         "a seek goes to messages that a trim is removing",
-        """A similar name: the first offset that is there, not the first that will be. The answer
-        names an offset that is gone a moment later.""",
+        """A similar name: the first offset that exists now, not the first that will. The answer
+        names an offset that is about to be removed.""",
         "S9 (no message is trimmed that a subscription needs)",
         "issues/test_trim_forgets_a_seek.py",
         (

@@ -1,7 +1,7 @@
-"""Searches for planted bugs whose right judge is a test: with the bug planted, it must fail.
+"""Search for planted bugs that a test finds: with the bug planted, the test must fail.
 
-The test runs in a process of its own, with the bug planted by `plugin.py`; without it, it passes,
-which is looked at for all of them together before the first bug is planted.
+The test runs in a separate process, with the bug planted by `plugin.py`. Before the first bug is
+planted, all tests run once without bugs, and must pass.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TestedBug:
     name: str
     title: str
     story: str
-    """What is left out or mistaken, and how it does harm."""
+    """The omission or mistake, and the harm."""
     breaks: str
     """Properties, or the promise in words."""
     test: str

@@ -1,7 +1,7 @@
-"""Planted bugs of a broker that a test has to find.
+"""Planted bugs of a broker that a test must find.
 
-They are of no canon. Each is what a reviewer may overlook: a line that looks redundant and is left
-out, a condition made simpler, an off-by-one, a similar name, an `and` for an `or`.
+Each is a mistake that a reviewer may overlook: a line that looks redundant and is removed, a
+simplified condition, an off-by-one, a similar name, an `and` for an `or`.
 """
 
 from __future__ import annotations

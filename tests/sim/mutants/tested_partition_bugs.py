@@ -1,7 +1,7 @@
-"""Planted bugs of what serves one partition, and of who does, that a test has to find.
+"""Planted bugs of partitions and their owners that a test must find.
 
-They are of no canon. Each is what a reviewer may overlook: a line that looks redundant and is left
-out, a condition made simpler, two lines in the other order.
+Each is a mistake that a reviewer may overlook: a line that looks redundant and is removed, a
+simplified condition, two lines in the wrong order.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ MUTANTS = (
         0,
         "issue 13",
         "a ledger's age is taken from its first and last batch only",
-        """A producer that fills up old data beside a live one: the ledger that is taken over begins
-        and ends with old messages, and retention took the fresh ones between with it. The edit says
-        that every batch was looked at.""",
+        """A producer of old data works next to a live one. A ledger that began and ended with old
+        messages lost the fresh ones between them to retention. The edit says that every batch
+        was looked at.""",
         "P60, P61",
         "timestamps out of order, a take-over, retention by time",
         (
@@ -29,8 +29,8 @@ MUTANTS = (
         0,
         "issue 13",
         "retention believes the clock of a single broker",
-        """A clock that was ahead for two seconds, and the whole topic was gone. The edit deletes by
-        the wall clock of the broker, whatever the store's says and however much was counted.""",
+        """A clock was ahead for two seconds, and the whole topic was deleted. The edit deletes by
+        the broker's wall clock alone.""",
         "P60",
         "a broker's clock that jumps, retention by time",
         (
@@ -47,9 +47,9 @@ MUTANTS = (
         0,
         "issue 13",
         "a time that only one clock shows is believed after the quarantine",
-        """Where the metadata store has no clock of its own nobody can tell a machine that was off
-        from one whose clock was set: that a clock goes on steadily proves nothing. The edit
-        believes it after the quarantine.""",
+        """Without a clock in the metadata store, a machine that was off cannot be told from a
+        machine whose clock was set; a steady clock proves nothing. The edit believes it after
+        the quarantine.""",
         "P60, X1",
         "a broker's clock that stays ahead, no second clock, retention by time",
         (
@@ -66,8 +66,8 @@ MUTANTS = (
         0,
         "issue 13",
         "a search by time assumes that timestamps ascend",
-        """Right only where they do: asked for 100 among 100, 10, 110, 20 the answer was the end.
-        The edit forgets by how much they fall back.""",
+        """Bisection is right only if timestamps ascend: for time 100 in 100, 10, 110, 20 it found
+        the end. The edit ignores how far timestamps fall back.""",
         "P61",
         "timestamps out of order, lookups by time",
         (
@@ -84,8 +84,8 @@ MUTANTS = (
         0,
         "issue 13",
         "a ledger remembers only its last fall in timestamps, not the largest",
-        """A line that looks like a tally and is none: of how far timestamps fall back only the last
-        fall is kept, and halving is wrong before it.""",
+        """The edit keeps only the last fall of the timestamps, not the largest, so bisection is
+        wrong before it.""",
         "P61",
         "timestamps out of order, lookups by time",
         (
@@ -102,8 +102,8 @@ MUTANTS = (
         0,
         "issue 19",
         "cold reads show the producer's time instead of the append time",
-        """It stands in the batch, and every way to a reader has to look for it there. The edit
-        leaves it out on one: a time that depends on who has read the message before.""",
+        """The append time is in the batch, and every way to a reader must read it there. The edit
+        omits it for cold reads, so a message's time depends on the cache.""",
         "P66",
         "append times, reads of what is no more in the tail cache",
         (

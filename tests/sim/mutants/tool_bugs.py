@@ -10,9 +10,9 @@ MUTANTS = (
         0,
         "broker/bulkload/rules.py (once)",
         "a batch that Spark writes again is committed twice",
-        """After an outcome that stayed unknown Spark writes the batch again, to new ledgers, and
-        commits it under the same number. The edit takes the same number for a newer batch: the
-        rows are there twice.""",
+        """After a commit with an unknown outcome, Spark writes the batch again, to new ledgers,
+        and commits it under the same number. The edit takes the same number for a newer batch,
+        so the rows are there twice.""",
         "X1 (a batch is committed once)",
         "a query that repeats a batch which is committed already",
         (
@@ -28,9 +28,9 @@ MUTANTS = (
         0,
         "broker/bulkload/rules.py (all or nothing)",
         "a bulk load is called complete although a partition failed to take its part",
-        """The commit is answered, and the record says complete, when the owners were asked,
-        whatever they said. From then on nobody owes the part to the partition that failed: it
-        shows nothing of the batch, the others all. The edit passes over their errors.""",
+        """The commit is answered, and the record says complete, once the owners were asked,
+        whatever they answered. No broker then completes the failed partition: it lacks the
+        batch that the others show. The edit ignores their errors.""",
         "X3 (complete means everywhere)",
         "a take-over or a lost call while parts are taken in",
         (
@@ -47,10 +47,10 @@ MUTANTS = (
         0,
         "broker/bulkload/rules.py (giving up)",
         "an abort deletes ledgers that were committed but not yet inserted",
-        """A driver that does not know whether its commit took place aborts; who collects orphans
-        does the same from outside. Between commit and insertion no partition names the
-        ledgers yet. The edit looks only at the partitions: a committed ledger is deleted, and its
-        partition can never take it in.""",
+        """A driver that does not know whether its commit happened aborts; a collector of orphans
+        does the same. Between commit and insertion no partition names the ledgers. The edit
+        looks only at the partitions, so a committed ledger is deleted, and its partition can
+        never insert it.""",
         "X4 (what is committed is not deleted)",
         "an abort, or a collection of orphans, between commit and insertion",
         (
@@ -66,8 +66,8 @@ MUTANTS = (
         0,
         "broker/bulkload/rules.py (once)",
         "a partition does not remember which batch it has taken in",
-        """The answer of an owner is lost, the commit is made again: the owner, which may be another
-        one by now, must know that it has the part. The edit lets it keep nothing.""",
+        """If an owner's answer is lost, the commit is repeated, and the owner (perhaps a new one)
+        must know that it has the part. The edit keeps no mark.""",
         "X2 (a partition takes in a part once)",
         "a commit that is repeated before it is complete",
         (
@@ -83,8 +83,8 @@ MUTANTS = (
         0,
         "offloads.py",
         "a ledger's copies on bookies are deleted before the record says so",
-        """Whoever reads by the record then finds neither: it still sends readers to the bookies,
-        and a run that dies in between leaves it so. The edit deletes the ledger first.""",
+        """The record still sends readers to the bookies, which no longer have the ledger; a run
+        that dies in between leaves it so. The edit deletes the ledger first.""",
         "X8, P46 (what a record names is there)",
         "any drop",
         (
@@ -100,8 +100,8 @@ MUTANTS = (
         0,
         "metadata/offloads.py (uuid)",
         "an offload run that was given up enters its object, which a newer run has removed",
-        """A run that was taken for dead comes back and enters its object, which the new run has
-        removed. The edit does not look whose copy the record waits for.""",
+        """A run that was thought dead returns and enters its object, which the new run has
+        removed. The edit does not compare the copy's uuid with the record.""",
         "X6, X7 (an object that a record names is there)",
         "two runs at once, or one whose predecessor's last call is late",
         (
@@ -117,9 +117,9 @@ MUTANTS = (
         0,
         "partition_record.py",
         "an owner that retries its write undoes the record of an offload",
-        """Both change the record by compare-and-set. The owner that lost one looks what has
-        changed, and must keep it. The edit writes its own view again: the record of an object is
-        gone, whose ledger the bookies may have dropped.""",
+        """Jobs and the owner change the record by compare-and-set. An owner that loses must look
+        at the other change and keep it. The edit writes its own view again: the record forgets
+        an object whose ledger the bookies may no longer have.""",
         "X6 (offloaded stays offloaded)",
         "a roll-over or a trim while a copy is entered",
         (

@@ -127,9 +127,9 @@ MUTANTS = (
         0,
         "S9",
         "a take-over forgets which messages producers have sent",
-        """The table of producers is rebuilt from the state ledger and the batches since. The edit
-        begins with an empty one: a repeat of what the last owner stored is stored again, or the
-        producer is told of a gap.""",
+        """The table of producers is rebuilt from the state ledger and the later batches. The edit
+        begins with an empty table: a repeat of a stored batch is stored again, or refused as a
+        gap.""",
         "S9 (none twice)",
         "deduplicating producers, take-overs",
         (
@@ -145,9 +145,9 @@ MUTANTS = (
         0,
         "LedgerChaining (TLA+)",
         "a take-over does not recover the last ledger, so the old owner can still add",
-        """A new owner must fence and close the newest ledger before it adds one. The edit believes
-        the LAC that it can read: the old owner's acks go on, into a ledger that the chain counts
-        as ended.""",
+        """A new owner must fence and close the newest ledger before it adds another. The edit
+        believes the readable LAC: the old owner still gets acks, for a ledger that the chain
+        counts as ended.""",
         "S9, S3 (LedgerChaining)",
         "take-overs with publishes under way",
         (

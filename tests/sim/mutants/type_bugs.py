@@ -13,9 +13,9 @@ MUTANTS = (
         0,
         "Pulsar's Key_Shared (class)",
         "a second consumer gets messages of a key that the first still holds",
-        """When consumers came and left, Pulsar's Key_Shared gave messages of a key to another one
-        while earlier ones were unacked at the first. The edit asks who owns the key's slot, and not
-        whether some of it is out.""",
+        """When consumers came and left, Pulsar's Key_Shared delivered messages of a key to a
+        second consumer while the first still had unacked ones. The edit checks the owner of the
+        key's slot, but not the leased messages.""",
         "S13 (of a key all that is out is one answer's)",
         "key-shared consumers that come, die and are slow to ack",
         (
@@ -32,8 +32,8 @@ MUTANTS = (
         0,
         "Pulsar's Key_Shared (class)",
         "new messages of a key overtake older ones that did not fit into memory",
-        """What did not fit into memory was overtaken by what came later. The edit takes whatever is
-        beyond the front for the key's next message.""",
+        """Later messages overtook messages that did not fit into memory. The edit takes any
+        message beyond the front for the key's next message.""",
         "S13 (what is out of a key is its beginning)",
         "a key-shared consumer that is slower than the producers of its keys",
         (
@@ -50,8 +50,8 @@ MUTANTS = (
         0,
         "Pulsar's Key_Shared (class)",
         "a key with a long backlog stops the look-ahead for all keys",
-        """Pulsar's look-ahead was bounded in messages: one slow consumer filled it, and nobody got
-        anything any more. The edit does not look on while some key has more than is
+        """Pulsar bounded its look-ahead in messages: a slow consumer filled it, and no consumer
+        got anything. The edit stops the look-ahead while some key has more messages than are
         remembered.""",
         "S13 (no key waits for another one)",
         "a consumer that holds one message and stands still, while others ask",
@@ -69,9 +69,9 @@ MUTANTS = (
         0,
         "Octavo (test_heir_acks_what_waits_for_its_delay)",
         "later messages overtake a message that waits for redelivery",
-        """What a dead consumer had held waited for its backoff; the next consumer got what was
-        behind it, and its cumulative ack took along what it had never seen. The edit has delays
-        hold up nothing.""",
+        """Messages of a dead consumer waited for their backoff; the next consumer got later ones,
+        and its cumulative ack covered messages that it had never seen. The edit ignores
+        delays.""",
         "S13 (nothing overtakes what waits)",
         "failover and exclusive consumers that give back with a delay",
         (
@@ -88,8 +88,8 @@ MUTANTS = (
         0,
         "Pulsar's Failover (class)",
         "a failover consumer starts while the previous one still holds messages",
-        """The new active consumer got messages behind those that the last one was at work on, and
-        then these again. The edit does not ask what the last one holds.""",
+        """The new active consumer got messages behind those of the previous consumer, and then
+        these again. The edit ignores the previous consumer's leases.""",
         "S13 (all that is out is at one consumer)",
         "failover consumers that die and come",
         (
@@ -106,8 +106,8 @@ MUTANTS = (
         0,
         "class",
         "a short read counts as complete, so unread messages skip the filter",
-        """A read gives fewer messages than it was asked for. The edit takes the whole stretch for
-        done, so the rest goes out unfiltered.""",
+        """A read may return fewer messages than requested. The edit takes the whole range as
+        checked, so the rest is delivered unfiltered.""",
         "S13 (what a filter refuses is given to nobody)",
         "filters, and batches that are read one by one",
         (
@@ -125,7 +125,7 @@ BUGS = (
     TestedBug(
         "later-ones-stay-out",
         "a message is returned without the later ones of its key, which may be acked first",
-        """They look like somebody else's concern. They may be acked before the earlier one is
+        """The later messages belong to the same key, and may be acked before the earlier one is
         delivered again.""",
         "S13 (what is out of a key is its beginning)",
         "unit/broker/test_keys.py",

@@ -87,8 +87,8 @@ MUTANTS = (
         0,
         "ledger-protocol, P1",
         "a single ack confirms an entry",
-        """The edits confirm an entry when one bookie of its write set stored it: the loss of one
-        disk loses it, and a recovery that does not reach that bookie cuts it off.""",
+        """The edits confirm an entry when one bookie of its write set has it. The loss of that
+        disk loses the entry, and a recovery that does not reach that bookie cuts it off.""",
         "P15 (S1, S3)",
         "anything",
         (
@@ -109,8 +109,8 @@ MUTANTS = (
         0,
         "ledger-protocol, P15",
         "an ensemble change counts the replaced bookie's acks for the new bookie",
-        """What the replaced bookie acked above the LAC counts on for the new one, which has not
-        stored it. The edit does not count anew.""",
+        """Acks of the replaced bookie above the LAC also count for the new bookie, which does not
+        have these entries. The edit does not reset them.""",
         "P15 (S1)",
         "an ensemble change with adds under way",
         (
@@ -126,9 +126,9 @@ MUTANTS = (
         0,
         "P51",
         "a metadata write whose answer was lost counts as done",
-        """A compare-and-set whose answer was lost may have taken place or not. The edit guesses
-        that it did: writers go on with ensembles that no record names, and both who close a ledger
-        may believe in their own end.""",
+        """A compare-and-set whose answer was lost may have happened or not. The edit assumes that
+        it did: writers continue with ensembles that no record names, and two processes that
+        close a ledger may each believe in a different end.""",
         "P15, S2 (P51)",
         "requests to the metadata store that get lost",
         (
