@@ -1,11 +1,13 @@
 """What a broker refuses, and why. Each message names what was wrong and what would be right.
 
-The HTTP layer maps classes to status codes; the status in each docstring is the one intended.
+A class is the whole declaration of an error: its code (`name`), the HTTP status, what the answer
+shows of it, and whether the same call may succeed later.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from octavo.ledger.errors import TooFewBookies
 from octavo.metadata.topic_settings import InvalidSettings as InvalidSettings
@@ -23,46 +25,53 @@ class BrokerError(OctavoError):
 
 
 class InvalidMessageId(BrokerError):
-    """Text that is no message id (400)."""
+    """Text that is no message id."""
 
     name = "invalid-message-id"
+    http_status = 400
 
 
 class InvalidAckId(BrokerError):
-    """Text that no receive ever gave out (400)."""
+    """Text that no receive ever gave out."""
 
     name = "invalid-ack-id"
+    http_status = 400
 
 
 class NamespaceNotFound(BrokerError):
-    """No such namespace (404)."""
+    """No such namespace."""
 
     name = "namespace-not-found"
+    http_status = 404
 
 
 class NamespaceNotEmpty(BrokerError):
-    """A namespace with topics is not deleted (409)."""
+    """A namespace with topics is not deleted."""
 
     name = "namespace-not-empty"
+    http_status = 409
 
 
 class TopicNotFound(BrokerError):
-    """No such topic (404)."""
+    """No such topic."""
 
     name = "topic-not-found"
+    http_status = 404
 
 
 class TopicDeleting(BrokerError):
-    """The topic is being deleted, which goes on by itself; ask again (503)."""
+    """The topic is being deleted; the deletion finishes by itself. Ask again."""
 
     name = "topic-deleting"
+    http_status = 503
     retryable = True
 
 
 class TopicChanged(BrokerError):
-    """This broker, or the one that asked it, believed in an earlier topic of that name (503)."""
+    """This broker, or the broker that asked it, knew an earlier topic of that name."""
 
     name = "topic-changed"
+    http_status = 503
     retryable = True
 
     def __init__(self, message: str, *, looked: bool = False) -> None:
@@ -72,52 +81,60 @@ class TopicChanged(BrokerError):
 
 
 class TopicReplaced(BrokerError):
-    """The caller's topic was deleted; the one of that name was made after it (409)."""
+    """The caller's topic was deleted, and another topic was made under its name."""
 
     name = "topic-replaced"
+    http_status = 409
 
 
 class BrokerIdTaken(BrokerError):
-    """Another living broker has this broker's id; this one must end (503)."""
+    """Another living broker has this broker's id; this broker must stop."""
 
     name = "broker-id-taken"
+    http_status = 503
     scope = Scope.PROCESS
 
 
 class BrokerNotFound(BrokerError):
-    """No live broker has this id (404)."""
+    """No live broker has this id."""
 
     name = "broker-not-found"
+    http_status = 404
 
 
 class NoOtherBroker(BrokerError):
-    """There is nobody to whom a broker could give what it serves (409)."""
+    """No other broker could serve the partitions of this broker."""
 
     name = "no-other-broker"
+    http_status = 409
 
 
 class BrokerDraining(BrokerError):
-    """A broker that gives everything away is to be given something (409)."""
+    """A draining broker takes no partitions."""
 
     name = "broker-draining"
+    http_status = 409
 
 
 class PartitionNotFound(BrokerError):
-    """The topic has fewer partitions than that (404)."""
+    """The topic has fewer partitions than that."""
 
     name = "partition-not-found"
+    http_status = 404
 
 
 class SubscriptionNotFound(BrokerError):
-    """No such subscription (404)."""
+    """No such subscription."""
 
     name = "subscription-not-found"
+    http_status = 404
 
 
 class SettingsConflict(BrokerError):
-    """It exists with other settings (409): those `found`, and not those `wanted`."""
+    """It exists with other settings: those `found`, and not those `wanted`."""
 
     name = "settings-conflict"
+    http_status = 409
 
     def __init__(self, message: str, found: object = None, wanted: object = None) -> None:
         super().__init__(message)
@@ -126,15 +143,21 @@ class SettingsConflict(BrokerError):
 
 
 class StaleProducerEpoch(BrokerError):
-    """A newer instance of the producer has published: this one is a zombie (403)."""
+    """A newer instance of the producer has published, so this instance is refused."""
 
     name = "stale-producer-epoch"
+    http_status = 403
 
 
 class SequenceGap(BrokerError):
-    """The sequence is not the next one; `expected` is (409)."""
+    """The sequence is not the next one; `expected` is."""
 
     name = "sequence-gap"
+    http_status = 409
+    problem_members = (("expected_sequence", "expected"),)
+    problem_headers: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("Producer-Expected-Seq", "expected"),
+    )
 
     def __init__(self, message: str, expected: int) -> None:
         super().__init__(message)
@@ -142,9 +165,12 @@ class SequenceGap(BrokerError):
 
 
 class OffsetMismatch(BrokerError):
-    """Somebody published first: `next_offset` is not the one that was expected (412)."""
+    """Another publish came first: `next_offset` is not the expected offset."""
 
     name = "offset-mismatch"
+    http_status = 412
+    problem_members = (("next_offset", "next_offset"),)
+    problem_headers = (("Next-Offset", "next_offset"),)
 
     def __init__(self, message: str, next_offset: int) -> None:
         super().__init__(message)
@@ -152,9 +178,12 @@ class OffsetMismatch(BrokerError):
 
 
 class OffsetTrimmed(BrokerError):
-    """Retention has removed the offset; `earliest` is the first one left (410)."""
+    """Retention has removed the offset; `earliest` is the first one left."""
 
     name = "offset-trimmed"
+    http_status = 410
+    problem_members = (("earliest_offset", "earliest"),)
+    problem_headers = (("Earliest-Offset", "earliest"),)
 
     def __init__(self, message: str, earliest: int) -> None:
         super().__init__(message)
@@ -162,9 +191,12 @@ class OffsetTrimmed(BrokerError):
 
 
 class OffsetBeyondEnd(BrokerError):
-    """The offset is not written yet; `next_offset` will be the next one (416)."""
+    """The offset is not written yet; `next_offset` will be the next one."""
 
     name = "offset-beyond-end"
+    http_status = 416
+    problem_members = (("next_offset", "next_offset"),)
+    problem_headers = (("Next-Offset", "next_offset"),)
 
     def __init__(self, message: str, next_offset: int) -> None:
         super().__init__(message)
@@ -172,43 +204,50 @@ class OffsetBeyondEnd(BrokerError):
 
 
 class MessageNotFound(BrokerError):
-    """No message has this id in this partition (404)."""
+    """No message has this id in this partition."""
 
     name = "message-not-found"
+    http_status = 404
 
 
 class CompactedViewUnreadable(BrokerError):
-    """A compacted view whose ledgers are gone or damaged; though the record names it (503).
+    """A compacted view whose ledgers are gone or damaged; though the record names it.
 
     What it holds is unknown, never nothing.
     """
 
     name = "compacted-view-unreadable"
+    http_status = 503
     retryable = True
 
 
 class BatchTooLong(BrokerError):
-    """A batch that does not fit an entry (413)."""
+    """A batch that does not fit an entry."""
 
     name = "batch-too-long"
+    http_status = 413
 
 
 class UnsupportedBatch(BrokerError):
-    """A record batch uses what this version does not support (422)."""
+    """A record batch uses what this version does not support."""
 
     name = "not-supported-yet"
+    http_status = 422
 
 
 class InvalidTimestamp(BrokerError):
-    """A record batch has a time outside the calendar (422)."""
+    """A record batch has a time outside the calendar."""
 
     name = "invalid-timestamp"
+    http_status = 422
 
 
 class MessageTooLong(BrokerError):
-    """A message is longer than its topic or this broker takes (413)."""
+    """A message is longer than its topic or this broker takes."""
 
     name = "message-too-long"
+    http_status = 413
+    problem_members = (("bytes_max", "bytes_max"),)
 
     def __init__(self, size: int, bytes_max: int, what: str = "this one") -> None:
         super().__init__(
@@ -219,9 +258,11 @@ class MessageTooLong(BrokerError):
 
 
 class QuotaExceeded(BrokerError):
-    """A quota, or a rate of a topic, is used up: the caller has to wait (429)."""
+    """A quota, or a rate of a topic, is used up: the caller has to wait."""
 
     name = "quota-exceeded"
+    http_status = 429
+    problem_members = (("subject", "subject"), ("quota", "quota"), ("limit", "limit"))
     retryable = True
 
     def __init__(self, detail: str, *, subject: str, quota: str, limit: int, wait_s: float) -> None:
@@ -233,9 +274,11 @@ class QuotaExceeded(BrokerError):
 
 
 class QuotaFull(BrokerError):
-    """A quota of things that stay is full: waiting would not help (422)."""
+    """A quota of things that stay is full: waiting would not help."""
 
     name = "quota-exceeded"
+    http_status = 422
+    problem_members = (("subject", "subject"), ("quota", "quota"), ("limit", "limit"))
 
     def __init__(self, detail: str, *, subject: str, quota: str, limit: int) -> None:
         super().__init__(detail)
@@ -245,49 +288,55 @@ class QuotaFull(BrokerError):
 
 
 class Overloaded(BrokerError):
-    """Bounded queues are full and stayed so (429)."""
+    """Bounded queues are full and stayed so."""
 
     name = "overloaded"
+    http_status = 429
     retryable = True
 
 
 class NotOwner(BrokerError):
-    """Another broker serves the partition now; nothing of the call took effect (503)."""
+    """Another broker serves the partition now; nothing of the call took effect."""
 
     name = "not-owner"
+    http_status = 503
     retryable = True
     scope = Scope.LEDGER
 
 
 class PartitionMoving(BrokerError):
-    """The partition has no owner at this moment, or its owner is still opening it (503)."""
+    """The partition has no owner at this moment, or its owner is still opening it."""
 
     name = "partition-moving"
+    http_status = 503
     retryable = True
 
 
 class OwnerUnreachable(BrokerError):
-    """The owner did not accept a connection; nothing was sent (503)."""
+    """The owner did not accept a connection; nothing was sent."""
 
     name = "owner-unreachable"
+    http_status = 503
     retryable = True
 
 
 class OwnerNotRegistered(OwnerUnreachable):
-    """The owner's record names an address at which no live broker is registered (503)."""
+    """The owner's record names an address at which no live broker is registered."""
 
     name = "owner-not-registered"
+    http_status = 503
 
 
 class PartitionUnavailable(BrokerError):
-    """The owner cannot write at present; the message says which bookies are up (503)."""
+    """The owner cannot write at present; the message says which bookies are up."""
 
     name = "partition-unavailable"
+    http_status = 503
     retryable = True
 
 
 class PartitionDamaged(PartitionUnavailable):
-    """What is stored has a gap, or is forged, in all its copies; nothing is passed over (503).
+    """All copies of an entry are missing or forged; no message is skipped.
 
     The message names partition, ledger, entry, and the offsets that were expected and found.
     """
@@ -301,7 +350,7 @@ class PartitionDamaged(PartitionUnavailable):
 
 
 class PartitionUnopenable(PartitionUnavailable):
-    """Its topic asks for more bookies than the cluster has, up or down (503, for good)."""
+    """Its topic asks for more bookies than the cluster has, up or down."""
 
     name = "too-few-bookies"
     retryable = False
@@ -314,39 +363,45 @@ def unavailable(message: str, cause: Exception) -> PartitionUnavailable:
 
 
 class PublishOutcomeUnknown(BrokerError):
-    """The batch may or may not be stored: repeat it with the same producer sequence (504)."""
+    """The batch may or may not be stored: repeat it with the same producer sequence."""
 
     name = "outcome-unknown"
+    http_status = 504
     retryable = True
 
 
 class AckOutcomeUnknown(BrokerError):
-    """The acks may or may not be durable: repeat them, that is harmless (504)."""
+    """The acks may or may not be durable: repeat them, that is harmless."""
 
     name = "ack-outcome-unknown"
+    http_status = 504
     retryable = True
 
 
 class SubscriptionBusy(BrokerError):
-    """An exclusive subscription has another living consumer (409)."""
+    """An exclusive subscription has another living consumer."""
 
     name = "subscription-busy"
+    http_status = 409
     retryable = True
 
 
 class CumulativeAckNotAllowed(BrokerError):
-    """On a shared subscription `up_to` would ack what other consumers hold (422)."""
+    """On a shared subscription `up_to` would ack what other consumers hold."""
 
     name = "cumulative-ack-not-allowed"
+    http_status = 422
 
 
 class StaleLease(BrokerError):
-    """Leases have ended: these messages were or will be delivered again (409).
+    """Leases have ended: these messages were or will be delivered again.
 
     The other acks of the same call are durable; `stale` are the ack ids that are not.
     """
 
     name = "stale-lease"
+    http_status = 409
+    problem_members = (("stale", "stale"),)
 
     def __init__(self, message: str, stale: Sequence[str]) -> None:
         super().__init__(message)
@@ -365,48 +420,56 @@ class StaleLease(BrokerError):
 
 
 class AuditTopicClosed(BrokerError):
-    """A client would write to the audit log (403)."""
+    """A client would write to the audit log."""
 
     name = "audit-topic"
+    http_status = 403
 
 
 class TooManyDelayed(BrokerError):
-    """So many messages wait for their delay that no more are taken back with one (429).
+    """So many messages wait for their delay that no more are taken back with one.
 
     Everything else of the same call took effect, and is durable.
     """
 
     name = "too-many-delayed"
+    http_status = 429
 
 
 class InvalidBulkLoad(BrokerError):
-    """Parts that cannot be: an open or foreign ledger, wrong counts, one ledger twice (422)."""
+    """Parts that cannot be: an open or foreign ledger, wrong counts, one ledger twice."""
 
     name = "invalid-bulk-load"
+    http_status = 422
 
 
 class BulkLoadNotFound(BrokerError):
-    """No batch, or not this one, was committed under the id (404)."""
+    """No batch, or another batch, was committed under the id."""
 
     name = "bulk-load-not-found"
+    http_status = 404
 
 
 class BulkLoadAborted(BrokerError):
-    """Some of its ledgers were given up: the batch has to be written again (409)."""
+    """Some of its ledgers were given up: the batch has to be written again."""
 
     name = "bulk-load-aborted"
+    http_status = 409
 
 
 class BatchBegun(BrokerError):
-    """A batch whose writer publishes it by itself was begun otherwise, or not at all (409)."""
+    """A batch whose writer publishes it by itself was begun otherwise, or not at all."""
 
     name = "batch-begun"
+    http_status = 409
 
 
 class BatchOutOfOrder(BrokerError):
-    """Not the batch that follows the newest committed one, which would be `expected` (409)."""
+    """Not the batch that follows the newest committed one, which would be `expected`."""
 
     name = "batch-out-of-order"
+    http_status = 409
+    problem_members = (("expected_batch", "expected"),)
 
     def __init__(self, message: str, expected: int) -> None:
         super().__init__(message)
@@ -414,71 +477,83 @@ class BatchOutOfOrder(BrokerError):
 
 
 class ForeignBulkLoad(BrokerError):
-    """The id is bound to a token that the caller has not given (403)."""
+    """The id is bound to a token that the caller has not given."""
 
     name = "foreign-bulk-load"
+    http_status = 403
 
 
 class LargeNotTaken(BrokerError):
-    """A large message, for a topic whose settings do not go with any (422)."""
+    """A large message, for a topic whose settings do not go with any."""
 
     name = "large-not-taken"
+    http_status = 422
 
 
 class NotEncrypted(BrokerError):
-    """A copy of an encrypted message would be stored in clear text (422)."""
+    """A copy of an encrypted message would be stored in clear text."""
 
     name = "not-encrypted"
+    http_status = 422
 
 
 class DueAfterExpiry(BrokerError):
-    """A message would be older than its topic's `ttl` before it is due (422); none was stored."""
+    """A message would be older than its topic's `ttl` before it is due; none was stored."""
 
     name = "due-after-expiry"
+    http_status = 422
 
 
 class TooManyLedgers(BrokerError):
-    """A partition's record, or a bulk load's, would grow too long (409)."""
+    """A partition's record, or a bulk load's, would grow too long."""
 
     name = "too-many-ledgers"
+    http_status = 409
 
 
 class TopicExists(BrokerError):
-    """A fork gets a name that no topic has (409)."""
+    """A fork gets a name that no topic has."""
 
     name = "topic-exists"
+    http_status = 409
 
 
 class LedgerGoing(BrokerError):
-    """Nobody refers to the ledger any more, so nobody may: it is being deleted (409)."""
+    """No partition refers to the ledger any more: it is being deleted."""
 
     name = "ledger-going"
+    http_status = 409
     retryable = True
 
 
 class TooManySubscriptions(BrokerError):
-    """A topic has as many subscriptions as it may (409)."""
+    """A topic has as many subscriptions as it may."""
 
     name = "too-many-subscriptions"
+    http_status = 409
 
 
 class TooManyForks(BrokerError):
-    """A ledger would be part of too many partitions (409)."""
+    """A ledger would be part of too many partitions."""
 
     name = "too-many-forks"
+    http_status = 409
 
 
 class ForkDisturbed(BrokerError):
-    """The topic lost ledgers, or lay elsewhere, while it was being forked; ask again (503)."""
+    """The topic lost ledgers, or lay elsewhere, while it was being forked; ask again."""
 
     name = "fork-disturbed"
+    http_status = 503
     retryable = True
 
 
 class LedgerInUse(BrokerError):
-    """A living broker writes the ledger (409): recovering it would stop a topic. `owner` does."""
+    """A living broker writes the ledger: recovering it would stop a topic. `owner` does."""
 
     name = "ledger-in-use"
+    http_status = 409
+    problem_members = (("owner", "owner"),)
 
     def __init__(self, message: str, owner: str) -> None:
         super().__init__(message)
@@ -486,9 +561,11 @@ class LedgerInUse(BrokerError):
 
 
 class TooManyRecoveries(BrokerError):
-    """More recoveries for callers than a broker makes (429): come back in `retry_after_s`."""
+    """More recoveries for callers than a broker makes: come back in `retry_after_s`."""
 
     name = "too-many-recoveries"
+    http_status = 429
+    problem_headers = (("Retry-After", "retry_after_s"),)
     retryable = True
 
     def __init__(self, message: str, retry_after_s: int) -> None:
@@ -497,18 +574,21 @@ class TooManyRecoveries(BrokerError):
 
 
 class BulkLoadUnfinished(BrokerError):
-    """Committed, but not yet visible in every partition: the same call again waits for it (503)."""
+    """Committed, but not yet visible in every partition: the same call again waits for it."""
 
     name = "bulk-load-unfinished"
+    http_status = 503
     retryable = True
 
 
 class BacklogQuotaExceeded(BrokerError):
     """A subscription is too far behind, and nothing was stored for as long as publishes are held
-    (429); the message names it, and the figures.
+    The message names it, and the figures.
     """
 
     name = "backlog-quota-exceeded"
+    http_status = 429
+    problem_members = (("subscription", "subscription"),)
     retryable = True
 
     def __init__(self, message: str, subscription: str) -> None:
@@ -517,15 +597,19 @@ class BacklogQuotaExceeded(BrokerError):
 
 
 class BacklogQuotaRejected(BacklogQuotaExceeded):
-    """The same, where the topic's policy is to reject at once (409)."""
+    """The same, where the topic's policy is to reject at once."""
+
+    http_status = 409
 
     retryable = False
 
 
 class StaleGeneration(BrokerError):
-    """A member of a consumer group was away, and the partition is another one's (409)."""
+    """A member of a consumer group was away, and the partition is another one's."""
 
     name = "stale-generation"
+    http_status = 409
+    problem_members = (("generation", "generation"),)
 
     def __init__(self, message: str, generation: int) -> None:
         super().__init__(message)
@@ -533,39 +617,46 @@ class StaleGeneration(BrokerError):
 
 
 class GroupNotAllowed(BrokerError):
-    """Members of a group share a subscription, and this one is exclusive (422)."""
+    """Members of a group share a subscription, and an exclusive subscription has one consumer."""
 
     name = "group-not-allowed"
+    http_status = 422
 
 
 class GroupFull(BrokerError):
-    """A consumer group with so many members, or partitions, that no more come in (409)."""
+    """A consumer group has its maximum of members or partitions."""
 
     name = "group-full"
+    http_status = 409
 
 
 class ForeignMember(BrokerError):
-    """Somebody speaks for a member of a consumer group that is another one's (403)."""
+    """Somebody speaks for a member of a consumer group that is another one's."""
 
     name = "foreign-member"
+    http_status = 403
 
 
 class InvalidSchema(BrokerError):
-    """No schema, a type or compatibility that there is not (422)."""
+    """No schema, a type or compatibility that there is not."""
 
     name = "invalid-schema"
+    http_status = 422
 
 
 class SchemaNotFound(BrokerError):
-    """No such subject, or version of it (404)."""
+    """No such subject, or version of it."""
 
     name = "schema-not-found"
+    http_status = 404
 
 
 class IncompatibleSchema(BrokerError):
-    """The schema may not follow the versions of its subject; `problems` say why (409)."""
+    """The schema may not follow the versions of its subject; `problems` say why."""
 
     name = "incompatible-schema"
+    http_status = 409
+    problem_members = (("problems", "problems"),)
 
     def __init__(self, message: str, problems: Sequence[str]) -> None:
         super().__init__(message)
@@ -573,19 +664,22 @@ class IncompatibleSchema(BrokerError):
 
 
 class SchemaCheckUnavailable(BrokerError):
-    """What checks by a topic's schema, or reads one, gives no answer now (503)."""
+    """The process that checks schemas gives no answer now."""
 
     name = "schema-check-unavailable"
+    http_status = 503
     retryable = True
 
 
 class SchemaMismatch(BrokerError):
-    """A message that does not fit its topic's schema; nothing of its batch was stored (422).
+    """A message that does not fit its topic's schema; nothing of its batch was stored.
 
     `index` is its number in that batch, None when no message could fit.
     """
 
     name = "schema-mismatch"
+    http_status = 422
+    problem_members = (("message_in_batch", "index"),)
 
     def __init__(self, message: str, index: int | None = None) -> None:
         super().__init__(message)
@@ -602,21 +696,24 @@ class SchemaMismatch(BrokerError):
 
 
 class ExclusiveProducer(BrokerError):
-    """One producer alone may publish, and the batch came with no epoch of its access (409)."""
+    """One producer alone may publish, and the batch came with no epoch of its access."""
 
     name = "exclusive-producer"
+    http_status = 409
 
 
 class StaleProducerAccess(BrokerError):
-    """The exclusive access of that epoch has ended: the producer was fenced, or let it go (403)."""
+    """The exclusive access of that epoch has ended: the producer was fenced, or let it go."""
 
     name = "stale-producer-access"
+    http_status = 403
 
 
 class ProducerBusy(BrokerError):
-    """Another producer has exclusive access, for `left_ms` more at most if it is gone (409)."""
+    """Another producer has exclusive access, for `left_ms` more at most if it is gone."""
 
     name = "producer-busy"
+    http_status = 409
 
     def __init__(self, message: str, left_ms: int) -> None:
         super().__init__(message)
@@ -624,33 +721,37 @@ class ProducerBusy(BrokerError):
 
 
 class StreamNotFound(BrokerError):
-    """There is no such stream (404)."""
+    """There is no such stream."""
 
     name = "stream-not-found"
+    http_status = 404
 
 
 class TopicIsNoStream(StreamNotFound):
-    """There is a topic of the name, which was not made as a stream (404)."""
+    """There is a topic of the name, which was not made as a stream."""
 
     name = "topic-is-no-stream"
 
 
 class StreamGone(BrokerError):
-    """The stream was deleted, and is kept for the forks that it still has (410)."""
+    """The stream was deleted, and is kept for the forks that it still has."""
 
     name = "stream-gone"
+    http_status = 410
 
 
 class StreamConflict(BrokerError):
-    """The stream is there, and is another one than was asked for (409)."""
+    """The stream is there, and is another one than was asked for."""
 
     name = "stream-conflict"
+    http_status = 409
 
 
 class StreamClosed(BrokerError):
-    """The stream has ended before `next_offset`: nothing is appended any more (409)."""
+    """The stream has ended before `next_offset`: nothing is appended any more."""
 
     name = "stream-closed"
+    http_status = 409
 
     def __init__(self, message: str, next_offset: int) -> None:
         super().__init__(message)
@@ -658,15 +759,20 @@ class StreamClosed(BrokerError):
 
 
 class StreamSequence(BrokerError):
-    """A `Stream-Seq` that is not behind the last one (409)."""
+    """A `Stream-Seq` that is not behind the last one."""
 
     name = "stream-sequence"
+    http_status = 409
 
 
 class StreamSequenceGap(SequenceGap):
-    """Of a stream's producer: the sequence `received` is not the `expected` one (409)."""
+    """A stream's producer sent the sequence `received` in place of `expected`."""
 
     name = "sequence-gap"
+    problem_headers = (
+        ("Producer-Expected-Seq", "expected"),
+        ("Producer-Received-Seq", "received"),
+    )
 
     def __init__(self, message: str, expected: int, received: int) -> None:
         super().__init__(message, expected)
@@ -674,9 +780,10 @@ class StreamSequenceGap(SequenceGap):
 
 
 class StaleStreamEpoch(StaleProducerEpoch):
-    """Of a stream's producer: a newer instance, of `epoch`, has appended (403)."""
+    """A newer instance of a stream's producer, with `epoch`, has appended."""
 
     name = "stale-producer-epoch"
+    problem_headers = (("Producer-Epoch", "epoch"),)
 
     def __init__(self, message: str, epoch: int) -> None:
         super().__init__(message)
@@ -684,12 +791,14 @@ class StaleStreamEpoch(StaleProducerEpoch):
 
 
 class EpochBegun(BrokerError):
-    """A producer's new epoch does not begin at 0 (400)."""
+    """A producer's new epoch does not begin at 0."""
 
     name = "epoch-begins-at-0"
+    http_status = 400
 
 
 class TopicIsStream(BrokerError):
-    """The topic is a durable stream: it is written as one, and in no other way (409)."""
+    """The topic is a durable stream: it is written as one, and in no other way."""
 
     name = "topic-is-stream"
+    http_status = 409

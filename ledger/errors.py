@@ -20,6 +20,7 @@ class LedgerNotFound(LedgerError):
     """No such ledger in the metadata store: never made, or deleted."""
 
     name = "ledger-not-found"
+    http_status = 404
     scope = Scope.LEDGER
 
 
@@ -27,6 +28,7 @@ class LedgerFenced(LedgerError):
     """Another client closed the ledger or is closing it. Its writer gets no further ack, ever."""
 
     name = "ledger-fenced"
+    http_status = 409
     scope = Scope.LEDGER
 
 
@@ -34,6 +36,7 @@ class LedgerClosed(LedgerError):
     """This writer closed the ledger. The add is not part of it."""
 
     name = "ledger-closed"
+    http_status = 409
     scope = Scope.LEDGER
 
 
@@ -42,6 +45,7 @@ class NotEnoughBookies(LedgerError):
     bookies, and `why` says what is wrong with the others."""
 
     name = "not-enough-bookies"
+    http_status = 503
     retryable = True
 
     def __init__(self, what: str, needed: int, up: Collection[str], why: str = "") -> None:
@@ -73,6 +77,7 @@ class BookieUnavailable(LedgerError):
     """A bookie cannot be reached, broke the connection, or did not answer in time."""
 
     name = "bookie-unavailable"
+    http_status = 503
     retryable = True
 
     def __init__(self, bookie_id: str, reason: str) -> None:
@@ -85,6 +90,7 @@ class OutcomeUnknown(LedgerError):
     """The add may or may not be part of the ledger; only its recovery decides. `cause` says why."""
 
     name = "outcome-unknown"
+    http_status = 504
 
     def __init__(self, ledger_id: int, entry_id: int, cause: OctavoError) -> None:
         super().__init__(f"ledger {ledger_id} entry {entry_id}: outcome unknown: {cause}")
@@ -96,6 +102,7 @@ class RecoveryFailed(LedgerError):
     """Recovery could not prove where the ledger ends, and changed nothing. Try again later."""
 
     name = "recovery-failed"
+    http_status = 503
     retryable = True
     scope = Scope.LEDGER
 
@@ -104,6 +111,7 @@ class ReadFailed(LedgerError):
     """No replica returned a good copy, and too few deny the entry: the answer is unknown."""
 
     name = "read-failed"
+    http_status = 503
     retryable = True
 
     def __init__(self, ledger_id: int, entry_id: int, answers: Mapping[str, str]) -> None:
@@ -116,6 +124,7 @@ class LedgerDamaged(LedgerError):
     """An entry does not follow from the entry before it: it is forged, or entries are missing."""
 
     name = "ledger-damaged"
+    http_status = 503
     scope = Scope.LEDGER
 
     def __init__(self, ledger_id: int, entry_id: int, what: str) -> None:
@@ -128,12 +137,14 @@ class EntryTampered(LedgerDamaged):
     """An entry of an encrypted ledger was not sealed under this ledger's key for this id."""
 
     name = "entry-tampered"
+    http_status = 503
 
 
 class BeyondLastConfirmed(LedgerError):
     """A read above the last confirmed entry that the reader knows of."""
 
     name = "beyond-last-confirmed"
+    http_status = 404
     retryable = True
 
     def __init__(self, ledger_id: int, entry_id: int, last_add_confirmed: int) -> None:
@@ -147,6 +158,7 @@ class PayloadTooLong(LedgerError):
     """The payload does not fit one frame."""
 
     name = "payload-too-long"
+    http_status = 413
 
     def __init__(self, payload_bytes: int, payload_bytes_max: int) -> None:
         super().__init__(f"payload of {payload_bytes} bytes; the limit is {payload_bytes_max}")
@@ -156,6 +168,7 @@ class WriterBusy(LedgerError):
     """The writer's limit of pending bytes or entries is reached: await `drain()` before adding."""
 
     name = "writer-busy"
+    http_status = 429
     retryable = True
 
 
@@ -163,6 +176,7 @@ class DuplicateEntryId(LedgerError):
     """This writer already added an entry with this id."""
 
     name = "duplicate-entry-id"
+    http_status = 409
 
     def __init__(self, ledger_id: int, entry_id: int) -> None:
         super().__init__(f"ledger {ledger_id}: entry {entry_id} was added before")
@@ -172,12 +186,14 @@ class ClientClosed(LedgerError):
     """The ledger client of this process was closed. Ledgers stay open until their recovery."""
 
     name = "client-closed"
+    http_status = 503
 
 
 class WriteRefused(LedgerError):
     """The write cannot continue, for a reason that an ensemble change does not repair."""
 
     name = "write-refused"
+    http_status = 503
     scope = Scope.LEDGER
 
 
@@ -185,6 +201,7 @@ class OffloadUnavailable(LedgerError):
     """An offloaded ledger's object cannot be reached. The message names it and the reason."""
 
     name = "offload-unavailable"
+    http_status = 503
     retryable = True
 
 
@@ -192,4 +209,5 @@ class OffloadDamaged(LedgerError):
     """An offloaded ledger's object differs from the uploaded bytes. The message says where."""
 
     name = "offload-damaged"
+    http_status = 503
     scope = Scope.LEDGER

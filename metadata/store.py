@@ -33,24 +33,28 @@ class RecordNotFound(MetadataError):
     """There is no record at the path."""
 
     name = "record-not-found"
+    http_status = 404
 
 
 class RecordExists(MetadataError):
     """A record already exists at the path, or a record to delete still has children."""
 
     name = "record-exists"
+    http_status = 409
 
 
 class VersionConflict(MetadataError):
     """The record changed since it was read: read again, decide again."""
 
     name = "version-conflict"
+    http_status = 409
 
 
 class MetadataUnavailable(MetadataError):
     """The store did not answer in time. A write may or may not have taken effect."""
 
     name = "metadata-unavailable"
+    http_status = 503
     retryable = True
 
 
@@ -58,6 +62,7 @@ class SessionExpired(MetadataError):
     """The session is gone, and with it all its ephemeral records."""
 
     name = "session-expired"
+    http_status = 503
     retryable = True
     scope = Scope.PROCESS
 
@@ -66,12 +71,14 @@ class RecordTooLong(MetadataError):
     """The value is longer than `RECORD_BYTES_MAX`."""
 
     name = "record-too-long"
+    http_status = 503
 
 
 class MetadataUnusable(MetadataError):
     """The store can be reached but cannot be used: wrong file, wrong rights, newer format."""
 
     name = "metadata-unusable"
+    http_status = 503
     scope = Scope.PROCESS
 
 

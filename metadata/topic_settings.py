@@ -43,6 +43,7 @@ class InvalidSettings(OctavoError):
     """
 
     name = "invalid-settings"
+    http_status = 422
 
     def __init__(self, message: str, setting: str = "") -> None:
         super().__init__(message)

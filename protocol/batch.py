@@ -40,6 +40,7 @@ class InvalidBatch(OctavoError):
     """Bytes that are not a whole, intact RecordBatch v2. The message says what is wrong."""
 
     name = "invalid-batch"
+    http_status = 422
 
 
 class BatchHeader(NamedTuple):

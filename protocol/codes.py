@@ -42,12 +42,19 @@ class OctavoError(Exception):
     """The root of every error that Octavo raises on purpose.
 
     `name` is the stable word in logs, `--json` output and problem+json; `retryable` says whether
-    the same call may succeed later; `scope` says what is unusable after it.
+    the same call may succeed later; `scope` says what is unusable after it. A class is the whole
+    declaration of an error: brokers make their answers from it (broker/http/problems.py).
     """
 
     name: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
     scope: ClassVar[Scope] = Scope.REQUEST
+    http_status: ClassVar[int | None] = None
+    """The status of a broker's answer; None: no request causes the error."""
+    problem_members: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """Members of the problem document, each with the attribute that it shows …"""
+    problem_headers: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """… and headers of the answer."""
 
 
 class ProtocolError(OctavoError):
@@ -67,6 +74,7 @@ class DigestMismatch(OctavoError):
     """An entry's bytes do not match their digest, or name another ledger or entry."""
 
     name = "digest-mismatch"
+    http_status = 503
 
 
 class BookieError(OctavoError):
@@ -79,6 +87,7 @@ class NoSuchLedger(BookieError):
     """The bookie does not know the ledger. This says nothing about other replicas."""
 
     name = "no-such-ledger"
+    http_status = 404
     code = Code.NO_LEDGER
 
 
@@ -87,6 +96,7 @@ class NoSuchEntry(BookieError):
     replicas."""
 
     name = "no-such-entry"
+    http_status = 404
     code = Code.NO_ENTRY
 
 
@@ -101,6 +111,7 @@ class BookieIOError(BookieError):
     """The bookie could not read or write its disk. The entry may exist: unknown, never absent."""
 
     name = "io-error"
+    http_status = 503
     retryable = True
     code = Code.IO
 
@@ -109,6 +120,7 @@ class Unauthorized(BookieError):
     """Wrong master key: the caller can neither write nor fence."""
 
     name = "unauthorized"
+    http_status = 403
     scope = Scope.LEDGER
     code = Code.UNAUTHORIZED
 
@@ -125,6 +137,7 @@ class Fenced(BookieError):
     """Recovery has fenced the ledger: its old writer never gets an ack again."""
 
     name = "fenced"
+    http_status = 409
     scope = Scope.LEDGER
     code = Code.FENCED
 
@@ -133,6 +146,7 @@ class ReadOnly(BookieError):
     """The bookie takes no ordinary adds at present (by its setting, or its disks are full)."""
 
     name = "read-only"
+    http_status = 503
     retryable = True
     code = Code.READ_ONLY
 
@@ -141,6 +155,7 @@ class TooManyRequests(BookieError):
     """Back-pressure, not a failure: slow down and send again."""
 
     name = "too-many-requests"
+    http_status = 429
     retryable = True
     code = Code.TOO_MANY_REQUESTS
 
@@ -149,6 +164,7 @@ class UnknownState(BookieError):
     """The bookie may have lost data and refuses to answer "absent"."""
 
     name = "unknown-state"
+    http_status = 503
     retryable = True
     code = Code.UNKNOWN_STATE
 

@@ -48,6 +48,7 @@ class UnsupportedCompression(OctavoError):
     """A compression that Kafka does not define, or whose library is not installed."""
 
     name = "unsupported-compression"
+    http_status = 422
 
 
 def compression_of(number: int) -> Compression:

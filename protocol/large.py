@@ -31,12 +31,14 @@ class BodyTooLong(OctavoError):
     """More bytes have arrived than a message may have."""
 
     name = "body-too-long"
+    http_status = 413
 
 
 class BrokenBody(OctavoError):
     """The pieces are not exactly those of the message, complete and in order."""
 
     name = "broken-body"
+    http_status = 503
 
 
 class LargeBody(msgspec.Struct, frozen=True):

@@ -26,6 +26,7 @@ class InvalidName(OctavoError):
     """A name that breaks `NAME_RULE` (400)."""
 
     name = "invalid-name"
+    http_status = 400
 
 
 def checked_name(what: str, text: str) -> str:

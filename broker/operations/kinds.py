@@ -523,16 +523,18 @@ class Refused(BrokerError):
 
 
 class OperationOutcomeUnknown(BrokerError):
-    """The owner broke off before it answered: the operation may or may not have happened (504)."""
+    """The owner broke off before it answered: the operation may or may not have happened."""
 
     name = "outcome-unknown"
+    http_status = 504
     retryable = True
 
 
 class OtherProtocol(BrokerError):
-    """Another broker speaks another version of the operations, or none (503)."""
+    """Another broker speaks another version of the operations, or none."""
 
     name = "other-protocol"
+    http_status = 503
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -28,18 +28,21 @@ class Unauthenticated(OctavoError):
     """The caller's proof is not valid, or a proof is needed and was not shown."""
 
     name = "unauthenticated"
+    http_status = 401
 
 
 class Forbidden(OctavoError):
     """No rule allows an authenticated caller what it asked for."""
 
     name = "forbidden"
+    http_status = 403
 
 
 class InvalidPrincipal(OctavoError):
     """A text that is not a principal."""
 
     name = "invalid-principal"
+    http_status = 422
 
 
 class Standing(NamedTuple):

@@ -51,6 +51,7 @@ class InvalidQuota(OctavoError):
     """A quota has no such subject, name or amount. The message says what is valid."""
 
     name = "invalid-quota"
+    http_status = 422
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

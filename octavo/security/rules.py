@@ -35,6 +35,7 @@ class InvalidRule(OctavoError):
     """There is no such rule, resource or operation. The message says what is valid."""
 
     name = "invalid-rule"
+    http_status = 422
 
 
 class Operation(enum.StrEnum):

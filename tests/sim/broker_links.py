@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from octavo.broker import errors as broker_errors
 from octavo.broker.broker import Broker
 from octavo.broker.http.broker_calls import FORWARDED_HEADER, BrokerProof
-from octavo.broker.http.problems import STATUS_OF, problem_from, refusal_of
+from octavo.broker.http.problems import problem_from, refusal_of
 from octavo.broker.operations.frames import keys_of
 from octavo.broker.operations.kinds import (
     AnyAnswer,
@@ -40,14 +40,15 @@ if TYPE_CHECKING:
 
 PORT = 80
 _KEY = b"the key of calls between simulated brokers"
-_BY_NAME = {kind.name: kind for kind in STATUS_OF}
-_NUMBERS = {
-    "next_offset": "next_offset",
-    "earliest_offset": "earliest",
-    "expected_sequence": "expected",
-    "generation": "generation",
+_BY_NAME = {
+    kind.name: kind
+    for kind in reversed(vars(broker_errors).values())
+    if isinstance(kind, type)
+    and issubclass(kind, broker_errors.BrokerError)
+    and "http_status" in vars(kind)
+    and kind.name != broker_errors.PublishOutcomeUnknown.name  # ledgers have one, too
 }
-"""Members of a problem, and the attributes of errors that they are made of."""
+"""If two classes have a name, the first and more general class."""
 
 
 class SimSettings:
@@ -227,10 +228,10 @@ class _Upgrade(asyncio.Protocol):
 def error_of(refusal: Refusal) -> Exception:
     """The error that the owner raised, as far as its problem tells; clients go by its class."""
     kind = _BY_NAME.get(refusal.code)
-    if kind is None or not issubclass(kind, broker_errors.BrokerError):
+    if kind is None:
         return problem_from(refusal)
     error: Exception = kind.__new__(kind, refusal.detail)
-    for member, attribute in _NUMBERS.items():
+    for member, attribute in kind.problem_members:
         if member in refusal.extra:
             setattr(error, attribute, refusal.extra[member])
     return error

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 import typer
 
-from octavo.broker.http.problems import STATUS_OF
+import octavo.broker.http.server  # noqa: F401  # so that all errors are known
 from octavo.broker.http.router import Route
 from octavo.broker.http.routes import ROUTES
 from octavo.cli.main import app
@@ -193,9 +193,8 @@ def problems() -> set[tuple[int, str]]:
         for status, code in re.findall(r'Problem\(\s*(\d{3}),\s*("[a-z-]+"|\w+)', source)
     }
     for kind in _kinds(OctavoError):
-        status = next((STATUS_OF[one] for one in kind.__mro__ if one in STATUS_OF), None)
-        if status is not None:
-            found.add((status, kind.name))
+        if kind.http_status is not None:
+            found.add((kind.http_status, kind.name))
     return found
 
 

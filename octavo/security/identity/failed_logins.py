@@ -29,6 +29,7 @@ class LoginsPaused(Unauthenticated):
     """Too many failed logins, or too many password checks: the proof was not looked at."""
 
     name = "logins-paused"
+    http_status = 429
     retryable = True
 
     def __init__(self, message: str, retry_after_s: float) -> None:

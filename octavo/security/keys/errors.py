@@ -9,6 +9,7 @@ class KeyMissing(OctavoError):
     """The key source does not have the key. It may have been deleted."""
 
     name = "encryption-key-missing"
+    http_status = 503
     scope = Scope.LEDGER
 
 
@@ -16,6 +17,7 @@ class KeySourceUnavailable(OctavoError):
     """The key source cannot say whether it has the key. Nothing is opened or sealed meanwhile."""
 
     name = "key-source-unavailable"
+    http_status = 503
     retryable = True
 
 
