@@ -21,9 +21,9 @@ from octavo.broker.errors import PartitionMoving
 from octavo.broker.state.format import CursorState, Op, used_op
 
 _MARKS_A_SPAN = 16
-"""The most marks in one expiry period …"""
+"""A mark is renewed after this part (a sixteenth) of the expiry period …"""
 _MARK_EVERY_MS = 3_600_000
-"""… and at least one in this time: so the last use is no later than this after its mark."""
+"""… or after this time, if that is shorter: the last use is at most this long after its mark."""
 
 
 class Uses:

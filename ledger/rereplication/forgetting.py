@@ -2,7 +2,7 @@
 
 Allowed only when it is unregistered and no ledger names it. Re-replication puts other bookies
 into the records of the ledgers that it held; until that is complete the bookie is still needed: a
-ledger that names a forgotten bookie would trust a different bookie that comes up under its id.
+ledger that names a forgotten bookie would wait for an id that a different bookie may take.
 """
 
 from __future__ import annotations
