@@ -1,1 +1,1 @@
-"""Reads a bookie's files for people: what `octavo inspect` shows. Never writes, never trusts."""
+"""Reads a bookie's files for people (`octavo inspect`). Never writes, and trusts no byte."""

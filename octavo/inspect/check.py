@@ -1,8 +1,8 @@
-"""Checks a stopped bookie: each small file and journal by itself, then what all say together.
+"""Checks a stopped bookie: each small file and journal, then all files against each other.
 
-Reads only. The caller holds the locks of the folders. Entry logs, index and their agreement with
-the ledger state are bookie/check/folder_check.py's; the walks of `octavo inspect` name the exact
-range in journals and ledger state, and look at cookies and limbo files.
+Only reads. The caller holds the locks of the folders. bookie/check/folder_check.py checks entry
+logs, the index, and whether they agree with the ledger state. The walks of `octavo inspect` give
+the exact damaged range in journals and ledger state, and check cookies and limbo files.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from octavo.protocol.codes import OctavoError
 
 @dataclass(slots=True)
 class Checked:
-    """What a check found."""
+    """The result of a check."""
 
     report: Report
     damage: list[Damage] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    """Why a start would refuse, and what is wrong and has no place in a file."""
+    """Reasons why the bookie would refuse to start, and problems without a place in a file."""
 
     @property
     def ok(self) -> bool:
-        """Whether there is nothing to be done."""
+        """Whether the bookie is undamaged."""
         return not self.damage and not self.problems and not self.report.dropped
 
 
 def check_bookie(disk: Disk, folders: BookieFolders, on_bytes: Callable[[int], None]) -> Checked:
-    """Look at everything; `on_bytes` is told how many bytes were read since it was told last."""
+    """Check everything. `on_bytes` is called with the bytes read since the last call."""
     exact: list[Damage] = []
     problems: list[str] = []
     empty = [one for one in folders.all if set(disk.list_directory(one)) <= {LOCK_FILE}]

@@ -1,8 +1,8 @@
-"""Steps over the records of a journal block or an extent, whatever the bytes are. Pure.
+"""Steps through the records of a journal block or an extent, for any input bytes. Pure.
 
-Unlike the bookie's own readers it neither trusts a length nor stops at the first fault: what does
-not fit is one `Broken` with its place. Every step moves on by at least four bytes, so any input
-comes to an end.
+Unlike the bookie's own readers, it never trusts a length and continues after a fault: it
+reports bytes that do not fit as a `Broken` with their place. Every step advances by at least four
+bytes, so it ends for any input.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _SHOWN_BYTES = 32
 
 
 class StoredEntry(NamedTuple):
-    """One add frame."""
+    """An add frame."""
 
     offset: int
-    """Where the frame begins, counted from the start of the file."""
+    """The frame's offset in the file."""
     frame_bytes: int
     flags: int
     key: bytes
@@ -44,7 +44,7 @@ class StoredEntry(NamedTuple):
 
 
 class StoredMeta(NamedTuple):
-    """One meta record of a journal."""
+    """A meta record of a journal."""
 
     offset: int
     record_bytes: int
@@ -55,7 +55,7 @@ class StoredMeta(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """Bytes that are no record; nothing behind them in this body can be told apart."""
+    """Bytes that are not a record. The rest of the body cannot be split into records."""
 
     offset: int
     length: int
@@ -63,7 +63,7 @@ class Broken(NamedTuple):
 
 
 def records_in(body: bytes, base: int) -> Iterator[StoredEntry | StoredMeta | Broken]:
-    """The records of a body that begins at byte `base` of its file."""
+    """Return the records of a body that begins at byte `base` of its file."""
     view, position, end = memoryview(body), 0, len(body)
     while position < end:
         left = end - position
@@ -99,10 +99,11 @@ def _meta(view: memoryview, position: int, base: int, size: int) -> StoredMeta:
 
 
 def digest_of(found: StoredEntry, wish: Wish) -> tuple[DigestType | None, bool | None]:
-    """(how the entry is protected, whether its digest holds); None where nobody can tell.
+    """Return how the entry is protected, and whether its digest is right; None where unknown.
 
-    The bookie checked every entry that carries the CRC32C flag when it came, so that one must
-    hold. Of others only the ledger's metadata knows: a checksum that fits is proof enough.
+    The bookie checked every entry with the CRC32C flag when it came, so its digest must be right.
+    For other entries only the ledger's metadata says which digest they have: here, a checksum that
+    matches is proof enough.
     """
     kind = wish.digest
     if kind is None and found.flags & Flag.CRC32C:
@@ -129,7 +130,7 @@ def digest_of(found: StoredEntry, wish: Wish) -> tuple[DigestType | None, bool |
 
 
 def entry_line(found: StoredEntry, wish: Wish) -> Line:
-    """An entry with a short look at its payload."""
+    """Return the line of an entry, with the beginning of its payload."""
     kind, good = digest_of(found, wish)
     fields: dict[str, object] = {
         "ledger": found.ledger_id,
@@ -151,7 +152,7 @@ def entry_line(found: StoredEntry, wish: Wish) -> Line:
     if batch is not None:
         fields["batch"], text = batch
     elif looks_sealed(payload):
-        # Only the ledger's record says so for certain, and names the key.
+        # Only the ledger's record would tell for certain, and name the key.
         fields["encrypted"] = True
         text = f"{len(payload) - OVERHEAD_BYTES} B, encrypted (the ledger's record names the key)"
     else:
@@ -165,7 +166,7 @@ def entry_line(found: StoredEntry, wish: Wish) -> Line:
 
 
 def meta_line(found: StoredMeta) -> Line:
-    """A fence, an explicit LAC or a deletion."""
+    """Return the line of a fence, an explicit LAC or a deletion."""
     fields: dict[str, object] = {"ledger": found.ledger_id}
     note = ""
     if found.value is not None:
@@ -176,7 +177,7 @@ def meta_line(found: StoredMeta) -> Line:
 
 
 def _batch(payload: memoryview) -> tuple[dict[str, object], str] | None:
-    """What a record batch says of itself: for JSON and for a person. None when it is none."""
+    """Return a record batch's header for JSON and as text; None if it is not a batch."""
     try:
         head = check_batch(payload, gaps=True)
     except InvalidBatch:

@@ -1,4 +1,4 @@
-"""Walks one entry log: every run, its map, and what follows damage. Never writes."""
+"""Walks an entry log: every extent, the ledgers map, and what follows damage. Never writes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SCAN_BYTES = 4 * 1024 * 1024
 _UNVOUCHED = "behind the journal mark: torn, or just being written. The journal has it too"
 
 Lookup = Callable[[int, int], list[tuple[int, int, int]]]
-"""(from byte, to byte) of this log → the index's (ledger, first, last) there."""
+"""Takes a range of bytes of this log; returns the index's (ledger, first, last) there."""
 
 
 def nothing_known(start: int, end: int) -> list[tuple[int, int, int]]:  # noqa: ARG001
@@ -38,7 +38,7 @@ def nothing_known(start: int, end: int) -> list[tuple[int, int, int]]:  # noqa: 
 
 
 class EntryLogWalk:
-    """One pass. `sums` holds the bytes of frames by ledger afterwards."""
+    """Walks a log once. Afterwards `sums` has the bytes of frames of each ledger."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class EntryLogWalk:
         vouched: int | None,
         lookup: Lookup = nothing_known,
     ) -> None:
-        """`vouched`: up to where the journal mark counts on this log; None: nobody knows."""
+        """`vouched`: the journal mark relies on this log up to here; None: unknown."""
         self._file = file
         self._wish = wish
         self._log_id = log_id
@@ -61,7 +61,7 @@ class EntryLogWalk:
         self._sealed = False
 
     def lines(self) -> Iterator[Line]:
-        """Header, runs, map; damage where it lies."""
+        """Return lines for header, extents and map, and for damage where it is."""
         file, size = self._file, self._size
         front = file.pread(FILE_HEADER_BYTES, 0)
         found = decode_file_header(front)
@@ -105,7 +105,7 @@ class EntryLogWalk:
     def _gap(
         self, offset: int, end: int, vouched: int | None, record: Record | None
     ) -> Line | None:
-        """What to say of bytes that are no run."""
+        """Return the line for bytes that are not an extent."""
         path, length = self._file.path, end - offset
         open_ended = end == self._size
         is_map = open_ended and self._file.pread(len(MAP_MAGIC), offset) == MAP_MAGIC
@@ -151,7 +151,7 @@ class EntryLogWalk:
             yield from inside
 
     def _check(self, record: Record, offset: int, line: Line) -> list[Line]:
-        """Look into a run: its checksum, its frames, their digests."""
+        """Check an extent: its checksum, its frames, their digests."""
         wish, path = self._wish, self._file.path
         ledger_id, first = record.ledger_id, record.first_entry
         ids = (ledger_id, first, record.last_entry)
@@ -221,7 +221,7 @@ class EntryLogWalk:
         return line
 
     def _next_record(self, bad: int, end: int) -> int | None:
-        """Where the next good run header begins; one pass over the bytes."""
+        """Return where the next valid extent header begins; a single pass over the bytes."""
         keep = RECORD_BYTES - 1
         position = bad + 1
         while position < end:

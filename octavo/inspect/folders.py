@@ -1,8 +1,8 @@
-"""Finds a bookie's folders from whatever path a person gives, and whether the bookie runs.
+"""Finds a bookie's folders from any path that a person gives, and whether the bookie runs.
 
-A folder is a bookie's when it carries a VERSION file (the cookie), or holds files of ours. The
-cookie says which folders belong together; where they were moved or copied elsewhere, those that lie
-beside each other and carry the same cookie do.
+A folder belongs to a bookie if it has a VERSION file (the cookie) or files that only bookies write.
+The cookie says which folders belong together. If they were moved or copied, folders beneath the
+given paths that have the same cookie belong together.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _FOLDERS_MAX = 1000
 
 
 class NoBookieHere(OctavoError):
-    """A path that leads to no bookie, or to several. The message says what was found."""
+    """A path leads to no bookie, or to several. The message says what was found."""
 
     name = "no-bookie-here"
 
 
 @dataclass(slots=True)
 class BookieFolders:
-    """Where one bookie keeps its data."""
+    """The data folders of a bookie."""
 
     cookie: Cookie | None = None
     journals: list[str] = field(default_factory=list)
     ledgers: list[str] = field(default_factory=list)
-    """The first one holds index and ledger state."""
+    """The first folder holds the index and the ledger state."""
     missing: list[str] = field(default_factory=list)
-    """Named by the cookie, and not there."""
+    """Folders that the cookie names, but that do not exist."""
 
     @property
     def all(self) -> list[str]:
@@ -50,13 +50,13 @@ class BookieFolders:
 
     @property
     def bytes(self) -> int:
-        """Of the files in all folders, the index aside."""
+        """The size of all files in all folders, without the index."""
         found = (entry for folder in self.all for entry in os.scandir(folder))
         return sum(entry.stat().st_size for entry in found if entry.is_file())
 
     @property
     def running(self) -> str | None:
-        """Which process holds a folder's lock, as its LOCK file says; None when none does."""
+        """The process that holds a folder's lock, as its LOCK file says; None if none does."""
         for folder in self.all:
             holder = lock_holder(f"{folder}/{LOCK_FILE}")
             if holder is not None:
@@ -73,7 +73,7 @@ class BookieFolders:
 
 
 def find_folders(disk: Disk, paths: Sequence[str]) -> BookieFolders:
-    """The bookie at `paths`, each a data folder or one above. Raises `NoBookieHere`."""
+    """Find the bookie at `paths`: data folders, or folders above them. Raises `NoBookieHere`."""
     candidates: dict[str, Cookie | None] = {}
     for path in paths:
         if not os.path.isdir(path):
@@ -100,7 +100,7 @@ def find_folders(disk: Disk, paths: Sequence[str]) -> BookieFolders:
 
 
 def _collect(disk: Disk, path: str, depth: int, found: dict[str, Cookie | None]) -> None:
-    """Note `path` when it is a bookie's folder, else look below it."""
+    """Note `path` if it is a bookie's folder, else look below it."""
     try:
         names = disk.list_directory(path)
     except DiskError:
@@ -157,6 +157,6 @@ def _sorted(
 
 
 def _is_first(disk: Disk, path: str) -> bool:
-    """Whether a ledger folder holds index and ledger state, as the first one does."""
+    """Whether a ledger folder holds index and ledger state, as a bookie's first folder does."""
     names = disk.list_directory(path)
     return INDEX_FOLDER in names or any(state_id_of(name) is not None for name in names)

@@ -1,8 +1,8 @@
-"""Reads a bookie's index without touching it, also while the bookie runs.
+"""Reads a bookie's index without touching it, even while the bookie runs.
 
 RocksDB is opened read-only in a folder of links to the index's files, because even a read-only
-opening writes beside them. What a running bookie has not flushed yet is in its memory alone, and
-its files come and go: opening is tried a few times.
+opening writes files into its folder. Records that a running bookie has not flushed yet are
+missing. Its files come and go, so opening is tried a few times.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _PAUSE_S = 0.2
 
 
 class Covered(NamedTuple):
-    """Up to where of the entry logs the index is complete."""
+    """How far into the entry logs the index is complete."""
 
     log_id: int
     offset: int
 
 
 class Stored(NamedTuple):
-    """One record: entries `first … last` lie in `length` bytes at `offset` of a log."""
+    """A record: entries `first` to `last` are in `length` bytes at `offset` of a log."""
 
     ledger_id: int
     first: int
@@ -46,14 +46,14 @@ class Stored(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """A key or value that is none of ours."""
+    """A key or value that is not in the index's format."""
 
     key: bytes
     value: bytes
 
 
 class IndexReader:
-    """A look at the index in a folder. Raises `BookieIOError`."""
+    """Reads the index in a folder. Raises `BookieIOError`."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -65,7 +65,7 @@ class IndexReader:
         with tempfile.TemporaryDirectory(prefix="octavo-index-") as folder:
             link_files(self.path, folder)
             options = rocks_options()
-            options.set_max_open_files(-1)  # all at once: a running bookie may remove some later
+            options.set_max_open_files(-1)  # open all now: a running bookie may remove files later
             try:
                 database = Rdict(folder, options, access_type=AccessType.read_only())
             except Exception as error:
@@ -79,7 +79,7 @@ class IndexReader:
                 database.close()
 
     def records(self, ledger_id: int | None = None) -> Iterator[Covered | Stored | Unknown]:
-        """Every record as it lies there, or those of one ledger, by ledger and first entry."""
+        """Yield all records, or only a ledger's, in order of ledger and first entry."""
         with ExitStack() as opened:
             for attempt in range(1, _ATTEMPTS + 1):
                 try:
@@ -103,7 +103,7 @@ class IndexReader:
                     return
                 yield found
                 cursor.next()
-            cursor.status()  # raises when a damaged block ended the iteration
+            cursor.status()  # raises if a damaged block ended the iteration
         except BookieIOError:
             raise
         except Exception as error:
@@ -111,11 +111,11 @@ class IndexReader:
 
 
 class IndexDamaged(BookieIOError):
-    """RocksDB found a damaged block: what was read before it is right, the rest is missing."""
+    """RocksDB found a damaged block. Records read before it are right, the rest is missing."""
 
 
 def decode(key: bytes, value: bytes) -> Covered | Stored | Unknown:
-    """One record, whatever its bytes are."""
+    """Decode a record, whatever its bytes are."""
     try:
         if key == COVERED_KEY:
             return Covered(*COVERED.unpack(value))
@@ -126,7 +126,7 @@ def decode(key: bytes, value: bytes) -> Covered | Stored | Unknown:
 
 
 def walk_index(reader: IndexReader, wish: Wish) -> Iterator[Line]:
-    """A line for each record; damage where two overlap or make no sense."""
+    """Return a line for each record; damage where two overlap or a record is invalid."""
     before: Stored | None = None
     try:
         for found in reader.records(wish.ledger):
@@ -168,7 +168,7 @@ def _record_line(found: Stored, before: Stored | None, path: str) -> Line:
 
 
 class LogLookup:
-    """What the index says lies in a range of one entry log; read once, when it is first asked."""
+    """Finds what the index has in a range of an entry log. Reads the index at the first call."""
 
     def __init__(self, reader: IndexReader | None, log_id: int) -> None:
         self._reader = reader
@@ -176,7 +176,7 @@ class LogLookup:
         self._found: list[tuple[int, int, int, int, int]] | None = None
 
     def __call__(self, start: int, end: int) -> list[tuple[int, int, int]]:
-        """(ledger, first, last) of the runs that the index has between two bytes."""
+        """Return (ledger, first, last) of the extents that the index has between two bytes."""
         if self._found is None:
             self._found = self._load()
         found: list[tuple[int, int, int]] = []

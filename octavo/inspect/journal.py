@@ -1,9 +1,9 @@
-"""Walks one journal file: every block, also those behind damage. Never writes.
+"""Walks a journal file: every block, also blocks after damage. Never writes.
 
-The bookie's reader stops where the journal ends for it; this one goes on, for a person wants to
-know what else is there. It judges as the reader does: a bad place below the `synced` of a later
-good block had been acknowledged, so it is damage; any other is a torn tail, or where the writer of
-a running bookie is at work. What lies before the mark counts for nothing any more.
+The bookie's reader stops where the journal ends for it; this walk continues, to show what else is
+there. It judges as the reader does: a bad place is damage if a later good block's `synced` is
+beyond it, because then it had been acknowledged. Any other bad place is a torn tail, or the place
+where a running bookie is writing. Damage before the mark does not matter any more.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _LEDGERS_SHOWN = 4
 def walk_journal(
     file: File, wish: Wish, *, file_id: int, newer: bool, marked: int = 0
 ) -> Iterator[Line]:
-    """The lines of journal file `file_id`; 0: its name does not say which one it is.
+    """Return the lines of journal file `file_id`; 0: its name does not tell the id.
 
-    `newer`: a later file is there, so this one ended. `marked`: what lies before that byte is safe
-    in entry logs, index and ledger state.
+    `newer`: a later file exists, so this one is complete. `marked`: everything before this byte is
+    safe in entry logs, index and ledger state.
     """
     path, size = file.path, file.size()
     front = file.pread(FILE_HEADER_BYTES, 0)
@@ -79,7 +79,7 @@ def _blocks(file: File, wish: Wish, file_id: int, newer: bool, marked: int) -> I
         if block is None or not body_is_good(block, body):
             if later is None:
                 later = _LaterBlocks(file, file_id, offset, size)
-                continue  # a running bookie may have written here before what was found behind
+                continue  # read again: a running bookie may have written here meanwhile
             bad = _BadPlace(file, offset, size, block, later, newer)
             yield _harmless(bad.line(wish), marked)
             if bad.vouched_by is None or bad.next is None:
@@ -99,7 +99,7 @@ def _blocks(file: File, wish: Wish, file_id: int, newer: bool, marked: int) -> I
 
 
 def _harmless(line: Line, marked: int) -> Line:
-    """A bad place as it is, or as one that lies before the mark."""
+    """Return the line, without its damage if the place is before the mark."""
     if not line.damage or line.offset + line.length > marked:
         return line
     line.kind, line.damage = "stale", []
@@ -153,7 +153,7 @@ def _verify(entries: list[StoredEntry], wish: Wish, path: str, line: Line) -> No
 
 
 def _runs(entries: list[StoredEntry]) -> list[list[int]]:
-    """`[ledger, first, last]` of entries that follow one another."""
+    """Return `[ledger, first, last]` for consecutive entries."""
     runs: list[list[int]] = []
     for one in entries:
         if runs and runs[-1][0] == one.ledger_id and runs[-1][2] + 1 == one.entry_id:
@@ -176,9 +176,9 @@ def _block_note(entries: list[StoredEntry], metas: list[StoredMeta]) -> str:
 
 
 class _LaterBlocks:
-    """Every place from `start` on where a block header of this file is good: one pass, made once.
+    """Every place from `start` on with a valid block header of this file, found in a single pass.
 
-    A forged file may hold a bad place every few bytes, so none of them starts a pass of its own.
+    A forged file may have a bad place every few bytes: a pass for each would take for ever.
     """
 
     def __init__(self, file: File, file_id: int, start: int, size: int) -> None:
@@ -195,7 +195,7 @@ class _LaterBlocks:
                 self._whose[at] = self._whose[at + 1]
 
     def after(self, bad: int) -> tuple[int | None, int | None]:
-        """(the next good block, a later block written when `bad` was durable)."""
+        """Return the next good block, and a later block written when `bad` was durable."""
         at = bisect_right(self._offsets, bad)
         if at == len(self._offsets):
             return None, None
@@ -203,7 +203,7 @@ class _LaterBlocks:
 
 
 class _BadPlace:
-    """Bytes at `offset` that are no good block, and what follows them."""
+    """Bytes at `offset` that are not a good block, and what follows them."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class _BadPlace:
         self.next, self.vouched_by = later.after(offset)
 
     def line(self, wish: Wish) -> Line:
-        """Damage where it had been acknowledged, else the end or a torn block."""
+        """Return damage if the place had been acknowledged, else the end or a torn block."""
         path, offset = self._file.path, self._offset
         if self.vouched_by is None and not self._newer:
             return self._end()
@@ -248,7 +248,7 @@ class _BadPlace:
         return line
 
     def _lost(self, wish: Wish, length: int) -> list[Damage]:
-        """One finding for every ledger that can still be recognised in the bad block."""
+        """Return a finding for every ledger that can still be recognised in the bad block."""
         path, offset = self._file.path, self._offset
         found: list[StoredEntry] = []
         if self._block is not None:
@@ -264,7 +264,7 @@ class _BadPlace:
             here = (one.ledger_id, one.entry_id)
             if not holds:
                 if known and one.ledger_id not in known and before[0] >= 0:
-                    here = (before[0], before[1] + 1)  # the ids are what was damaged
+                    here = (before[0], before[1] + 1)  # the ids themselves were damaged
                 ids.setdefault(here[0], []).append(here[1])
             before = here
         return [
@@ -273,7 +273,7 @@ class _BadPlace:
         ] or [Damage(DamageKind.JOURNAL, path, offset, length)]
 
     def _end(self) -> Line:
-        """Nothing behind vouches for this place: the journal ends here for the bookie."""
+        """Return the line of the journal's end: no later block says that this was durable."""
         offset, left = self._offset, self._size - self._offset
         fields = {"next_good": self.next}
         if self._block is not None:

@@ -1,4 +1,4 @@
-"""What a walk over a file yields, and what it is asked for. Pure values."""
+"""The lines that a walk over a file yields, and the options of a walk. Pure values."""
 
 from __future__ import annotations
 
@@ -10,57 +10,57 @@ from octavo.bookie.disk.damage import Damage
 from octavo.protocol.entry import DigestType
 
 BODY_BYTES_MAX = 256 * 1024 * 1024
-"""No block or run is longer: a forged length must not fill the memory."""
+"""No block or extent is longer: a forged length must not fill the memory."""
 YEAR_2000_MS = 946_684_800_000
 _YEAR_10000_MS = 253_402_300_800_000
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is asked for: which entries, how closely."""
+    """Which entries to show, and how closely to look."""
 
     ledger: int | None = None
     first: int = 0
     last: int | None = None
     entries: bool = False
-    """One line for every entry, with a look at its payload."""
+    """Show a line for every entry, with the beginning of its payload."""
     verify: bool = False
-    """Check bodies and digests, not headers alone."""
+    """Check bodies and digests, not only headers."""
     digest: DigestType | None = None
-    """How the ledgers in question are protected; None: find out, as far as the bytes say it."""
+    """The digest type of the ledgers; None: guess from the bytes."""
     password: bytes = b""
 
     def wants(self, ledger_id: int, first: int, last: int) -> bool:
-        """Whether any of the entries is asked for."""
+        """Return whether to show any of these entries."""
         if self.ledger is not None and ledger_id != self.ledger:
             return False
         return last >= self.first and (self.last is None or first <= self.last)
 
     @property
     def is_narrow(self) -> bool:
-        """Whether only some entries are asked for."""
+        """Whether to show only some entries."""
         return self.ledger is not None or self.first > 0 or self.last is not None
 
 
 @dataclass(slots=True)
 class Line:
-    """One thing at one place of a file."""
+    """A thing at a place of a file."""
 
     kind: str
     """`header`, `block`, `run`, `entry`, `fence`, `map`, `free`, `damage`, …"""
     offset: int
     length: int
     fields: dict[str, Any] = field(default_factory=dict)
-    """Plain values, for `--json`; `ledger`, `first`, `last` have columns of their own."""
+    """Values for `--json`; `ledger`, `first`, `last` have columns of their own in the table."""
     note: str = ""
-    """The rest, for a person."""
+    """Text for people."""
     damage: list[Damage] = field(default_factory=list)
-    """What is wrong here. Damage is what acknowledged data may have been lost by."""
+    """Damage at this place: acknowledged data may be lost."""
     depth: int = 0
-    """1 for what lies inside the line before."""
+    """1 for a line that is part of the line before."""
 
     def as_json(self, path: str) -> dict[str, Any]:
-        """One object."""
+        """Return the line as a JSON object."""
         found: dict[str, Any] = {
             "type": self.kind,
             "path": path,
@@ -75,7 +75,7 @@ class Line:
 
 
 def spans(ids: list[int], most: int = 8) -> str:
-    """`0–4, 7` for ascending ids; at most `most` parts, then an ellipsis."""
+    """Return text such as `0–4, 7` for ascending ids; at most `most` parts, then an ellipsis."""
     parts: list[list[int]] = []
     for one in ids:
         if parts and one == parts[-1][1] + 1:
@@ -87,12 +87,12 @@ def spans(ids: list[int], most: int = 8) -> str:
 
 
 def entries_of(first: int | None, last: int | None) -> str:
-    """`entry 4`, `entries 4–9`."""
+    """Return `entry 4` or `entries 4–9`."""
     return f"entry {first}" if first == last else f"entries {first}–{last}"
 
 
 def time_of(ms: int) -> str:
-    """Milliseconds since the epoch as a time; as a number where they are none of this age."""
+    """Return milliseconds since 1970 as a date, or as a number if outside the years 2000–9999."""
     if not YEAR_2000_MS <= ms < _YEAR_10000_MS:
         return f"{ms} ms"
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"

@@ -1,4 +1,4 @@
-"""How many bytes each ledger has on a bookie's disks, from its folders. Blocking, reads only."""
+"""How many bytes each ledger has on a bookie's disks. Blocks; only reads."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from octavo.inspect.line import BODY_BYTES_MAX, Wish
 
 @dataclass(slots=True)
 class LedgerSize:
-    """One ledger's."""
+    """The size of a ledger."""
 
     ledger_id: int
     stored_bytes: int = 0
-    """Of frames in all entry logs, also of copies that newer ones replaced."""
+    """Bytes of frames in all entry logs, including copies that newer copies replaced."""
     logs: int = 0
-    """How many entry logs hold some of it."""
+    """The number of entry logs that hold a part of it."""
     entries: int = 0
-    """By the index; those that are in the journal alone are not in it yet."""
+    """The number of entries in the index; entries only in the journal are not counted yet."""
     live_bytes: int = 0
-    """Of the extents that the index still names. One that was cut counts as a whole."""
+    """Bytes of the extents that the index names. A partly replaced extent counts as a whole."""
 
 
 def ledger_sizes(
     disk: Disk, folders: BookieFolders, on_log: Callable[[str, int], None]
 ) -> list[LedgerSize]:
-    """Every ledger, the longest first. `on_log` is told of each log and its bytes when it is done.
+    """Return every ledger, the largest first. `on_log` is called after each log with its size.
 
-    Raises `BookieIOError` when the index cannot be read.
+    Raises `BookieIOError` if the index cannot be read.
     """
     found: dict[int, LedgerSize] = {}
 
@@ -62,7 +62,7 @@ def ledger_sizes(
 
 
 def log_paths(disk: Disk, folders: BookieFolders) -> list[str]:
-    """The entry logs of all folders, oldest first."""
+    """Return the entry logs of all folders, oldest first."""
     found = [
         (log_id, f"{folder}/{name}")
         for folder in folders.ledgers
@@ -73,7 +73,7 @@ def log_paths(disk: Disk, folders: BookieFolders) -> list[str]:
 
 
 def sums_of(file: File, log_id: int) -> dict[int, int]:
-    """Bytes of frames by ledger: from the map when the log is sealed, else run by run."""
+    """Return the bytes of frames by ledger: from a sealed log's map, else extent by extent."""
     sealed = ledgers_map(file.pread, file.size(), BODY_BYTES_MAX)
     if sealed is not None and sealed[1] is not None:
         return sealed[1]

@@ -35,7 +35,7 @@ _SCAN_BYTES = 4 * 1024 * 1024
 
 
 def read_cookie(file: File) -> Cookie | str:
-    """The cookie in a VERSION file, or what is wrong with it."""
+    """Return the cookie in a VERSION file, or the error text."""
     try:
         return decode_cookie(file.pread(_SMALL_BYTES_MAX, 0))
     except BadRecord as error:
@@ -43,7 +43,7 @@ def read_cookie(file: File) -> Cookie | str:
 
 
 def walk_cookie(file: File) -> Iterator[Line]:
-    """One line."""
+    """Return the line of a cookie file."""
     found = read_cookie(file)
     line = Line("cookie", 0, file.size())
     if isinstance(found, str):
@@ -61,10 +61,10 @@ def walk_cookie(file: File) -> Iterator[Line]:
 
 
 def walk_state(file: File, wish: Wish, *, file_id: int, end: int | None) -> Iterator[Line]:
-    """The blocks of a ledger state file; `end`: up to where the mark counts on it, if known."""
+    """Return the blocks of a ledger state file. `end`: the mark relies on it up to here."""
     path, size = file.path, file.size()
     front = file.pread(FILE_HEADER_BYTES, 0)
-    if not file_id and len(front) == FILE_HEADER_BYTES:  # a copy under another name
+    if not file_id and len(front) == FILE_HEADER_BYTES:  # a copy with another file name
         file_id = FILE_HEADER.unpack(front)[2]
     header = Line("header", 0, len(front), {"file_id": file_id, "file_bytes": size})
     header.note = f"ledger state {file_id}, version {VERSION}"
@@ -116,7 +116,7 @@ def _state_body(file: File, offset: int, size: int) -> bytes | None:
 
 
 def _next_state_block(file: File, bad: int, size: int) -> int | None:
-    """Where the next block with a good header and body begins."""
+    """Return where the next valid block begins."""
     position = bad + 1
     while position < size:
         data = file.pread(_SCAN_BYTES + BLOCK_BYTES - 1, position)
@@ -165,14 +165,14 @@ def _state_line(ledger_id: int, state: LedgerState, offset: int) -> Line:
     if state.deleted:
         fields["deleted_ms"] = state.deleted_ms
         note = "deleted"
-        if state.deleted_ms >= YEAR_2000_MS:  # before, the place of the time had the last entry
+        if state.deleted_ms >= YEAR_2000_MS:  # older files had the last entry in this field
             note += f" {time_of(state.deleted_ms)}"
     note = f"fenced, {note}" if state.fenced else note
     return Line("ledger", offset, RECORD.size, fields, note, depth=1)
 
 
 def walk_mark(file: File) -> Iterator[Line]:
-    """One line: up to where journal, entry logs and ledger state count."""
+    """Return the mark: how far journal, entry logs and ledger state count."""
     line = Line("mark", 0, file.size())
     try:
         found = decode_mark(file.pread(_MARK_BYTES_MAX, 0))
@@ -188,7 +188,7 @@ def walk_mark(file: File) -> Iterator[Line]:
 
 
 def walk_limbo(file: File) -> Iterator[Line]:
-    """One line: for which ledgers this bookie denies nothing."""
+    """Return the line of a limbo file: the ledgers for which this bookie denies no entry."""
     line = Line("limbo", 0, file.size())
     try:
         found = decode_limbo(file.pread(BODY_BYTES_MAX, 0))
@@ -201,7 +201,7 @@ def walk_limbo(file: File) -> Iterator[Line]:
 
 
 def mark_fields(mark: Mark) -> dict[str, Any]:
-    """A mark as plain values."""
+    """Return a mark as plain values."""
     found: dict[str, Any] = asdict(mark) if is_dataclass(mark) else mark._asdict()
     folders = found.pop("folders", ())
     if "journals" in found:
