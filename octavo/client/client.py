@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
+import reprlib
 import secrets
 import weakref
 from collections.abc import (
@@ -85,8 +86,11 @@ from octavo.client.types import (
     TopicName,
     Value,
     keyed_messages,
+    listed,
     partition_number,
     partitions_in,
+    path_part,
+    plain_text,
 )
 from octavo.client.wire import DefaultUrl, HttpWire, Wire
 from octavo.clock import wall_clock_ms
@@ -249,7 +253,7 @@ class AsyncClient(OfThisProcess):
         return await self._drain("DELETE", broker_id)
 
     async def _drain(self, method: str, broker_id: str) -> Mapping[str, Any]:
-        path = f"/v1/brokers/{quote(broker_id, safe='')}/drain"
+        path = f"/v1/brokers/{path_part(broker_id, 'broker_id')}/drain"
         found: Mapping[str, Any] = (await self.transport.call(method, path)).json()
         return found
 
@@ -512,7 +516,7 @@ class AsyncClient(OfThisProcess):
 
     async def schema(self, subject: str, version: int | str = "latest") -> Mapping[str, Any]:
         """Return a version of a schema, by its number, its id, or `latest`. Raises `NotFound`."""
-        which = quote(str(version), safe="")
+        which = path_part(str(version), "version")
         return await self._get(f"{_subject_path(subject)}/versions/{which}")
 
     async def schema_subject(self, subject: str) -> Mapping[str, Any]:
@@ -521,7 +525,7 @@ class AsyncClient(OfThisProcess):
 
     async def schema_subjects(self, namespace: str = "public") -> list[str]:
         """List the subjects of a namespace, in order."""
-        found = await self._get(f"/v1/schemas/subjects/{quote(namespace, safe='')}")
+        found = await self._get(f"/v1/schemas/subjects/{path_part(namespace, 'namespace')}")
         return _names(found.get("subjects", []))
 
     async def set_schema_compatibility(self, subject: str, compatibility: str) -> None:
@@ -576,7 +580,9 @@ class AsyncClient(OfThisProcess):
         `user`: the name without `user:`. The caller must administer the cluster. Raises `ApiError`
         (422: not a user's name).
         """
-        found: list[str] = (await self._get(f"{_POLICY}/groups/{quote(user, safe='')}"))["groups"]
+        found: list[str] = (await self._get(f"{_POLICY}/groups/{path_part(user, 'user')}"))[
+            "groups"
+        ]
         return found
 
     async def set_policy(
@@ -591,11 +597,15 @@ class AsyncClient(OfThisProcess):
         faster: read the policy again), 409 `not-secured`, 422 (a rule makes no sense, or you would
         lose the right to change the policy).
         """
+        if not isinstance(version, str):
+            raise InvalidCall(
+                f"a version is text, as `policy` gave it, not {reprlib.repr(version)}"
+            )
         answer = await self.transport.call(
             "PUT",
             _POLICY,
-            json_body={"rules": list(rules), "roles": list(roles)},
-            headers={"If-Match": version},
+            json_body={"rules": listed(rules, "rules"), "roles": listed(roles, "roles")},
+            headers={"If-Match": plain_text(version, "version")},
         )
         return _with_version(answer)
 
@@ -677,9 +687,10 @@ class AsyncClient(OfThisProcess):
         `Unreachable` (stored or not: call again with the same `upload`), `OSError`.
         """
         name = TopicName.of(topic)
-        known = upload or secrets.token_hex(16)
+        known = plain_text(upload, "upload") if upload else secrets.token_hex(16)
         head = head_of(known, key, headers, timestamp_ms, deliver_at_ms)
-        return await upload_body(self.transport, name, source, head, partition, Incarnation())
+        number = None if partition is None else partition_number(partition)
+        return await upload_body(self.transport, name, source, head, number, Incarnation())
 
     async def _publish(
         self, topic: str, send: Callable[[Producer], Awaitable[list[Receipt]]]
@@ -907,13 +918,14 @@ class AsyncClient(OfThisProcess):
         """
         name = TopicName.of(topic)
         number, offset = partition, message
-        if not isinstance(message, int):
+        if isinstance(message, Message):
             number, offset = message.partition, message.offset
-        assert isinstance(offset, int)
+        if not isinstance(offset, int):
+            raise InvalidCall(f"a message is a Message or its offset, not {reprlib.repr(message)}")
         of = self._of(name, offset, None)
         if number is None:
             ((number, _),) = (await starts_of(self.transport, name, offset, of=of)).items()
-        found = body_of(self.transport, name, number, offset, of)
+        found = body_of(self.transport, name, partition_number(number), offset, of)
         async with contextlib.aclosing(found):
             async for piece in found:
                 yield piece
@@ -971,7 +983,7 @@ class AsyncClient(OfThisProcess):
         body: dict[str, Any] = {"type": type, "start": start, **settings}
         if ack_timeout_s is not None:
             body["ack_timeout"] = ack_timeout_s
-        path = f"{_path(TopicName.of(topic))}/subscriptions/{quote(name, safe='')}"
+        path = f"{_path(TopicName.of(topic))}/subscriptions/{path_part(name, 'name')}"
         of = Incarnation()
         await self.transport.call("PUT", path, json_body=body, of=of)
         return self._consumer(topic, name, consumer, of, priority)
@@ -1060,7 +1072,7 @@ class AsyncClient(OfThisProcess):
         return Subscription(
             self.transport,
             TopicName.of(topic),
-            quote(name, safe=""),
+            path_part(name, "name"),
             who,
             nonce=self._rng.getrandbits(64),
             loops=self.loops,
@@ -1081,7 +1093,12 @@ class AsyncClient(OfThisProcess):
     def _of(self, name: TopicName, start: str | int, incarnation: str | None) -> Incarnation:
         """Return the incarnation of the topic that a read from `start` is about."""
         if incarnation:
-            return Incarnation(incarnation)
+            return Incarnation(plain_text(incarnation, "incarnation"))
+        if not isinstance(start, int | str):
+            raise InvalidCall(
+                f"a place is 'earliest', 'latest', an offset, a message id or a time in text, "
+                f"not {reprlib.repr(start)}"
+            )
         if isinstance(start, int) or start.isdecimal():
             return self._looked_at.get(name) or Incarnation()
         return Incarnation()
@@ -1102,7 +1119,7 @@ def _with_version(answer: Answer) -> Mapping[str, Any]:
 
 
 def _quota_path(subject: str) -> str:
-    return f"/v1/quotas/{quote(subject, safe='')}"
+    return f"/v1/quotas/{path_part(subject, 'subject')}"
 
 
 def _without(found: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -1114,7 +1131,7 @@ def _said(policies: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _namespace_path(name: str) -> str:
-    return f"/v1/namespaces/{quote(name, safe='')}"
+    return f"/v1/namespaces/{path_part(name, 'name')}"
 
 
 def _subject_path(subject: str) -> str:

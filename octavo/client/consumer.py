@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import reprlib
 from collections import defaultdict
 from collections.abc import (
     AsyncGenerator,
@@ -41,7 +42,7 @@ from octavo.client.of_this_process import OfThisProcess
 from octavo.client.subscription import HAND_MAX, Subscription
 from octavo.client.topic_list import list_topics
 from octavo.client.transport import Transport
-from octavo.client.types import Delivery, SubscriptionType
+from octavo.client.types import Delivery, SubscriptionType, listed
 from octavo.protocol.topic_patterns import InvalidPattern, TopicPattern
 
 REFRESH_S = 5.0
@@ -94,7 +95,10 @@ class Cluster(Protocol):
 def patterns_of(topics: str | Sequence[str], *, group: bool) -> tuple[TopicPattern, ...]:
     """Raises `InvalidCall` for text that names none."""
     try:
-        given = [topics] if isinstance(topics, str) else topics
+        given = [topics] if isinstance(topics, str) else listed(topics, "topics")
+        for one in given:
+            if not isinstance(one, str):
+                raise InvalidCall(f"a topic is named by text, 'orders-*', not {reprlib.repr(one)}")
         found = tuple(TopicPattern.parse(one) for one in given)
     except InvalidPattern as error:
         raise InvalidCall(str(error)) from None

@@ -18,7 +18,7 @@ from typing import Any
 from octavo.client.errors import InvalidCall
 from octavo.client.incarnation import Incarnation
 from octavo.client.transport import Transport
-from octavo.client.types import Headers, Position, TopicName, header_pairs, key_bytes
+from octavo.client.types import Headers, Position, TopicName, header_pairs, key_bytes, plain_text
 from octavo.protocol.checksum import crc32c
 from octavo.protocol.large import BrokenBody
 
@@ -47,6 +47,8 @@ async def upload(
         )
     if isinstance(source, bytearray | memoryview):
         source = bytes(source)
+    if isinstance(source, str):
+        plain_text(source, "the path of the body")
     size = await asyncio.to_thread(_size_of, source)
     where = "" if partition is None else f"/partitions/{partition}"
     answer = await transport.call(

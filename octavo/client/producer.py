@@ -29,6 +29,7 @@ from octavo.client.types import (
     header_pairs,
     key_bytes,
     partition_number,
+    plain_text,
     time_ms,
 )
 from octavo.protocol.codes import OctavoError
@@ -75,10 +76,13 @@ class ProducerOptions:
 
 
 def producer_id_of(text: str | int | None, rng: random.Random) -> int:
-    """A number as it is, another name by its SHA-256 (as brokers do), none at random."""
+    """A number as it is, another name by its SHA-256 (as brokers do), none at random.
+
+    Raises `InvalidCall` for what is neither.
+    """
     if text is None:
         return rng.getrandbits(63)
-    return text if isinstance(text, int) else producer_number(text)
+    return text if isinstance(text, int) else producer_number(plain_text(text, "producer_id"))
 
 
 class Receipt:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from typing import NamedTuple
-from urllib.parse import quote
 
 from octavo.client.transport import Transport
+from octavo.client.types import path_part
 
 TOPICS_AT_ONCE = 10_000
 """Names in one answer: as many as a broker gives."""
@@ -23,7 +23,7 @@ async def list_topics(
     transport: Transport, namespace: str, *, with_letters: bool = False
 ) -> TopicList:
     """List a namespace's topics. Raises `NotFound` when there is no such namespace."""
-    path = f"/v1/topics/{quote(namespace, safe='')}"
+    path = f"/v1/topics/{path_part(namespace, 'namespace')}"
     names, letters = list[str](), set[str]()
     query: dict[str, object] = {"limit": TOPICS_AT_ONCE}
     if with_letters:

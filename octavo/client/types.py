@@ -6,7 +6,8 @@ import operator
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
@@ -25,6 +26,7 @@ from octavo.protocol.records import not_records
 SubscriptionType = Literal["exclusive", "failover", "shared", "key_shared"]
 
 Json = dict[str, Any]
+Item = TypeVar("Item")
 Value = Any
 """A message value: bytes as they are, text as UTF-8, what JSON can say as compact JSON."""
 
@@ -129,12 +131,35 @@ def key_bytes(key: str | bytes | None) -> bytes | None:
     raise InvalidCall(f"a key is bytes or text, not {reprlib.repr(key)}")
 
 
+def plain_text(given: str, what: str) -> str:
+    """Text that a caller gave. Raises `InvalidCall` for what is none, and for half a pair."""
+    if not isinstance(given, str):
+        raise InvalidCall(f"{what} is text, not {reprlib.repr(given)}")
+    try:
+        given.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidCall(f"{what} {given!r:.60} is no text that UTF-8 can say: {error}") from None
+    return given
+
+
+def path_part(text: str, what: str) -> str:
+    """A name as part of a path. Raises `InvalidCall` for what is no text."""
+    return quote(plain_text(text, what), safe="")
+
+
+def listed(given: Iterable[Item], what: str) -> list[Item]:
+    """The items that a caller gave. Raises `InvalidCall` for text, and for what has no items."""
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise InvalidCall(f"{what} is a list, not {reprlib.repr(given)}")
+    return list(given)
+
+
 def keyed_messages(
     messages: Iterable[tuple[str | bytes | None, Value]],
 ) -> list[tuple[bytes | None, bytes | None]]:
     """Pairs of key and value, as bytes. Raises `InvalidCall`, which says which one is wrong."""
     found: list[tuple[bytes | None, bytes | None]] = []
-    for number, pair in enumerate(messages, 1):
+    for number, pair in enumerate(listed(messages, "messages"), 1):
         if isinstance(pair, str | bytes) or not isinstance(pair, Sequence) or len(pair) != 2:
             raise InvalidCall(
                 f"message {number} is {reprlib.repr(pair)}: write (key, value), "

@@ -9,6 +9,7 @@ thousand rules; prefixes and roles keep the number small. The rules are stored a
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -28,6 +29,8 @@ from octavo.security.rules import (
 )
 
 POLICY_PATH = "/octavo/security/policy"
+RULES_A_TURN = 500
+"""Rules that are read before other work of the process gets its turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +75,17 @@ class PolicyStore:
 
     def __init__(self, store: MetadataStore) -> None:
         self._record = SharedRecord(store, POLICY_PATH, PolicyRecord)
+        self._last = (PolicyRecord(), OPEN)
+        """As last read: every process reads it every two seconds, and it seldom changes."""
 
     async def read(self) -> Read:
         """Return the policy. Raises `MetadataUnavailable`, `BadRecord`."""
         record, version = await self._record.read()
-        return Read(OPEN if version < 0 else policy_of(record), version)
+        if version < 0:
+            return Read(OPEN, version)
+        if record != self._last[0]:
+            self._last = (record, await policy_in_turns(record))
+        return Read(self._last[1], version)
 
     async def read_record(self) -> tuple[PolicyRecord, int]:
         """Return the record and its version; −1 without a record. Raises as `read`."""
@@ -89,29 +98,60 @@ class PolicyStore:
         `RecordTooLong`.
         """
         record, version = await self._record.change(make)
-        return Read(policy_of(record), version)
+        return Read(await policy_in_turns(record), version)
 
 
 def policy_of(record: PolicyRecord) -> Policy:
     """Decode the record. Raises `BadRecord` if any part is invalid: no partial policy."""
-    roles: dict[str, list[str]] = {}
-    try:
-        rules = [
-            Rule(
-                checked_principal(one.principal),
-                one.allow,
-                parse_operations(one.operations),
-                Pattern.parse(one.resource),
-            )
-            for one in record.rules
-        ]
-        for one in record.roles:
-            roles.setdefault(checked_principal(one.principal, "user", "group"), []).append(
-                checked_principal(one.role, "role")
-            )
-    except (InvalidRule, InvalidPrincipal) as error:
-        raise BadRecord(f"{POLICY_PATH}: {error}") from error
-    return Policy(rules, roles, secured=record.secured)
+    reading = _Reading(record)
+    while reading.step(len(record.rules) + len(record.roles)):
+        pass
+    return reading.policy()
+
+
+async def policy_in_turns(record: PolicyRecord) -> Policy:
+    """Decode the record, some rules in each turn of the loop.
+
+    Ten thousand rules take a tenth of a second. Raises `BadRecord`.
+    """
+    reading = _Reading(record)
+    left = reading.step(RULES_A_TURN)
+    while left:
+        await asyncio.sleep(0)
+        left = reading.step(RULES_A_TURN)
+    return reading.policy()
+
+
+class _Reading:
+    """A policy of which some is read."""
+
+    def __init__(self, record: PolicyRecord) -> None:
+        self._record = record
+        self._rules: list[Rule] = []
+        self._roles: dict[str, list[str]] = {}
+        self._roles_read = 0
+
+    def step(self, most: int) -> bool:
+        """Read that many rules or roles more; return whether some are left. Raises `BadRecord`."""
+        record, rules, done = self._record, self._rules, self._roles_read
+        try:
+            if len(rules) < len(record.rules):
+                for one in record.rules[len(rules) : len(rules) + most]:
+                    rules.append(
+                        make_rule(one.principal, one.operations, one.resource, allow=one.allow)
+                    )
+            else:
+                for held in record.roles[done : done + most]:
+                    who = checked_principal(held.principal, "user", "group")
+                    self._roles.setdefault(who, []).append(checked_principal(held.role, "role"))
+                    self._roles_read += 1
+        except (InvalidRule, InvalidPrincipal) as error:
+            raise BadRecord(f"{POLICY_PATH}: {error}") from error
+        return len(rules) < len(record.rules) or self._roles_read < len(record.roles)
+
+    def policy(self) -> Policy:
+        """The policy, once nothing is left."""
+        return Policy(self._rules, self._roles, secured=self._record.secured)
 
 
 def rule_record(rule: Rule) -> RuleRecord:
@@ -128,11 +168,10 @@ def make_rule(principal: str, operations: str, resource: str, *, allow: bool) ->
 
 
 def record_of(
-    rules: Iterable[Rule], roles: Iterable[tuple[str, str]], extra: Mapping[str, Any]
+    made: Iterable[RuleRecord], roles: Iterable[tuple[str, str]], extra: Mapping[str, Any]
 ) -> PolicyRecord:
     """Return the record of a secured cluster with these rules and roles, duplicates removed.
     Raises `InvalidPrincipal`."""
-    made = (rule_record(one) for one in rules)
     held = (_role(principal, role) for principal, role in roles)
     return PolicyRecord(
         True,

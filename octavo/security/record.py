@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from octavo.metadata.one_record import read_one, write_one
+from octavo.metadata.one_record import ABSENT, write_one
 from octavo.metadata.store import (
     BadRecord,
     MetadataError,
@@ -24,6 +24,7 @@ from octavo.metadata.store import (
     VersionConflict,
     Watch,
 )
+from octavo.metadata.topic_records import decode_record
 
 REREAD_S = 2.0
 RETRY_S = 0.2
@@ -40,6 +41,8 @@ class SharedRecord(Generic[Record]):
         self._store = store
         self._path = path
         self._kind = kind
+        self._last: tuple[bytes, Record] | None = None
+        """As last read: it is read every `REREAD_S`, seldom changes, and may have a megabyte."""
 
     async def read(self) -> tuple[Record, int]:
         """Return the record and its version; an empty record and −1 if there is none.
@@ -47,8 +50,13 @@ class SharedRecord(Generic[Record]):
         Raises `MetadataUnavailable`, `BadRecord`.
         """
         await self._store.sync()
-        record, version = await read_one(self._store, self._path, self._kind)
-        return self._kind() if record is None else record, version
+        try:
+            value, version = await self._store.get(self._path)
+        except RecordNotFound:
+            return self._kind(), ABSENT
+        if self._last is None or self._last[0] != value:
+            self._last = (value, decode_record(self._kind, self._path, value))
+        return self._last[1], version
 
     async def change(self, make: Callable[[Record], Record]) -> tuple[Record, int]:
         """Replace the record by `make(record)`; nothing is written if that changes nothing.

@@ -26,6 +26,9 @@ class Attempt:
     """The kind of process whose loops are judged: `broker` or `bookie`."""
     last: bool = False
     """Run behind all others: what it takes is not given back for minutes."""
+    collections: bool = True
+    """Full collections of garbage count as part of a turn. Where they do not, the heap is so large
+    that they are longer than any bound (docs/decisions/83)."""
 
 
 ATTEMPTS: dict[str, Attempt] = {}
@@ -42,12 +45,16 @@ def attempt(
     turn_s_max: float | None = None,
     turn_of: str = "broker",
     last: bool = False,
+    seconds: float = 0.0,
+    collections: bool = True,
 ) -> Callable[[Run], Run]:
     """Enter the function under `name`. The others are as of `Attempt`."""
 
     def enter(run: Run) -> Run:
         assert name not in ATTEMPTS, name
-        ATTEMPTS[name] = Attempt(name, run, long, turn_s_max=turn_s_max, turn_of=turn_of, last=last)
+        ATTEMPTS[name] = Attempt(
+            name, run, long, seconds, turn_s_max, turn_of, last, collections=collections
+        )
         return run
 
     return enter

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import struct
 import time
 from collections.abc import AsyncIterator, Iterable
@@ -29,6 +30,11 @@ MIB = 1 << 20
 NDJSON = "application/x-ndjson"
 SUBSCRIPTIONS_MAX = 1_000
 AT_ONCE = 40
+CALL_S = 120.0
+"""The most that a call among many waits for its answer. Many seconds are no harm by themselves."""
+MANY_S = 900.0
+"""The most that an attempt of thousands of calls takes on a busy machine, beside the usual."""
+PARTITIONS = 2_000
 
 
 async def _at_each(
@@ -46,16 +52,26 @@ async def _at_each(
 
 
 async def _all_of(world: World, calls: Iterable[tuple[str, str, Any]]) -> list[int]:
-    """The statuses of many calls, some at once."""
-    left = iter(calls)
+    """The statuses of many calls, some at once, each over one of a few connections."""
+    left = enumerate(calls)
     found: list[int] = []
 
-    async def some() -> None:
-        for method, path, body in left:
-            said = await world.ask(method, path, body, broker=len(found) % len(world.brokers))
-            found.append(said.status)
+    async def some(broker: int) -> None:
+        reader, writer = await open_to(world.brokers[broker], world.tls)
+        try:
+            for _, (method, path, body) in left:
+                data = body if isinstance(body, bytes) else json.dumps(body).encode()
+                sent = request(method, path, data, kind="application/json" if data else "")
+                writer.write(sent.replace(b"Connection: close", b"Connection: keep-alive"))
+                async with asyncio.timeout(CALL_S):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
+                    await reader.readexactly(int(length[1]) if length else 0)
+                found.append(int(head[9:12]))
+        finally:
+            writer.transport.abort()
 
-    await asyncio.gather(*(some() for _ in range(AT_ONCE)))
+    await asyncio.gather(*(some(number % len(world.brokers)) for number in range(AT_ONCE)))
     return found
 
 
@@ -170,7 +186,13 @@ async def costly_values(world: World) -> None:
 # ---- lists
 
 
-@attempt("lists: as many subscriptions as four topics may have", long=True, turn_s_max=TURN_S_MAX)
+@attempt(
+    "lists: as many subscriptions as four topics may have",
+    long=True,
+    turn_s_max=TURN_S_MAX,
+    seconds=MANY_S,
+    collections=False,
+)
 async def many_subscriptions(world: World) -> None:
     """A list of 4,000 took 1.5 s, and there was no bound."""
     paths = [await world.topic(f"listed-{n}") for n in range(4)]
@@ -191,7 +213,9 @@ async def many_subscriptions(world: World) -> None:
         assert (await world.ask("DELETE", path)).status == 204
 
 
-@attempt("lists: 10,000 topics", long=True, turn_s_max=TURN_S_MAX)
+@attempt(
+    "lists: 10,000 topics", long=True, turn_s_max=TURN_S_MAX, seconds=MANY_S, collections=False
+)
 async def many_topics(world: World) -> None:
     calls: list[tuple[str, str, Any]] = [
         ("PUT", f"/v1/topics/many/t{n:05}", {}) for n in range(10_000)
@@ -201,6 +225,40 @@ async def many_topics(world: World) -> None:
     await _at_each(world, "POST", "/v1/groups/many/g/members/m", {"topics": ["*"]}, 200)
     for what in ("/metrics", "/", "/v1/cluster", "/v1/namespaces", "/v1/namespaces/many"):
         await _at_each(world, "GET", what, b"", 200)
+
+
+@attempt(
+    "lists: a topic of 2,000 partitions, all open, with a subscription",
+    long=True,
+    turn_s_max=TURN_S_MAX,
+    last=True,
+    seconds=MANY_S,
+    collections=False,
+)
+async def many_partitions(world: World) -> None:
+    """The look for partitions to hand on took half a second, and so did the deletion."""
+    path = await world.topic("partitioned", partitions=PARTITIONS)
+    publishes: list[tuple[str, str, Any]] = [
+        ("POST", f"{path}/partitions/{n}/messages", {"value": n}) for n in range(PARTITIONS)
+    ]
+    assert set(await _all_of(world, publishes)) == {200}
+    assert set(await _all_of(world, [("PUT", f"{path}/subscriptions/s", b"")])) <= {200, 201}
+    explain = path.replace("topics", "explain")
+    reads = [path, f"{path}/subscriptions/s", f"{path}/offsets?at=latest", explain, "/metrics", "/"]
+    for one in reads:
+        await _at_each(world, "GET", one, b"", 200)
+    member = "/v1/groups/public/wide/members/m"
+    await _at_each(world, "POST", member, {"topics": ["partitioned"]}, 200)
+    await asyncio.sleep(15.0)  # a round of balance passes over all of them
+    # A deletion of so many takes longer than a call waits, and goes on by itself.
+    statuses = await _all_of(world, [("DELETE", path, b"")])
+    until_s = time.monotonic() + MANY_S / 2
+    while statuses[-1] == 503:
+        assert time.monotonic() < until_s, "it is not deleted"
+        said = await _all_of(world, [("PUT", f"{path}-beside", {}), ("DELETE", path, b"")])
+        assert said[0] in (200, 201), said
+        statuses += said[1:]
+    assert statuses[-1] in (204, 404), statuses
 
 
 # ---- schemas

@@ -4,11 +4,13 @@
     python -m tests.attack.timed MODULE SPEC FD   such a child: `octavo.process.broker` or `bookie`
 
 A child writes a line for each turn of its loop that took more than `TOLD_S` of processor time: when
-it ended (CLOCK_MONOTONIC) and how long it took. `Turns` reads these files.
+it ended (CLOCK_MONOTONIC), how long it took, and how much of that was full collections of garbage.
+`Turns` reads these files.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import sys
@@ -30,9 +32,13 @@ class Turn(NamedTuple):
     ended_s: float
     process: str
     processor_s: float
+    collected_s: float
+    """Of that, in full collections of garbage."""
 
     def __str__(self) -> str:
-        return f"a turn of {self.process} took {self.processor_s * 1000:.0f} ms of processor time"
+        took_ms, collected_ms = self.processor_s * 1000, self.collected_s * 1000
+        told = f"a turn of {self.process} took {took_ms:.0f} ms of processor time"
+        return f"{told}, {collected_ms:.0f} of it in collections" if self.collected_s else told
 
 
 class Turns:
@@ -41,17 +47,42 @@ class Turns:
     def __init__(self, folder: Path) -> None:
         self._folder = folder / FOLDER
 
-    def longest(self, since_s: float, kind: str) -> Turn | None:
-        """The longest turn of processes of this kind that ended since then."""
-        return max(self._since(since_s, kind), key=lambda turn: turn.processor_s, default=None)
+    def longest(self, since_s: float, kind: str, *, collections: bool = True) -> Turn | None:
+        """The longest turn of processes of this kind that ended since then; with the time of
+        `collections` or without."""
+
+        def length(turn: Turn) -> float:
+            return turn.processor_s - (0.0 if collections else turn.collected_s)
+
+        return max(self._since(since_s, kind), key=length, default=None)
 
     def _since(self, since_s: float, kind: str) -> Iterator[Turn]:
         for path in self._folder.glob(f"{kind}-*"):
             data = path.read_bytes()
             for line in data[: data.rfind(b"\n") + 1].splitlines():
-                ended_s, processor_s = json.loads(line)
+                ended_s, *took_s = json.loads(line)
                 if ended_s >= since_s:
-                    yield Turn(ended_s, path.name, processor_s)
+                    yield Turn(ended_s, path.name, *took_s)
+
+
+class _Collections:
+    """How long the full collections of the turn under way took."""
+
+    def __init__(self) -> None:
+        self._began_s = self._took_s = 0.0
+        gc.callbacks.append(self._told)
+
+    def _told(self, phase: str, info: dict[str, int]) -> None:
+        if info["generation"] == 2:
+            if phase == "start":
+                self._began_s = time.thread_time()
+            else:
+                self._took_s += time.thread_time() - self._began_s
+
+    def take(self) -> float:
+        """The seconds; the next turn begins with none."""
+        took_s, self._took_s = self._took_s, 0.0
+        return took_s
 
 
 def _run_child() -> int:
@@ -63,10 +94,13 @@ def _run_child() -> int:
     serve = getattr(module, name)
 
     with open(folder / spec.stem, "ab", buffering=0) as written:
+        collections = _Collections()
 
         def tell(processor_s: float) -> None:
+            collected_s = collections.take()
             if processor_s > TOLD_S:
-                written.write(json.dumps([time.monotonic(), processor_s]).encode() + b"\n")
+                told = [time.monotonic(), processor_s, round(collected_s, 6)]
+                written.write(json.dumps(told).encode() + b"\n")
 
         async def timed(*given: Any) -> None:
             async with LoopTime(tell):

@@ -22,8 +22,9 @@ from octavo.security.policy import (
     PolicyRecord,
     PolicyStore,
     make_rule,
-    policy_of,
+    policy_in_turns,
     record_of,
+    rule_record,
 )
 from octavo.security.principal import checked_principal
 from octavo.security.rules import CLUSTER, Operation
@@ -104,7 +105,7 @@ async def put_policy(call: Call) -> web.StreamResponse:
             headers={"ETag": _tag(version)},
         )
     wanted = await _record(body, seen, call.services.broker.open_batches.turns)
-    decision = policy_of(wanted).decide(call.identity, Operation.ADMIN, CLUSTER)
+    decision = (await policy_in_turns(wanted)).decide(call.identity, Operation.ADMIN, CLUSTER)
     if not decision.allowed:
         raise Problem(
             422,
@@ -126,9 +127,8 @@ async def _record(body: PolicyBody, seen: PolicyRecord, turns: Turns) -> PolicyR
     rules = []
     for one in body.rules:
         await turns.take(1)
-        rules.append(
-            make_rule(one.principal, one.operations, one.resource, allow=one.effect == "allow")
-        )
+        rule = make_rule(one.principal, one.operations, one.resource, allow=one.effect == "allow")
+        rules.append(rule_record(rule))
     return record_of(rules, [(one.principal, one.role) for one in body.roles], extra=seen.extra)
 
 

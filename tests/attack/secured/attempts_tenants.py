@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import secrets
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from octavo.protocol.batch import read_header
@@ -13,7 +16,7 @@ from octavo.protocol.records import Record, build_batch
 from tests.attack.attempts import TURN_S_MAX
 from tests.attack.attempts_requests import BATCH
 from tests.attack.secured.attempts import secured
-from tests.attack.secured.world import SecuredWorld
+from tests.attack.secured.world import SEALED, SecuredWorld
 from tests.attack.world import Said
 
 SHARED = "/v1/topics/shared"
@@ -115,6 +118,44 @@ async def taken_ids(world: SecuredWorld) -> None:
         assert said.status == (204 if broker else 200), (first, said)
     found = await _values(world, path)
     assert found.count("first") == found.count("second") == 1, found
+
+
+@secured("letters: of an encrypted namespace, which would lie in a clear one")
+async def clear_letters(world: SecuredWorld) -> None:
+    """A dead letter or a retry was stored in clear text, where its copy was sent."""
+    word = f"sealed-{secrets.token_hex(12)}"
+    path = f"/v1/topics/{SEALED}/plans"
+    await _must(world, "PUT", path, {})
+    await _must(world, "PUT", f"{SHARED}/clear", {})
+    for field in ("dead_letter_topic", "retry_topic"):
+        for target in ("shared/clear", "shared/clear-and-new"):
+            settings = {"type": "shared", "max_deliveries": 1, field: target}
+            for broker in range(len(world.brokers)):
+                said = await world.ask(
+                    "PUT", f"{path}/subscriptions/s", settings, who="root", broker=broker
+                )
+                assert said.status == 422, (field, target, said)
+    await _deadly(world, path)
+    await _refuse(world, path, word)
+    await _until_there(world, f"{path}-s-dlq", word)
+    assert word not in await _values(world, f"{SHARED}/clear")
+    found = await asyncio.to_thread(_files_with, world.cluster.folder, word.encode())
+    assert not found, f"in clear text in {found}"
+
+
+def _files_with(folder: Path, word: bytes) -> list[str]:
+    """The files of bookies that hold the word."""
+    found = []
+    for path in folder.glob("bookie-*/**/*"):
+        if path.is_file():
+            with contextlib.suppress(OSError), path.open("rb") as file:
+                last = b""
+                while part := file.read(1 << 20):
+                    if word in last + part:
+                        found.append(str(path))
+                        break
+                    last = part[-len(word) :]
+    return found
 
 
 @secured("letters: a tenant whose letters cannot be stored delays no other tenant's", long=True)

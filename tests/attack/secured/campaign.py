@@ -23,7 +23,8 @@ from tests.attack.secured import (  # noqa: F401  (they enter themselves)
 )
 from tests.attack.secured.attempts import SECURED
 from tests.attack.secured.attempts_tokens import AUDIENCE, ISSUER, ISSUER_PEM
-from tests.attack.secured.world import SecuredWorld
+from tests.attack.secured.world import SEALED, SecuredWorld
+from tests.support.keys import add_key, key_of
 
 SHORT_SHARE = 0.1
 
@@ -49,6 +50,9 @@ def run(
     keys.write_bytes(ISSUER_PEM)
     security = {"jwt_keys_file": keys, "jwt_issuer": ISSUER, "jwt_audience": AUDIENCE}
     sets = [f"--set=security.{name}={value}" for name, value in security.items()]
+    kept = folder.with_name(f"{folder.name}-keys")
+    add_key(kept, key_of(1, SEALED))
+    sets.append(f"--set=keys.file={kept}")
     return campaign.run(
         folder,
         attempts,

@@ -24,6 +24,8 @@ from tests.support.processes.standalone import Standalone
 LOOT = "loot-6b0d27f4c1"
 """The message in `vault/secret`: nobody but `root` and `keeper` may ever see it."""
 VAULT = "/v1/topics/vault/secret"
+SEALED = "sealed"
+"""A namespace that the cluster has a key for."""
 OPEN_TOPIC = "/v1/topics/vault/open"
 TAKEN_S = 6.0
 """After so long a policy is that of every process."""
@@ -91,6 +93,7 @@ class SecuredWorld(World):
         await self._until_taken()
         for namespace in ("vault", "tenant", "shared", "strict"):
             await self._must("PUT", f"/v1/namespaces/{namespace}", {})
+        await self._must("PUT", f"/v1/namespaces/{SEALED}", {"encrypted": True})
         for path in (VAULT, OPEN_TOPIC, "/v1/topics/tenant/own", "/v1/topics/public/canary"):
             await self._must("PUT", path, {})
         for topic in (VAULT, OPEN_TOPIC, "/v1/topics/tenant/own"):
