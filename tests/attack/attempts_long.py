@@ -217,6 +217,8 @@ async def many_subscriptions(world: World) -> None:
     "lists: 10,000 topics", long=True, turn_s_max=TURN_S_MAX, seconds=MANY_S, collections=False
 )
 async def many_topics(world: World) -> None:
+    said = await world.ask("PUT", "/v1/namespaces/many", {})
+    assert said.status in (200, 201), said
     calls: list[tuple[str, str, Any]] = [
         ("PUT", f"/v1/topics/many/t{n:05}", {}) for n in range(10_000)
     ]

@@ -9,6 +9,7 @@ import pytest
 
 from octavo.metadata.opening import open_store
 from octavo.metadata.store import BadRecord, MetadataStore, MetadataUnavailable
+from octavo.metadata.topic_records import decode_record
 from octavo.security import policy as policy_module
 from octavo.security import record as record_module
 from octavo.security.authority import Authority
@@ -188,7 +189,7 @@ async def test_a_policy_that_did_not_change_is_not_read_into_rules_again(
 ) -> None:
     """Every broker and bookie did so every two seconds: with 10,000 rules 0.2 s of its loop."""
     decoded = made = 0
-    decode_record, policy_in_turns = record_module.decode_record, policy_module.policy_in_turns
+    policy_in_turns = policy_module.policy_in_turns
 
     def counted_decode(*given: Any) -> Any:
         nonlocal decoded

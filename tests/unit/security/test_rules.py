@@ -166,7 +166,7 @@ def test_rules_found_by_resource_decide_as_a_look_at_every_rule(seed: int) -> No
         exact = len(name.split("/")) in steps and rng.random() < 0.5
         return f"{kind}:{name}" if exact else f"{kind}:{name[: rng.randint(1, 4)]}*"
 
-    rules = []
+    rules: list[Rule] = []
     while len(rules) < 30:
         who, what = rng.choice(["user:alice", "group:staff", "*"]), rng.choice(["all", "produce"])
         try:
