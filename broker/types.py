@@ -366,6 +366,13 @@ class Publishing(NamedTuple):
     """A subscription that is over its quota, and what that means for them."""
 
 
+class SlowedBy(NamedTuple):
+    """The exceeded rates of a topic, in words."""
+
+    into: tuple[str, ...]
+    out_of: tuple[str, ...]
+
+
 class StoredBatch(NamedTuple):
     """One entry as it is served: `data` is the batch with its absolute base offset filled in."""
 

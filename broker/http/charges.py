@@ -49,8 +49,8 @@ _TABLE: Mapping[Charge, str] = {
     """,
     Charge.FREE: """
         healthz readyz openapi metrics status_page
-        fork_point let_go write_audit prepare_partition take_partition unused copy_large store_copy
-        load_part operations
+        let_go write_audit prepare_partition take_partition unused copy_large store_copy
+        operations
     """,
 }
 CHARGES: Mapping[str, Charge] = {

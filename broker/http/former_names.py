@@ -1,7 +1,7 @@
 """The former names of calls of 0.1, understood until 0.3. All code that knows them is here.
 
-A bulk load, which Spark's sink commits, was called a transaction, and its insertion by an owner a
-splice: words with other meanings in Kafka and Pulsar. A call at a former path does the same as
+A bulk load, which Spark's sink commits, was called a transaction: a word with another meaning in
+Kafka and Pulsar. A call at a former path does the same as
 today's call; it is answered in the former words, with `Deprecation: true`. A call with a former
 header is also answered with `Deprecation: true`, but in today's words. Once a minute the log says
 how many such calls there were (`former_name_used`).
@@ -25,11 +25,7 @@ from octavo.broker.http.problems import problem_of
 from octavo.broker.http.router import Handler, Route
 from octavo.protocol.tally import Tally
 
-LOAD_PART = "/splice"
-PATHS = {
-    "/v1/bulk-loads/": "/v1/transactions/",
-    "/partitions/{partition}/bulk-load": "/partitions/{partition}" + LOAD_PART,
-}
+PATHS = {"/v1/bulk-loads/": "/v1/transactions/"}
 HEADERS = {"Bulk-Load-Token": "Transaction-Token"}
 FIELDS = {"bulk_load": "transaction"}
 """Renamed fields of bodies and of answers, on the outermost level."""

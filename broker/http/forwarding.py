@@ -33,7 +33,6 @@ from octavo.broker.http.broker_calls import (
     INNER_HEADERS,
     BrokerProof,
     escaped,
-    partition_path,
 )
 from octavo.broker.http.call import OWNER_HEADER, Call
 from octavo.broker.http.config import HttpConfig
@@ -178,48 +177,6 @@ def _redirect(call: Call, owner: Owner) -> web.Response:
     location = owner.url + call.request.raw_path
     headers = {"Location": location, "Preference-Applied": "redirect"}
     return web.Response(status=307, headers=headers)
-
-
-async def ask_partition(
-    call: Call,
-    name: PartitionName,
-    here: Callable[[Partition], Awaitable[Any]],
-    method: str,
-    suffix: str,
-    *,
-    body: Any = None,
-    wait_s: float = 0.0,
-    kind: Any = dict[str, Any],
-    identity: Identity | None = None,
-) -> Any:
-    """Return one partition's part of a call on a whole topic, as JSON.
-
-    If this broker is the owner, `here` makes it from the open partition, as a `kind`. Another owner
-    is asked by the call `…/partitions/{n}{suffix}`, for the caller or else for `identity`, and its
-    answer is decoded as `kind`. Raises what `here` raises, or the other broker's problem.
-    """
-
-    async def there(owner: Owner) -> Any:
-        path = partition_path(name) + suffix
-        content = None if body is None else msgspec.json.encode(body)
-        headers = {} if body is None else {"Content-Type": "application/json"}
-        reply = await call.services.peers.ask(
-            call.services.broker.broker_id,
-            owner,
-            method,
-            path,
-            content,
-            headers,
-            wait_s,
-            identity=identity or call.identity,
-        )
-        return msgspec.json.decode(reply.body or b"{}", type=kind)
-
-    before = call.owner_url
-    try:
-        return await with_owner(call, name, here, there)
-    finally:
-        call.owner_url = before  # a call on a topic has no single owner
 
 
 async def operate(

@@ -298,14 +298,6 @@ _TOPICS = (
         answers=(_ok("Forked", "Topic", 201),), problems=(404, 409, 410, 415, 416, 422),
     ),
     Route(
-        method="POST", path=_TOPIC + "/partitions/{partition}/fork-point",
-        handler=api_forks.fork_point, name="fork_point", tag="topics",
-        summary="From broker to broker: where the partition would be forked", needs=INNER,
-        parameters=_in_path("namespace", "topic", "partition"),
-        body=_json("ForkPlace", {"at": "latest"}),
-        answers=(_ok("There", "ForkPoint"),), problems=(403, 404, 410, 415, 416, 422),
-    ),
-    Route(
         method="POST", path=_TOPIC + "/let-go", handler=api_topics.let_go, name="let_go",
         tag="topics", summary="From broker to broker: the topic is being deleted, serve it no more",
         needs=INNER,
@@ -976,15 +968,6 @@ _BULK_LOADS = (
         needs=of_bulk_load(Operation.PRODUCE),
         parameters=_OF_BATCH, body=_json("GivenUp", {"ledgers": []}),
         answers=(_ok("What was deleted", "GivenUp"),), problems=(403, 409, 415, 422),
-    ),
-    Route(
-        method="POST", path=_TOPIC + "/partitions/{partition}/bulk-load",
-        handler=api_bulk_loads.load_part, name="load_part", tag="bulk-loads",
-        summary="From broker to broker: take in a partition's part of a committed batch",
-        needs=INNER,
-        parameters=_in_path("namespace", "topic", "partition"),
-        body=_json("BulkLoadBatch", {"bulk_load": "nightly-copy", "batch": 0}),
-        answers=(_ok("It is there", "PartLoaded"),), problems=(403, 404, 415, 422),
     ),
     _get(
         "/v1/bulk-loads/{bulk_load}", api_bulk_loads.get_bulk_load, "get_bulk_load",

@@ -21,11 +21,10 @@ from octavo.broker.http.api.bulk_loads import (
     BeginBody,
     CommitBody,
     LedgerBody,
-    LoadPartBody,
     PartBody,
 )
 from octavo.broker.http.api.cursors import ExpireBody, SkipBody
-from octavo.broker.http.api.forks import ForkBody, ForkPlace
+from octavo.broker.http.api.forks import ForkBody
 from octavo.broker.http.api.groups import GroupShown, MemberBody, MemberShown
 from octavo.broker.http.api.moves import EndBody, PrepareBody, TakeBody
 from octavo.broker.http.api.payloads import MessageIn, MessageOut, MessagesIn
@@ -75,10 +74,8 @@ _KINDS: dict[str, type[msgspec.Struct]] = {
     "BulkLoadParts": CommitBody,
     "PublishedParts": BeginBody,
     "BulkLoadTurn": answers.BulkLoadTurn,
-    "BulkLoadBatch": LoadPartBody,
     "BulkLoad": answers.BulkLoad,
     "GivenUp": AbortBody,
-    "PartLoaded": answers.PartLoaded,
     "Ledger": answers.Ledger,
     "Quota": QuotaBody,
     "Quotas": Quotas,
@@ -106,8 +103,6 @@ _KINDS: dict[str, type[msgspec.Struct]] = {
     "PartitionEnd": EndBody,
     "Take": TakeBody,
     "Fork": ForkBody,
-    "ForkPlace": ForkPlace,
-    "ForkPoint": answers.ForkPointOf,
     "Truncated": answers.Truncated,
 }
 """By public name, for documents and generated clients. Other structs keep their own names."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from octavo.broker.errors import SchemaMismatch
 from octavo.broker.operations.kinds import (
+    AcquireAccess,
     AnyAnswer,
     AnyOperation,
     Await,
@@ -111,8 +112,9 @@ class Operations:
         async def here(partition: Partition) -> AnyAnswer:
             if at_hand is not None:
                 return await at_hand(partition)
-            turns = self._broker.open_batches.turns
-            return await run(partition, operation, identity, self._rules, self._refusal_of, turns)
+            return await run(
+                self._broker, partition, operation, identity, self._rules, self._refusal_of
+            )
 
         async def there(owner: Owner) -> AnyAnswer:
             return await self._remote.ask(owner, identity, shipped, _wait_s(operation))
@@ -129,5 +131,7 @@ class Operations:
 
 
 def _wait_s(operation: AnyOperation) -> float:
-    """Return how long the operation may wait for messages."""
-    return operation.wait_ms / 1000 if isinstance(operation, Await | Receive) else 0.0
+    """Return how long the operation may wait at the owner."""
+    if isinstance(operation, Await | Receive | AcquireAccess):
+        return operation.wait_ms / 1000
+    return 0.0

@@ -1,32 +1,49 @@
-"""Run the operations that move or show cursors, find offsets, or truncate."""
+"""Run the operations that neither store messages nor lease them."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from octavo.broker.operations.kinds import (
+    AccessNow,
+    AcquireAccess,
     AnyAnswer,
     At,
     ControlOperation,
+    DescribeAccess,
     DescribePartition,
     DescribeSubscription,
+    Done,
     Expire,
+    Explain,
+    ExplainedSubscription,
+    Explanation,
+    FindForkPoint,
     FindOffset,
+    ForkPlace,
     Found,
+    Loaded,
+    LoadPart,
     Moved,
     Peek,
     Peeked,
     Position,
+    ReleaseAccess,
     Seek,
     Skip,
     Subscribe,
     Truncate,
     Truncated,
+    Unload,
+    Unloaded,
     position_of,
 )
 from octavo.broker.partition.compacted import CompactedLog
 from octavo.broker.partition.partition import Partition
-from octavo.broker.types import Delivery, MessageId, TopicName
+from octavo.broker.types import Delivery, MessageId, SlowedBy, TopicName
+
+if TYPE_CHECKING:
+    from octavo.broker.broker import Broker
 
 
 class Charges(Protocol):
@@ -34,6 +51,10 @@ class Charges(Protocol):
 
     def shown(self, topic: TopicName, messages: list[Delivery]) -> None:
         """Charge messages that are shown to a client, and not leased."""
+
+    def rates_of(self, topic: TopicName) -> SlowedBy:
+        """Return which of the topic's own rates are exceeded here now, in words."""
+        ...
 
 
 async def resolve(partition: Partition | CompactedLog, at: At | Position) -> int:
@@ -44,8 +65,39 @@ async def resolve(partition: Partition | CompactedLog, at: At | Position) -> int
     return await partition.resolve(at=position)
 
 
-async def run(partition: Partition, operation: ControlOperation, rules: Charges) -> AnyAnswer:
+async def run(
+    broker: Broker, partition: Partition, operation: ControlOperation, rules: Charges
+) -> AnyAnswer:
     """Run an operation, and return its answer. Raises the error that refuses it."""
+    if isinstance(operation, AcquireAccess | ReleaseAccess | DescribeAccess):
+        return await _access(partition, operation)
+    if isinstance(operation, Explain):
+        return await _explain(broker, partition, operation, rules)
+    if isinstance(operation, Unload):
+        heir = await broker.balance.unload(operation.name, operation.to)
+        return Unloaded(broker.broker_id, heir.broker_id)
+    if isinstance(operation, LoadPart):
+        return Loaded(await partition.load_part(operation.bulk_load, operation.batch))
+    if isinstance(operation, FindForkPoint):
+        epoch = partition.epoch
+        offset, cut = await partition.fork_point(await resolve(partition, operation.at))
+        return ForkPlace(epoch, offset, cut)
+    return await _on_cursors(partition, operation, rules)
+
+
+async def _on_cursors(
+    partition: Partition,
+    operation: FindOffset
+    | Truncate
+    | Peek
+    | Seek
+    | Skip
+    | Expire
+    | Subscribe
+    | DescribeSubscription
+    | DescribePartition,
+    rules: Charges,
+) -> AnyAnswer:
     if isinstance(operation, FindOffset):
         log = partition.compacted if operation.compacted else partition
         offset = await resolve(log, operation.at)
@@ -83,3 +135,48 @@ async def _peek(partition: Partition, operation: Peek, rules: Charges) -> Peeked
     found = await subscription.peek(operation.most)
     rules.shown(operation.name.topic_name, found)
     return Peeked(found)
+
+
+async def _access(
+    partition: Partition, operation: AcquireAccess | ReleaseAccess | DescribeAccess
+) -> AccessNow | Done:
+    """Change or show the exclusive access of a producer."""
+    if isinstance(operation, ReleaseAccess):
+        await partition.release_access(operation.epoch)
+        return Done()
+    if isinstance(operation, DescribeAccess):
+        await partition.prove()
+        epoch, producer, _ = partition.access
+        return AccessNow(epoch, producer, partition.next_offset)
+    state, next_offset = await partition.acquire_access(
+        operation.producer,
+        session_ms=operation.session_ms,
+        fencing=operation.fencing,
+        wait_s=operation.wait_ms / 1000,
+    )
+    return AccessNow(state.epoch, state.producer, next_offset)
+
+
+async def _explain(
+    broker: Broker, partition: Partition, operation: Explain, rules: Charges
+) -> Explanation:
+    place, rates = (
+        broker.balance.place_of(partition.name),
+        rules.rates_of(operation.name.topic_name),
+    )
+    explained = None
+    if operation.subscription:
+        subscription = await partition.subscription(operation.subscription)
+        stats = subscription.stats()
+        most, of_one = subscription.unacked_limits()
+        explained = ExplainedSubscription(
+            stats,
+            most,
+            of_one,
+            [one for one in (stats.held_back, *rates.out_of) if one is not None],
+            [subscription.held_back(one.name) for one in stats.consumers],
+            subscription.waiting(),
+        )
+    return Explanation(
+        partition.stats(), *place, partition.publishing(), list(rates.into), explained
+    )

@@ -22,6 +22,7 @@ from octavo.broker.types import (
     PartitionName,
     PartitionStats,
     Published,
+    Publishing,
     SubscriptionStats,
 )
 from octavo.protocol.ack_ids import shown
@@ -213,6 +214,61 @@ class DescribePartition(msgspec.Struct, frozen=True, array_like=True, tag="descr
     name: PartitionName
 
 
+class Explain(msgspec.Struct, frozen=True, array_like=True, tag="explain"):
+    """Tell why the partition is served where it is, and what holds its clients back."""
+
+    name: PartitionName
+    subscription: str = ""
+    """A subscription to explain as well; empty: none."""
+
+
+class Unload(msgspec.Struct, frozen=True, array_like=True, tag="unload"):
+    """Hand the partition on to another broker."""
+
+    name: PartitionName
+    to: str = ""
+    """Which broker; empty: the one that should have it."""
+
+
+class AcquireAccess(msgspec.Struct, frozen=True, array_like=True, tag="acquire"):
+    """Give a producer exclusive access to the partition."""
+
+    name: PartitionName
+    producer: str
+    session_ms: int
+    fencing: bool
+    wait_ms: int = 0
+    """How long to wait until the present holder goes."""
+
+
+class ReleaseAccess(msgspec.Struct, frozen=True, array_like=True, tag="release"):
+    """Let others publish again."""
+
+    name: PartitionName
+    epoch: int
+
+
+class DescribeAccess(msgspec.Struct, frozen=True, array_like=True, tag="describe_access"):
+    """Tell which producer has exclusive access."""
+
+    name: PartitionName
+
+
+class FindForkPoint(msgspec.Struct, frozen=True, array_like=True, tag="fork_point"):
+    """Find the place in the ledgers at which a fork would begin to differ."""
+
+    name: PartitionName
+    at: At
+
+
+class LoadPart(msgspec.Struct, frozen=True, array_like=True, tag="load_part"):
+    """Take in the partition's part of a committed bulk load; a repeat changes nothing."""
+
+    name: PartitionName
+    bulk_load: str
+    batch: int
+
+
 def numbered(operation: Receive, draw: Callable[[], str]) -> Receive:
     """Return the same receive under a request number, which `draw` gives if the consumer gave none.
 
@@ -232,6 +288,13 @@ ControlOperation = (
     | Subscribe
     | DescribeSubscription
     | DescribePartition
+    | Explain
+    | Unload
+    | AcquireAccess
+    | ReleaseAccess
+    | DescribeAccess
+    | FindForkPoint
+    | LoadPart
 )
 AnyOperation = Publish | Read | Await | Receive | Settle | ControlOperation
 
@@ -386,6 +449,72 @@ class Moved(msgspec.Struct, frozen=True, array_like=True):
     offset: int
 
 
+class ExplainedSubscription(msgspec.Struct, frozen=True, array_like=True):
+    """Why consumers of a subscription get what they get."""
+
+    stats: SubscriptionStats
+    unacked_max: int
+    unacked_of_consumer_max: int | None
+    held_back: list[str]
+    """What holds all consumers back, in words."""
+    consumers_held_back: list[str | None]
+    """For each consumer of `stats`, why it gets nothing."""
+    waiting: list[str]
+
+
+class Explanation(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to `Explain`."""
+
+    stats: PartitionStats
+    why: str
+    """Why this broker serves it, in words."""
+    preferred: str
+    """The broker that should have it by the even spread."""
+    placed: bool
+    served_s: float
+    load: float
+    publishing: Publishing
+    over_rates: list[str]
+    """Rates of the topic that refuse publishes now, in words."""
+    subscription: ExplainedSubscription | None = None
+
+
+class Unloaded(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to `Unload`."""
+
+    from_broker: str
+    to_broker: str
+
+
+class AccessNow(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to `AcquireAccess` and `DescribeAccess`. No `producer`: any may publish."""
+
+    epoch: int
+    producer: str
+    next_offset: int
+
+
+class Done(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to operations of which nothing is to be told but that they are done."""
+
+
+class ForkPlace(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to `FindForkPoint`. Valid while the partition's record has this epoch."""
+
+    epoch: int
+    offset: int
+    """The fork has the messages before it."""
+    cut: tuple[int, int, int, int] | None
+    """The ledger that is cut, the last of its entries that the fork has, about how many bytes that
+    is, and the timestamp of a message there, or -1. None: no ledger has to be cut."""
+
+
+class Loaded(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to `LoadPart`: where the part begins; None if it was there already."""
+
+    offset: int | None
+
+
 AnyAnswer = (
     Stored
     | Given
@@ -398,6 +527,12 @@ AnyAnswer = (
     | Moved
     | SubscriptionStats
     | PartitionStats
+    | Explanation
+    | Unloaded
+    | AccessNow
+    | Done
+    | ForkPlace
+    | Loaded
 )
 
 
@@ -435,6 +570,8 @@ class On(enum.Enum):
 
     TOPIC = "topic"
     SUBSCRIPTION = "subscription"
+    """Not asked about if the operation names none."""
+    CLUSTER = "cluster"
 
 
 class Rate(enum.Enum):
@@ -459,6 +596,8 @@ class Rule(NamedTuple):
     """Whether a broker may repeat it after an unknown outcome: it changes nothing, or only what
     ends by itself. So the owner may also cancel it."""
     answer: type[AnyAnswer]
+    is_inner: bool = False
+    """Only brokers may ask for it, on their own behalf."""
 
 
 _PRODUCE = ((Operation.PRODUCE, On.TOPIC),)
@@ -494,6 +633,27 @@ RULES: dict[type[AnyOperation], Rule] = {
         SubscriptionStats,
     ),
     DescribePartition: Rule(_DESCRIBE, Rate.NO_MESSAGES, Priority.LATER, True, PartitionStats),
+    Explain: Rule(
+        (*_DESCRIBE, (Operation.DESCRIBE, On.SUBSCRIPTION)),
+        Rate.NO_MESSAGES,
+        Priority.LATER,
+        True,
+        Explanation,
+    ),
+    Unload: Rule(
+        ((Operation.ADMIN, On.CLUSTER), *_DESCRIBE),
+        Rate.NO_MESSAGES,
+        Priority.LATER,
+        False,
+        Unloaded,
+    ),
+    # Access ends with its session, and the same producer that asks again gets another epoch.
+    AcquireAccess: Rule(_PRODUCE, Rate.NO_MESSAGES, Priority.LATER, True, AccessNow),
+    ReleaseAccess: Rule(_PRODUCE, Rate.NO_MESSAGES, Priority.URGENT, False, Done),
+    DescribeAccess: Rule(_DESCRIBE, Rate.NO_MESSAGES, Priority.LATER, True, AccessNow),
+    FindForkPoint: Rule(_CONSUME, Rate.NO_MESSAGES, Priority.LATER, True, ForkPlace),
+    # The broker that commits the batch has charged it, and asked whether the writer may.
+    LoadPart: Rule((), Rate.NO_MESSAGES, Priority.LATER, False, Loaded, is_inner=True),
 }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from octavo.broker.errors import StaleLease, TooManyDelayed
 from octavo.broker.log.compacted_view import CompactedBatch
@@ -37,10 +37,13 @@ from octavo.broker.operations.kinds import (
 )
 from octavo.broker.partition.partition import Partition
 from octavo.broker.subscriptions.subscription import LeasedBatches
-from octavo.broker.types import Delivery, Published, StoredBatch, TopicName
+from octavo.broker.types import Delivery, Published, SlowedBy, StoredBatch, TopicName
 from octavo.protocol.batch import check_batch, read_header
 from octavo.protocol.records import read_records
 from octavo.security.principal import Identity
+
+if TYPE_CHECKING:
+    from octavo.broker.broker import Broker
 
 
 class Rules(Protocol):
@@ -81,6 +84,10 @@ class Rules(Protocol):
     def shown(self, topic: TopicName, messages: list[Delivery]) -> None:
         """Charge messages that are shown to a client, and not leased."""
 
+    def rates_of(self, topic: TopicName) -> SlowedBy:
+        """Return which of the topic's own rates are exceeded here now, in words."""
+        ...
+
     def bound(self, identity: Identity, batch: bytes) -> bytes:
         """Return the batch as it is stored for this caller."""
 
@@ -107,17 +114,14 @@ async def publish_all(
 
 
 async def run(
+    broker: Broker,
     partition: Partition,
     operation: AnyOperation,
     identity: Identity,
     rules: Rules,
     refusal_of: Callable[[BaseException], Refusal],
-    turns: Turns,
 ) -> AnyAnswer:
-    """Run an operation, and return its answer. Raises the error that refuses all of it.
-
-    `turns`: the turns of the loop, for work on single messages.
-    """
+    """Run an operation, and return its answer. Raises the error that refuses all of it."""
     rate = RULES[type(operation)].rate
     if rate is Rate.INTO:
         rules.may_publish(operation.name.topic_name)
@@ -132,8 +136,8 @@ async def run(
     if isinstance(operation, Receive):
         return await _receive(partition, operation, rules)
     if isinstance(operation, Settle):
-        return await _settle(partition, operation, turns)
-    return await control.run(partition, operation, rules)
+        return await _settle(partition, operation, broker.open_batches.turns)
+    return await control.run(broker, partition, operation, rules)
 
 
 async def _publish(

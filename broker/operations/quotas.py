@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Raw
 
@@ -22,7 +22,7 @@ from octavo.broker.internal_topics import AUDIT_TOPIC
 from octavo.broker.operations.kinds import Rate
 from octavo.broker.operations.processor_time import Measured
 from octavo.broker.policies.rates import INTO, OUT_OF, Rates, has_rates
-from octavo.broker.types import TopicName, TopicSettings
+from octavo.broker.types import SlowedBy, TopicName, TopicSettings
 from octavo.security.limits import GO_ON, Limits, Quotas, Wait
 from octavo.security.quotas import FollowedQuotas
 
@@ -36,13 +36,6 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 _SILENT = TopicSettings()
-
-
-class SlowedBy(NamedTuple):
-    """The exceeded rates of a topic, in words."""
-
-    into: tuple[str, ...]
-    out_of: tuple[str, ...]
 
 
 class OperationQuotas:

@@ -23,7 +23,7 @@ from octavo.broker.operations.kinds import (
     Publish,
     subscription_of,
 )
-from octavo.broker.types import Delivery, StoredBatch, TopicName, TopicSettings
+from octavo.broker.types import Delivery, SlowedBy, StoredBatch, TopicName, TopicSettings
 from octavo.protocol.batch import (
     ATTRIBUTE_COMPRESSION,
     ATTRIBUTE_CONTROL,
@@ -35,7 +35,8 @@ from octavo.protocol.batch import (
 from octavo.protocol.calendar import NO_TIME_MS, in_calendar, unit_hint
 from octavo.protocol.compression import compression_of
 from octavo.protocol.records import record_bytes
-from octavo.security.rules import Kind, Operation, Resource
+from octavo.security.principal import Forbidden
+from octavo.security.rules import CLUSTER, Kind, Operation, Resource
 
 if TYPE_CHECKING:
     from octavo.broker.broker import Broker
@@ -80,6 +81,7 @@ class BrokerRules:
         `peer`: the client's address. Checks and reports rights, charges the client's quotas, and
         checks the batches of a publish.
         """
+        _check_inner(identity, operation)
         for right, resource in _needed(operation):
             self._authorizer.check(identity, right, resource, peer, CALL)
         rate = RULES[type(operation)].rate
@@ -129,6 +131,7 @@ class BrokerRules:
 
     def admit(self, identity: Identity, operation: AnyOperation, peer: str) -> None:
         """See `Rules`."""
+        _check_inner(identity, operation)
         for right, resource in _needed(operation):
             self._authorizer.check_passed_on(identity, right, resource, peer, CALL)
         self._quotas.admit_passed_on(identity)
@@ -174,6 +177,10 @@ class BrokerRules:
         if self._quotas.counts(topic):
             self._quotas.gave(topic, _size_of(messages), len(messages))
 
+    def rates_of(self, topic: TopicName) -> SlowedBy:
+        """See `Rules`."""
+        return self._quotas.rates_of(topic)
+
     def bound(self, identity: Identity, batch: bytes) -> bytes:
         """See `Rules`."""
         return self.producer_ids.bound(identity, batch)
@@ -184,9 +191,18 @@ def _needed(operation: AnyOperation) -> Iterator[tuple[Operation, Resource]]:
     topic = str(operation.name.topic_name)
     for right, on in RULES[type(operation)].needs:
         if on is On.SUBSCRIPTION:
-            yield right, Resource(Kind.SUBSCRIPTION, f"{topic}/{subscription_of(operation)}")
+            if subscription := subscription_of(operation):
+                yield right, Resource(Kind.SUBSCRIPTION, f"{topic}/{subscription}")
+        elif on is On.CLUSTER:
+            yield right, CLUSTER
         else:
             yield right, Resource(Kind.TOPIC, topic)
+
+
+def _check_inner(identity: Identity, operation: AnyOperation) -> None:
+    """Refuse a client that asks for an operation of brokers. Raises `Forbidden`."""
+    if RULES[type(operation)].is_inner and not identity.is_node:
+        raise Forbidden(f"{type(operation).__name__} is for brokers; {identity.name} is none")
 
 
 def check_whole(batch: bytes) -> BatchHeader:

@@ -169,8 +169,9 @@ class Serving:
         self, partition: Partition, operation: AnyOperation, identity: Identity
     ) -> AnyAnswer:
         """Run an operation on an open partition."""
-        turns = self._broker.open_batches.turns
-        return await run(partition, operation, identity, self._rules, self._refusal_of, turns)
+        return await run(
+            self._broker, partition, operation, identity, self._rules, self._refusal_of
+        )
 
     @asynccontextmanager
     async def _turn(self, name: PartitionName) -> AsyncIterator[None]:

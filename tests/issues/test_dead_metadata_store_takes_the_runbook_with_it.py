@@ -128,10 +128,10 @@ async def test_a_topic_is_shown_although_an_owner_sleeps(
 
     real = control.run
 
-    async def run(partition: Any, operation: Any, rules: Any) -> Any:
+    async def run(broker: Any, partition: Any, operation: Any, rules: Any) -> Any:
         if partition.stats().broker_id == asleep:
             await never()
-        return await real(partition, operation, rules)
+        return await real(broker, partition, operation, rules)
 
     monkeypatch.setattr(control, "run", run)
     async with asyncio.timeout(5):

@@ -31,7 +31,7 @@ from octavo.broker.operations.remote import Place, Proof, Remote, hello_of, seal
 from octavo.broker.operations.serving import Serving
 from octavo.broker.operations.upgrade import NONCE_HEADER, PATH, answer_head
 from octavo.broker.partition.partition import Partition
-from octavo.broker.types import Delivery, StoredBatch, TopicName
+from octavo.broker.types import Delivery, SlowedBy, StoredBatch, TopicName
 from octavo.security.principal import Identity
 from tests.sim.process import Process
 
@@ -103,6 +103,11 @@ class SimRules:
 
     def shown(self, topic: TopicName, messages: list[Delivery]) -> None:
         """Nothing is charged."""
+
+    def rates_of(self, topic: TopicName) -> SlowedBy:
+        """None is set."""
+        del topic
+        return SlowedBy((), ())
 
     def bound(self, identity: Identity, batch: bytes) -> bytes:
         """The batch."""

@@ -20,18 +20,21 @@ from multidict import CIMultiDict
 
 from octavo.broker.errors import NotOwner, OwnerUnreachable, PartitionMoving, TopicChanged
 from octavo.broker.http import durable
-from octavo.broker.http.api import durable_making, durable_reads, durable_streams, forks
+from octavo.broker.http.api import durable_making, durable_reads, durable_streams
 from octavo.broker.http.broker_calls import INCARNATION_HEADER
 from octavo.broker.http.forwarding import Reply, _problem_from
-from octavo.broker.http.problems import Problem, problem_of
-from octavo.broker.types import Owner, PartitionName, TopicName
+from octavo.broker.http.problems import Problem, problem_of, refusal_of
+from octavo.broker.operations.asking import Operations
+from octavo.broker.types import Owner, TopicName
 from octavo.protocol.codes import OctavoError
+from octavo.security.principal import Identity
+from tests.sim.broker_links import SimRules
 from tests.sim.brokers import CALL_TIMEOUT_S, SimBroker
 from tests.sim.process import Process
 
 POLL_MS = 250
 _MOVING_WAIT_MS = 300
-_PART = "/v1/topics/"
+_CALLER = Identity("user:reader", source="token")
 
 
 class Request(NamedTuple):
@@ -77,19 +80,9 @@ class Face:
     ) -> web.Response:
         """What broker `at` answers a client, or, about an `incarnation`, another broker."""
         handler = _HANDLERS[asked.method]
-        return await self._answer(at, handler, asked, incarnation)
-
-    async def _answer(
-        self,
-        at: SimBroker,
-        handler: Handler,
-        asked: Request,
-        incarnation: str | None,
-        partition: PartitionName | None = None,
-    ) -> web.Response:
         if at.broker is None or at.process is None:
             return problem_of(PartitionMoving(f"broker {at.name} is not ready")).response()
-        call = self._call(at, at.process, asked, incarnation, partition)
+        call = self._call(at, at.process, asked, incarnation)
         try:
             response = await handler(call)
         except (OctavoError, TimeoutError) as error:
@@ -105,7 +98,6 @@ class Face:
         process: Process,
         asked: Request,
         incarnation: str | None,
-        partition: PartitionName | None,
     ) -> Any:
         async def read_body() -> bytes:
             return asked.body
@@ -119,7 +111,7 @@ class Face:
         return SimpleNamespace(
             topic=asked.topic,
             namespace=asked.topic.namespace,
-            partition=partition,
+            partition=None,
             headers=headers,
             query=asked.query,
             request=SimpleNamespace(
@@ -134,7 +126,7 @@ class Face:
             names_incarnation=incarnation is None and INCARNATION_HEADER in headers,
             served_incarnation="",
             owner_url="",
-            identity=None,
+            identity=_CALLER,
             body_is_spent=False,
             messages=0,
             services=SimpleNamespace(
@@ -145,6 +137,7 @@ class Face:
                     message_bytes_max=lambda _: None,
                     producer_ids=SimpleNamespace(bound_name=lambda _, name: name),
                 ),
+                operations=self._operations(at, process),
                 config=SimpleNamespace(
                     moving_wait_ms=_MOVING_WAIT_MS,
                     stream_poll_ms=POLL_MS,
@@ -171,6 +164,14 @@ class Face:
 
     # Between brokers
 
+    def _operations(self, at: SimBroker, process: Process) -> Operations | None:
+        """Run operations, such as those for fork points, as in production."""
+        if at.broker is None or at.remote is None:
+            return None
+        rules: Any = SimRules(at.cluster)
+        wait_s = _MOVING_WAIT_MS / 1000
+        return Operations(at.broker, at.remote, rules, refusal_of, wait_s, f"{process.number:x}f")
+
     async def _forward(self, process: Process, call: Any, owner: Owner) -> web.Response:
         asked: Request = call.request.asked
         there = partial(self.answer, self._brokers[owner.broker_id], asked, owner.incarnation)
@@ -192,23 +193,13 @@ class Face:
         *_args: Any,
         **_kwargs: Any,
     ) -> Reply:
-        """A `HEAD` or `GET` of a stream, or where a partition is forked."""
-        if method in ("HEAD", "GET"):
-            path, _, offset = path.partition("?offset=")
-            found = durable.source_of(path)
-            assert found is not None, path
-            topic, handler, partition = TopicName(*found), durable_reads.read, None
-            query = {"offset": offset}
-        else:
-            assert path.endswith("/fork-point"), path
-            namespace, name, _, number = path.removeprefix(_PART).split("/")[:4]
-            topic, handler = TopicName(namespace, name), forks.fork_point
-            partition, query = topic.partition(int(number)), {}
-        asked = Request(method, topic, query=query, body=body or b"")
-        there = partial(
-            self._answer, self._brokers[owner.broker_id], handler, asked, owner.incarnation,
-            partition,
-        )  # fmt: skip
+        """A `HEAD` or `GET` of a stream."""
+        path, _, offset = path.partition("?offset=")
+        found = durable.source_of(path)
+        assert method in ("HEAD", "GET"), method
+        assert found is not None, path
+        asked = Request(method, TopicName(*found), query={"offset": offset}, body=body or b"")
+        there = partial(self.answer, self._brokers[owner.broker_id], asked, owner.incarnation)
         response = await self._reach(process, owner, there, reads=False)
         if response.status >= 400:
             raise _problem_from(owner, response.status, _body(response))

@@ -10,9 +10,15 @@ from msgspec import Meta
 
 from octavo.broker.http.api.topic_body import TIME, time_ms
 from octavo.broker.http.call import Call
-from octavo.broker.http.forwarding import at_owner
+from octavo.broker.http.forwarding import operate, redirected
 from octavo.broker.http.problems import Problem
-from octavo.broker.partition.partition import Partition
+from octavo.broker.operations.kinds import (
+    AccessNow,
+    AcquireAccess,
+    DescribeAccess,
+    Done,
+    ReleaseAccess,
+)
 from octavo.broker.types import PartitionName, checked_name
 
 LAST_EPOCH = 2**53
@@ -44,7 +50,7 @@ class AccessShown(msgspec.Struct):
 
 async def acquire(call: Call) -> web.StreamResponse:
     """`POST …/producer-access`."""
-    wait_s = call.duration_ms("wait", 0, call.services.config.wait_ms_max) / 1000
+    wait_ms = call.duration_ms("wait", 0, call.services.config.wait_ms_max)
     name = _partition(call)
     body = await call.read_json(AccessBody)
     producer = checked_name("producer", body.producer)
@@ -57,14 +63,7 @@ async def acquire(call: Call) -> web.StreamResponse:
             f"{SESSION_MS_MIN // 1000} s to {SESSION_MS_LONGEST // 1000} s",
         )
 
-    async def here(partition: Partition) -> web.StreamResponse:
-        state, next_offset = await partition.acquire_access(
-            producer, session_ms=session_ms, fencing=body.fencing, wait_s=wait_s
-        )
-        shown = AccessShown(name.partition, state.epoch, state.producer, next_offset)
-        return call.reply(shown)
-
-    return await at_owner(call, name, here)
+    return await _now(call, AcquireAccess(name, producer, session_ms, body.fencing, wait_ms))
 
 
 async def release(call: Call) -> web.StreamResponse:
@@ -73,24 +72,25 @@ async def release(call: Call) -> web.StreamResponse:
     if epoch < 0:
         raise Problem(400, "invalid-parameter", "epoch must be given: the one that was acquired")
 
-    async def here(partition: Partition) -> web.StreamResponse:
-        await partition.release_access(epoch)
-        return web.Response(status=204)
-
-    return await at_owner(call, _partition(call), here)
+    name = _partition(call)
+    if (elsewhere := await redirected(call, name)) is not None:
+        return elsewhere
+    await operate(call, ReleaseAccess(name, epoch), Done)
+    return web.Response(status=204)
 
 
 async def show(call: Call) -> web.StreamResponse:
     """`GET …/producer-access`."""
-    name = _partition(call)
+    return await _now(call, DescribeAccess(_partition(call)))
 
-    async def here(partition: Partition) -> web.StreamResponse:
-        await partition.prove()
-        epoch, producer, _ = partition.access
-        shown = AccessShown(name.partition, epoch, producer or None, partition.next_offset)
-        return call.reply(shown)
 
-    return await at_owner(call, name, here)
+async def _now(call: Call, operation: AcquireAccess | DescribeAccess) -> web.StreamResponse:
+    """Answer with the access as it is after the operation."""
+    name = operation.name
+    if (elsewhere := await redirected(call, name)) is not None:
+        return elsewhere
+    now = await operate(call, operation, AccessNow)
+    return call.reply(AccessShown(name.partition, now.epoch, now.producer or None, now.next_offset))
 
 
 def _partition(call: Call) -> PartitionName:

@@ -86,19 +86,6 @@ class UnloadedAll(msgspec.Struct):
     partitions: list[Unloaded]
 
 
-class ForkPointOf(msgspec.Struct):
-    """Where a partition is forked, by its owner."""
-
-    epoch: Annotated[Count, Meta(description="of the partition's record, that this is good for")]
-    offset: Annotated[Offset, Meta(description="the fork has what lies before it")]
-    ledger_id: Annotated[
-        int | None, Meta(description="the ledger that is cut; null: none has to be")
-    ] = None
-    last_entry: Annotated[int, Meta(description="of that ledger, that the fork has")] = -1
-    payload_bytes: Annotated[int, Meta(description="about what it has of that ledger")] = 0
-    some_ms: Annotated[int, Meta(description="the timestamp of a message of it, or -1")] = -1
-
-
 class ForkedFrom(msgspec.Struct):
     """Which topic this one began as a fork of."""
 
@@ -503,15 +490,6 @@ class BulkLoadTurn(msgspec.Struct):
     bulk_load: str
     batch: Count
     repeated: bool
-
-
-class PartLoaded(msgspec.Struct):
-    """Where a partition's part of a batch begins; null: it has none, or a later one."""
-
-    offset: int | None
-
-
-# ---- the cluster
 
 
 class LedgerFragment(msgspec.Struct):

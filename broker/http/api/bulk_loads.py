@@ -6,13 +6,14 @@ The rules are in bulkload/rules.py. Every call here may be repeated unchanged.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from aiohttp import web
 
+from octavo.broker.bulkload import driver
 from octavo.broker.bulkload.checks import Offer
-from octavo.broker.bulkload.driver import CheckTaken, Committed, LoadPart
+from octavo.broker.bulkload.driver import CheckTaken, Committed
 from octavo.broker.bulkload.rules import Caller, digest_of
 from octavo.broker.config import MIB
 from octavo.broker.errors import (
@@ -21,20 +22,16 @@ from octavo.broker.errors import (
     TopicIsStream,
     TopicNotFound,
 )
-from octavo.broker.http import former_names
 from octavo.broker.http.api.answers import (
     BulkLoad,
     BulkLoadShare,
     BulkLoadTurn,
-    Name,
-    PartLoaded,
 )
 from octavo.broker.http.call import OFFSET_MAX, Call, bad_parameter, whole_hint
-from octavo.broker.http.forwarding import ask_partition, at_owner, operate
+from octavo.broker.http.forwarding import operate
 from octavo.broker.http.problems import Problem
 from octavo.broker.internal_topics import check_not_internal
-from octavo.broker.operations.kinds import DescribePartition
-from octavo.broker.partition.partition import Partition
+from octavo.broker.operations.kinds import DescribePartition, Loaded, LoadPart
 from octavo.broker.types import PartitionName, PartitionStats, TopicName, checked_name
 from octavo.metadata.bulk_loads import BulkLoadRecord, PrivateLedger
 from octavo.protocol.numbers import whole
@@ -157,13 +154,6 @@ class AbortBody(msgspec.Struct, forbid_unknown_fields=True):
     ledgers: Annotated[list[Number], msgspec.Meta(max_length=ABORTED_LEDGERS_MAX)]
 
 
-class LoadPartBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What a partition's owner is asked to take in."""
-
-    bulk_load: Name
-    batch: Number
-
-
 async def get_bulk_load(call: Call) -> web.StreamResponse:
     """`GET /v1/bulk-loads/{bulk_load}`."""
     name = _bulk_load(call)
@@ -243,33 +233,17 @@ def _checking(call: Call) -> CheckTaken:
     return check
 
 
-def _loading(call: Call) -> LoadPart:
+def _loading(call: Call) -> driver.LoadPart:
     async def load_part(partition: PartitionName, bulk_load: str, number: int) -> int | None:
         # A batch may have thousands of parts.
         await call.services.broker.open_batches.turns.take(_RECORDS_OF_A_PART)
-
-        async def here(found: Partition) -> dict[str, Any]:
-            return {"offset": await found.load_part(bulk_load, number)}
-
-        async def ask(suffix: str, field: str) -> dict[str, Any]:
-            body = {field: bulk_load, "batch": number}
-            found: dict[str, Any] = await ask_partition(
-                call, partition, here, "POST", suffix, body=body
-            )
-            return found
-
+        operation = LoadPart(partition, bulk_load, number)
+        own = call.services.own_identity
         try:
-            try:
-                answer = await ask("/bulk-load", "bulk_load")
-            except Problem as error:
-                if error.code != "no-such-call":
-                    raise
-                # The owner may still have version 0.1, during an upgrade of the cluster.
-                answer = await ask(former_names.LOAD_PART, former_names.FIELDS["bulk_load"])
+            found = await operate(call, operation, Loaded, is_part=True, identity=own)
         except Problem as error:
             raise _GONE[error.code](error.detail) if error.code in _GONE else error from error
-        offset: int | None = answer["offset"]
-        return offset
+        return found.offset
 
     return load_part
 
@@ -282,19 +256,6 @@ async def abort(call: Call) -> web.StreamResponse:
         name, batch, body.ledgers, _caller(call, batch, None)
     )
     return call.reply(AbortBody(deleted))
-
-
-async def load_part(call: Call) -> web.StreamResponse:
-    """`POST …/partitions/{partition}/bulk-load`."""
-    name = call.partition
-    assert name is not None
-    body = await call.read_json(LoadPartBody)
-    bulk_load = checked_name("bulk load", body.bulk_load)
-
-    async def here(partition: Partition) -> web.StreamResponse:
-        return call.reply(PartLoaded(await partition.load_part(bulk_load, body.batch)))
-
-    return await at_owner(call, name, here)
 
 
 def _bulk_load(call: Call) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 from aiohttp import web
@@ -18,9 +17,9 @@ from octavo.broker.http.api import answers
 from octavo.broker.http.api.cluster import standing_of
 from octavo.broker.http.api.topics import FIGURES_WITHIN_S, each_partition, subscription_figures
 from octavo.broker.http.call import Call
-from octavo.broker.http.forwarding import ask_partition, at_owner, topic_of
+from octavo.broker.http.forwarding import operate, redirected, topic_of
 from octavo.broker.http.problems import Problem
-from octavo.broker.partition.partition import Partition
+from octavo.broker.operations.kinds import Explain, Explanation
 from octavo.broker.types import PartitionName, SubscriptionInfo, checked_name
 from octavo.security.rules import Kind, Operation, Resource
 
@@ -29,16 +28,11 @@ async def explain_topic(call: Call) -> web.StreamResponse:
     """`GET /v1/explain/{namespace}/{topic}`: all partitions, as their owners say it."""
     info = await topic_of(call)
     asked = await _subscription(call)
-    suffix = "/explain" + (f"?subscription={quote(asked.name, safe='')}" if asked else "")
 
     async def one(name: PartitionName) -> dict[str, Any]:
-        async def here(partition: Partition) -> dict[str, Any]:
-            return await _explain(call, partition, asked)
-
         try:
             async with asyncio.timeout(FIGURES_WITHIN_S):
-                found: dict[str, Any] = await ask_partition(call, name, here, "GET", suffix)
-                return found
+                return await _explain(call, name, asked, is_part=True)
         except TimeoutError:
             raise Problem(
                 503,
@@ -66,10 +60,9 @@ async def explain_partition(call: Call) -> web.StreamResponse:
     assert name is not None
     asked = await _subscription(call)
 
-    async def here(partition: Partition) -> web.StreamResponse:
-        return call.reply(await _explain(call, partition, asked))
-
-    return await at_owner(call, name, here)
+    if (elsewhere := await redirected(call, name)) is not None:
+        return elsewhere
+    return call.reply(await _explain(call, name, asked))
 
 
 async def _subscription(call: Call) -> SubscriptionInfo | None:
@@ -90,25 +83,25 @@ def _brokers(call: Call) -> list[dict[str, Any]]:
 
 
 async def _explain(
-    call: Call, partition: Partition, asked: SubscriptionInfo | None
+    call: Call, name: PartitionName, asked: SubscriptionInfo | None, *, is_part: bool = False
 ) -> dict[str, Any]:
     """Describe a partition, as its owner knows it."""
-    stats, place = partition.stats(), call.services.broker.balance.place_of(partition.name)
-    publishing = partition.publishing()
-    rates = call.services.quotas.rates_of(partition.name.topic_name)
-    held_back = [*publishing.held_back, *rates.into]
+    operation = Explain(name, "" if asked is None else asked.name)
+    found = await operate(call, operation, Explanation, is_part=is_part)
+    stats, publishing = found.stats, found.publishing
+    held_back = [*publishing.held_back, *found.over_rates]
     if publishing.backlog is not None:
         whose, why = publishing.backlog
-        seen = call.may_see(Kind.SUBSCRIPTION, str(partition.name.topic_name), whose)
+        seen = call.may_see(Kind.SUBSCRIPTION, str(name.topic_name), whose)
         held_back.append(why if seen else "the backlog_quota of a subscription is exceeded")
     shown = answers.Explained(
         partition=stats.name.partition,
         owner=stats.broker_id,
-        why=place.why,
-        preferred=place.preferred,
-        placed=place.placed,
-        served=round(place.served_s, 1),
-        load=round(place.load),
+        why=found.why,
+        preferred=found.preferred,
+        placed=found.placed,
+        served=round(found.served_s, 1),
+        load=round(found.load),
         epoch=stats.epoch,
         earliest_offset=stats.earliest_offset,
         next_offset=stats.next_offset,
@@ -122,19 +115,18 @@ async def _explain(
             held_back=held_back,
         ),
     )
-    if asked is not None:
-        subscription = await partition.subscription(asked.name)
-        found = subscription.stats()
-        figures = subscription_figures(found)
-        for consumer in figures.consumers:
-            consumer.held_back = subscription.held_back(consumer.name)
-        most, of_one = subscription.unacked_limits()
+    if (explained := found.subscription) is not None:
+        figures = subscription_figures(explained.stats)
+        reasons = explained.consumers_held_back
+        for consumer, reason in zip(figures.consumers, reasons, strict=True):
+            consumer.held_back = reason
+        of_one = explained.unacked_of_consumer_max
         shown.subscription = answers.ExplainedSubscription(
             figures=figures,
-            unacked_max=most,
+            unacked_max=explained.unacked_max,
             unacked_of_consumer_max=UNSET if of_one is None else of_one,
-            held_back=[one for one in (found.held_back, *rates.out_of) if one is not None],
-            waiting=subscription.waiting(),
+            held_back=explained.held_back,
+            waiting=explained.waiting,
         )
     plain: dict[str, Any] = msgspec.to_builtins(shown)
     return plain

@@ -7,8 +7,7 @@ partition has changed its owner since, the owners are asked again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from aiohttp import web
@@ -16,17 +15,14 @@ from msgspec import Meta
 
 from octavo.broker.cluster.forks import OwnersPoint
 from octavo.broker.errors import ForkDisturbed
-from octavo.broker.http.api.answers import ForkPointOf
 from octavo.broker.http.api.read import position_of
 from octavo.broker.http.api.topics import show_topic
 from octavo.broker.http.call import OFFSET_MAX, Call, time_hint
-from octavo.broker.http.forwarding import all_or_raise, ask_all, ask_partition, at_owner, topic_of
+from octavo.broker.http.forwarding import all_or_raise, ask_all, operate, topic_of
 from octavo.broker.http.problems import Problem
 from octavo.broker.internal_topics import check_not_internal
 from octavo.broker.log.ledger_list import Cut, ForkPoint
-from octavo.broker.operations.control import resolve
-from octavo.broker.operations.kinds import Position
-from octavo.broker.partition.partition import Partition
+from octavo.broker.operations.kinds import FindForkPoint, ForkPlace, Position, at_of
 from octavo.broker.types import TopicInfo, TopicName
 from octavo.protocol.numbers import whole
 from octavo.security.rules import Kind, Operation, Resource
@@ -122,63 +118,28 @@ def _wrong(what: str) -> Problem:
 
 async def points_of(call: Call, info: TopicInfo, places: dict[int, str]) -> dict[int, OwnersPoint]:
     """Ask the owners where each partition would be forked."""
-    topic = info.name
-
-    def here(place: str) -> Callable[[Partition], Any]:
-        async def answer(partition: Partition) -> Any:
-            return msgspec.to_builtins(await _point(partition, place))
-
-        return answer
-
     found = all_or_raise(
         await ask_all(
             [
-                ask_partition(
+                operate(
                     call,
-                    topic.partition(number),
-                    here(place),
-                    "POST",
-                    "/fork-point",
-                    body={"at": place},
+                    FindForkPoint(info.name.partition(number), at_of(_known(place))),
+                    ForkPlace,
+                    is_part=True,
                 )
                 for number, place in places.items()
             ]
         )
     )
-    return {number: _taken(one) for number, one in zip(places, found, strict=True)}
+    return {number: _point(one) for number, one in zip(places, found, strict=True)}
 
 
-async def _point(partition: Partition, place: str) -> ForkPointOf:
+def _known(place: str) -> Position:
     position = _position(place)
-    assert position is not None
-    epoch = partition.epoch
-    offset, cut = await partition.fork_point(await resolve(partition, position))
-    if cut is None:
-        return ForkPointOf(epoch, offset)
-    return ForkPointOf(epoch, offset, cut.ledger_id, cut.last_entry, cut.payload_bytes, cut.some_ms)
+    assert position is not None, "it was checked"
+    return position
 
 
-def _taken(answer: dict[str, Any]) -> OwnersPoint:
-    one = msgspec.convert(answer, ForkPointOf)
-    cut = None
-    if one.ledger_id is not None:
-        cut = Cut(one.ledger_id, one.last_entry, one.payload_bytes, one.some_ms)
-    return OwnersPoint(one.epoch, ForkPoint(one.offset, cut))
-
-
-class ForkPlace(msgspec.Struct, forbid_unknown_fields=True):
-    """Where in the partition."""
-
-    at: str
-
-
-async def fork_point(call: Call) -> web.StreamResponse:
-    """`POST …/partitions/{partition}/fork-point`: from the broker that forks the topic."""
-    name = call.partition
-    assert name is not None
-    place = _checked((await call.read_json(ForkPlace)).at)
-
-    async def here(partition: Partition) -> web.StreamResponse:
-        return call.reply(await _point(partition, place))
-
-    return await at_owner(call, name, here)
+def _point(place: ForkPlace) -> OwnersPoint:
+    cut = None if place.cut is None else Cut(*place.cut)
+    return OwnersPoint(place.epoch, ForkPoint(place.offset, cut))

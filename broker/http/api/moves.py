@@ -7,7 +7,6 @@ to its owner, as always.
 from __future__ import annotations
 
 from typing import Annotated
-from urllib.parse import quote
 
 import msgspec
 from aiohttp import web
@@ -19,13 +18,13 @@ from octavo.broker.http.call import Call
 from octavo.broker.http.forwarding import (
     all_or_raise,
     ask_all,
-    ask_partition,
-    at_owner,
+    operate,
+    redirected,
     topic_of,
 )
 from octavo.broker.log.ledger_list import Contents
+from octavo.broker.operations.kinds import Unload, Unloaded
 from octavo.broker.partition.ending import Foretold, PartitionEnd
-from octavo.broker.partition.partition import Partition
 from octavo.broker.types import Owner, PartitionName
 
 
@@ -112,13 +111,7 @@ async def unload_topic(call: Call) -> web.StreamResponse:
     _check_live(call, to)
 
     async def one(name: PartitionName) -> answers.Unloaded:
-        async def here(partition: Partition) -> answers.Unloaded:
-            return await _unload(call, partition, to)
-
-        suffix = f"/unload?to={quote(to, safe='')}" if to else "/unload"
-        return await ask_partition(  # type: ignore[no-any-return]
-            call, name, here, "POST", suffix, kind=answers.Unloaded
-        )
+        return await _unload(call, name, to, is_part=True)
 
     names = [info.name.partition(number) for number in range(info.settings.partitions)]
     at_once = call.services.broker.config.drain_moves_max
@@ -136,16 +129,16 @@ async def unload_partition(call: Call) -> web.StreamResponse:
     to = call.text("to")
     _check_live(call, to)
 
-    async def here(partition: Partition) -> web.StreamResponse:
-        return call.reply(await _unload(call, partition, to))
+    if (elsewhere := await redirected(call, name)) is not None:
+        return elsewhere
+    return call.reply(await _unload(call, name, to))
 
-    return await at_owner(call, name, here)
 
-
-async def _unload(call: Call, partition: Partition, to: str) -> answers.Unloaded:
-    name = partition.name
-    heir = await call.services.broker.balance.unload(name, to)
-    return answers.Unloaded(name.partition, call.services.broker.broker_id, heir.broker_id)
+async def _unload(
+    call: Call, name: PartitionName, to: str, *, is_part: bool = False
+) -> answers.Unloaded:
+    moved = await operate(call, Unload(name, to), Unloaded, is_part=is_part)
+    return answers.Unloaded(name.partition, moved.from_broker, moved.to_broker)
 
 
 def _check_live(call: Call, to: str) -> None:

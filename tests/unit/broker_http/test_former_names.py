@@ -13,12 +13,7 @@ from octavo.broker import errors
 from octavo.broker.bulkload.rules import digest_of
 from octavo.broker.http import former_names
 from octavo.broker.http.api.bulk_loads import TOKEN_HEADER
-from octavo.broker.http.former_names import FormerNames
-from octavo.broker.http.router import Router
-from octavo.broker.http.routes import ROUTES
-from octavo.broker.types import Owner
 from octavo.protocol import tally
-from octavo.security.principal import ANONYMOUS
 from tests.support.fake_broker import FakeBulkLoads, Running, running
 
 FORMER_TOKEN = former_names.HEADERS[TOKEN_HEADER]
@@ -133,46 +128,6 @@ async def test_refusals_are_said_in_the_words_of_the_call(
     token = {FORMER_TOKEN: "mine"}
     mixed = await one.api.call("POST", NOW + "/batches/4/commit", json=PARTS, headers=token)
     assert (mixed.json()["code"], mixed.headers["Deprecation"]) == (error.name, "true")
-
-
-async def ask_as_a_broker(two: Running, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """What broker b1 answers to b0, whatever b0 would call it."""
-    asks, answers = two.servers
-    brokers = list(two.cluster.brokers)
-    reply = await asks._services.peers.ask(
-        brokers[0], Owner(brokers[1], answers.url, False), "POST", path,
-        json.dumps(body).encode(), {"Content-Type": "application/json"}, identity=ANONYMOUS,
-    )  # fmt: skip
-    found: dict[str, Any] = json.loads(reply.body)
-    return found
-
-
-def owned_by_the_second(two: Running) -> str:
-    """The path of a partition that b1 owns."""
-    name, _ = next((name, owner) for name, owner in two.cluster.owners.items() if owner == "b1")
-    return f"/v1/topics/{name.namespace}/{name.topic}/partitions/{name.partition}"
-
-
-async def test_an_older_broker_may_ask_a_newer_one(two: Running) -> None:
-    await two.api.call("PUT", "/v1/topics/public/t", json={"partitions": 2})
-    path = owned_by_the_second(two)
-    now = await ask_as_a_broker(two, path + "/bulk-load", {"bulk_load": "q", "batch": 4})
-    was = await ask_as_a_broker(two, path + "/splice", {"transaction": "q", "batch": 4})
-    assert was == now == {"offset": 0}
-
-
-async def test_a_newer_broker_may_ask_an_older_one(two: Running) -> None:
-    await two.api.call("PUT", "/v1/topics/public/t", json={"partitions": 2})
-    number = int(owned_by_the_second(two).rpartition("/")[2])
-    older = [
-        route
-        for route in FormerNames().routes(ROUTES)
-        if not any(path in route.path for path in former_names.PATHS)
-    ]
-    two.servers[1]._router = Router(older)
-    sent = {"parts": [{"topic": "t", "partition": number, "ledgers": [LEDGER]}]}
-    answer = await two.api.call("POST", NOW + "/batches/4/commit", json=sent)
-    assert (answer.status, answer.json()["parts"][0]["offset"]) == (200, 0), answer
 
 
 async def test_the_log_says_so_once_a_minute(one: Running, monkeypatch: pytest.MonkeyPatch) -> None:

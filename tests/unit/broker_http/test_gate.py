@@ -131,7 +131,6 @@ BODIES: dict[str, Any] = {
     "acknowledge": {"ack_ids": []},
     "seek": {"to": "earliest"},
     "patch_topic": {"partitions": 2},
-    "load_part": {"bulk_load": "t", "batch": 0},
 }
 SHOWN: list[tuple[str, dict[str, str], int]] = [
     ("nothing", {}, 401),

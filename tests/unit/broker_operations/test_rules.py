@@ -12,24 +12,31 @@ from octavo.broker.log.open_batches import Turns
 from octavo.broker.operations.channel import Priority
 from octavo.broker.operations.kinds import (
     RULES,
+    AcquireAccess,
     AnyAnswer,
     AnyOperation,
     Await,
+    DescribeAccess,
     DescribePartition,
     DescribeSubscription,
     Expire,
+    Explain,
+    FindForkPoint,
     FindOffset,
+    LoadPart,
     On,
     Peek,
     Publish,
     Rate,
     Read,
     Receive,
+    ReleaseAccess,
     Seek,
     Settle,
     Skip,
     Subscribe,
     Truncate,
+    Unload,
     decode_request,
     encode_request,
 )
@@ -37,8 +44,8 @@ from octavo.broker.operations.local import run
 from octavo.broker.operations.rules import CALL, BrokerRules
 from octavo.broker.types import PartitionName, TopicSettings
 from octavo.protocol.records import Record, build_batch
-from octavo.security.principal import Identity
-from octavo.security.rules import Kind, Operation, Resource
+from octavo.security.principal import Forbidden, Identity
+from octavo.security.rules import CLUSTER, Kind, Operation, Resource
 
 NAME = PartitionName("public", "t", 3)
 ALICE = Identity("user:alice", source="token")
@@ -57,8 +64,18 @@ EVERY: list[AnyOperation] = [
     Subscribe(NAME, "s"),
     DescribeSubscription(NAME, "s"),
     DescribePartition(NAME),
+    Explain(NAME, "s"),
+    Unload(NAME, "b1"),
+    AcquireAccess(NAME, "p", 30_000, True, 5),
+    ReleaseAccess(NAME, 7),
+    DescribeAccess(NAME),
+    FindForkPoint(NAME, [5]),
+    LoadPart(NAME, "nightly", 3),
 ]
 """One operation of each kind."""
+OF_CLIENTS = [one for one in EVERY if not RULES[type(one)].is_inner]
+OF_BROKERS = [one for one in EVERY if RULES[type(one)].is_inner]
+NODE = Identity("node:b1", source="node")
 MOVES_CURSORS = (Settle, Seek, Skip, Expire)
 
 
@@ -80,11 +97,16 @@ class Untouched(Exception):
     """The partition was used."""
 
 
-class Partition:
-    """A partition that tells when an operation gets to it."""
+class Untouchable:
+    """A partition, or its balance, that tells when an operation gets to it."""
 
     def __getattr__(self, name: str) -> Any:
         raise Untouched(name)
+
+
+BROKER = SimpleNamespace(
+    open_batches=SimpleNamespace(turns=Turns()), balance=Untouchable(), broker_id="b0"
+)
 
 
 def test_each_kind_has_a_rule_and_stands_here() -> None:
@@ -93,7 +115,7 @@ def test_each_kind_has_a_rule_and_stands_here() -> None:
     assert {rule.answer for rule in RULES.values()} == set(get_args(AnyAnswer))
 
 
-@pytest.mark.parametrize("operation", EVERY, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("operation", OF_CLIENTS, ids=lambda one: type(one).__name__)
 async def test_its_rights_are_decided_and_audited_at_the_owner(operation: AnyOperation) -> None:
     """By the one call of the gate that also tells the audit log."""
     asked: list[tuple[Any, ...]] = []
@@ -105,6 +127,7 @@ async def test_its_rights_are_decided_and_audited_at_the_owner(operation: AnyOpe
     resources = {
         On.TOPIC: Resource(Kind.TOPIC, "public/t"),
         On.SUBSCRIPTION: Resource(Kind.SUBSCRIPTION, "public/t/s"),
+        On.CLUSTER: CLUSTER,
     }
     needs = RULES[type(operation)].needs
     assert needs
@@ -118,7 +141,22 @@ async def test_its_rights_are_decided_and_audited_at_the_owner(operation: AnyOpe
         assert needs == ((Operation.CONSUME, On.SUBSCRIPTION), (Operation.CONSUME, On.TOPIC))
 
 
-@pytest.mark.parametrize("operation", EVERY, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("operation", OF_BROKERS, ids=lambda one: type(one).__name__)
+async def test_an_operation_of_brokers_is_refused_to_clients_and_needs_no_right(
+    operation: AnyOperation,
+) -> None:
+    nothing: Any = None
+    quotas: Any = SimpleNamespace(admit_passed_on=lambda _: None)
+    rules = BrokerRules(nothing, nothing, quotas, nothing, nothing, 1000)
+    rules.admit(NODE, operation, "10.0.0.1")
+    assert not RULES[type(operation)].needs
+    with pytest.raises(Forbidden, match="for brokers"):
+        rules.admit(ALICE, operation, "10.0.0.1")
+    with pytest.raises(Forbidden, match="for brokers"):
+        await rules.begin(ALICE, operation, "10.0.0.1")
+
+
+@pytest.mark.parametrize("operation", OF_CLIENTS, ids=lambda one: type(one).__name__)
 async def test_the_first_broker_asks_and_charges_before_the_operation_begins(
     operation: AnyOperation,
 ) -> None:
@@ -142,10 +180,10 @@ async def test_the_first_broker_asks_and_charges_before_the_operation_begins(
 @pytest.mark.parametrize("operation", EVERY, ids=lambda one: type(one).__name__)
 async def test_an_exceeded_rate_stops_it_before_anything_is_done(operation: AnyOperation) -> None:
     rules: Any = FullRates()
-    partition: Any = Partition()
+    partition: Any = Untouchable()
     rate = RULES[type(operation)].rate
     with pytest.raises(Untouched if rate is Rate.NO_MESSAGES else Stopped) as raised:
-        await run(partition, operation, ALICE, rules, lambda _: None, Turns())  # type: ignore[arg-type, return-value]
+        await run(BROKER, partition, operation, ALICE, rules, lambda _: None)  # type: ignore[arg-type, return-value]
     if rate is not Rate.NO_MESSAGES:
         assert raised.value.args == (rate,)
 
@@ -159,8 +197,11 @@ def test_it_comes_as_it_was_sent(operation: AnyOperation) -> None:
 
 def test_what_changes_something_for_good_is_never_asked_again() -> None:
     once = {kind for kind, rule in RULES.items() if not rule.may_repeat}
-    assert once == {Publish, Settle, Seek, Skip, Expire, Truncate}
-    assert all(RULES[kind].priority is Priority.URGENT for kind in once)
+    assert once == {
+        Publish, Settle, Seek, Skip, Expire, Truncate, Unload, ReleaseAccess, LoadPart,
+    }  # fmt: skip
+    long = {Unload, LoadPart}
+    assert all(RULES[kind].priority is Priority.URGENT for kind in once - long)
 
 
 def test_an_operation_without_a_rule_cannot_be_sent() -> None:
