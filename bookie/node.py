@@ -38,7 +38,14 @@ from octavo.bookie.storage import Storage
 from octavo.bookie.wire.guard import Guard
 from octavo.bookie.wire.listener import Listener, SecureListener
 from octavo.bookie.wire.server import BookieServer
-from octavo.metadata.bookies import AUTH, INCARNATION, READ_ONLY_BECAUSE, BookieInfo, BookieRegistry
+from octavo.metadata.bookies import (
+    AUTH,
+    FREE_BYTES,
+    INCARNATION,
+    READ_ONLY_BECAUSE,
+    BookieInfo,
+    BookieRegistry,
+)
 from octavo.metadata.cookie import Cookie
 from octavo.metadata.high_water import HighWaterStore
 from octavo.metadata.ledgers import LedgerStore
@@ -130,6 +137,8 @@ class BookieNode:
         """The reason at the time when it ran short of space."""
         self._free_bytes = self._most_free_bytes = 0
         self._total_bytes = 0
+        self._free_told = 0
+        """What its registration says of its free bytes."""
         self._stopping = False
         self._version = _version()
         self.metrics.writing.observe_disk(disk)
@@ -415,7 +424,8 @@ class BookieNode:
     # Registration
 
     async def _register(self) -> None:
-        properties = {INCARNATION: self.incarnation}
+        self._free_told = self._free_bytes
+        properties = {INCARNATION: self.incarnation, FREE_BYTES: str(self._free_bytes)}
         if self._guard is not None:
             properties[AUTH] = OCTAVO
         if self.config.rack:
@@ -478,6 +488,8 @@ class BookieNode:
 
     async def _check_space(self) -> None:
         self._judge_space(await self._measure_space(), collect=True)
+        if space.has_changed(self._free_told, self._free_bytes, self._total_bytes):
+            self._registration_due.set()
 
     async def _measure_space(self) -> dict[str, tuple[int, int]]:
         """Return the free and total bytes of each folder's file system."""

@@ -256,6 +256,7 @@ class LedgerClient:
                     rng=self.rng,
                     suspects=self.bookies.suspects(),
                     open_ledgers=self._open_ledgers,
+                    weight_max=self.options.free_space_weight_max,
                 )
             except NotEnoughBookies as error:
                 if attempt:
@@ -365,6 +366,7 @@ class LedgerClient:
             rng=self.rng,
             suspects=self.bookies.suspects(),
             open_ledgers=self._open_ledgers,
+            weight_max=self.options.free_space_weight_max,
         )
 
     def why_no_choice(self, failed: Mapping[str, str]) -> str:

@@ -61,3 +61,6 @@ class LedgerOptions:
     # Placement
     suspect_ms: float = 30_000.0
     """For this time after a failure choose a bookie for new ensembles only if there is no other."""
+    free_space_weight_max: float = 3.0
+    """Give a bookie with much free space at most this many times as many new ledgers as the median
+    bookie, and one with little at least as small a part; 1: disregard free space."""

@@ -45,6 +45,8 @@ AUTH = "auth"
 """The plugin by which callers may authenticate, in AUTH; a bookie without it asks for nothing."""
 READ_ONLY_BECAUSE = "read_only_because"
 """Why a bookie turned read-only, in words, at that time."""
+FREE_BYTES = "free_bytes"
+"""Free bytes of the bookie's ledger folders, when it registered last."""
 _ENDPOINT = "bookie"
 _PROTOCOL = "bookie-rpc"
 _READ_ONLY = "readonly"
@@ -81,6 +83,12 @@ class BookieInfo:
     def read_only_because(self) -> str:
         """Why it is read-only, in its own words; empty when it is not, or does not say."""
         return self.properties.get(READ_ONLY_BECAUSE, "") if self.read_only else ""
+
+    @property
+    def free_bytes(self) -> int | None:
+        """Free bytes of its ledger folders, lately; None when it does not tell."""
+        text = self.properties.get(FREE_BYTES, "")
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
     @property
     def auth(self) -> str:

@@ -1,10 +1,22 @@
-"""Say why a bookie is short of space. Pure: measured figures in, text out."""
+"""Say why a bookie is short of space, and whether to tell its free space anew. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 TOLD = "the setting bookie.read_only says so"
+_SHARE_TOLD = 20
+"""Free space is told anew when it has changed by this part of all, or …"""
+_LEAST_TOLD = 1000
+"""… has doubled or halved and changed by at least this part of all."""
+
+
+def has_changed(told: int, free: int, total: int) -> bool:
+    """Whether `free` bytes of `total` differ so much from those told that placement should know."""
+    changed = abs(free - told)
+    if changed * _SHARE_TOLD >= total:
+        return changed > 0
+    return changed * _LEAST_TOLD >= total and (free >= 2 * told or told >= 2 * free)
 
 
 def disk_is_short(

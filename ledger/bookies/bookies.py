@@ -44,6 +44,8 @@ from octavo.tls.words import CUT_OFF, why
 log = structlog.get_logger()
 
 CLOSING = "this client is closing"
+_LOOK_AGAIN_S = 60.0
+"""Registrations are read again after so long: no watch tells that a bookie's free space changed."""
 
 
 class RequestClass(enum.Enum):
@@ -308,6 +310,7 @@ class Bookies:
         """Read the registered bookies. Raises `MetadataUnavailable`."""
         if self._watch is None:
             self._watch = self._registry.watch(self.refresh)
+            self.spawn(self._look_again())
         self._take(await self._registry.available())
 
     async def close(self) -> None:
@@ -416,6 +419,11 @@ class Bookies:
         self._again = True
         if self._refreshing is None and not self.closed:
             self._refreshing = self.spawn(self._refresh())
+
+    async def _look_again(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_AGAIN_S)
+            self.refresh()
 
     async def _refresh(self) -> None:
         pauses = self.pauses()

@@ -2,14 +2,19 @@
 
 Preferences, strongest first: leave out bookies that failed lately; put the Qw neighbours that share
 a write set into different racks, as far as racks are known, then on different hosts; take the
-bookie with the fewest open ledgers of this client. Among equals the choice is random. None of them
-is a rule: on one machine every bookie shares the host, and a ledger on suspects is better than no
-ledger. With too few bookies, raise `NotEnoughBookies`.
+bookie with the fewest open ledgers of this client for its weight. Among equals the choice is
+random. None of them is a rule: on one machine every bookie shares the host, and a ledger on
+suspects is better than no ledger. With too few bookies, raise `NotEnoughBookies`.
+
+The weight of a bookie is its free space divided by that of the median bookie, within bounds: a new
+bookie gets a few times as many ledgers as the others and not all of them, and a full bookie still
+gets some, as in BookKeeper (`bookieMaxWeightMultipleForWeightBasedPlacement`).
 """
 
 from __future__ import annotations
 
 import random
+import statistics
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
@@ -17,6 +22,10 @@ from octavo.ledger.errors import NotEnoughBookies
 from octavo.metadata.bookies import BookieInfo
 
 RACK = "rack"
+WEIGHT_MAX = 3.0
+"""How many times as many ledgers as the median bookie an empty one gets, and a full one as few."""
+_ALIKE = 1.25
+"""Bookies whose free space differs by less than this factor from the median have one weight."""
 _NAMED_MAX = 10
 _REASON_CHARACTERS_MAX = 300
 
@@ -29,8 +38,11 @@ def choose_ensemble(
     rng: random.Random,
     suspects: Collection[str] = (),
     open_ledgers: Mapping[str, int] = MappingProxyType({}),
+    weight_max: float = WEIGHT_MAX,
 ) -> tuple[str, ...]:
     """Choose `ensemble_size` distinct writable bookies; `open_ledgers`: how many each has.
+
+    `weight_max` bounds the weight of free space; with 1 all bookies have the same weight.
 
     Raises `NotEnoughBookies`, which names usable bookies, and says why the others are not usable.
     """
@@ -39,11 +51,12 @@ def choose_ensemble(
         why = no_choice(candidates, suspects=suspects)
         raise NotEnoughBookies("a new ensemble", ensemble_size, usable, why)
     ensemble: list[str | None] = [None] * ensemble_size
+    weighed = weights(usable, weight_max)
     for position in range(ensemble_size):
         free = {b: info for b, info in usable.items() if b not in ensemble}
         ensemble[position] = _best(
             free, position, ensemble, usable, write_quorum, rng=rng, suspects=suspects,
-            open_ledgers=open_ledgers,
+            open_ledgers=open_ledgers, weighed=weighed,
         )  # fmt: skip
     return tuple(bookie for bookie in ensemble if bookie is not None)
 
@@ -57,9 +70,11 @@ def choose_replacements(
     rng: random.Random,
     suspects: Collection[str] = (),
     open_ledgers: Mapping[str, int] = MappingProxyType({}),
+    weight_max: float = WEIGHT_MAX,
 ) -> dict[int, str]:
     """Choose a spare for each of `positions`, as far as there are any; never a suspect."""
     spares: dict[int, str] = {}
+    weighed = weights({b: i for b, i in candidates.items() if not i.read_only}, weight_max)
     filled: list[str | None] = [None if p in positions else b for p, b in enumerate(ensemble)]
     for position in sorted(positions):
         free = {
@@ -71,9 +86,29 @@ def choose_replacements(
             break
         spares[position] = filled[position] = _best(
             free, position, filled, candidates, write_quorum, rng=rng, suspects=(),
-            open_ledgers=open_ledgers,
+            open_ledgers=open_ledgers, weighed=weighed,
         )  # fmt: skip
     return spares
+
+
+def weights(candidates: Mapping[str, BookieInfo], weight_max: float) -> dict[str, float]:
+    """Return the weight of each bookie, between 1 / `weight_max` and `weight_max`.
+
+    A bookie that does not tell its free space, as Apache's, has the weight 1 of the median bookie.
+    """
+    free = {b: info.free_bytes for b, info in candidates.items() if info.free_bytes is not None}
+    if weight_max <= 1 or not free:
+        return dict.fromkeys(candidates, 1.0)
+    median = statistics.median(free.values())
+
+    def weight(found: int) -> float:
+        if median <= found * _ALIKE and found <= median * _ALIKE:
+            return 1.0
+        if found <= 0 or median <= 0:
+            return weight_max if found > 0 else 1 / weight_max
+        return min(max(found / median, 1 / weight_max), weight_max)
+
+    return {b: weight(free[b]) if b in free else 1.0 for b in candidates}
 
 
 def no_choice(
@@ -123,6 +158,7 @@ def _best(
     rng: random.Random,
     suspects: Collection[str],
     open_ledgers: Mapping[str, int],
+    weighed: Mapping[str, float],
 ) -> str:
     """Choose the free bookie that shares rack and host with the fewest of its neighbours."""
     size = len(ensemble)
@@ -132,15 +168,14 @@ def _best(
     racks = [info.properties.get(RACK, "") for info in near]
     hosts = [info.host for info in near]
 
-    def clashes(bookie_id: str) -> tuple[bool, int, int, int, float]:
+    def clashes(bookie_id: str) -> tuple[bool, int, int, float]:
         info = free[bookie_id]
         rack = info.properties.get(RACK, "")
         return (
             bookie_id in suspects,
             racks.count(rack) if rack else 0,
             hosts.count(info.host),
-            open_ledgers.get(bookie_id, 0),
-            rng.random(),
+            (open_ledgers.get(bookie_id, 0) + rng.random()) / weighed[bookie_id],
         )
 
     # Sorted first: the choice follows from the seed alone, not from the order of registration.

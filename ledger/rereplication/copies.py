@@ -104,7 +104,10 @@ def adopters(
     """
     holes = [position for position, bookie in enumerate(bookies) if bookie in lost]
     rng = random.Random(f"{metadata.ledger_id}/{first}")
-    return choose_replacements(candidates, bookies, holes, metadata.write_quorum, rng=rng)
+    # Free space counts for nothing: each bookie may have seen it at another time.
+    return choose_replacements(
+        candidates, bookies, holes, metadata.write_quorum, rng=rng, weight_max=1
+    )
 
 
 def moved(

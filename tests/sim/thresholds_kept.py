@@ -119,6 +119,11 @@ KEPT: Mapping[str, str] = {
         octavo.ledger.bookies.placement:_REASON_CHARACTERS_MAX
         octavo.broker.subscriptions.waits:CONSUMERS_TOLD_MAX
     """,
+    "free space is a preference among bookies; simulated disks are alike": """
+        octavo.bookie.disk.space:_SHARE_TOLD octavo.bookie.disk.space:_LEAST_TOLD
+        octavo.ledger.bookies.placement:WEIGHT_MAX octavo.ledger.bookies.placement:_ALIKE
+        octavo.ledger.bookies.bookies:_LOOK_AGAIN_S
+    """,
     "bounds a file that was never written longer: what is longer is not read": """
         octavo.broker.state.leases:_MESSAGES_MAX
         octavo.bookie.ledgers.cookies:_VERSION_BYTES_MAX

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from octavo.ledger.bookies.placement import choose_ensemble, choose_replacements, no_choice
+from octavo.ledger.bookies.placement import (
+    WEIGHT_MAX,
+    choose_ensemble,
+    choose_replacements,
+    no_choice,
+    weights,
+)
 from octavo.ledger.errors import NotEnoughBookies
 from octavo.metadata.bookies import BookieInfo
 
@@ -123,6 +134,144 @@ def test_a_spare_is_the_one_with_the_fewest_ledgers() -> None:
             open_ledgers={"d": 2, "e": 1, "f": 2},
         )  # fmt: skip
         assert spares == {1: "e"}
+
+
+# Free space
+
+GIB = 2**30
+
+
+def with_free(
+    free: Mapping[str, int | None], racks: Mapping[str, str] | None = None
+) -> dict[str, BookieInfo]:
+    """Name → free bytes; None does not tell."""
+    known = bookies({name: (racks or {}).get(name, "") for name in free})
+    return {
+        name: info
+        if free[name] is None
+        else replace(info, properties={**info.properties, "free_bytes": str(free[name])})
+        for name, info in known.items()
+    }
+
+
+def placed(known: dict[str, BookieInfo], ledgers: int, seed: int, **how: float) -> Counter[str]:
+    """How many of so many open ledgers each bookie has, one third of them closed now and then."""
+    rng, has = random.Random(seed), Counter(dict.fromkeys(known, 0))
+    total: Counter[str] = Counter()
+    under_way: list[tuple[str, ...]] = []
+    for _ in range(ledgers):
+        ensemble = choose_ensemble(known, 2, 2, rng=rng, open_ledgers=has, **how)
+        under_way.append(ensemble)
+        has.update(ensemble)
+        total.update(ensemble)
+        if rng.random() < 0.9:
+            has.subtract(under_way.pop(rng.randrange(len(under_way))))
+    return total
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_emptier_bookies_get_more_and_full_ones_some(seed: int) -> None:
+    """A new bookie among full ones had as few new ledgers as they, so they turned read-only."""
+    free = {
+        "a": 100 * GIB,
+        "b": 100 * GIB,
+        "c": 100 * GIB,
+        "d": 100 * GIB,
+        "full": GIB,
+        "new": 9000 * GIB,
+    }
+    total = placed(with_free(free), 600, seed)
+    middle = sum(total[name] for name in "abcd") / 4
+    assert 1.5 * middle < total["new"] < (WEIGHT_MAX + 1) * middle
+    assert middle / (2 * WEIGHT_MAX) < total["full"] < 0.7 * middle
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_short_lived_clients_do_not_all_take_the_emptiest(seed: int) -> None:
+    """Each client knows of its own open ledgers alone, and most have none."""
+    known = with_free({"a": GIB, "b": GIB, "c": GIB, "d": GIB, "new": 50 * GIB})
+    rng, total = random.Random(seed), Counter[str]()
+    for _ in range(500):
+        total.update(choose_ensemble(known, 2, 2, rng=rng))
+    assert 300 < total["new"] < 500, "it is preferred, and not in every ensemble"
+    assert min(total.values()) > 60, "each of the others is chosen"
+
+
+def test_free_space_counts_for_nothing_with_a_weight_of_one() -> None:
+    free = {"a": 1, "b": 10**12, "c": 10**6, "d": None}
+    known, alike = with_free(free), bookies(dict.fromkeys(free, ""))
+    for seed in range(50):
+        found = choose_ensemble(known, 2, 2, rng=random.Random(seed), weight_max=1)
+        assert found == choose_ensemble(alike, 2, 2, rng=random.Random(seed))
+
+
+def test_space_does_not_come_before_racks_and_health() -> None:
+    racks = {"a": "/r1", "b": "/r2", "new": "/r1", "newer": "/r1"}
+    known = with_free({"a": GIB, "b": GIB, "new": 90 * GIB, "newer": 90 * GIB}, racks)
+    for seed in range(30):
+        pair = choose_ensemble(known, 2, 2, rng=random.Random(seed), suspects={"newer"})
+        assert "b" in pair, "the other rack"
+        assert "newer" not in pair
+
+
+def test_an_emptier_spare_is_chosen_more_often() -> None:
+    known = with_free({"a": GIB, "b": GIB, "c": GIB, "full": GIB // 50, "new": 20 * GIB})
+    spares = Counter(
+        choose_replacements(known, ("a", "b", "c"), (0,), 3, rng=random.Random(seed))[0]
+        for seed in range(200)
+    )
+    assert spares["new"] > 150
+    assert spares["full"] > 0
+
+
+@given(
+    st.dictionaries(
+        st.text("abcdefgh", min_size=1, max_size=3),
+        st.none() | st.integers(0, 2**63 - 1),
+        min_size=1,
+        max_size=8,
+    ),
+    st.floats(1.0, 100.0),
+)
+def test_weights_are_bounded_and_follow_free_space(
+    free: dict[str, int | None], weight_max: float
+) -> None:
+    found = weights(with_free(free), weight_max)
+    assert found.keys() == free.keys()
+    for name, weight in found.items():
+        assert 1 / weight_max <= weight <= weight_max
+        if free[name] is None:
+            assert weight == 1
+        for other, bytes_free in free.items():
+            mine = free[name]
+            if mine is not None and bytes_free is not None and mine <= bytes_free:
+                assert weight <= found[other], "who has more space has no smaller weight"
+                if mine == bytes_free:
+                    assert weight == found[other]
+
+
+@pytest.mark.parametrize(
+    ("free", "expected"),
+    [
+        ((100, 100, 100), (1, 1, 1)),
+        ((80, 100, 125), (1, 1, 1)),
+        ((79, 100, 126), (0.79, 1, 1.26)),
+        ((34, 100, 299), (0.34, 1, 2.99)),
+        ((1, 100, 300), (1 / 3, 1, 3)),
+        ((0, 100, 10_000), (1 / 3, 1, 3)),
+        ((0, 0, 5), (1, 1, 3)),
+        ((0, 0, 0), (1, 1, 1)),
+        ((None, None, 5), (1, 1, 1)),
+    ],
+)
+def test_weights_by_example(free: tuple[int | None, ...], expected: tuple[float, ...]) -> None:
+    known = with_free(dict(zip("abc", free, strict=True)))
+    assert list(weights(known, 3).values()) == pytest.approx(list(expected))
+
+
+@pytest.mark.parametrize("said", ["", "-1", "many", "1.5", "9" * 40, "٣"])
+def test_free_space_that_is_no_number_is_not_told(said: str) -> None:
+    assert BookieInfo("a", "a", 1, properties={"free_bytes": said}).free_bytes is None
 
 
 def test_too_few_names_each_bookie_that_is_no_choice_and_why() -> None:
