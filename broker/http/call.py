@@ -20,7 +20,6 @@ from octavo.broker.errors import NotOwner, SchemaMismatch
 from octavo.broker.http.body_words import in_words
 from octavo.broker.http.broker_calls import INCARNATION_HEADER, restored
 from octavo.broker.http.gate import Grant
-from octavo.broker.http.held_bytes import share_of
 from octavo.broker.http.inflating import ENCODINGS, Inflater
 from octavo.broker.http.problems import Problem, problem_of
 from octavo.broker.types import PartitionName, TopicName, checked_name
@@ -137,7 +136,7 @@ class Call:
         """How many messages were stored or are in the answer, as far as known."""
         self._body: bytes | None = None
         self._held_bytes = 0
-        self._held_as = ""
+        self._held_as: tuple[str, ...] = ()
         """The principal whose share of the memory they count in."""
         self._came_bytes = 0
         self._waited_s = 0.0
@@ -364,17 +363,19 @@ class Call:
         """Count `size` bytes of this body as held in memory now. Raises `Overloaded`."""
         more = size - self._held_bytes
         if not self._held_bytes and self.grant is not None:
-            self._held_as = share_of(self.grant.identity)
+            self._held_as = self.services.quotas.sharers(
+                self.grant.identity, self.variables.get("namespace", "")
+            )
         if more > 0:
-            await self.services.held.take(self.peer, more, self._held_as)
+            await self.services.held.take(self.peer, more, *self._held_as)
         elif more < 0:
-            self.services.held.give_back(self.peer, -more, self._held_as)
+            self.services.held.give_back(self.peer, -more, *self._held_as)
         self._held_bytes = size
 
     def release(self) -> None:
         """Stop counting the body, because the request is over."""
         if self._held_bytes:
-            self.services.held.give_back(self.peer, self._held_bytes, self._held_as)
+            self.services.held.give_back(self.peer, self._held_bytes, *self._held_as)
             self._held_bytes = 0
 
     @property

@@ -1,11 +1,12 @@
-"""Count the request bodies in memory, and limit them, with shares for addresses and principals.
+"""Count the request bodies in memory, and limit them: shares of addresses, principals, namespaces.
 
 Bytes that readers have not taken yet count as well: long answers, and what subscriptions' streams
 hold. They may use up to half of the limit.
 
 Bytes count when they have arrived, not when they are announced. An address may hold three quarters
 of the limit, and a known principal half, including its calls that other brokers forward. So there
-is always room for other clients. A body that finds no room waits a moment, and then its sender is
+is always room for other clients. A quota of `memory` may allow a principal less, and bounds what
+all bodies for one namespace hold. A body that finds no room waits a moment, and then its sender is
 asked to come back.
 
 While more than half is taken, slow bodies lose their places, the slowest first: the more is taken,
@@ -23,6 +24,8 @@ from octavo.security.principal import ANONYMOUS, Identity
 
 ROOM_WAIT_S = 2.0
 """How long a body waits for room before its sender is asked to come back."""
+NAMESPACE = "namespace:"
+"""How the subject of a quota begins that is of a namespace."""
 PACE_FULL_BYTES_S = 64 * 1024
 """The speed that a body needs when all room is taken; when half is taken, none is needed."""
 
@@ -48,9 +51,10 @@ class HeldBytes:
         self._going_out = 0
         self._principal_bytes_max = bytes_max // 2
         self._by_peer: Counter[str] = Counter()
-        self._by_principal: Counter[str] = Counter()
+        self._by_subject: Counter[str] = Counter()
+        """Bytes of each principal, and of each namespace, as `namespace:payments`."""
         self.quota_of: Callable[[str], int | None] = lambda _: None
-        """Returns how many bytes a principal's quota allows; None: no quota."""
+        """Returns how many bytes a subject's quota allows; None: no quota."""
         self._waiting: dict[asyncio.Future[None], None] = {}  # a dict keeps their order
 
     def describe(self) -> dict[str, int]:
@@ -59,6 +63,7 @@ class HeldBytes:
             "bytes": self._held,
             "going_out": self._going_out,
             "peers": len(self._by_peer),
+            "subjects": len(self._by_subject),
             "waiting": sum(not one.done() for one in self._waiting),
         }
 
@@ -77,20 +82,20 @@ class HeldBytes:
         """The bytes per second that a body must bring now to keep its place."""
         return pace_least(self._held, self._bytes_max)
 
-    async def take(self, peer: str, size: int, principal: str = "") -> None:
+    async def take(self, peer: str, size: int, *subjects: str) -> None:
         """Count `size` more bytes; wait a moment for room. Raises `Overloaded`.
 
-        `principal`: whose bytes they are; empty for anonymous callers.
+        `subjects`: the principal and the namespace in whose shares they count, where there are any.
         """
-        if not self.try_take(peer, size, principal):
-            await self._wait_for_room(peer, size, principal)
-            self._count(peer, size, principal)
+        if not self.try_take(peer, size, *subjects):
+            await self._wait_for_room(peer, size, subjects)
+            self._count(peer, size, subjects)
 
-    def try_take(self, peer: str, size: int, principal: str = "") -> bool:
+    def try_take(self, peer: str, size: int, *subjects: str) -> bool:
         """Count the bytes if there is room, without waiting; return whether there was."""
-        if not self._has_room(peer, size, principal):
+        if not self._has_room(peer, size, subjects):
             return False
-        self._count(peer, size, principal)
+        self._count(peer, size, subjects)
         return True
 
     def part(self, size: int) -> int:
@@ -132,34 +137,37 @@ class HeldBytes:
                 "moment, ask for less (max_bytes=), or ask another broker"
             )
 
-    def give_back(self, peer: str, size: int, principal: str = "") -> None:
+    def give_back(self, peer: str, size: int, *subjects: str) -> None:
         """Stop counting these bytes, and wake calls that wait for room."""
         self._held -= size
         assert self._held >= 0
         _less(self._by_peer, peer, size)
-        if principal:
-            _less(self._by_principal, principal, size)
+        for subject in subjects:
+            _less(self._by_subject, subject, size)
         for waiter in self._waiting:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _count(self, peer: str, size: int, principal: str = "") -> None:
+    def _count(self, peer: str, size: int, subjects: tuple[str, ...] = ()) -> None:
         self._held += size
         self._by_peer[peer] += size
-        if principal:
-            self._by_principal[principal] += size
+        for subject in subjects:
+            self._by_subject[subject] += size
 
-    def _has_room(self, peer: str, size: int, principal: str) -> bool:
-        of_principal = self._by_principal.get(principal, 0) + size if principal else 0
+    def _has_room(self, peer: str, size: int, subjects: tuple[str, ...]) -> bool:
         return (
             self._held + size <= self._bytes_max
             and self._by_peer[peer] + size <= self._peer_bytes_max
-            and of_principal <= self._bytes_max_of(principal)
+            and not any(self._is_over(subject, size) for subject in subjects)
         )
 
-    def _bytes_max_of(self, principal: str) -> int:
-        quota = self.quota_of(principal) if principal else None
-        most = self._principal_bytes_max
+    def _is_over(self, subject: str, size: int) -> bool:
+        return self._by_subject.get(subject, 0) + size > self._bytes_max_of(subject)
+
+    def _bytes_max_of(self, subject: str) -> int:
+        is_namespace = subject.startswith(NAMESPACE)
+        most = self._bytes_max if is_namespace else self._principal_bytes_max
+        quota = self.quota_of(subject)
         return most if quota is None else min(quota, most)
 
     async def _given_back(self) -> None:
@@ -170,21 +178,29 @@ class HeldBytes:
         finally:
             del self._waiting[waiter]
 
-    async def _wait_for_room(self, peer: str, size: int, principal: str) -> None:
+    async def _wait_for_room(self, peer: str, size: int, subjects: tuple[str, ...]) -> None:
         try:
             async with asyncio.timeout(ROOM_WAIT_S):
-                while not self._has_room(peer, size, principal):
+                while not self._has_room(peer, size, subjects):
                     await self._given_back()
         except TimeoutError:
-            whose = f"{self._by_peer[peer]} of them from {peer}"
-            if principal:
-                whose += f" and {self._by_principal[principal]} of {principal}"
-            raise Overloaded(
-                f"this broker holds {self._held} bytes of request bodies, {whose}; its bounds are "
-                f"{self._bytes_max}, {self._peer_bytes_max} for an address and "
-                f"{self._bytes_max_of(principal)} for a principal: come back in a moment, or ask "
-                "another broker"
-            ) from None
+            raise Overloaded(self._no_room(peer, size, subjects)) from None
+
+    def _no_room(self, peer: str, size: int, subjects: tuple[str, ...]) -> str:
+        """Say in words which bounds these bytes do not fit below."""
+        over = [subject for subject in subjects if self._is_over(subject, size)]
+        told = [
+            f"{self._by_subject[subject]} of {subject}, whose "
+            f"{'share' if self.quota_of(subject) is None else 'quota of memory'} is "
+            f"{self._bytes_max_of(subject)}"
+            for subject in over
+        ]
+        return (
+            f"this broker holds {self._held} bytes of request bodies, {self._by_peer[peer]} of "
+            f"them from {peer}" + "".join(f" and {one}" for one in told) + f"; its bounds are "
+            f"{self._bytes_max}, and {self._peer_bytes_max} for an address, and there is no room "
+            f"for {size} more: come back in a moment, or ask another broker"
+        )
 
 
 def _less(held: Counter[str], whose: str, size: int) -> None:

@@ -25,8 +25,9 @@ from aiohttp import web
 
 from octavo.broker.errors import QuotaExceeded
 from octavo.broker.http.charges import Charge, charge_of
-from octavo.broker.http.held_bytes import share_of
+from octavo.broker.http.held_bytes import NAMESPACE, share_of
 from octavo.broker.http.problems import Problem
+from octavo.broker.internal_topics import AUDIT_TOPIC
 from octavo.broker.operations.quotas import OperationQuotas
 from octavo.broker.policies.rates import INTO
 from octavo.broker.types import TopicName
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from octavo.broker.http.groups import Groups
     from octavo.broker.metrics import Metrics
     from octavo.metadata.store import MetadataStore
+    from octavo.security.principal import Identity
 
 MESSAGES_HEADER = "octavo-messages"
 """Header between brokers: how many messages an answer has, or were stored."""
@@ -207,6 +209,19 @@ class HttpQuotas(OperationQuotas):
             founded = groups.founded_by(share_of(call.identity))
             self._check_count(call.identity.name, "groups", founded)
             self._check_count(f"namespace:{namespace}", "groups", groups.of_namespace(namespace))
+
+    def sharers(self, identity: Identity, namespace: str) -> tuple[str, ...]:
+        """Return the subjects in whose shares of the memory a body counts.
+
+        A namespace counts only where it has a quota.
+        """
+        principal = share_of(identity)
+        found = (principal,) if principal else ()
+        if self.on and namespace and namespace != AUDIT_TOPIC.namespace:
+            subject = f"{NAMESPACE}{namespace}"
+            if self.memory_of(subject) is not None:
+                return (*found, subject)
+        return found
 
     # ---- beyond them
 

@@ -248,9 +248,12 @@ class OperationQuotas:
             self._check_count(subject, "subscriptions", held)
         self._check_count(subject, "subscriptions", held)
 
-    def memory_of(self, principal: str) -> int | None:
-        """Return how many bytes of bodies a principal may hold here; None: no quota."""
-        return self._limits.quotas.of(principal).bound("memory") if self.on else None
+    def memory_of(self, subject: str) -> int | None:
+        """Return how many bytes of bodies this broker may hold for a principal or a namespace.
+
+        None: no quota.
+        """
+        return self._limits.quotas.of(subject).bound("memory") if self.on else None
 
     def _check_count(self, subject: str, what: str, held: int) -> None:
         most = self._limits.quotas.of(subject).bound(what)

@@ -6,7 +6,7 @@
     processor_ms                          CPU time of a broker, milliseconds a second
     connections, streams                  open at once, of a principal
     memory                                bytes of request bodies that a broker holds at once, of a
-                                          principal
+                                          principal or namespace
     groups                                consumer groups at one broker, of a principal or namespace
     topics, subscriptions                 of a namespace
 

@@ -36,7 +36,7 @@ _UNITS = {"": 1} | {
     for power, letter in enumerate("kMGT", 1)
     for i in ("", "i")
 }
-_OF_USERS = ("connections", "streams", "memory")
+_OF_USERS = ("connections", "streams")
 _OF_NAMESPACES = ("topics", "subscriptions")
 SUBJECT_RULE = (
     "a quota is for user:NAME, for user:* (each authenticated user), for anonymous, for "

@@ -161,7 +161,7 @@ KEPT: Mapping[str, str] = {
         broker.operations.remote:Remote._links broker.operations.remote:Remote._opening
     """,
     "bytes that the calls of one principal hold: counted, and no answer comes from it": """
-        broker.http.held_bytes:HeldBytes._by_principal
+        broker.http.held_bytes:HeldBytes._by_subject
     """,
     "of one call, by partition: what the call was given there": """
         broker.http.api.deliveries:_Gathering._given

@@ -42,7 +42,6 @@ from octavo.broker.http.api.publish import (
 from octavo.broker.http.broker_calls import ESCAPED_HEADER, INCARNATION_HEADER
 from octavo.broker.http.call import JSON, OWNER_HEADER, Call
 from octavo.broker.http.gate import Grant
-from octavo.broker.http.held_bytes import share_of
 from octavo.broker.http.problems import PROBLEM_TYPE, Problem, problem_of
 from octavo.broker.http.services import Services
 from octavo.broker.operations.gathered import RemoteGatherings
@@ -204,8 +203,8 @@ class ShortWay:
                 head, known.call, problem_of(services.quotas.exceeded(found)), about, caller
             )
             return True
-        share = share_of(known.grant.identity)
-        if not services.held.try_take(caller.peer, len(body), share):
+        shares = services.quotas.sharers(known.grant.identity, known.topic.namespace)
+        if not services.held.try_take(caller.peer, len(body), *shares):
             return False
         services.in_hand.enter()
         services.gate.again(
@@ -222,7 +221,7 @@ class ShortWay:
                 self._elsewhere.join(name, owner, record, known.grant.identity),
             )
         stored = _ShortCall(
-            services, known.call, topic.incarnation, name, owner_url, len(body), share, caller,
+            services, known.call, topic.incarnation, name, owner_url, len(body), shares, caller,
             joined,
         )  # fmt: skip
         joined.stored.add_done_callback(stored)
@@ -271,7 +270,7 @@ class _ShortCall:
 
     __slots__ = (
         "_began_s", "_body_bytes", "_call", "_caller", "_incarnation", "_joined", "_name",
-        "_owner_url", "_services", "_share",
+        "_owner_url", "_services", "_shares",
     )  # fmt: skip
 
     def __init__(
@@ -282,7 +281,7 @@ class _ShortCall:
         name: PartitionName,
         owner_url: str,
         body_bytes: int,
-        share: str,
+        shares: tuple[str, ...],
         caller: Caller,
         joined: Joined,
     ) -> None:
@@ -292,14 +291,14 @@ class _ShortCall:
         self._name = name
         self._owner_url = owner_url
         self._body_bytes = body_bytes
-        self._share = share
+        self._shares = shares
         self._caller = caller
         self._joined = joined
         self._began_s = joined.stored.get_loop().time()
 
     def __call__(self, stored: Stored) -> None:
         services, caller = self._services, self._caller
-        services.held.give_back(caller.peer, self._body_bytes, self._share)
+        services.held.give_back(caller.peer, self._body_bytes, *self._shares)
         services.in_hand.leave()
         if stored.cancelled():
             caller.cut()

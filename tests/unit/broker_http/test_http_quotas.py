@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from octavo.broker.http import held_bytes
 from octavo.broker.http.api.short_way import ShortWay
 from octavo.protocol.records import Record, build_batch
 from octavo.security.quotas import quota_store, with_quota, without_quota
 from tests.support.fake_broker import Answer, Running, running, until
+from tests.support.kit.quiescence import in_use
 from tests.unit.broker_http.test_short_way import Wire, post
 
 TOPIC = "/v1/topics/public/one"
@@ -464,6 +466,36 @@ async def test_processor_time_is_paid_where_the_work_is_done(two: Running, subje
     assert (await two.apis[0].post(path, b"x", "text/plain")).status == 200
     answer = await two.apis[1].post(path, b"x", "text/plain")
     refused(answer, subject, "processor_ms", 100)
+
+
+@pytest.mark.parametrize("broker", [0, 1])
+async def test_memory_of_a_namespace_is_bounded(
+    two: Running, monkeypatch: pytest.MonkeyPatch, broker: int
+) -> None:
+    """At the broker that is called and at the owner; on the short way, and in pieces."""
+    monkeypatch.setattr(held_bytes, "ROOM_WAIT_S", 0.01)
+    assert (await two.api.put("/v1/namespaces/other")).status in (200, 201)
+    assert (await two.api.put("/v1/topics/other/one")).status == 201
+    await set_quota(two, "namespace:public", memory=1_000)
+    api, path = two.apis[broker], f"{WIDE}/partitions/1/messages"
+
+    async def pieces(size: int) -> AsyncIterator[bytes]:
+        for _ in range(0, size, 100):
+            yield b"x" * 100
+
+    for body, status in ((b"x" * 1_000, 200), (b"x" * 1_001, 429), (b"x" * 1_000, 200)):
+        answer = await api.post(path, body, "text/plain")
+        assert answer.status == status, answer
+        if status == 429:
+            said = answer.json()
+            assert said["code"] == "overloaded"
+            assert "namespace:public, whose quota of memory is 1000" in said["detail"]
+    assert (await api.call("POST", path, data=pieces(1_000), headers=TEXT)).status == 200
+    assert (await api.call("POST", path, data=pieces(1_100), headers=TEXT)).status == 429
+    answer = await api.post("/v1/topics/other/one/messages", b"x" * 2_000, "text/plain")
+    assert answer.status == 200, "another namespace"
+    for server in two.servers:
+        await until(lambda s=server: in_use(s._services.held) == {})
 
 
 async def test_subscriptions_of_a_namespace_are_counted(one: Running) -> None:

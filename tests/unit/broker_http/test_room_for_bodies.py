@@ -44,19 +44,24 @@ async def test_all_of_it_is_given_back(monkeypatch: pytest.MonkeyPatch, seed: in
     monkeypatch.setattr(held_bytes, "ROOM_WAIT_S", 0.01)
     rng = random.Random(seed)
     held = HeldBytes(100)
+    held.quota_of = {"namespace:n": 45}.get
 
     async def body() -> None:
-        peer, principal = rng.choice("ab"), rng.choice(["", "user:a", "user:b"])
+        peer = rng.choice("ab")
+        subjects = rng.choice(
+            [(), ("user:a",), ("user:b",), ("namespace:n",), ("user:a", "namespace:n")]
+        )
         mine = 0
         try:
             for _ in range(rng.randint(1, 6)):
                 size = rng.randint(1, 40)
-                await held.take(peer, size, principal)
+                await held.take(peer, size, *subjects)
                 mine += size
                 assert held.total <= 100
+                assert held._by_subject["namespace:n"] <= 45
                 await asyncio.sleep(rng.choice([0, 0, 0.001]))
         finally:
-            held.give_back(peer, mine, principal)
+            held.give_back(peer, mine, *subjects)
 
     tasks = [asyncio.create_task(body()) for _ in range(40)]
     for task in tasks:
@@ -65,7 +70,7 @@ async def test_all_of_it_is_given_back(monkeypatch: pytest.MonkeyPatch, seed: in
             task.cancel()
     found = await asyncio.gather(*tasks, return_exceptions=True)
     assert {type(one) for one in found if one is not None} <= {asyncio.CancelledError, Overloaded}
-    assert (held.total, held._by_peer, held._by_principal, held._waiting) == (0, {}, {}, {})
+    assert (held.total, held._by_peer, held._by_subject, held._waiting) == (0, {}, {}, {})
 
 
 async def test_waiters_that_gave_up_are_forgotten_while_the_room_stays_full(

@@ -154,13 +154,13 @@ def with_free(
     }
 
 
-def placed(known: dict[str, BookieInfo], ledgers: int, seed: int, **how: float) -> Counter[str]:
+def placed(known: dict[str, BookieInfo], ledgers: int, seed: int) -> Counter[str]:
     """How many of so many open ledgers each bookie has, one third of them closed now and then."""
     rng, has = random.Random(seed), Counter(dict.fromkeys(known, 0))
     total: Counter[str] = Counter()
     under_way: list[tuple[str, ...]] = []
     for _ in range(ledgers):
-        ensemble = choose_ensemble(known, 2, 2, rng=rng, open_ledgers=has, **how)
+        ensemble = choose_ensemble(known, 2, 2, rng=rng, open_ledgers=has)
         under_way.append(ensemble)
         has.update(ensemble)
         total.update(ensemble)
