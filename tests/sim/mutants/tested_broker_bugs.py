@@ -143,7 +143,7 @@ BUGS = (
         (
             Edit(
                 "octavo.broker.http.api.short_way:_ShortCall.__call__",
-                "    services.held.give_back(caller.peer, self._body_bytes, self._share)\n",
+                "    services.held.give_back(caller.peer, self._body_bytes, *self._shares)\n",
                 "",
             ),
         ),
