@@ -2,7 +2,8 @@
 
 A wake-up that is lost is hidden by the next tick or time-out: the system goes on, late. Here that
 is later than the time in which a seed has to settle (S8, S9), and Q2 has longer to see the wait.
-Ticks that alone bring something about stay as they are: collections, and flushes for them. Faults
+Ticks that alone bring something about stay as they are: collections and flushes for them, and what
+an idle writer tells its bookies of the last entry, for which the judge of topics waits. Faults
 that only a time-out finds are left out: bookies are busy or slow, clients die, brokers hand over.
 """
 
@@ -22,7 +23,7 @@ _BOOKIE = (
     "answer_stall_ms_max", "disk_check_interval_ms", "pressed_stall_ms_max",
 )  # fmt: skip
 _CLIENT = (
-    "add_timeout_s", "connect_timeout_s", "explicit_lac_interval_ms", "long_poll_ms",
+    "add_timeout_s", "connect_timeout_s", "long_poll_ms",
     "metadata_timeout_s", "read_timeout_s", "retry_failed_bookie_ms", "speculative_read_ms",
     "stall_timeout_s", "suspect_ms",
 )  # fmt: skip
