@@ -160,7 +160,11 @@ KEPT: Mapping[str, str] = {
     "by broker and address: a connection is of no caller and of no topic, requests say theirs": """
         broker.operations.remote:Remote._links broker.operations.remote:Remote._opening
     """,
-    "bytes that the calls of one principal hold: counted, and no answer comes from it": """
+    "an index of all rules and roles of one policy, made when it is read; no answer is kept": """
+        security.policy:_Reading._roles security.rules:_RulesOf._by
+        security.rules:_RulesOf._lengths
+    """,
+    "bytes held for one principal or namespace: counted, and no answer comes from it": """
         broker.http.held_bytes:HeldBytes._by_subject
     """,
     "of one call, by partition: what the call was given there": """
